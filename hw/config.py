@@ -1,0 +1,146 @@
+"""The machine's configuration: everything that sizes it, checked on construction."""
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from hw.errors import InputError
+
+TARGETS = Path(__file__).parent / "targets"
+
+#: Fixed limits of the encodings (docs/machine.md).
+SP_ADDR_BITS = 20
+ACC_ADDR_BITS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlaConfig:
+    """Size of one machine.
+
+    Parameters
+    ----------
+    n : int
+        Lanes, and rows and columns of the array: 4, 8, 16 or 32. The bus is n bytes wide.
+    sp_bytes, acc_bytes : int
+        Scratchpad and accumulator size in bytes; powers of two.
+    sp_banks, acc_banks : int
+        Banks, selected by the high address bits.
+    wis_words : int
+        Micro-instructions (64 bits) in the writable instruction store.
+    segments : int
+        Entries of the segment table.
+    opcodes, candidates : int
+        Macro opcodes, and candidate programs of each, in the dispatch table.
+    queue_depth : int
+        Commands each unit's queue holds.
+    param_slots, table_slots : int
+        Requantization parameter slots (n lanes each) and 256-entry tables.
+    line_depth : int
+        Depth of each depthwise line buffer in pixels.
+    fuse_rate : int
+        Cycles the FUSE pipeline takes for one row: 1, or 2 with half the multipliers.
+    tags : int
+        Tags the counters are kept for.
+    loop_depth, call_depth : int
+        Nesting of hardware loops and calls.
+    max_burst : int
+        Longest AXI burst in beats.
+    windows : int
+        DRAM protection windows.
+    """
+
+    n: int = 16
+    sp_bytes: int = 256 * 1024
+    acc_bytes: int = 64 * 1024
+    sp_banks: int = 8
+    acc_banks: int = 4
+    wis_words: int = 2048
+    segments: int = 16
+    opcodes: int = 32
+    candidates: int = 4
+    queue_depth: int = 4
+    param_slots: int = 64
+    table_slots: int = 4
+    line_depth: int = 256
+    fuse_rate: int = 1
+    tags: int = 16
+    loop_depth: int = 4
+    call_depth: int = 4
+    max_burst: int = 64
+    windows: int = 4
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise InputError(f"{field.name} must be an integer, not {value!r}")
+        self._check_set("n", (4, 8, 16, 32))
+        self._check_set("fuse_rate", (1, 2))
+        self._check_set("sp_banks", (8,))
+        self._check_set("acc_banks", (4, 8))
+        self._check_power("sp_bytes", 16 * self.n * self.sp_banks, 1 << (SP_ADDR_BITS - 1))
+        self._check_power("acc_bytes", 16 * 4 * self.n * self.acc_banks, 4 * self.n << (ACC_ADDR_BITS - 1))
+        self._check_power("wis_words", 256, 16384)
+        self._check_power("segments", 4, 64)
+        self._check_power("opcodes", 8, 64)
+        self._check_power("candidates", 2, 4)
+        self._check_power("param_slots", 4, 256)
+        self._check_power("table_slots", 1, 8)
+        self._check_power("line_depth", 32, 1024)
+        self._check_power("tags", 2, 64)
+        self._check_power("max_burst", 4, 256)
+        self._check_range("queue_depth", 2, 16)
+        self._check_range("loop_depth", 2, 8)
+        self._check_range("call_depth", 2, 8)
+        self._check_range("windows", 1, 8)
+
+    def _check_set(self, name: str, allowed: tuple[int, ...]) -> None:
+        if getattr(self, name) not in allowed:
+            raise InputError(f"{name} must be one of {', '.join(map(str, allowed))}, not {getattr(self, name)!r}")
+
+    def _check_range(self, name: str, low: int, high: int) -> None:
+        if not low <= getattr(self, name) <= high:
+            raise InputError(f"{name} must be in {low}..{high}, not {getattr(self, name)!r}")
+
+    def _check_power(self, name: str, low: int, high: int) -> None:
+        value = getattr(self, name)
+        if not (low <= value <= high and value & (value - 1) == 0):
+            raise InputError(f"{name} must be a power of two in {low}..{high}, not {value!r}")
+
+    @property
+    def sp_rows(self) -> int:
+        """Scratchpad rows of n bytes."""
+        return self.sp_bytes // self.n
+
+    @property
+    def acc_rows(self) -> int:
+        """Accumulator rows of n int32 lanes."""
+        return self.acc_bytes // (4 * self.n)
+
+
+def load_target(name: str) -> MlaConfig:
+    """Configuration of a named target (`n4 n8 n16 n32 ulx3s-85f`) or of a TOML file of the same fields.
+
+    Raises
+    ------
+    InputError
+        Unknown name, unreadable file, unknown field or a value out of range.
+    """
+    path = TARGETS / f"{name}.toml"
+    if not path.exists():
+        path = Path(name)
+        if path.suffix != ".toml" or not path.exists():
+            known = " ".join(sorted(p.stem for p in TARGETS.glob("*.toml")))
+            raise InputError(f"target must be one of {known} or an existing .toml file, not {name!r}")
+    try:
+        values = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"target file {path} cannot be read: {error}") from error
+    known_fields = {f.name for f in fields(MlaConfig)}
+    for key in values:
+        if key not in known_fields:
+            raise InputError(f"{path}: unknown field {key!r}; fields are {', '.join(sorted(known_fields))}")
+    try:
+        return MlaConfig(**values)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error

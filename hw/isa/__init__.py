@@ -1,0 +1,4 @@
+"""The one definition of every encoding: plain Python tables that import nothing outside this package.
+
+The RTL's layouts, the assembler, the golden model, the validator and the reference page derive from here.
+"""

@@ -1,0 +1,117 @@
+"""Performance counters: 64 bits each, kept for each tag, all live at once.
+
+A counter belongs to a group; a group's events carry the tag of the command the group's unit works on (the sequencer's current tag while the
+unit has none). Every cycle each counter grows by an increment of `width` bits.
+"""
+
+from dataclasses import dataclass
+
+#: Mutually exclusive causes of each cycle of the array; they sum to the cycles.
+CAUSES = (
+    "useful", "fill_drain", "weight_shift", "wait_weights", "wait_activations", "wait_accumulator", "wait_fuse", "wait_bus",
+    "wait_sequencer", "idle",
+)
+
+
+@dataclass(frozen=True)
+class Counter:
+    """One counter.
+
+    Parameters
+    ----------
+    name : str
+        Unique name.
+    group : str
+        Unit whose tag it is kept under: matrix, fuse, load, store or seq.
+    width : int
+        Bits of the increment of one cycle.
+    architectural : bool
+        Whether the value is the same on every device (RTL, golden) for race-free programs.
+    doc : str
+        One line for the reference page.
+    """
+
+    name: str
+    group: str
+    width: int = 1
+    architectural: bool = False
+    doc: str = ""
+
+
+def _unit(group: str) -> tuple[Counter, ...]:
+    return (
+        Counter(f"{group}_commands", group, 1, True, "commands retired"),
+        Counter(f"{group}_busy", group, 1, False, "cycles with a command started and not retired"),
+        Counter(f"{group}_stall_empty", group, 1, False, "cycles without a command and the queue empty"),
+        Counter(f"{group}_stall_semaphore", group, 1, False, "cycles without a command and the queue's head not able to start"),
+        Counter(f"{group}_stall_bank", group, 1, False, "cycles in which a memory bank refused the unit"),
+        Counter(f"{group}_stall_bus", group, 1, False, "cycles in which the bus held the unit up"),
+    )
+
+
+COUNTERS: tuple[Counter, ...] = (
+    *(Counter(f"cause_{c}", "matrix", 1, False, f"cycles of the array: {c.replace('_', ' ')}") for c in CAUSES),
+    *_unit("matrix"),
+    Counter("macs_issued", "matrix", 11, True, "multiply-accumulates of every row streamed: N*N each"),
+    Counter("macs_useful", "matrix", 11, True, "of those, in rows that are not padding and in active rows and columns"),
+    Counter("matrix_rows", "matrix", 1, True, "activation rows streamed, padding included"),
+    Counter("matrix_tiles", "matrix", 1, True, "weight tiles loaded"),
+    Counter("matrix_zeros", "matrix", 6, True, "zero lanes among the activation rows streamed, all N lanes, padding included"),
+    Counter("acc_writes", "matrix", 1, True, "accumulator rows written by the array"),
+    *_unit("fuse"),
+    Counter("fuse_points", "fuse", 1, True, "points"),
+    Counter("fuse_results", "fuse", 1, True, "results written"),
+    Counter("fuse_saturations", "fuse", 6, True, "lanes changed by a clip"),
+    Counter("fuse_scaled", "fuse", 1, True, "points of commands with requantization on"),
+    Counter("fuse_tables", "fuse", 1, True, "points of commands with a table lookup"),
+    Counter("fuse_residuals", "fuse", 1, True, "points of commands with a residual add"),
+    Counter("fuse_reduced", "fuse", 1, True, "points of commands with a reduction"),
+    *_unit("load"),
+    Counter("load_bytes", "load", 7, True, "bytes read from DRAM by LOAD and kept"),
+    Counter("load_requests", "load", 1, False, "read bursts"),
+    Counter("load_beats", "load", 1, False, "read beats"),
+    Counter("load_latency", "load", 12, False, "requests in flight, summed over cycles: the sum of all latencies"),
+    *_unit("store"),
+    Counter("store_bytes", "store", 7, True, "bytes written to DRAM by STORE"),
+    Counter("store_requests", "store", 1, False, "write bursts"),
+    Counter("store_beats", "store", 1, False, "write beats"),
+    Counter("overlap_load_matrix", "seq", 1, False, "cycles in which LOAD and MATRIX were busy"),
+    Counter("overlap_matrix_store", "seq", 1, False, "cycles in which MATRIX and STORE were busy"),
+    Counter("overlap_all", "seq", 1, False, "cycles in which LOAD, MATRIX and STORE were busy"),
+    *(Counter(f"sp_reads_bank{b}", "seq", 3, False, f"row reads of scratchpad bank {b}") for b in range(8)),
+    *(Counter(f"sp_writes_bank{b}", "seq", 2, False, f"row writes of scratchpad bank {b}") for b in range(8)),
+    *(Counter(f"sp_conflicts_bank{b}", "seq", 3, False, f"refused accesses of scratchpad bank {b}") for b in range(8)),
+    Counter("acc_reads", "seq", 2, False, "accumulator rows read"),
+    Counter("acc_conflicts", "seq", 2, False, "refused accumulator accesses"),
+    Counter("cycles", "seq", 1, False, "cycles"),
+    Counter("macros", "seq", 1, True, "macro-instructions dispatched"),
+    Counter("micro_scalar", "seq", 1, True, "scalar micro-instructions"),
+    Counter("micro_config", "seq", 1, True, "set and clear"),
+    Counter("micro_issue", "seq", 1, True, "issue"),
+    Counter("micro_control", "seq", 1, True, "control micro-instructions"),
+    Counter("micro_sync", "seq", 1, True, "wait and fence"),
+    Counter("dispatch_first", "seq", 1, True, "dispatches that took the first candidate"),
+    Counter("dispatch_other", "seq", 1, True, "dispatches that took a later candidate"),
+    Counter("fetch_stalls", "seq", 1, False, "cycles a running program waited for an instruction"),
+    Counter("queue_stalls", "seq", 1, False, "cycles the sequencer waited for a full queue"),
+    Counter("sync_stalls", "seq", 1, False, "cycles the sequencer waited for a semaphore or a fence"),
+    Counter("wis_words", "seq", 1, True, "words written to the instruction store"),
+    Counter("wis_loads", "seq", 1, True, "segments that passed their check"),
+    Counter("traps", "seq", 1, True, "traps"),
+)
+
+GROUPS = ("matrix", "fuse", "load", "store", "seq")
+
+#: Values that are not sums, kept for the whole machine: (name, doc).
+MAXIMA = (
+    ("load_in_flight_max", "most read bursts in flight at once"),
+    ("load_latency_max", "longest time from a read request to its last beat"),
+)
+
+
+def index_of(name: str) -> int:
+    """Number of the named counter in the register window."""
+    for index, counter in enumerate(COUNTERS):
+        if counter.name == name:
+            return index
+    raise ValueError(f"no counter is named {name!r}")

@@ -1,0 +1,96 @@
+"""Bit fields: how a named value is packed into a word."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named value of an encoding.
+
+    Parameters
+    ----------
+    name : str
+        Name used in assembly text and in layouts.
+    width : int
+        Bits.
+    signed : bool
+        Two's complement when true.
+    default : int
+        Value at the start of every macro-instruction.
+    doc : str
+        One line for the reference page.
+    enum : tuple of str
+        Names of the values 0, 1, 2 ... when the field is an enumeration.
+    """
+
+    name: str
+    width: int
+    signed: bool = False
+    default: int = 0
+    doc: str = ""
+    enum: tuple[str, ...] = ()
+
+    @property
+    def low(self) -> int:
+        """Least legal value."""
+        return -(1 << (self.width - 1)) if self.signed else 0
+
+    @property
+    def high(self) -> int:
+        """Greatest legal value."""
+        return (1 << (self.width - self.signed)) - 1
+
+    def truncate(self, value: int) -> int:
+        """What the hardware keeps of `value`: its low bits, read back with the field's sign."""
+        bits = value & ((1 << self.width) - 1)
+        if self.signed and bits >> (self.width - 1):
+            bits -= 1 << self.width
+        return bits
+
+    def check(self, value: int, where: str) -> int:
+        """Return `value` unchanged, or raise ValueError naming the field and its range."""
+        if not self.low <= value <= self.high:
+            raise ValueError(f"{where}{self.name} must be in {self.low}..{self.high}, not {value!r}")
+        return value
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Fields packed into one word, least significant first."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def width(self) -> int:
+        """Total bits."""
+        return sum(f.width for f in self.fields)
+
+    def offset(self, name: str) -> int:
+        """Bit position of the named field's least significant bit."""
+        position = 0
+        for field in self.fields:
+            if field.name == name:
+                return position
+            position += field.width
+        raise ValueError(f"{self.name} has no field {name!r}; fields: {', '.join(f.name for f in self.fields)}")
+
+    def pack(self, **values: int) -> int:
+        """Word with the given fields; the others take their defaults."""
+        unknown = set(values) - {f.name for f in self.fields}
+        if unknown:
+            self.offset(sorted(unknown)[0])
+        word, position = 0, 0
+        for field in self.fields:
+            value = field.check(values.get(field.name, field.default), f"{self.name}.")
+            word |= (value & ((1 << field.width) - 1)) << position
+            position += field.width
+        return word
+
+    def unpack(self, word: int) -> dict[str, int]:
+        """Values of all fields of `word`."""
+        values, position = {}, 0
+        for field in self.fields:
+            values[field.name] = field.truncate(word >> position)
+            position += field.width
+        return values

@@ -1,0 +1,63 @@
+"""A micro-program as data: its words, and the file format that carries it."""
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+MAGIC = b"MLAP"
+VERSION = 1
+_HEADER = struct.Struct("<4sHHI")
+
+
+@dataclass(frozen=True)
+class Program:
+    """An assembled micro-program.
+
+    Parameters
+    ----------
+    name : str
+        Name for people.
+    words : tuple of int
+        64-bit micro-instructions.
+    signature : str
+        The `.signature` lines of the source: operands, semaphores and regions live at entry and exit.
+    """
+
+    name: str
+    words: tuple[int, ...]
+    signature: str = ""
+
+    @property
+    def image(self) -> bytes:
+        """The words as they lie in memory, little endian."""
+        return struct.pack(f"<{len(self.words)}Q", *self.words)
+
+    @property
+    def crc(self) -> int:
+        """CRC-32 (IEEE 802.3) of the image, as the hardware checks it."""
+        return zlib.crc32(self.image)
+
+    def to_bytes(self) -> bytes:
+        """File contents."""
+        text = f"{self.name}\0{self.signature}".encode()
+        body = _HEADER.pack(MAGIC, VERSION, len(text), len(self.words)) + text + self.image
+        return body + struct.pack("<I", zlib.crc32(body))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> "Program":
+        """Read a file's contents; raises ValueError saying what is wrong with them."""
+        if len(data) < _HEADER.size + 4 or data[:4] != MAGIC:
+            raise ValueError("not a micro-program file (it must begin with MLAP)")
+        _, version, text_length, count = _HEADER.unpack_from(data)
+        if version != VERSION:
+            raise ValueError(f"micro-program file version must be {VERSION}, not {version}")
+        expected = _HEADER.size + text_length + 8 * count + 4
+        if len(data) != expected:
+            raise ValueError(f"micro-program file must be {expected} bytes long, not {len(data)}")
+        if zlib.crc32(data[:-4]) != struct.unpack("<I", data[-4:])[0]:
+            raise ValueError("micro-program file is damaged: its CRC does not match")
+        try:
+            name, signature = data[_HEADER.size : _HEADER.size + text_length].decode().split("\0", 1)
+        except ValueError as error:
+            raise ValueError("micro-program file is damaged: its name cannot be read") from error
+        return Program(name, struct.unpack_from(f"<{count}Q", data, _HEADER.size + text_length), signature)
