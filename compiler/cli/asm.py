@@ -1,0 +1,32 @@
+"""`mla asm`: a micro-program from text to a file that can be loaded."""
+
+import argparse
+from pathlib import Path
+
+from compiler.cli.output import read_input, write_output
+from hw.errors import InputError
+
+SUMMARY = "assemble a micro-program"
+EXAMPLE = "mla asm copy.s -o copy.mlap"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("source", metavar="FILE.s", type=Path, help="assembly text")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, required=True, help="program file to write"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Assemble; an error in the text names its line."""
+    from hw.isa.assembler import AssemblyError, assemble
+
+    try:
+        program = assemble(read_input(args.source).decode(), args.source.stem)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{args.source} must be UTF-8 text: {error.reason} at byte {error.start}") from error
+    except AssemblyError as error:
+        raise InputError(f"{args.source}: {error}") from error
+    write_output(args.output, program.to_bytes())
+    return 0

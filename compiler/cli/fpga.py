@@ -1,0 +1,45 @@
+"""`mla fpga`: from the chip to a bitstream and a report."""
+
+import argparse
+from pathlib import Path
+
+from compiler.cli.options import add_json, integer
+from compiler.cli.output import report
+
+SUMMARY = "synthesize, place and route the chip for a board and write its bitstream"
+EXAMPLE = "mla fpga --board ulx3s-85f"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("--board", metavar="B", required=True, help="board, for example ulx3s-85f")
+    parser.add_argument(
+        "--target", metavar="T", help="configuration of the chip (default: named like the board)"
+    )
+    parser.add_argument(
+        "--seeds",
+        metavar="K",
+        type=integer(1),
+        default=5,
+        help="placements to try; the worst counts (default: %(default)s)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        help="for bitstream, logs and reports (default: build/BOARD)",
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build; status 1 if the worst placement misses the board's clock."""
+    from hw.boards.flow import build
+    from hw.boards.report import format_report
+    from hw.config import load_target
+
+    folder = args.output or Path("build") / args.board
+    result = build(args.board, load_target(args.target or args.board), seeds=args.seeds, folder=folder)
+    report(result.to_document(), format_report(result), args.json)
+    return 0 if result.meets_clock else 1

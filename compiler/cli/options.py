@@ -1,0 +1,58 @@
+"""Options that several verbs share, so that they are spelled, checked and explained alike."""
+
+import argparse
+from collections.abc import Callable
+
+
+def integer(low: int) -> Callable[[str], int]:
+    """Argument type: an integer of at least `low`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low:
+            raise argparse.ArgumentTypeError(f"must be an integer of at least {low}, not {text!r}")
+        return value
+
+    return parse
+
+
+def add_target(parser: argparse.ArgumentParser, default: str = "n16") -> None:
+    """Add `--target`; resolve it with `hw.config.load_target`."""
+    parser.add_argument(
+        "--target",
+        metavar="T",
+        default=default,
+        help="n4, n8, n16, n32 or a TOML file of the same fields (default: %(default)s)",
+    )
+
+
+def add_memory(parser: argparse.ArgumentParser) -> None:
+    """Add the two options of the DRAM model; bytes per cycle defaults to one row, n bytes."""
+    parser.add_argument(
+        "--dram-latency",
+        metavar="CYCLES",
+        type=integer(1),
+        default=100,
+        help="from address to first read beat (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dram-bytes-per-cycle",
+        metavar="BYTES",
+        type=integer(1),
+        help="reads and writes together (default: n)",
+    )
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """Add `--seed`, which all random data of a run comes from."""
+    parser.add_argument(
+        "--seed", metavar="S", type=integer(0), default=0, help="of random data (default: %(default)s)"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`; pass its value to `compiler.cli.output.report`."""
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for standard output")

@@ -1,0 +1,82 @@
+"""Files in and out: whole or not at all, and errors that name the file."""
+
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hw.errors import InputError, WorkError
+
+SCHEMA_VERSION = 1
+
+#: What a user cannot mend by choosing another path: the device is full or broken.
+_DEVICE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+
+
+def read_input(path: Path) -> bytes:
+    """Contents of a file that the user named; InputError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _blame(path: Path, error: OSError) -> InputError | WorkError:
+    """The user's error behind an OSError: a bad path, or a device that failed."""
+    kind = WorkError if error.errno in _DEVICE_ERRORS else InputError
+    return kind(f"{path} cannot be written: {error.strerror}")
+
+
+@contextmanager
+def atomic_output(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`, which replaces it when the block ends without an error.
+
+    Raises
+    ------
+    InputError
+        The path is a folder, or its folder does not exist or may not be written.
+    WorkError
+        The device is full or broken.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} cannot be written: it is a folder")
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".mla-", dir=path.parent)
+    except OSError as error:
+        raise _blame(path, error) from error
+    with folder:
+        temporary = Path(folder.name) / path.name
+        try:
+            yield temporary
+        except OSError as error:
+            if error.errno in _DEVICE_ERRORS:
+                raise _blame(path, error) from error
+            raise
+        try:
+            temporary.replace(path)
+        except OSError as error:
+            raise _blame(path, error) from error
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a whole file; errors as in `atomic_output`."""
+    with atomic_output(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def report(document: Mapping[str, Any], text: str, destination: str | None) -> None:
+    """Print a report for people, and as JSON where `--json` says.
+
+    With `-` standard output carries the JSON document alone.
+    """
+    encoded = json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2)
+    if destination == "-":
+        print(encoded)
+        return
+    print(text)
+    if destination:
+        write_output(Path(destination), f"{encoded}\n".encode())

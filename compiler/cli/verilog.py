@@ -1,0 +1,29 @@
+"""`mla verilog`: the chip as a Verilog file."""
+
+import argparse
+from pathlib import Path
+
+from compiler.cli.options import add_target
+from compiler.cli.output import atomic_output
+
+SUMMARY = "write the chip's Verilog"
+EXAMPLE = "mla verilog -o chip.v --target n8"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, required=True, help="Verilog file to write"
+    )
+    add_target(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file; it appears whole or not at all."""
+    from hw.config import load_target
+    from hw.emit import emit_verilog
+
+    config = load_target(args.target)
+    with atomic_output(args.output) as path:
+        emit_verilog(config, path)
+    return 0
