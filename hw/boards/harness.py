@@ -1,0 +1,60 @@
+"""A scan chain around a component, so that a design of any width fits on a handful of pins."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+
+class ScanHarness(wiring.Component):
+    """Holds every port of a component in a register, and strings these registers into one shift register.
+
+    The chip's buses have hundreds of wires and a board gives it a few pins, as long as it has no link to a host of its own. Here each input comes
+    from a register and each output ends in one: synthesis can remove nothing, every timing path through a
+    port is from register to register, and five pins are enough. It is also usable by hand: shift in the inputs,
+    let `shift` be low for a cycle, shift out the outputs.
+
+    Cost: one flip-flop for each port bit and one LUT for each output bit. Throughput: one bit a cycle.
+
+    Parameters
+    ----------
+    inner : wiring.Component
+        Component in the sync domain; becomes submodule `inner`.
+
+    Members
+    -------
+    shift : In
+        High: the chain moves by one bit. Low: inputs hold and outputs are captured.
+    scan_in : In
+        Into the first input bit.
+    scan_out : Out
+        The last output bit.
+    """
+
+    shift: In(1)
+    scan_in: In(1)
+    scan_out: Out(1)
+
+    def __init__(self, inner: wiring.Component):
+        self.inner = inner
+        super().__init__()
+
+    def _ports(self, flow: wiring.Flow) -> list[Value]:
+        """Port values of one direction, in the order of the signature."""
+        members = self.inner.signature.flatten(self.inner)
+        return [Value.cast(value) for _, member, value in members if member.flow == flow]
+
+    def elaborate(self, platform: Any) -> Elaboratable:
+        """Two registers end to end: what drives the component, then what it answered."""
+        m = Module()
+        m.submodules.inner = self.inner
+        inputs, outputs = Cat(*self._ports(In)), Cat(*self._ports(Out))
+        # No reset: a scan chain is loaded before it is used, and resets would cost routing.
+        drive = Signal(len(inputs), reset_less=True)
+        seen = Signal(len(outputs), reset_less=True)
+        m.d.comb += [inputs.eq(drive), self.scan_out.eq(seen[-1])]
+        m.d.sync += seen.eq(outputs)
+        with m.If(self.shift):
+            m.d.sync += Cat(drive, seen).eq(Cat(self.scan_in, drive, seen))
+        return m
