@@ -1,7 +1,7 @@
 """Performance counters: 64 bits each, kept for each tag, all live at once.
 
-A counter belongs to a group; a group's events carry the tag of the command the group's unit works on (the sequencer's current tag while the
-unit has none). Every cycle each counter grows by an increment of `width` bits.
+A counter belongs to a group; a group's events of one cycle all carry one tag, that of the command which caused them (the sequencer's
+current tag where there is none). Every cycle each counter grows by an increment of `width` bits.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Counter:
     name : str
         Unique name.
     group : str
-        Unit whose tag it is kept under: matrix, fuse, load, store or seq.
+        Place in the machine whose tag it is kept under, one of GROUPS.
     width : int
         Bits of the increment of one cycle.
     architectural : bool
@@ -40,7 +40,6 @@ class Counter:
 
 def _unit(group: str) -> tuple[Counter, ...]:
     return (
-        Counter(f"{group}_commands", group, 1, True, "commands retired"),
         Counter(f"{group}_busy", group, 1, False, "cycles with a command started and not retired"),
         Counter(f"{group}_stall_empty", group, 1, False, "cycles without a command and the queue empty"),
         Counter(f"{group}_stall_semaphore", group, 1, False, "cycles without a command and the queue's head not able to start"),
@@ -58,23 +57,27 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("matrix_tiles", "matrix", 1, True, "weight tiles loaded"),
     Counter("matrix_zeros", "matrix", 6, True, "zero lanes among the activation rows streamed, all N lanes, padding included"),
     Counter("acc_writes", "matrix", 1, True, "accumulator rows written by the array"),
+    Counter("matrix_commands", "matrix_done", 1, True, "commands retired"),
     *_unit("fuse"),
     Counter("fuse_points", "fuse", 1, True, "points"),
     Counter("fuse_results", "fuse", 1, True, "results written"),
-    Counter("fuse_saturations", "fuse", 6, True, "lanes changed by a clip"),
     Counter("fuse_scaled", "fuse", 1, True, "points of commands with requantization on"),
     Counter("fuse_tables", "fuse", 1, True, "points of commands with a table lookup"),
     Counter("fuse_residuals", "fuse", 1, True, "points of commands with a residual add"),
     Counter("fuse_reduced", "fuse", 1, True, "points of commands with a reduction"),
+    Counter("fuse_saturations", "fuse_out", 7, True, "lanes changed by a clip"),
+    Counter("fuse_commands", "fuse_done", 1, True, "commands retired"),
     *_unit("load"),
     Counter("load_bytes", "load", 7, True, "bytes read from DRAM by LOAD and kept"),
     Counter("load_requests", "load", 1, False, "read bursts"),
     Counter("load_beats", "load", 1, False, "read beats"),
     Counter("load_latency", "load", 12, False, "requests in flight, summed over cycles: the sum of all latencies"),
+    Counter("load_commands", "load_done", 1, True, "commands retired"),
     *_unit("store"),
     Counter("store_bytes", "store", 7, True, "bytes written to DRAM by STORE"),
     Counter("store_requests", "store", 1, False, "write bursts"),
     Counter("store_beats", "store", 1, False, "write beats"),
+    Counter("store_commands", "store_done", 1, True, "commands retired"),
     Counter("overlap_load_matrix", "seq", 1, False, "cycles in which LOAD and MATRIX were busy"),
     Counter("overlap_matrix_store", "seq", 1, False, "cycles in which MATRIX and STORE were busy"),
     Counter("overlap_all", "seq", 1, False, "cycles in which LOAD, MATRIX and STORE were busy"),
@@ -100,7 +103,8 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("traps", "seq", 1, True, "traps"),
 )
 
-GROUPS = ("matrix", "fuse", "load", "store", "seq")
+#: Places with a tag of their own: what a unit is working on, what leaves FUSE's pipeline, what retires, the sequencer.
+GROUPS = ("matrix", "matrix_done", "fuse", "fuse_out", "fuse_done", "load", "load_done", "store", "store_done", "seq")
 
 #: Values that are not sums, kept for the whole machine: (name, doc).
 MAXIMA = (

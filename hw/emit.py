@@ -1,0 +1,110 @@
+"""The only writer of Verilog.
+
+Memories are written as behavioural modules named `mla_ram_*` with their storage in `mem`: Amaranth's own output prints one
+`initial` line per word, which takes minutes for a scratchpad. Yosys infers block RAM from them, Verilator reads them fast,
+and the simulator's back-door finds `mem` by name.
+"""
+
+from pathlib import Path
+
+from amaranth.back import verilog
+from amaranth.hdl import ClockSignal, Elaboratable, Instance
+from amaranth.lib import memory
+
+from hw.config import MlaConfig
+from hw.errors import InputError, WorkError
+
+
+class VerilogPlatform:
+    """Elaboration platform that replaces each memory by an instance and collects the modules to print."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, str] = {}
+
+    def get_memory(self, mem: memory.Memory) -> Elaboratable:
+        """Instance standing for `mem`; Amaranth calls this for every memory it elaborates."""
+        if not mem.write_ports or any(mem.init):  # a ROM keeps its contents
+            return mem.elaborate(None)
+        (write,) = mem.write_ports
+        width, depth = len(write.data), mem.depth
+        granules = len(write.en)
+        kinds = "".join(_read_kind(port, write) for port in mem.read_ports)
+        name = f"mla_ram_w{width}_d{depth}_g{width // granules}_{kinds}"
+        self.modules.setdefault(name, _ram_module(name, width, depth, granules, kinds))
+        ports: dict = {
+            "i_clk": ClockSignal(write.signature.domain if hasattr(write.signature, "domain") else "sync"),
+            "i_w_addr": write.addr, "i_w_data": write.data, "i_w_en": write.en,
+        }
+        for i, (port, kind) in enumerate(zip(mem.read_ports, kinds, strict=True)):
+            ports |= {f"i_r{i}_addr": port.addr, f"o_r{i}_data": port.data}
+            if kind != "c":
+                ports[f"i_r{i}_en"] = port.en
+        return Instance(name, **ports)
+
+
+def _read_kind(port: memory.ReadPort, write: memory.WritePort) -> str:
+    """c: combinational, s: synchronous, t: synchronous and transparent."""
+    if port.domain == "comb":
+        return "c"
+    return "t" if write in port.transparent_for else "s"
+
+
+def _ram_module(name: str, width: int, depth: int, granules: int, kinds: str) -> str:
+    """Verilog text of a memory with one write port and a read port for each letter of `kinds`."""
+    address = max((depth - 1).bit_length(), 1)
+    size = width // granules
+    slices = [f"[{(g + 1) * size - 1}:{g * size}]" for g in range(granules)]
+    ports = ["input clk", f"input [{address - 1}:0] w_addr", f"input [{width - 1}:0] w_data", f"input [{granules - 1}:0] w_en"]
+    reads = []
+    for i, kind in enumerate(kinds):
+        ports.append(f"input [{address - 1}:0] r{i}_addr")
+        if kind == "c":
+            ports.append(f"output [{width - 1}:0] r{i}_data")
+            reads.append(f"  assign r{i}_data = mem[r{i}_addr];")
+            continue
+        ports += [f"input r{i}_en", f"output reg [{width - 1}:0] r{i}_data"]
+        body = [f"    r{i}_data <= mem[r{i}_addr];"]
+        if kind == "t":
+            body += [f"    if (w_en[{g}] && w_addr == r{i}_addr) r{i}_data{s} <= w_data{s};" for g, s in enumerate(slices)]
+        reads += [f"  always @(posedge clk) if (r{i}_en) begin", *body, "  end"]
+    # A write of the whole word is one statement: Verilator then copies words instead of merging bytes.
+    writes = [f"      if (w_en[{g}]) mem[w_addr]{s} <= w_data{s};" for g, s in enumerate(slices)]
+    if granules == 1:
+        body = ["  always @(posedge clk) if (w_en) mem[w_addr] <= w_data;"]
+    else:
+        body = ["  always @(posedge clk) if (|w_en) begin", *writes, "  end"]
+    return "\n".join([
+        f"module {name}({', '.join(ports)});",
+        f"  reg [{width - 1}:0] mem [0:{depth - 1}] /*verilator public_flat_rw*/;",
+        *body, *reads, "endmodule", "",
+    ])
+
+
+def convert(component: Elaboratable, name: str) -> str:
+    """Verilog text of a component and its memories; its top module is called `name`."""
+    platform = VerilogPlatform()
+    text = verilog.convert(component, name=name, platform=platform, emit_src=False, strip_internal_attrs=True)
+    return text + "\n" + "\n".join(platform.modules[key] for key in sorted(platform.modules))
+
+
+def emit_verilog(config: MlaConfig, path: str | Path) -> Path:
+    """Write the whole chip (module `mla_chip`) to `path`.
+
+    Raises
+    ------
+    InputError
+        The folder does not exist.
+    WorkError
+        The file cannot be written.
+    """
+    from hw.chip import Chip
+
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise InputError(f"output folder {str(path.parent)!r} does not exist")
+    text = convert(Chip(config), "mla_chip")
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise WorkError(f"{path} cannot be written: {error.strerror}") from error
+    return path
