@@ -22,11 +22,12 @@ def run(args: argparse.Namespace) -> int:
     """Assemble; an error in the text names its line."""
     from hw.isa.assembler import AssemblyError, assemble
 
+    name = args.source.stem
     try:
-        program = assemble(read_input(args.source).decode(), args.source.stem)
+        program = assemble(read_input(args.source).decode(), name)
     except UnicodeDecodeError as error:
         raise InputError(f"{args.source} must be UTF-8 text: {error.reason} at byte {error.start}") from error
     except AssemblyError as error:
-        raise InputError(f"{args.source}: {error}") from error
+        raise InputError(f"{args.source}:{str(error).removeprefix(f'{name}:')}") from error
     write_output(args.output, program.to_bytes())
     return 0

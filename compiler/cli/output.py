@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -12,7 +12,8 @@ class Pll:
     Parameters
     ----------
     reference, feedback, output : int
-        CLKI_DIV, CLKFB_DIV and CLKOP_DIV; the oscillator, output frequency * `output`, must be in 400..800 MHz.
+        CLKI_DIV, CLKFB_DIV and CLKOP_DIV; the oscillator, output frequency
+        times `output`, must be in 400..800 MHz.
     """
 
     reference: int

@@ -10,10 +10,10 @@ from amaranth.lib.wiring import In, Out
 class ScanHarness(wiring.Component):
     """Holds every port of a component in a register, and strings these registers into one shift register.
 
-    The chip's buses have hundreds of wires and a board gives it a few pins, as long as it has no link to a host of its own. Here each input comes
-    from a register and each output ends in one: synthesis can remove nothing, every timing path through a
-    port is from register to register, and five pins are enough. It is also usable by hand: shift in the inputs,
-    let `shift` be low for a cycle, shift out the outputs.
+    The chip's buses have hundreds of wires, a board gives it a few pins as long as it has no link to a host.
+    Here each input comes from a register and each output ends in one: synthesis can remove nothing, every
+    timing path through a port is from register to register, and five pins are enough. It also works by hand:
+    shift in the inputs, let `shift` be low for a cycle, shift out the outputs.
 
     Cost: one flip-flop for each port bit and one LUT for each output bit. Throughput: one bit a cycle.
 

@@ -93,7 +93,8 @@ def run_all(jobs: Sequence[Job], workers: int = 1) -> None:
 def _start(job: Job) -> tuple[Job, subprocess.Popen[bytes]]:
     with (job.folder / job.log).open("wb") as log:
         command = job.tool.command(job.arguments)
-        return job, subprocess.Popen(command, cwd=job.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=job.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return job, process
 
 
 def _finished(job: Job, process: subprocess.Popen[bytes]) -> bool:

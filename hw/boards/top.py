@@ -42,8 +42,14 @@ class BoardTop(wiring.Component):
         super().__init__()
 
     def _pll(self, locked: Signal) -> Instance:
-        """The PLL from `clk_in` to the sync clock; attributes as Lattice's tools choose them for these frequencies."""
-        analog = {"ICP_CURRENT": "12", "LPF_RESISTOR": "8", "MFG_ENABLE_FILTEROPAMP": "1", "MFG_GMCREF_SEL": "2"}
+        """The PLL from `clk_in` to the sync clock."""
+        # As Lattice's own tools set them for clocks of this order.
+        analog = {
+            "ICP_CURRENT": "12",
+            "LPF_RESISTOR": "8",
+            "MFG_ENABLE_FILTEROPAMP": "1",
+            "MFG_GMCREF_SEL": "2",
+        }
         return Instance(
             "EHXPLLL",
             *[("a", name, value) for name, value in analog.items()],
