@@ -1,7 +1,7 @@
 """The counters of one group close to where they happen: small sums that the collector moves to its memory."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, unsigned
-from amaranth.lib import data, wiring
+from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.counters import COUNTERS

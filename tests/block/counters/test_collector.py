@@ -1,0 +1,70 @@
+"""The collector against a dictionary that adds up the same events."""
+
+import random
+from collections import Counter as Sum
+
+import pytest
+from amaranth.sim import Simulator
+
+from hw.config import MlaConfig
+from hw.counters.collector import Collector
+from hw.isa.counters import COUNTERS, GROUPS
+
+
+async def _read(ctx, dut: Collector, tag: int, index: int, step) -> int:
+    ctx.set(dut.select_counter, index)
+    ctx.set(dut.select_tag, tag)
+    ctx.set(dut.read, 1)
+    for _ in range(3000):
+        await step()
+        if ctx.get(dut.read_done):
+            ctx.set(dut.read, 0)
+            value = ctx.get(dut.value)
+            await step()
+            return value
+    raise AssertionError("no answer")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_by_tag(seed: int) -> None:
+    rng = random.Random(seed)
+    config = MlaConfig(tags=4)
+    dut = Collector(config)
+    expected: Sum[tuple[int, int]] = Sum()
+
+    async def bench(ctx) -> None:
+        tags = dict.fromkeys(GROUPS, 0)
+
+        async def step() -> None:
+            for group in GROUPS:
+                if rng.random() < 0.001 and not ctx.get(getattr(dut, f"{group}_busy")) and tags[group] == ctx.get(
+                        getattr(dut, f"{group}_tag")):
+                    tags[group] = rng.randrange(4)
+                    ctx.set(getattr(dut, f"{group}_tag"), tags[group])
+                events = getattr(dut, f"{group}_events")
+                values = {c.name: rng.getrandbits(c.width) * (rng.random() < 0.5) for c in COUNTERS if c.group == group}
+                ctx.set(events, values)
+                for i, c in enumerate(COUNTERS):
+                    if c.group == group:
+                        expected[tags[group], i] += values[c.name]
+            await ctx.tick()
+
+        while not ctx.get(dut.ready):
+            await ctx.tick()
+        for _ in range(1200):
+            await step()
+        for _ in range(20):  # reads while counting: between the values before and after
+            tag, index = rng.randrange(4), rng.randrange(len(COUNTERS))
+            before = expected[tag, index]
+            value = await _read(ctx, dut, tag, index, step)
+            assert before <= value <= expected[tag, index], f"seed {seed} {tag} {COUNTERS[index].name}"
+        for group in GROUPS:
+            ctx.set(getattr(dut, f"{group}_events"), {c.name: 0 for c in COUNTERS if c.group == group})
+        for tag in range(4):
+            for index, counter in enumerate(COUNTERS):
+                assert await _read(ctx, dut, tag, index, ctx.tick) == expected[tag, index], f"seed {seed} {counter.name}"
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
