@@ -1,0 +1,1 @@
+"""The project's own networks: what trains, quantizes and stores them, and the results."""

@@ -1,0 +1,27 @@
+"""scikit-learn's handwritten digits, split once and for all."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+HELD_OUT = 360
+MODEL = Path(__file__).parent / "digits_int8.onnx"
+
+
+class Digits(NamedTuple):
+    """One part of the images: int8 of shape N x 1 x 8 x 8 with values 0..16, and their labels 0..9."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+
+def load_digits_split() -> tuple[Digits, Digits]:
+    """Images to train with, and 360 held-out ones; the same on every call, classes in proportion."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    images = images.reshape(-1, 1, 8, 8).astype(np.int8)
+    parts = train_test_split(images, labels, test_size=HELD_OUT, stratify=labels, random_state=0)
+    return Digits(parts[0], parts[2]), Digits(parts[1], parts[3])
