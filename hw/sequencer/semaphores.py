@@ -1,0 +1,112 @@
+"""Semaphores: the counting tokens that order the units."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
+from hw.sequencer.layouts import SemaphorePort
+
+_PER_PRODUCER = (SEQUENCER + 1) * SEMAPHORES_PER_PAIR
+_COUNTERS = len(Unit) * _PER_PRODUCER
+_BITS = SEMAPHORE_MAX.bit_length()
+
+
+class PlaneCounters(wiring.Component):
+    """Many counters side by side, kept as bit planes so that one wide operation steps them all.
+
+    Latency: a step is visible in the next cycle. Throughput: every counter may step each cycle. A counter told to go
+    both ways keeps its value; the user never steps a full one up nor an empty one down.
+
+    Parameters
+    ----------
+    count, bits : int
+        Counters, and bits of each.
+
+    Members
+    -------
+    up, down : In
+        Counters to step.
+    clear : In
+        Sets all counters to zero.
+    nonzero, full : Out
+        State of each counter; full is all ones.
+    """
+
+    def __init__(self, *, count: int, bits: int):
+        self.bits = bits
+        super().__init__({
+            "up": In(count), "down": In(count), "clear": In(1), "nonzero": Out(count), "full": Out(count),
+        })
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        planes = [Signal(self.up.shape(), name=f"plane{k}") for k in range(self.bits)]
+        carry = Signal(self.up.shape(), name="carry0")
+        borrow = Signal(self.up.shape(), name="borrow0")
+        m.d.comb += [carry.eq(self.up & ~self.down), borrow.eq(self.down & ~self.up)]
+        nonzero, full = 0, ~0
+        with m.If(self.clear | self.up.any() | self.down.any()):
+            for k, plane in enumerate(planes):
+                m.d.sync += plane.eq(Mux(self.clear, 0, plane ^ (carry | borrow)))
+                next_carry = Signal(self.up.shape(), name=f"carry{k + 1}")
+                next_borrow = Signal(self.up.shape(), name=f"borrow{k + 1}")
+                m.d.comb += [next_carry.eq(carry & plane), next_borrow.eq(borrow & ~plane)]
+                carry, borrow = next_carry, next_borrow
+                nonzero, full = nonzero | plane, full & plane
+        m.d.comb += [self.nonzero.eq(nonzero), self.full.eq(full)]
+        return m
+
+
+class Semaphores(wiring.Component):
+    """Four semaphores for each (producer unit, consumer) pair, with the signals started commands still owe.
+
+    Beside each count a second counter holds count plus owed signals, so that a command only starts when its signals will fit.
+
+    Latency: takes, promises and signals are visible in the next cycle. Throughput: all ports every cycle.
+
+    Members
+    -------
+    units : In
+        One port for each unit's command queue, indexed by Unit.
+    seq_tokens : Out
+        Semaphores of the sequencer that hold a token, producer << 2 | index.
+    seq_take : In
+        Takes a token of each semaphore in the mask.
+    clear : In
+        Empties all semaphores and forgets all promises.
+    """
+
+    units: In(SemaphorePort()).array(len(Unit))
+    seq_tokens: Out(16)
+    seq_take: In(16)
+    clear: In(1)
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        m.submodules.counts = counts = PlaneCounters(count=_COUNTERS, bits=_BITS)
+        m.submodules.reserved = reserved = PlaneCounters(count=_COUNTERS, bits=_BITS)
+        taken = Signal(_COUNTERS)
+        takes = [*(self.units[u].take for u in Unit), self.seq_take]
+        m.d.comb += [
+            taken.eq(Cat(take.word_select(producer, SEMAPHORES_PER_PAIR) for producer in Unit for take in takes)),
+            counts.up.eq(Cat(self.units[u].give for u in Unit)),
+            counts.down.eq(taken),
+            counts.clear.eq(self.clear),
+            reserved.up.eq(Cat(self.units[u].owe for u in Unit)),
+            reserved.down.eq(taken),
+            reserved.clear.eq(self.clear),
+        ]
+        for unit in Unit:
+            m.d.comb += [
+                self.units[unit].available.eq(self._tokens(counts.nonzero, unit)),
+                self.units[unit].room.eq(~reserved.full.word_select(int(unit), _PER_PRODUCER)),
+            ]
+        m.d.comb += self.seq_tokens.eq(self._tokens(counts.nonzero, SEQUENCER))
+        return m
+
+    @staticmethod
+    def _tokens(nonzero: Signal, consumer: int) -> Cat:
+        """The consumer's part of a mask over all semaphores."""
+        offsets = [producer * _PER_PRODUCER + consumer * SEMAPHORES_PER_PAIR for producer in Unit]
+        return Cat(nonzero[offset : offset + SEMAPHORES_PER_PAIR] for offset in offsets)

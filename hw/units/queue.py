@@ -1,0 +1,140 @@
+"""Command queue of a unit: holds commands until their semaphores allow them to start."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
+from hw.layouts import META_LAYOUT, command_layout, command_stream
+from hw.memory.ram import Ram
+from hw.sequencer.layouts import SemaphorePort
+
+#: Commands of one unit that may have started and not retired.
+STARTED_MAX = 16
+
+
+class CommandQueue(wiring.Component):
+    """Queue of the commands that have not started, and of what the started ones still owe.
+
+    The head is offered to the engine once every semaphore it waits on holds a token and every one it signals has room; the
+    transfer starts it and takes the tokens. When the engine says that its oldest command is done, its signals are given.
+
+    Latency: a command can start one cycle after it was queued; its signals are given in the cycle of `done`.
+    Throughput: one command a cycle at each end.
+
+    Parameters
+    ----------
+    unit : Unit
+        Whose commands these are.
+    config : MlaConfig
+        `queue_depth` commands fit.
+
+    Members
+    -------
+    input : In
+        Commands from the sequencer.
+    output : Out
+        Commands to the engine; an offer is only withdrawn by `flush`.
+    done : In
+        Pulse: the engine's oldest started command is complete and visible.
+    semaphores : Out
+        This unit's port of the semaphores.
+    flush : In
+        Forgets everything.
+    queued : Out
+        Commands that have not started.
+    idle : Out
+        Nothing queued or started.
+    stuck : Out
+        Nothing started, and the queue empty or its head unable to start for its semaphores.
+    head_waits : Out
+        Producers (by Unit) whose token the head lacks.
+    started, retired : Out
+        Pulses.
+    retired_tag, retired_macro : Out
+        Of the command that retires.
+    """
+
+    def __init__(self, unit: Unit, config: MlaConfig):
+        self.unit, self.depth = unit, config.queue_depth
+        super().__init__({
+            "input": In(command_stream(unit)), "output": Out(command_stream(unit)), "done": In(1),
+            "semaphores": Out(SemaphorePort()), "flush": In(1), "queued": Out(range(self.depth + 1)),
+            "idle": Out(1), "stuck": Out(1), "head_waits": Out(len(Unit)), "started": Out(1), "retired": Out(1),
+            "retired_tag": Out(META_LAYOUT["tag"].shape), "retired_macro": Out(META_LAYOUT["macro"].shape),
+        })
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        push, start = Signal(), Signal()
+        m.d.comb += [
+            push.eq(self.input.valid & self.input.ready),
+            start.eq(self.output.valid & self.output.ready),
+            self.started.eq(start),
+            self.input.ready.eq(self.queued != self.depth),
+        ]
+        self._commands(m, push, start)
+        in_flight = self._started(m, start)
+        self._head(m, in_flight)
+        return m
+
+    def _commands(self, m: Module, push: Value, start: Value) -> None:
+        """Ring of queued commands."""
+        layout = command_layout(self.unit)
+        m.submodules.commands = ram = Ram(width=layout.size, depth=self.depth, comb=True)
+        _ring(m, ram, self.depth, push, start, self.flush, "command")
+        m.d.comb += [ram.w_data.eq(self.input.payload), self.output.payload.eq(ram.r0_data)]
+        with m.If(self.flush):
+            m.d.sync += self.queued.eq(0)
+        with m.Elif(push != start):
+            m.d.sync += self.queued.eq(Mux(push, self.queued + 1, self.queued - 1))
+
+    def _started(self, m: Module, start: Value) -> Signal:
+        """Ring of what started commands owe; returns how many there are."""
+        meta = self.output.payload.meta
+        owed = Cat(meta.signal, meta.tag, meta.macro)
+        m.submodules.owed = ram = Ram(width=len(owed), depth=STARTED_MAX, comb=True)
+        _ring(m, ram, STARTED_MAX, start, self.done, self.flush, "owed")
+        in_flight = Signal(range(STARTED_MAX + 1))
+        signal = Signal.like(meta.signal)
+        m.d.comb += [
+            ram.w_data.eq(owed),
+            Cat(signal, self.retired_tag, self.retired_macro).eq(ram.r0_data),
+            self.retired.eq(self.done),
+            self.semaphores.give.eq(Mux(self.done, signal, 0)),
+        ]
+        with m.If(self.flush):
+            m.d.sync += in_flight.eq(0)
+        with m.Elif(start != self.done):
+            m.d.sync += in_flight.eq(Mux(start, in_flight + 1, in_flight - 1))
+        return in_flight
+
+    def _head(self, m: Module, in_flight: Signal) -> None:
+        """When the head may start, and what it takes and promises then."""
+        meta, port = self.output.payload.meta, self.semaphores
+        empty, none_started, allowed = Signal(), Signal(), Signal()
+        lacks = Signal(len(meta.wait))
+        m.d.comb += [
+            empty.eq(self.queued == 0),
+            none_started.eq(in_flight == 0),
+            lacks.eq(meta.wait & ~port.available),
+            allowed.eq(~empty & ~lacks.any() & ~(meta.signal & ~port.room).any()),
+            self.output.valid.eq(allowed & (in_flight != STARTED_MAX)),
+            port.take.eq(Mux(self.started, meta.wait, 0)),
+            port.owe.eq(Mux(self.started, meta.signal, 0)),
+            self.idle.eq(empty & none_started),
+            self.stuck.eq(none_started & ~allowed),
+            self.head_waits.eq(Mux(empty, 0, Cat(lacks.word_select(u, SEMAPHORES_PER_PAIR).any() for u in Unit))),
+        ]
+
+
+def _ring(m: Module, ram: Ram, depth: int, push: Value, pop: Value, flush: Value, name: str) -> None:
+    """Drive a memory's addresses as a ring buffer."""
+    write, read = Signal(range(depth), name=f"{name}_write"), Signal(range(depth), name=f"{name}_read")
+    m.d.comb += [ram.w_addr.eq(write), ram.r0_addr.eq(read), ram.w_en.eq(push)]
+    for pointer, step in ((write, push), (read, pop)):
+        with m.If(flush):
+            m.d.sync += pointer.eq(0)
+        with m.Elif(step):
+            m.d.sync += pointer.eq(Mux(pointer == depth - 1, 0, pointer + 1))
