@@ -1,8 +1,9 @@
 """Trains the network of `make sim`, quantizes it to int8 and writes `scripts/networks/digits_int8.onnx`.
 
-8 x 8 images of handwritten digits -> two 3x3 convolutions -> maximum pooling -> a residual block -> maximum pooling ->
-ten scores. Prints the accuracy on 360 held-out images before and after quantization. Runs in seconds on one core and
-gives the same file again on the same machine; other processors round differently in float, so the committed file counts.
+8 x 8 images of handwritten digits -> two 3x3 convolutions -> maximum pooling -> a residual block -> maximum
+pooling -> ten scores. Prints the accuracy on 360 held-out images before and after quantization. Runs in
+seconds on one core and gives the same file again on the same machine; other processors round floats differently, so
+the committed file is the one that counts.
 
 Example: .venv/bin/python -m scripts.train_digits
 """
@@ -93,15 +94,17 @@ def train(data: Digits) -> DigitsNet:
     batches = len(images) // BATCH
     for epoch in range(EPOCHS):
         order = rng.permutation(len(images))
+        losses = []
         for batch in range(batches):
             chosen = order[batch * BATCH : (batch + 1) * BATCH]
             scores = net.forward(shift(images[chosen], rng))[-1]
             loss, grad = cross_entropy(scores, data.labels[chosen])
+            losses.append(loss)
             net.backward(grad)
             progress = (epoch + batch / batches) / EPOCHS
             optimizer.step(RATE * (1 + np.cos(np.pi * progress)) / 2)
         if (epoch + 1) % 10 == 0:
-            print(f"epoch {epoch + 1}: loss {loss:.4f}", file=sys.stderr)
+            print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}", file=sys.stderr)
     return net
 
 
@@ -150,9 +153,8 @@ def run(output: Path) -> None:
         model = export(net, training.images)
     float_accuracy = float((scores.argmax(axis=1) == held_out.labels).mean())
     int8_accuracy = accuracy_int8(model, held_out)
-    print(
-        f"accuracy on {len(held_out.labels)} held-out images: float {float_accuracy:.4f}, int8 {int8_accuracy:.4f}"
-    )
+    count = len(held_out.labels)
+    print(f"accuracy on {count} held-out images: float {float_accuracy:.4f}, int8 {int8_accuracy:.4f}")
     if int8_accuracy < LOWEST_ACCURACY:
         raise WorkError(f"int8 accuracy must be at least {LOWEST_ACCURACY}, not {int8_accuracy:.4f}")
     output.write_bytes(model.SerializeToString(deterministic=True))

@@ -21,7 +21,8 @@ def load_digits_split() -> tuple[Digits, Digits]:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    images, labels = load_digits(return_X_y=True)
+    images, labels = (np.asarray(part) for part in load_digits(return_X_y=True))
     images = images.reshape(-1, 1, 8, 8).astype(np.int8)
-    parts = train_test_split(images, labels, test_size=HELD_OUT, stratify=labels, random_state=0)
+    split = train_test_split(images, labels, test_size=HELD_OUT, stratify=labels, random_state=0)
+    parts = [np.asarray(part) for part in split]
     return Digits(parts[0], parts[2]), Digits(parts[1], parts[3])
