@@ -1,0 +1,155 @@
+"""Scratchpad: banked rows of n bytes that may be accessed at any byte."""
+
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.layouts import SpReadPort, SpWritePort, event_layout
+from hw.memory.ram import Ram
+from hw.memory.rotate import rotate_left
+from hw.memory.scratchpad_access import SpAccess, SpReadLane
+
+READERS = ("act", "weight", "fuse", "store")
+WRITERS = ("fuse_write", "load_write")
+
+
+def sp_event_layout(config: MlaConfig) -> data.StructLayout:
+    """The scratchpad's part of the `seq` group's events: reads, writes and refusals of each bank."""
+    members = event_layout("seq").members
+    names = [f"sp_{kind}_bank{b}" for kind in ("reads", "writes", "conflicts") for b in range(config.sp_banks)]
+    return data.StructLayout({name: members[name] for name in names})
+
+
+class Scratchpad(wiring.Component):
+    """8 banks, each an even-row and an odd-row half with one read and one write port.
+
+    A row access takes one cycle wherever it starts: the rows it touches lie in different halves. Past the last byte it wraps to the first.
+    A request is granted when no port of higher priority takes a half it needs in the same cycle, so `act` and `fuse_write` always are.
+    Latency: reads SP_READ_LATENCY; a write granted in one cycle is seen by reads granted in the next. Throughput: one access per cycle
+    on each port that finds its halves free.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Sizes.
+
+    Members
+    -------
+    act, weight, fuse, store : In(SpReadPort)
+        Read ports, highest priority first.
+    fuse_write, load_write : In(SpWritePort)
+        Write ports, highest priority first.
+    events : Out(sp_event_layout)
+        Accesses granted and refused in the previous cycle, by the bank of their first byte.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._config = config
+        super().__init__({
+            **{name: In(SpReadPort(config)) for name in READERS},
+            **{name: In(SpWritePort(config)) for name in WRITERS},
+            "events": Out(sp_event_layout(config)),
+        })
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        reads = {name: self._request(m, name) for name in READERS}
+        writes = {name: self._request(m, name) for name in WRITERS}
+        read_uses = self._grant(m, reads)
+        write_uses = self._grant(m, writes)
+        rams = self._banks(m)
+        for half in range(2):
+            for bank, ram in enumerate(rams[half]):
+                self._steer_reads(m, ram, reads, read_uses, half, bank)
+                self._steer_writes(m, ram, writes, write_uses, half, bank)
+        for name, access in reads.items():
+            m.submodules[f"{name}_lane"] = lane = SpReadLane(self._config)
+            port = getattr(self, name)
+            m.d.comb += [
+                lane.addr.eq(port.addr), lane.even_bank.eq(access.index[0][-3:]), lane.odd_bank.eq(access.index[1][-3:]),
+                lane.even.eq(Cat(ram.r0_data for ram in rams[0])), lane.odd.eq(Cat(ram.r0_data for ram in rams[1])),
+                port.data.eq(lane.data),
+            ]
+        self._count(m, reads, writes)
+        return m
+
+    def _request(self, m: Module, name: str) -> SpAccess:
+        return SpAccess(m, self._config, name, getattr(self, name).addr)
+
+    def _banks(self, m: Module) -> tuple[list[Ram], list[Ram]]:
+        """The memories of the even and of the odd half."""
+        depth = self._config.sp_rows // (2 * self._config.sp_banks)
+        rams: tuple[list[Ram], list[Ram]] = ([], [])
+        for bank in range(self._config.sp_banks):
+            for half in range(2):
+                m.submodules[f"bank{bank}_{half}"] = ram = Ram(width=8 * self._config.n, depth=depth, granularity=8)
+                rams[half].append(ram)
+        return rams
+
+    def _grant(self, m: Module, accesses: dict[str, SpAccess]) -> dict[str, tuple[Signal, Signal]]:
+        """Serve the ports in order of priority; returns the banks whose even, odd half each granted port uses."""
+        taken: list[Value | None] = [None, None]
+        uses = {}
+        for name, access in accesses.items():
+            port = getattr(self, name)
+            use = tuple(Signal(self._config.sp_banks, name=f"{name}_use_{half}") for half in ("even", "odd"))
+            conflicts = Cat(access.want[h] & taken[h] for h in range(2) if taken[h] is not None)
+            m.d.comb += port.ready.eq(~conflicts.any())
+            m.d.comb += [use[h].eq(Mux(port.valid & port.ready, access.want[h], 0)) for h in range(2)]
+            taken = [use[h] if taken[h] is None else taken[h] | use[h] for h in range(2)]
+            uses[name] = use
+        return uses
+
+    def _steer_reads(self, m: Module, ram: Ram, accesses: dict[str, SpAccess], uses: dict, half: int, bank: int) -> None:
+        """Address of one memory: that of the port which uses it."""
+        *first, last = accesses
+        address: Value = accesses[last].index[half][:-3]
+        for name in reversed(first):
+            address = Mux(uses[name][half][bank], accesses[name].index[half][:-3], address)
+        m.d.comb += [ram.r0_addr.eq(address), ram.r0_en.eq(Cat(uses[name][half][bank] for name in accesses).any())]
+
+    def _steer_writes(self, m: Module, ram: Ram, accesses: dict[str, SpAccess], uses: dict, half: int, bank: int) -> None:
+        """Write port of one memory; both halves take the same rotated data and differ in their byte enables."""
+        if bank == half == 0:
+            self._rotated = {name: self._rotate(m, name, accesses[name]) for name in accesses}
+        fuse, load = WRITERS
+        fuse_uses = uses[fuse][half][bank]
+        (fuse_data, fuse_masks), (load_data, load_masks) = self._rotated[fuse], self._rotated[load]
+        m.d.comb += [
+            ram.w_addr.eq(Mux(fuse_uses, accesses[fuse].index[half][:-3], accesses[load].index[half][:-3])),
+            ram.w_data.eq(Mux(fuse_uses, fuse_data, load_data)),
+            ram.w_en.eq(Mux(fuse_uses, fuse_masks[half], Mux(uses[load][half][bank], load_masks[half], 0))),
+        ]
+
+    def _rotate(self, m: Module, name: str, access: SpAccess) -> tuple[Signal, tuple[Signal, Signal]]:
+        """A writer's data as it lies in the rows, and its byte enables in the even and in the odd half."""
+        n, port = self._config.n, getattr(self, name)
+        row = rotate_left(m, f"{name}_row", port.data, access.offset, n)
+        mask = rotate_left(m, f"{name}_mask", port.mask, access.offset, n)
+        masks = Signal(n, name=f"{name}_mask_even"), Signal(n, name=f"{name}_mask_odd")
+        in_even = Signal(n, name=f"{name}_in_even")
+        m.d.comb += [
+            in_even.eq(Cat(access.offset <= j for j in range(n)) ^ access.odd.replicate(n)),
+            masks[0].eq(mask & in_even),
+            masks[1].eq(mask & ~in_even),
+        ]
+        return row, masks
+
+    def _count(self, m: Module, reads: dict[str, SpAccess], writes: dict[str, SpAccess]) -> None:
+        """Events: each bank has a bit field of its own, so that one addition counts for all banks."""
+        banks = self._config.sp_banks
+        counts = []
+        for kind, accesses in (("reads", reads), ("writes", writes), ("conflicts", reads | writes)):
+            width = self.events.shape().members[f"sp_{kind}_bank0"].width
+            total: Value = Signal(width * banks, name=f"{kind}_none")
+            for name, access in accesses.items():
+                port = getattr(self, name)
+                happens = port.valid & (~port.ready if kind == "conflicts" else port.ready)
+                one = Signal(width * banks, name=f"{name}_{kind}")
+                m.d.sync += one.eq(Cat(Cat(happens & (access.bank == b), Const(0, width - 1)) for b in range(banks)))
+                partial = Signal(width * banks, name=f"{name}_{kind}_total")
+                m.d.comb += partial.eq(total + one)
+                total = partial
+            counts.append(total)
+        m.d.comb += self.events.as_value().eq(Cat(counts))

@@ -1,0 +1,113 @@
+"""What one scratchpad access touches, and the data path of one read port."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import SP_ADDR_BITS, MlaConfig
+from hw.memory.rotate import rotate_right
+
+
+class SpAccess:
+    """Which word of which half a row access at a byte address needs; adds its named signals to `m`.
+
+    Rows alternate between the even and the odd half, so the row that holds the first byte and the row after it never meet in one half.
+    An access at a multiple of n needs one half only.
+
+    Parameters
+    ----------
+    m : Module
+        Module that the signals are added to.
+    config : MlaConfig
+        Sizes.
+    name : str
+        Prefix of the signals' names.
+    addr : Value
+        Byte address; its high bits beyond the memory's size are ignored.
+
+    Attributes
+    ----------
+    offset : Value
+        Position of the first byte in its row.
+    odd : Value
+        The first byte's row lies in the odd half.
+    bank : Value
+        Bank of the first byte.
+    index : tuple of Signal
+        Word address (bank in the high bits) in the even and in the odd half.
+    want : tuple of Signal
+        One bit for each bank: the access needs that bank's even, odd half.
+    """
+
+    def __init__(self, m: Module, config: MlaConfig, name: str, addr: Value):
+        lane_bits = (config.n - 1).bit_length()
+        pair_bits = (config.sp_rows // 2 - 1).bit_length()
+        self.offset = addr[:lane_bits]
+        self.odd = addr[lane_bits]
+        pair = addr[lane_bits + 1 : lane_bits + 1 + pair_bits]
+        self.bank = pair[-3:]
+        self.index = tuple(Signal(pair_bits, name=f"{name}_index_{half}") for half in ("even", "odd"))
+        self.want = tuple(Signal(config.sp_banks, name=f"{name}_want_{half}") for half in ("even", "odd"))
+        crosses = Signal(name=f"{name}_crosses")
+        m.d.comb += [
+            crosses.eq(self.offset.any()),
+            self.index[0].eq(pair + self.odd),
+            self.index[1].eq(pair),
+            self.want[0].eq(Mux(~self.odd | crosses, 1 << self.index[0][-3:], 0)),
+            self.want[1].eq(Mux(self.odd | crosses, 1 << self.index[1][-3:], 0)),
+        ]
+
+
+class SpReadLane(wiring.Component):
+    """From the banks' words to the row that one read port asked for.
+
+    Latency: the row is at `data` two cycles after `capture`, whose memory words are at `even`, `odd` one cycle after it.
+    Throughput: one row per cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Sizes.
+
+    Members
+    -------
+    addr : In
+        Byte address of the access granted in this cycle.
+    even_bank, odd_bank : In
+        Banks that its words come from.
+    even, odd : In
+        Words read by the banks, bank 0 lowest, one cycle later.
+    data : Out
+        The row.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._config = config
+        words = In(8 * config.n * config.sp_banks)
+        super().__init__({"addr": In(SP_ADDR_BITS), "even_bank": In(3), "odd_bank": In(3), "even": words, "odd": words,
+                          "data": Out(8 * config.n)})
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        n = self._config.n
+        lane_bits = (n - 1).bit_length()
+        offset, offset_2 = Signal(lane_bits), Signal(lane_bits)
+        odd = Signal()
+        banks = Signal(3, name="bank_even"), Signal(3, name="bank_odd")
+        words = Signal(8 * n, name="word_even"), Signal(8 * n, name="word_odd")
+        m.d.sync += [
+            Cat(offset, odd).eq(self.addr[: lane_bits + 1]), offset_2.eq(offset), banks[0].eq(self.even_bank), banks[1].eq(self.odd_bank),
+        ]
+        for bank, word, source in zip(banks, words, (self.even, self.odd), strict=True):
+            with m.Switch(bank):
+                for b in range(self._config.sp_banks):
+                    with m.Case(b):
+                        m.d.comb += word.eq(source.word_select(b, 8 * n))
+        # Byte j of the row that holds the first byte is wanted for j >= offset, of the row after it for j < offset.
+        from_even = Signal(n)
+        merged = Signal(8 * n)
+        m.d.comb += from_even.eq(Cat(offset <= j for j in range(n)) ^ odd.replicate(n))
+        m.d.sync += merged.eq(Cat(
+            Mux(from_even[j], words[0].word_select(j, 8), words[1].word_select(j, 8)) for j in range(n)))
+        m.d.comb += self.data.eq(rotate_right(m, "rotated", merged, offset_2, n))
+        return m

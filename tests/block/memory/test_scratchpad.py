@@ -1,0 +1,120 @@
+"""Scratchpad against a byte array: any address, all ports at once, priorities, event counts."""
+
+import random
+from collections import deque
+
+import pytest
+from amaranth.sim import Simulator
+
+from hw.config import MlaConfig
+from hw.layouts import SP_READ_LATENCY
+from hw.memory.scratchpad import READERS, WRITERS, Scratchpad
+
+
+def small(n: int) -> MlaConfig:
+    return MlaConfig(n=n, sp_bytes=16 * n * 8, acc_bytes=16 * 4 * n * 4)
+
+
+class Reference:
+    """What the banks allow in one cycle, written from the memory's description."""
+
+    def __init__(self, config: MlaConfig):
+        self.n, self.size = config.n, config.sp_bytes
+        self.rows, self.per_bank = config.sp_rows, config.sp_rows // config.sp_banks
+
+    def bank(self, addr: int) -> int:
+        return addr // self.n % self.rows // self.per_bank
+
+    def halves(self, addr: int) -> set[tuple[int, int]]:
+        row = addr // self.n % self.rows
+        touched = [row] if addr % self.n == 0 else [row, (row + 1) % self.rows]
+        return {(r // self.per_bank, r & 1) for r in touched}
+
+    def grants(self, requests: list[int | None]) -> list[bool]:
+        taken: set[tuple[int, int]] = set()
+        result = []
+        for addr in requests:
+            granted = addr is not None and not self.halves(addr) & taken
+            if granted:
+                taken |= self.halves(addr)
+            result.append(granted)
+        return result
+
+
+@pytest.mark.parametrize("n", [4, 8, 16, 32])
+def test_random_traffic(n: int) -> None:
+    seed = 7000 + n
+    print("seed", seed)
+    rng = random.Random(seed)
+    config = small(n)
+    dut, ref = Scratchpad(config), Reference(config)
+    image = bytearray(rng.randbytes(config.sp_bytes))
+
+    async def bench(ctx) -> None:
+        for base in range(0, config.sp_bytes, n):  # fill through the port, since contents are undefined at first
+            ctx.set(dut.load_write.valid, 1)
+            ctx.set(dut.load_write.addr, base)
+            ctx.set(dut.load_write.mask, (1 << n) - 1)
+            ctx.set(dut.load_write.data, int.from_bytes(image[base : base + n], "little"))
+            await ctx.tick()
+        ctx.set(dut.load_write.valid, 0)
+        await ctx.tick()
+        expected: deque = deque()
+        pending: dict[str, int | None] = dict.fromkeys(READERS + WRITERS)
+        payload: dict[str, tuple[bytes, int]] = {}
+        counts_due: dict[str, int] = {}
+        narrow = config.sp_bytes
+        for cycle in range(1000):
+            if cycle % 200 == 0:  # now and then all ports crowd into few rows
+                narrow = rng.choice([config.sp_bytes, 4 * n, config.sp_bytes // 4])
+            for name in pending:
+                if pending[name] is None and rng.random() < 0.7:
+                    addr = rng.randrange(narrow)
+                    if rng.random() < 0.3:
+                        addr -= addr % n
+                    if rng.random() < 0.05:
+                        addr = config.sp_bytes - rng.randrange(1, n + 1)
+                    if rng.random() < 0.1:
+                        addr += config.sp_bytes  # bits beyond the memory are ignored
+                    pending[name] = addr
+                    payload[name] = rng.randbytes(n), rng.choice([(1 << n) - 1, rng.getrandbits(n)])
+                port = getattr(dut, name)
+                ctx.set(port.valid, pending[name] is not None)
+                ctx.set(port.addr, pending[name] if pending[name] is not None else rng.getrandbits(20))
+                if name in WRITERS and pending[name] is not None:
+                    ctx.set(port.data, int.from_bytes(payload[name][0], "little"))
+                    ctx.set(port.mask, payload[name][1])
+            events = ctx.get(dut.events)
+            for key, value in counts_due.items():
+                assert getattr(events, key) == value, key
+            due: dict[str, bytes] = {}
+            counts_due = {f"sp_{kind}_bank{b}": 0 for kind in ("reads", "writes", "conflicts") for b in range(8)}
+            for names, kind in ((READERS, "reads"), (WRITERS, "writes")):
+                grants = ref.grants([pending[name] for name in names])
+                for name, granted in zip(names, grants, strict=True):
+                    if pending[name] is None:
+                        continue
+                    assert ctx.get(getattr(dut, name).ready) == granted, (cycle, name)
+                    bank = ref.bank(pending[name])
+                    counts_due[f"sp_{kind if granted else 'conflicts'}_bank{bank}"] += 1
+                    if granted and name in READERS:
+                        due[name] = bytes(image[(pending[name] + i) % config.sp_bytes] for i in range(n))
+            for name in WRITERS:
+                if pending[name] is not None and ctx.get(getattr(dut, name).ready):
+                    data, mask = payload[name]
+                    for i in range(n):
+                        if mask >> i & 1:
+                            image[(pending[name] + i) % config.sp_bytes] = data[i]
+            for name in pending:
+                if pending[name] is not None and ctx.get(getattr(dut, name).ready):
+                    pending[name] = None
+            expected.append(due)
+            await ctx.tick()
+            if len(expected) == SP_READ_LATENCY:
+                for name, row in expected.popleft().items():
+                    assert ctx.get(getattr(dut, name).data).to_bytes(n, "little") == row, (cycle, name)
+
+    sim = Simulator(dut)
+    sim.add_clock(1e-6)
+    sim.add_testbench(bench)
+    sim.run()
