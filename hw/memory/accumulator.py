@@ -1,0 +1,176 @@
+"""The accumulator: int32 rows in banks, updated by the array and read and written by FUSE."""
+
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import ACC_ADDR_BITS, MlaConfig
+from hw.layouts import AccReadPort, AccWritePort
+from hw.memory.ram import Ram
+
+#: Cycles from an update's request to its partial sums on `psum`.
+ACC_UPDATE_LATENCY = 2
+#: Cycles from an update's request to the first cycle in which a granted FUSE read returns the new row.
+ACC_UPDATE_VISIBLE = 4
+
+
+class AccUpdatePort(wiring.Signature):
+    """Row updates by the array, seen from the array: one in each cycle, never refused.
+
+    The row becomes psum, or with `add` acc + psum, or with `add` and `shift` (acc << 8) + psum. `psum` (n int32) follows
+    ACC_UPDATE_LATENCY cycles after `valid`. Updates of one row in cycles close together are exact.
+    """
+
+    def __init__(self, config: MlaConfig):
+        super().__init__({
+            "valid": Out(1), "row": Out(ACC_ADDR_BITS), "add": Out(1), "shift": Out(1), "psum": Out(32 * config.n),
+        })
+
+
+class Accumulator(wiring.Component):
+    """Banked memory of n int32 lanes a row, the bank being the high bits of the row number.
+
+    An update takes four stages: R reads the row's bank, D selects the bank's data, A adds the partial sums, W writes. A row still on its
+    way from an earlier update is forwarded: one cycle older from W to A, two from W to D, three from the copy of what W wrote last.
+
+    Latency: a FUSE read returns data ACC_READ_LATENCY cycles after its grant, a FUSE write is visible to reads granted one cycle
+    later, an update ACC_UPDATE_VISIBLE cycles after its request. Throughput: one update, one FUSE read and one FUSE write a cycle.
+    The array goes first: a FUSE access is refused while an update uses the same port of the same bank.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Uses `n`, `acc_bytes`, `acc_banks`.
+
+    Members
+    -------
+    update : In(AccUpdatePort)
+        The array's updates.
+    fuse_read : In(AccReadPort), fuse_write : In(AccWritePort)
+        FUSE's ports.
+    reads : Out(2)
+        Rows read in this cycle.
+    conflicts : Out(2)
+        FUSE accesses refused in this cycle.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.n = config.n
+        self.banks = config.acc_banks
+        self.bank_rows = config.acc_rows // config.acc_banks
+        self.row_bits = (config.acc_rows - 1).bit_length()
+        super().__init__({
+            "update": In(AccUpdatePort(config)),
+            "fuse_read": In(AccReadPort(config)),
+            "fuse_write": In(AccWritePort(config)),
+            "reads": Out(2),
+            "conflicts": Out(2),
+        })
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        width = 32 * self.n
+        rams = [Ram(width=width, depth=self.bank_rows, granularity=32) for _ in range(self.banks)]
+        for b, ram in enumerate(rams):
+            m.submodules[f"bank{b}"] = ram
+
+        # What each stage holds of its update.
+        stages = {name: {"valid": Signal(name=f"{name}_valid"), "row": Signal(self.row_bits, name=f"{name}_row", reset_less=True)}
+                  for name in "daw"}
+        d, a, w = stages["d"], stages["a"], stages["w"]
+        row = self.update.row[:self.row_bits]
+        m.d.sync += [d["valid"].eq(self.update.valid), a["valid"].eq(d["valid"]), w["valid"].eq(a["valid"])]
+        m.d.sync += [d["row"].eq(row), a["row"].eq(d["row"]), w["row"].eq(a["row"])]
+
+        d_add, d_shift, a_shift = Signal(), Signal(), Signal()
+        d_near, a_near, d_mid, d_far = Signal(), Signal(), Signal(), Signal()
+        m.d.sync += [
+            d_add.eq(self.update.add), d_shift.eq(self.update.shift), a_shift.eq(d_shift),
+            d_near.eq(self.update.add & d["valid"] & (d["row"] == row)), a_near.eq(d_near),
+            d_mid.eq(a["valid"] & (a["row"] == row)),
+            d_far.eq(w["valid"] & (w["row"] == row)),
+        ]
+
+        total = [Signal(32, name=f"total{i}", reset_less=True) for i in range(self.n)]
+        self._read(m, rams)
+        found = self._found(m, rams, d, d_mid, d_far, w["valid"], Cat(total))
+        for i, lane in enumerate(total):
+            psum = Signal(32, name=f"psum{i}")
+            operand = Signal(32, name=f"operand{i}", reset_less=True)
+            addend = Signal(32, name=f"addend{i}")
+            old = found[32 * i:32 * i + 32]
+            with m.If(d["valid"]):
+                m.d.sync += operand.eq(Mux(d_add, Mux(d_shift, Cat(Const(0, 8), old[:24]), old), 0))
+            m.d.comb += [
+                psum.eq(self.update.psum[32 * i:32 * i + 32]),
+                addend.eq(Mux(a_near, Mux(a_shift, Cat(Const(0, 8), lane[:24]), lane), operand)),
+            ]
+            with m.If(a["valid"]):
+                m.d.sync += lane.eq(addend + psum)
+        self._write(m, rams, w, Cat(total))
+        return m
+
+    def _bank(self, row: Signal) -> Signal:
+        """Bank of a row number."""
+        return row[(self.bank_rows - 1).bit_length():self.row_bits]
+
+    def _read(self, m: Module, rams: list[Ram]) -> None:
+        """Read ports, and the row FUSE reads."""
+        update_reads, refused, bank_d = Signal(), Signal(), Signal(range(self.banks))
+        fuse_bank = self._bank(self.fuse_read.row)
+        m.d.comb += [
+            update_reads.eq(self.update.valid & self.update.add),
+            refused.eq(update_reads & (self._bank(self.update.row) == fuse_bank)),
+            self.fuse_read.ready.eq(~refused),
+            self.reads.eq(update_reads + (self.fuse_read.valid & ~refused)),
+        ]
+        for b, ram in enumerate(rams):
+            mine = Signal(name=f"update_reads{b}")
+            m.d.comb += [
+                mine.eq(update_reads & (self._bank(self.update.row) == b)),
+                ram.r0_en.eq(mine | (self.fuse_read.valid & (fuse_bank == b))),
+                ram.r0_addr.eq(Mux(mine, self.update.row, self.fuse_read.row)),
+            ]
+        fuse_d = Signal()
+        m.d.sync += [bank_d.eq(fuse_bank), fuse_d.eq(self.fuse_read.valid)]
+        with m.If(fuse_d), m.Switch(bank_d):
+            for b, ram in enumerate(rams):
+                with m.Case(b):
+                    m.d.sync += self.fuse_read.data.eq(ram.r0_data)
+
+    def _found(self, m: Module, rams: list[Ram], d: dict, mid: Signal, far: Signal, written: Signal, total: Cat) -> Signal:
+        """Newest finished value of the row in stage D."""
+        width = 32 * self.n
+        found, last = Signal(width), Signal(width, reset_less=True)
+        with m.If(written):
+            m.d.sync += last.eq(total)
+        with m.If(mid):
+            m.d.comb += found.eq(total)
+        with m.Elif(far):
+            m.d.comb += found.eq(last)
+        with m.Else(), m.Switch(self._bank(d["row"])):
+            for b, ram in enumerate(rams):
+                with m.Case(b):
+                    m.d.comb += found.eq(ram.r0_data)
+        return found
+
+    def _write(self, m: Module, rams: list[Ram], w: dict, total: Cat) -> None:
+        """Write ports: stage W of the update, else FUSE."""
+        refused = Signal()
+        fuse_bank = self._bank(self.fuse_write.row)
+        m.d.comb += [
+            refused.eq(w["valid"] & (self._bank(w["row"]) == fuse_bank)),
+            self.fuse_write.ready.eq(~refused),
+            self.conflicts.eq((self.fuse_write.valid & refused) + (self.fuse_read.valid & ~self.fuse_read.ready)),
+        ]
+        for b, ram in enumerate(rams):
+            mine = Signal(name=f"update_writes{b}")
+            m.d.comb += [
+                mine.eq(w["valid"] & (self._bank(w["row"]) == b)),
+                ram.w_addr.eq(Mux(mine, w["row"], self.fuse_write.row)),
+                ram.w_data.eq(Mux(mine, total, self.fuse_write.data)),
+            ]
+            with m.If(mine):
+                m.d.comb += ram.w_en.eq(~0)
+            with m.Elif(self.fuse_write.valid & (fuse_bank == b)):
+                m.d.comb += ram.w_en.eq(self.fuse_write.mask)
