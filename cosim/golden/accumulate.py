@@ -1,0 +1,24 @@
+"""How MATRIX results enter the accumulator."""
+
+import numpy as np
+
+from cosim.golden.command import Config
+
+
+def update_distinct(acc: np.ndarray, c: Config, rows: np.ndarray, total: np.ndarray) -> None:
+    """Whole reductions (int64) into rows that all differ."""
+    if c.shift8:
+        total = total + (acc[rows].astype(np.int64) << 8)
+    elif c.accumulate:
+        total = total + acc[rows]
+    acc[rows] = total.astype(np.int32)
+
+
+def update_in_order(acc: np.ndarray, c: Config, rows: np.ndarray, psums: np.ndarray, *, first: bool) -> None:
+    """Partial sums (int64) one after the other, for rows that may meet."""
+    for row, psum in zip(rows, psums, strict=True):
+        if first and c.shift8:
+            psum = psum + (acc[row].astype(np.int64) << 8)
+        elif not first or c.accumulate:
+            psum = psum + acc[row]
+        acc[row] = psum.astype(np.int32)

@@ -1,0 +1,139 @@
+"""Where a command reaches: the bounding box of each of its streams."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cosim.golden.command import Config, padded_range
+from hw.config import MlaConfig
+from hw.isa.commands import FUSE_DIMS
+from hw.isa.enums import DTYPE_BYTES, BSource, Post, Reduce, Requant, Space, Unit
+
+
+@dataclass(frozen=True)
+class Box:
+    """First and last address of a stream.
+
+    Parameters
+    ----------
+    space : str
+        sp, acc, param, table, slot (parameter slots by number) or dram.
+    low, high : int
+        First and last byte, row or slot.
+    write : bool
+        Whether the stream writes.
+    """
+
+    space: str
+    low: int
+    high: int
+    write: bool = False
+
+
+def box(space: str, base: int, steps: list[tuple[int, int]], touched: int, write: bool = False) -> Box:
+    """Box of a walk of (count, stride) dimensions that touches `touched` units at each step."""
+    low = base + sum(min(0, (count - 1) * stride) for count, stride in steps)
+    high = base + sum(max(0, (count - 1) * stride) for count, stride in steps)
+    return Box(space, low, high + touched - 1, write)
+
+
+def boxes(config: MlaConfig, unit: Unit, c: Config) -> Iterator[Box]:
+    """All streams of a command."""
+    return (_load, _matrix, _fuse, _store)[unit](config, c)
+
+
+def _load(config: MlaConfig, c: Config) -> Iterator[Box]:
+    space = ("sp", "param", "table")[Space(c.space)]
+    if c.transpose:
+        yield box(space, c.dst, [(c.z_count, c.dst_z), (c.len, c.dst_y)], c.y_count, True)
+    else:
+        line = c.len * (2 if c.int4 else 1)
+        yield box(space, c.dst, [(c.z_count, c.dst_z), (c.y_count, c.dst_y)], line, True)
+    if not c.fill:
+        yield box("dram", c.dram, [(c.z_count, c.dram_z), (c.y_count, c.dram_y)], c.len)
+
+
+def _store(config: MlaConfig, c: Config) -> Iterator[Box]:
+    yield box("sp", c.src, [(c.z_count, c.src_z), (c.y_count, c.src_y)], c.len)
+    yield box("dram", c.dram, [(c.z_count, c.dram_z), (c.y_count, c.dram_y)], c.len, True)
+
+
+def _padded(
+    space: str, c: Config, u: tuple, v: tuple, steps: list[tuple[int, int]], touched: int
+) -> Iterator[Box]:
+    """A stream addressed by coordinates; nothing if all of it is padding."""
+    if u is None or v is None:
+        return
+    low = c.a_base + min(u[0] * c.a_u, u[1] * c.a_u) + min(v[0] * c.a_v, v[1] * c.a_v)
+    high = c.a_base + max(u[0] * c.a_u, u[1] * c.a_u) + max(v[0] * c.a_v, v[1] * c.a_v)
+    rest = box(space, 0, steps, touched)
+    yield Box(space, low + rest.low, high + rest.high)
+
+
+def _matrix(config: MlaConfig, c: Config) -> Iterator[Box]:
+    n = config.n
+    if c.dw:
+        u = padded_range(c.u0, c.u_y, (c.dw_len - 1) // c.x_count + 1, 0, 1, c.u_lim)
+        v = padded_range(c.v0, c.v_x, min(c.x_count, c.dw_len), 0, 1, c.v_lim)
+        yield from _padded("sp", c, u, v, [(c.oc_count, c.a_oc)], n)
+        yield box("sp", c.w_base, [(c.oc_count, c.w_oc), (c.taps * c.groups, c.w_row)], n)
+        rows = (c.dw_len - c.dw_lead - 1) // c.x_count // c.dw_sy + 1
+        steps = [(c.oc_count, c.acc_oc), (rows, c.acc_y), (c.dw_out_w, c.acc_x)]
+        yield box("acc", c.acc_base, steps, 1, True)
+        return
+    u = padded_range(c.u0, c.u_y, c.y_count, c.u_ky, c.ky_count, c.u_lim)
+    v = padded_range(c.v0, c.v_x, c.x_count, c.v_kx, c.kx_count, c.v_lim)
+    yield from _padded("sp", c, u, v, [(c.oc_count, c.a_oc), (c.ic_count, c.a_ic)], n)
+    if c.w_transpose:
+        lines = _most(c.n_cols, c.n_tail, c.oc_count, n)
+    else:
+        lines = _most(c.k_rows, c.k_tail, c.ic_count, n)
+    steps = [
+        (c.oc_count, c.w_oc),
+        (c.ic_count, c.w_ic),
+        (c.ky_count, c.w_ky),
+        (c.kx_count, c.w_kx),
+        (lines, c.w_row),
+    ]
+    yield box("sp", c.w_base, steps, n)
+    yield box(
+        "acc", c.acc_base, [(c.oc_count, c.acc_oc), (c.y_count, c.acc_y), (c.x_count, c.acc_x)], 1, True
+    )
+
+
+def _most(count: int, tail: int, blocks: int, n: int) -> int:
+    """Greatest number of rows or columns in use in any block."""
+    count = count or n
+    tail = tail or count
+    return tail if blocks == 1 else max(count, tail)
+
+
+def _walk(c: Config, stream: str) -> list[tuple[int, int]]:
+    return [(getattr(c, f"{dim}_count"), getattr(c, f"{stream}_{dim}")) for dim in FUSE_DIMS]
+
+
+def _fuse(config: MlaConfig, c: Config) -> Iterator[Box]:
+    n = config.n
+    u = padded_range(c.u0, c.u_y, c.y_count, c.u_wy, c.wy_count, c.u_lim)
+    v = padded_range(c.v0, c.v_x, c.x_count, c.v_wx, c.wx_count, c.v_lim)
+    touched = n * DTYPE_BYTES[c.a_dtype] if c.a_src else 1
+    yield from _padded("sp" if c.a_src else "acc", c, u, v, [(c.n_count, c.a_n)], touched)
+    if c.b_src == BSource.SP:
+        yield box("sp", c.b_base, _walk(c, "b"), n * DTYPE_BYTES[c.b_dtype])
+    elif c.b_src == BSource.ACC:
+        yield box("acc", c.b_base, _walk(c, "b"), 1)
+    if c.residual:
+        yield box("sp", c.r_base, _walk(c, "r"), n * DTYPE_BYTES[c.r_dtype])
+    if c.requant == Requant.SLOT:
+        yield box("slot", c.p_base, [(c.x_count, c.p_x), (c.n_count, c.p_n)], 1)
+    if not c.d_dst:
+        yield box("acc", c.d_base, _walk(c, "d"), 1, True)
+        return
+    size = DTYPE_BYTES[c.d_dtype]
+    lanes = max(c.lanes or n, (c.lanes_tail or n) if c.tail_dim < len(FUSE_DIMS) else 0)
+    elements = 1 if c.lane_reduce != Reduce.NONE else lanes
+    yield box("sp", c.d_base, _walk(c, "d"), elements * size, True)
+
+
+def is_scalar_pair(c: Config) -> bool:
+    """Whether the result is a multiplier and its exponent."""
+    return c.post in (Post.RECIP, Post.RSQRT)

@@ -1,0 +1,83 @@
+"""From a ring slot to the program that runs for it."""
+
+import numpy as np
+
+from cosim.golden.alu import signed
+from cosim.golden.interpreter import Surroundings, statistic_number
+from cosim.golden.traps import NO_SEGMENT, TrapRaisedError
+from hw.config import MlaConfig
+from hw.isa.enums import Compare, Trap
+from hw.isa.macro import CANDIDATE, HEADER, MAGIC, OPERAND_WORD, SLOT_BYTES
+from hw.isa.micro import MAX_OPERANDS, OPERAND_BASE, Statistic
+
+_COMPARE = {
+    Compare.EQ: lambda x, v: x == v,
+    Compare.NE: lambda x, v: x != v,
+    Compare.LT: lambda x, v: signed(x) < signed(v),
+    Compare.GE: lambda x, v: signed(x) >= signed(v),
+    Compare.LTU: lambda x, v: x < v,
+    Compare.GEU: lambda x, v: x >= v,
+}
+
+
+class DispatchTable:
+    """Shadow and live entries: (candidate word, guard value)."""
+
+    def __init__(self, config: MlaConfig):
+        self.config = config
+        self.shadow = [(0, 0)] * (config.opcodes * config.candidates)
+        self.live = list(self.shadow)
+
+    def write(self, index: int, word: int, value: int) -> None:
+        """Write one entry of the shadow."""
+        if index < len(self.shadow):
+            self.shadow[index] = (word, value)
+
+    def commit(self) -> None:
+        """The shadow becomes the table."""
+        self.live = list(self.shadow)
+
+    def choose(self, machine: Surroundings, opcode: int, operands: list[int], tag: int) -> tuple[int, int]:
+        """Segment and number of the first candidate whose guard holds."""
+        if opcode < self.config.opcodes:
+            for candidate in range(self.config.candidates):
+                word, value = self.live[opcode * self.config.candidates + candidate]
+                entry = CANDIDATE.unpack(word)
+                if entry["valid"] and _holds(machine, entry, value, operands, tag):
+                    return entry["segment"], candidate
+        raise TrapRaisedError(Trap.UNBOUND, opcode, NO_SEGMENT)
+
+
+def _holds(machine: Surroundings, entry: dict[str, int], value: int, operands: list[int], tag: int) -> bool:
+    compare, selector = entry["compare"], entry["selector"]
+    if compare == Compare.ALWAYS:
+        return True
+    if compare not in _COMPARE:
+        return False
+    which = statistic_number(selector)
+    if OPERAND_BASE <= selector < OPERAND_BASE + len(operands):
+        x = operands[selector - OPERAND_BASE]
+    elif which is None:
+        return False
+    elif which == Statistic.OPERANDS:
+        x = len(operands)
+    elif which == Statistic.TAG:
+        x = tag
+    else:
+        x = machine.statistic(which) & 0xFFFFFFFF
+    return _COMPARE[Compare(compare)](x, value)
+
+
+def read_slot(dram: np.ndarray, slot: int) -> tuple[dict[str, int], list[int]]:
+    """Header and operands of a ring slot."""
+    words = dram[slot : slot + SLOT_BYTES].view("<u4").tolist()
+    header = HEADER.unpack(words[0])
+    return header | {"word": words[0]}, words[
+        OPERAND_WORD : OPERAND_WORD + min(header["operands"], MAX_OPERANDS)
+    ]
+
+
+def check_header(header: dict[str, int]) -> None:
+    """Raise TrapRaisedError for a slot that holds no macro-instruction."""
+    if header["magic"] != MAGIC or header["operands"] > MAX_OPERANDS:
+        raise TrapRaisedError(Trap.BAD_MACRO, header["word"], NO_SEGMENT)

@@ -1,0 +1,128 @@
+"""FUSE: drain path and vector engine. Points are independent, so a command runs in large blocks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cosim.golden.command import Config
+from cosim.golden.fuse_points import Block, combine, operand_a, operand_b, points
+from cosim.golden.fuse_reduce import post_scale, reduce_lanes, reduce_windows
+from cosim.golden.fuse_value import add_residual, lookup, requantize
+from cosim.golden.memory import Memories, scatter
+from cosim.golden.scale import saturate
+from cosim.golden.transfer import Events
+from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Requant
+
+#: Elements computed at once: intermediate values stay in the processor's cache.
+_CHUNK_ELEMENTS = 1 << 17
+_RANGES = ((-128, 127), (0, 255), (-(1 << 15), (1 << 15) - 1), (-(1 << 31), (1 << 31) - 1))
+
+
+@dataclass
+class Written:
+    """What the statistics say about the elements written so far."""
+
+    rows: int = 0
+    zeros: int = 0
+    low: int = 0
+    high: int = 0
+    elements: int = 0
+
+    def add(self, values: np.ndarray) -> None:
+        """Count some written elements."""
+        low, high = int(values.min()), int(values.max())
+        self.low = min(self.low, low) if self.elements else low
+        self.high = max(self.high, high) if self.elements else high
+        self.zeros += int(values.size - np.count_nonzero(values))
+        self.elements += values.size
+
+
+def run_fuse(memories: Memories, c: Config) -> tuple[Events, Written]:
+    """Execute a FUSE command; returns its counters and statistics."""
+    n = memories.config.n
+    count = c.n_count * c.y_count * c.x_count
+    size = c.wy_count * c.wx_count
+    step = max(1, _CHUNK_ELEMENTS // (size * n))
+    written = Written()
+    saturations = 0
+    for first in range(0, count, step):
+        saturations += _run_block(memories, c, points(c, n, first, min(count, first + step)), written)
+    total = count * size
+    return {
+        "fuse_points": total,
+        "fuse_results": written.rows,
+        "fuse_saturations": saturations,
+        "fuse_scaled": total if c.requant != Requant.OFF else 0,
+        "fuse_tables": total if c.table or c.table2 else 0,
+        "fuse_residuals": total if c.residual else 0,
+        "fuse_reduced": total if c.reduce != Reduce.NONE or c.lane_reduce != Reduce.NONE else 0,
+    }, written
+
+
+def _run_block(memories: Memories, c: Config, block: Block, written: Written) -> int:
+    row = operand_b(memories, c, block, memories.config.n)
+    value = combine(c, operand_a(memories, c, block), row)
+    value, changed = requantize(memories, c, block, value, row)
+    counted = block.active if c.reduce == Reduce.NONE else block.active & block.valid[:, None]
+    saturations = int(np.count_nonzero(changed & counted))
+    if c.table:
+        value = lookup(memories, c, value)
+    if c.residual:
+        value = add_residual(memories, c, block, value)
+    if c.table2:
+        value = lookup(memories, c, value)
+    value, taken, counts = reduce_windows(c, block, value)
+    if c.lane_reduce != Reduce.NONE:
+        value = reduce_lanes(c, value, taken)
+    value = post_scale(c, value, counts)
+    return saturations + _write(memories, c, block, value, written)
+
+
+def _write(memories: Memories, c: Config, block: Block, value: np.ndarray, written: Written) -> int:
+    """Step 6; returns how many elements saturation changed."""
+    last = (
+        slice(None)
+        if c.reduce == Reduce.NONE
+        else slice(c.wy_count * c.wx_count - 1, None, c.wy_count * c.wx_count)
+    )
+    address = block.address(c, "d")[last]
+    written.rows += len(address)
+    scalar = c.lane_reduce != Reduce.NONE
+    lanes = np.ones(len(address), np.int64) if scalar else block.lanes[last]
+    if not c.d_dst:
+        first = c.d_lane if scalar else 0
+        _write_acc(
+            memories.acc, address, first, value, np.full_like(lanes, value.shape[1]) if scalar else lanes
+        )
+        clipped = value
+    else:
+        clipped = saturate(value, *_RANGES[c.d_dtype])
+        _write_sp(memories.sp, address, clipped, lanes, Dtype(c.d_dtype))
+    mask = np.arange(value.shape[1]) < lanes[:, None]
+    pair = c.post in (Post.RECIP, Post.RSQRT)
+    written.add(clipped[:, :1] if pair else clipped[mask])
+    return int(np.count_nonzero((clipped != value) & mask))
+
+
+def _write_acc(acc: np.ndarray, rows: np.ndarray, first: int, value: np.ndarray, lanes: np.ndarray) -> None:
+    if (lanes == lanes[0]).all():
+        acc[rows, first : first + lanes[0]] = value[:, : lanes[0]]
+        return
+    taken = np.arange(value.shape[1]) < lanes[:, None]
+    acc.reshape(-1)[(rows[:, None] * acc.shape[1] + np.arange(value.shape[1]))[taken]] = value[taken]
+
+
+def _write_sp(
+    sp: np.ndarray, address: np.ndarray, value: np.ndarray, lanes: np.ndarray, dtype: Dtype
+) -> None:
+    if (lanes == lanes[0]).all():
+        scatter(sp, address, value[:, : lanes[0]], dtype)
+        return
+    size = DTYPE_BYTES[dtype]
+    data = (
+        np.ascontiguousarray(value.astype("<i4")[:, :, None])
+        .view(np.uint8)[:, :, :size]
+        .reshape(len(value), -1)
+    )
+    taken = np.arange(data.shape[1]) < lanes[:, None] * size
+    sp[(address[:, None] + np.arange(data.shape[1]))[taken]] = data[taken]

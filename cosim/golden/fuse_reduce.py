@@ -1,0 +1,58 @@
+"""FUSE step 5: reductions over windows and lanes, post-scale."""
+
+import numpy as np
+
+from cosim.golden.command import Config
+from cosim.golden.fuse_points import Block
+from cosim.golden.scale import INT32_MAX, INT32_MIN, reciprocal, reciprocal_root, saturate, scale, wrap32
+from hw.isa.enums import Post, Reduce, Rounding
+
+_NEUTRAL = {Reduce.SUM: 0, Reduce.MAX: INT32_MIN, Reduce.MIN: INT32_MAX}
+
+
+def _fold(value: np.ndarray, taken: np.ndarray, how: Reduce, axis: int) -> np.ndarray:
+    """Reduce the taken elements along an axis; 0 where there are none."""
+    value = np.where(taken, value, _NEUTRAL[how])
+    if how == Reduce.SUM:
+        return wrap32(value.sum(axis=axis))
+    folded = value.max(axis=axis) if how == Reduce.MAX else value.min(axis=axis)
+    return np.where(taken.any(axis=axis), folded, 0)
+
+
+def reduce_windows(c: Config, block: Block, value: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values, which lanes contributed, and the count of valid points, one row for each result."""
+    taken = block.active
+    if c.reduce == Reduce.NONE:
+        return value, taken, block.valid.astype(np.int64)
+    size = c.wy_count * c.wx_count
+    taken = (taken & block.valid[:, None]).reshape(-1, size, block.width)
+    folded = _fold(value.reshape(taken.shape), taken, Reduce(c.reduce), 1)
+    return folded, taken.any(axis=1), block.valid.reshape(-1, size).sum(axis=1)
+
+
+def reduce_lanes(c: Config, value: np.ndarray, taken: np.ndarray) -> np.ndarray:
+    """One element for each result."""
+    return _fold(value, taken, Reduce(c.lane_reduce), 1)[:, None]
+
+
+def post_scale(c: Config, value: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Post-scale; for recip and rsqrt a second column holds the exponent."""
+    if c.post == Post.NONE:
+        return value
+    value = wrap32(value + c.post_bias)
+    if c.post in (Post.RECIP, Post.RSQRT):
+        return _scalar(c, value)
+    if c.post == Post.SCALE:
+        value = scale(value, c.post_mult, c.post_shift, 0, Rounding(c.post_rounding))
+    else:
+        divisor = np.maximum(count, 1)[:, None]
+        magnitude = (np.abs(value) + divisor // 2) // divisor
+        value = np.where(count[:, None] == 0, 0, np.where(value < 0, -magnitude, magnitude))
+    return saturate(value + c.post_zp, c.post_lo, c.post_hi)
+
+
+def _scalar(c: Config, value: np.ndarray) -> np.ndarray:
+    function = reciprocal if c.post == Post.RECIP else reciprocal_root
+    pairs = np.array([function(int(x)) for x in value[:, 0]], np.int64)
+    pairs[:, 1] = (c.post_shift - pairs[:, 1]).astype(np.int8)
+    return pairs

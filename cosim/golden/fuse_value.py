@@ -1,0 +1,72 @@
+"""FUSE steps 2 to 4: requantization, table, residual add."""
+
+import numpy as np
+
+from cosim.golden.command import Config
+from cosim.golden.fuse_points import Block, signed8, signed16
+from cosim.golden.memory import Memories, gather
+from cosim.golden.scale import saturate, scale, wrap32
+from hw.isa.enums import Dtype, Requant, Rounding
+
+
+def requantize(
+    memories: Memories, c: Config, block: Block, value: np.ndarray, row: np.ndarray | None
+) -> tuple:
+    """Step 2: the clipped value, and which lanes the clip changed."""
+    lanes = _parameters(memories, c, block, row)
+    if c.bias_en:
+        value = wrap32(value + lanes["bias"])
+    rounding = Rounding(c.rounding)
+    if c.requant != Requant.OFF:
+        scaled = scale(value, lanes["mult"], lanes["exp"], 0, rounding)
+        if c.neg_en:
+            negative = scale(value, lanes["neg_mult"], lanes["neg_exp"], 0, rounding)
+            scaled = np.where(value < 0, negative, scaled)
+        value = scaled
+    if c.zp:
+        value = value + c.zp
+    clipped = saturate(value, c.clip_lo, c.clip_hi)
+    return clipped, clipped != value
+
+
+def _parameters(memories: Memories, c: Config, block: Block, row: np.ndarray | None) -> dict:
+    """Bias, multipliers and exponents: numbers, or arrays of (point, lane)."""
+    values = {
+        "bias": c.bias,
+        "mult": c.mult,
+        "exp": signed8(c.shifts, 0),
+        "neg_mult": c.neg_mult,
+        "neg_exp": signed8(c.shifts, 8),
+    }
+    if c.requant == Requant.SLOT:
+        slots = c.p_base + block.index["x"] * c.p_x + block.index["n"] * c.p_n
+        used, which = np.unique(slots, return_inverse=True)
+        for name in values:
+            values[name] = np.stack([memories.slot(s)[name] for s in used])[which][:, : block.width].astype(
+                np.int64
+            )
+    elif c.requant == Requant.ROW:
+        assert row is not None
+        values["mult"] = row[:, c.rq_lane : c.rq_lane + 1]
+        values["exp"] = row[:, c.rq_lane + 1 : c.rq_lane + 2].astype(np.int8).astype(np.int64)
+    return values
+
+
+def lookup(memories: Memories, c: Config, value: np.ndarray) -> np.ndarray:
+    """Step 3."""
+    return memories.table_values(c.table_slot).astype(np.int64)[value & 255]
+
+
+def add_residual(memories: Memories, c: Config, block: Block, value: np.ndarray) -> np.ndarray:
+    """Step 4 without its table."""
+    rounding = Rounding(c.rounding)
+    x = value.astype(np.int16).astype(np.int64) - signed16(c.zp_xr, 0)
+    r = gather(memories.sp, block.address(c, "r"), block.width, Dtype(c.r_dtype)).astype(np.int64)
+    r -= signed16(c.zp_xr, 16)
+    if c.r_raw:
+        total = x * c.x_mult + r * c.r_mult
+    else:
+        total = scale(x, c.x_mult, signed8(c.r_shifts, 0), c.r_ls, rounding)
+        total = total + scale(r, c.r_mult, signed8(c.r_shifts, 8), c.r_ls, rounding)
+    result = scale(wrap32(total + c.r_bias), c.o_mult, signed8(c.r_shifts, 16), 0, rounding) + c.o_zp
+    return saturate(result, c.r_lo, c.r_hi)

@@ -1,0 +1,237 @@
+"""One micro-instruction after the other."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol
+
+from cosim.golden.alu import ALU, BRANCH, MASK, signed
+from cosim.golden.command import Command, unpack_fields
+from cosim.golden.program import Frame, Loop, Running, default_fields
+from cosim.golden.traps import TrapRaisedError
+from hw.config import MlaConfig
+from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
+from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Trap, Unit
+from hw.isa.micro import FORMS, LOOP_IMM, OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp, Statistic, decode
+
+_CLASSES = {op: f"micro_{form.cls.name.lower()}" for op, form in FORMS.items()}
+_USES_A = {op for op, form in FORMS.items() if "a" in form.operands}
+_USES_B = {op for op, form in FORMS.items() if "b" in form.operands}
+
+
+class Surroundings(Protocol):
+    """What the interpreter needs of the machine."""
+
+    config: MlaConfig
+
+    def fetch(self, segment: int, pc: int) -> int | None:
+        """Word of a segment, or None beyond its length."""
+
+    def statistic(self, which: Statistic) -> int:
+        """Statistic that does not belong to the program."""
+
+    def segment_ready(self, segment: int) -> bool | None:
+        """Whether a call may enter a segment; None if there is none of that number."""
+
+    def queue_full(self, unit: int) -> bool:
+        """Whether a unit's queue has no room."""
+
+    def check(self, command: Command) -> None:
+        """Raise TrapRaisedError for an illegal command."""
+
+    def enqueue(self, command: Command) -> None:
+        """Queue a command."""
+
+    def take_semaphore(self, semaphore: int) -> bool:
+        """Take a token of the sequencer."""
+
+    def drained(self, mask: int) -> bool:
+        """Whether the masked units have nothing to do."""
+
+
+@lru_cache(maxsize=1 << 16)
+def decoded(word: int) -> tuple[MicroOp, int, int, int, int]:
+    """Operation, d, a, b and imm of a word."""
+    parts = decode(word)
+    try:
+        op = MicroOp(parts["opcode"])
+    except ValueError:
+        op = MicroOp.ILLEGAL
+    return op, parts["d"], parts["a"], parts["b"], parts["imm"]
+
+
+def statistic_number(selector: int) -> Statistic | None:
+    """The statistic a selector names."""
+    number = selector - STATISTIC_BASE
+    return Statistic(number) if 0 <= number < len(Statistic) else None
+
+
+def step(machine: Surroundings, running: Running, limit: int) -> str | None:
+    """Execute one micro-instruction.
+
+    Returns
+    -------
+    str or None
+        The counter of its class, or None if it is blocked and nothing happened.
+
+    Raises
+    ------
+    TrapRaisedError
+        It trapped; the program counter still names it.
+    """
+    word = machine.fetch(running.segment, running.pc)
+    if word is None:
+        raise TrapRaisedError(Trap.PC_RANGE)
+    if limit and running.macro.micros >= limit:
+        raise TrapRaisedError(Trap.STEP_LIMIT)
+    op, d, a, b, imm = decoded(word)
+    _check_encoding(machine, op, d)
+    va = _value(machine, running, a) if op in _USES_A else 0
+    vb = _value(machine, running, b) if op in _USES_B else 0
+    if op in ALU:
+        if d & 31:
+            running.registers[d & 31] = int(ALU[op](va, vb + imm & MASK)) & MASK
+        running.fall_through(running.pc + 1)
+    elif op in BRANCH:
+        if BRANCH[op](va, vb):
+            running.pc = imm & MASK
+        else:
+            running.fall_through(running.pc + 1)
+    elif op in _CONTROL:
+        _CONTROL[op](machine, running, d, va, imm)
+    elif not _other(machine, running, op, d, va + vb + imm, imm):
+        return None
+    return _CLASSES[op]
+
+
+def _value(machine: Surroundings, running: Running, selector: int) -> int:
+    if selector < REGISTERS:
+        return running.registers[selector]
+    if OPERAND_BASE <= selector < OPERAND_BASE + len(running.operands):
+        return running.operands[selector - OPERAND_BASE]
+    which = statistic_number(selector)
+    if which is None:
+        raise TrapRaisedError(Trap.BAD_OPERAND, selector)
+    if which == Statistic.OPERANDS:
+        return len(running.operands)
+    if which == Statistic.TAG:
+        return running.tag
+    return machine.statistic(which) & MASK
+
+
+def _check_encoding(machine: Surroundings, op: MicroOp, d: int) -> None:
+    if op == MicroOp.SET:
+        unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
+        legal = unit < len(UNIT_FIELDS) and index < len(UNIT_FIELDS[unit])
+    elif op == MicroOp.CLEAR:
+        legal = d < len(Unit)
+    elif op == MicroOp.CALLP:
+        legal = machine.segment_ready(d) is not None
+    else:
+        legal = op != MicroOp.ILLEGAL
+    if not legal:
+        raise TrapRaisedError(Trap.ILLEGAL_INSTRUCTION)
+
+
+def _other(machine: Surroundings, running: Running, op: MicroOp, d: int, total: int, imm: int) -> bool:
+    """What is left: configuration, issue, tag, synchronisation; False if blocked."""
+    if op == MicroOp.SET:
+        unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
+        running.fields[unit][index] = UNIT_FIELDS[unit][index].truncate(total)
+    elif op == MicroOp.CLEAR:
+        running.fields[d] = default_fields(d)
+    elif op == MicroOp.ISSUE:
+        if not _issue(machine, running, d, imm):
+            return False
+    elif op == MicroOp.TAG:
+        running.tag = total & 63
+    elif op == MicroOp.WAIT:
+        if not machine.take_semaphore(d & 15):
+            return False
+    elif not machine.drained(d & 15):
+        return False
+    running.fall_through(running.pc + 1)
+    return True
+
+
+def _issue(machine: Surroundings, running: Running, d: int, imm: int) -> bool:
+    unit = Unit(d & 3)
+    command = Command(
+        unit,
+        unpack_fields(unit, running.fields[unit]),
+        wait=imm & 0xFFFF,
+        signal=imm >> 16 & 0xFFFF | (d >> 2 & 15) << SEQUENCER * SEMAPHORES_PER_PAIR,
+        tag=running.tag,
+        macro=running.macro.number,
+    )
+    machine.check(command)
+    if machine.queue_full(unit):
+        return False
+    running.macro.outstanding += 1
+    machine.enqueue(command)
+    return True
+
+
+def _halt(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+    running.macro.halted = True
+
+
+def _trap(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+    raise TrapRaisedError(Trap.SOFTWARE, imm)
+
+
+def _loop(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+    parts = LOOP_IMM.unpack(imm & MASK)
+    trips, end = signed(va + parts["count"]), parts["end"]
+    if end <= running.pc + 1:
+        raise TrapRaisedError(Trap.LOOP_STACK)
+    if trips <= 0:
+        running.fall_through(end)
+        return
+    if len(running.loops) >= machine.config.loop_depth:
+        raise TrapRaisedError(Trap.LOOP_STACK)
+    running.loops.append(Loop(running.pc + 1, end, trips))
+    running.fall_through(running.pc + 1)
+
+
+def _break(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+    if len(running.loops) <= running.loop_base:
+        raise TrapRaisedError(Trap.LOOP_STACK)
+    running.loops.pop()
+    running.pc = imm & MASK
+
+
+def _call(
+    machine: Surroundings, running: Running, d: int, va: int, imm: int, segment: int | None = None
+) -> None:
+    if len(running.frames) >= machine.config.call_depth:
+        raise TrapRaisedError(Trap.CALL_STACK)
+    running.frames.append(Frame(running.segment, running.pc + 1, len(running.loops)))
+    running.pc = imm & MASK
+    if segment is not None:
+        running.segment = segment
+
+
+def _callp(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+    if not machine.segment_ready(d):
+        raise TrapRaisedError(Trap.SEGMENT_INVALID)
+    _call(machine, running, d, va, imm, segment=d)
+
+
+def _ret(machine: Surroundings, running: Running, d: int, va: int, imm: int) -> None:
+    if not running.frames:
+        raise TrapRaisedError(Trap.CALL_STACK)
+    frame = running.frames.pop()
+    del running.loops[frame.loops :]
+    running.segment = frame.segment
+    running.fall_through(frame.pc)
+
+
+_CONTROL: dict[MicroOp, Callable[[Surroundings, Running, int, int, int], None]] = {
+    MicroOp.HALT: _halt,
+    MicroOp.TRAP: _trap,
+    MicroOp.LOOP: _loop,
+    MicroOp.BREAK: _break,
+    MicroOp.CALL: _call,
+    MicroOp.CALLP: _callp,
+    MicroOp.RET: _ret,
+}

@@ -1,0 +1,247 @@
+"""The machine: sequencer, units and ring, one action at a time."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from cosim.golden import interpreter
+from cosim.golden.checks import Window, check_command
+from cosim.golden.command import Command
+from cosim.golden.counting import Counting
+from cosim.golden.dispatch import DispatchTable, check_header, read_slot
+from cosim.golden.memory import Memories
+from cosim.golden.program import Macro, Running
+from cosim.golden.queues import Queues
+from cosim.golden.ring import Ring
+from cosim.golden.store import Store
+from cosim.golden.transfer import Events
+from cosim.golden.traps import NO_SEGMENT, TrapRaisedError, TrapRecord
+from cosim.golden.units import Units
+from hw.config import MlaConfig
+from hw.isa.enums import SegmentState, Trap, Unit
+from hw.isa.macro import SLOT_BYTES
+from hw.isa.micro import Statistic
+
+#: Macro-instructions in flight at once.
+MAX_IN_FLIGHT = 8
+IRQ_COMPLETION, IRQ_TRAP, IRQ_CHECK, IRQ_LOADER = 1, 2, 4, 8
+
+
+class Machine:
+    """Everything a program can observe.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Sizes.
+    dram : numpy.ndarray
+        DRAM image.
+    order_seed : int or None
+        Pick who moves next at random, instead of the sequencer before the units.
+        Race-free programs do not notice.
+    """
+
+    def __init__(self, config: MlaConfig, dram: np.ndarray, order_seed: int | None = None):
+        self.config = config
+        self.memories = Memories(config, dram)
+        self.units = Units(self.memories)
+        self.queues = Queues(config.queue_depth)
+        self.store = Store(config, lambda: self.running.segments if self.running else set())
+        self.dispatch = DispatchTable(config)
+        self.counting = Counting(config.tags)
+        self.trap = TrapRecord()
+        self.windows: list[Window] = [(0, 0, 0)] * config.windows
+        self.running: Running | None = None
+        self.flight: deque[Macro] = deque()
+        self.trapped = False
+        self.enabled = False
+        self.irq = 0
+        self.ring = Ring(dram)
+        self.step_limit = self.watchdog = 0
+        self.cycle = self.progress = self.current_tag = 0
+        self._order = None if order_seed is None else random.Random(order_seed)
+
+    # What the interpreter sees
+
+    def fetch(self, segment: int, pc: int) -> int | None:
+        """Word of a segment, or None beyond its length."""
+        entry = self.store.segments[segment]
+        return self.store.words[entry.base + pc] if pc < entry.length else None
+
+    def statistic(self, which: Statistic) -> int:
+        """Live statistics."""
+        return self.cycle if which == Statistic.CYCLE else self.units.statistics[which]
+
+    def segment_ready(self, segment: int) -> bool | None:
+        """Whether a call may enter a segment; None if there is none of that number."""
+        if segment >= len(self.store.segments):
+            return None
+        entry = self.store.segments[segment]
+        return entry.state == SegmentState.VALID and entry.pinned
+
+    def queue_full(self, unit: int) -> bool:
+        """Whether a unit's queue has no room."""
+        return self.queues.full(unit)
+
+    def check(self, command: Command) -> None:
+        """Raise TrapRaisedError for an illegal command."""
+        found = check_command(self.config, self.windows, command.unit, command.config)
+        if found:
+            raise TrapRaisedError(*found)
+
+    def enqueue(self, command: Command) -> None:
+        """Queue a command."""
+        self.queues.commands[command.unit].append(command)
+
+    def take_semaphore(self, semaphore: int) -> bool:
+        """Take a token of the sequencer."""
+        return self.queues.take(semaphore)
+
+    def drained(self, mask: int) -> bool:
+        """Whether the masked units have nothing to do."""
+        return not any(self.queues.commands[unit] for unit in Unit if mask >> unit & 1)
+
+    # Actions
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do until the host acts."""
+        return self.ring.empty and not self.flight
+
+    def step(self) -> bool:
+        """Let somebody do one thing; False when nothing can happen before the host acts."""
+        self.cycle += 1
+        if self.trapped:
+            return False
+        if self.watchdog and self.flight and self.cycle - self.progress >= self.watchdog:
+            self._stop_imprecisely(Trap.WATCHDOG, 0)
+            return True
+        movers: list[Callable[[], bool]] = [self._sequence, *(lambda u=u: self._move_unit(u) for u in Unit)]
+        if self._order:
+            self._order.shuffle(movers)
+        if any(mover() for mover in movers):
+            return True
+        if self.flight:
+            self._deadlock()
+            return True
+        return False
+
+    def _move_unit(self, unit: int) -> bool:
+        if not self.queues.startable(unit):
+            return False
+        command = self.queues.start(unit)
+        bad = self.units.faulty(command)
+        if bad is not None:
+            self._stop_imprecisely(Trap.BUS_READ if unit == Unit.LOAD else Trap.BUS_WRITE, bad)
+            return True
+        self.counting.add(command.tag, self.units.run(command))
+        self.queues.retire(command)
+        for macro in self.flight:
+            if macro.number == command.macro:
+                macro.outstanding -= 1
+        self._complete()
+        return True
+
+    def _sequence(self) -> bool:
+        if self.running is None:
+            return self._dispatch()
+        running = self.running
+        try:
+            counter = interpreter.step(self, running, self.step_limit)
+        except TrapRaisedError as trap:
+            self._stop(
+                trap.cause, running.pc, running.segment, running.tag, running.macro.number, trap.address
+            )
+            return True
+        if counter is None:
+            return False
+        running.macro.micros += 1
+        self.current_tag = running.tag
+        self.counting.add(running.tag, {counter: 1})
+        if running.macro.halted:
+            self.running = None
+            self._complete()
+        return True
+
+    def _dispatch(self) -> bool:
+        if not self.enabled or self.ring.empty or len(self.flight) >= MAX_IN_FLIGHT:
+            return False
+        macro = self.ring.take(self.cycle)
+        self.flight.append(macro)
+        self.progress = self.cycle
+        try:
+            self._start(macro)
+        except TrapRaisedError as trap:
+            segment = NO_SEGMENT if trap.segment is None else trap.segment
+            self._stop(trap.cause, 0, segment, macro.tag, macro.number, trap.address)
+        return True
+
+    def _start(self, macro: Macro) -> None:
+        if self.units.bus_error(macro.slot, macro.slot + SLOT_BYTES - 1, False):
+            raise TrapRaisedError(Trap.BUS_READ, macro.slot, NO_SEGMENT)
+        header, operands = read_slot(self.memories.dram, macro.slot)
+        macro.tag, macro.irq = header["tag"] & 63, bool(header["irq"])
+        check_header(header)
+        segment, candidate = self.dispatch.choose(self, header["opcode"], operands, macro.tag)
+        entries = self.store.segments
+        if segment >= len(entries) or entries[segment].state != SegmentState.VALID:
+            raise TrapRaisedError(Trap.SEGMENT_INVALID, segment, segment)
+        macro.program, macro.candidate = segment, candidate
+        self.running = Running(macro, operands, segment, macro.tag)
+        self.counting.add(macro.tag, {"macros": 1, "dispatch_other" if candidate else "dispatch_first": 1})
+
+    # Completions and traps
+
+    def _complete(self) -> None:
+        while self.flight and self.flight[0].finished:
+            self._record(self.flight.popleft(), Trap.NONE)
+
+    def _record(self, macro: Macro, cause: Trap) -> None:
+        self.ring.complete(macro, cause, self.cycle)
+        self.progress = self.cycle
+        if macro.irq:
+            self.irq |= IRQ_COMPLETION
+
+    def _deadlock(self) -> None:
+        running, oldest = self.running, self.flight[0]
+        if running:
+            self._stop(Trap.DEADLOCK, running.pc, running.segment, running.tag, running.macro.number, 0)
+        else:
+            self._stop(Trap.DEADLOCK, 0, oldest.program, oldest.tag, oldest.number, 0)
+
+    def _stop(self, cause: Trap, pc: int, segment: int, tag: int, macro: int, address: int) -> None:
+        """A trap: finish what can finish, clear, record."""
+        self.running = None
+        self.trapped = True
+        count = self.trap.count
+        while any(self._move_unit(unit) for unit in Unit):
+            pass
+        if self.trap.count == count:  # else a bus error meanwhile has replaced this trap
+            self._clear(cause, pc, segment, tag, macro, address)
+
+    def _stop_imprecisely(self, cause: Trap, address: int) -> None:
+        running = self.running
+        self.running = None
+        self.trapped = True
+        pc, segment, tag = (running.pc, running.segment, running.tag) if running else (0, NO_SEGMENT, 0)
+        self._clear(cause, pc, segment, tag, self.flight[0].number, address)
+
+    def _clear(self, cause: Trap, pc: int, segment: int, tag: int, macro: int, address: int) -> None:
+        self.queues.clear()
+        while self.flight:
+            entry = self.flight.popleft()
+            self._record(entry, Trap.NONE if entry.finished else cause)
+        self.trap.fill(cause, pc & 0xFFFF, segment, tag, macro, address)
+        self.counting.add(tag, {"traps": 1})
+        self.irq |= IRQ_TRAP
+
+    def resume(self) -> None:
+        """Go on after a trap."""
+        self.trapped = False
+        self.progress = self.cycle
+
+    def count_host(self, events: Events) -> None:
+        """Count something the host did: under the tag the sequencer works for."""
+        self.counting.add(self.current_tag, events)

@@ -1,0 +1,116 @@
+"""MATRIX: a whole output tile by one command."""
+
+import numpy as np
+
+from cosim.golden.accumulate import update_distinct, update_in_order
+from cosim.golden.command import Config
+from cosim.golden.depthwise import run_depthwise
+from cosim.golden.memory import Memories, windows
+from cosim.golden.transfer import Events
+
+#: Points gathered at once: bounds the memory of the unfolded activations.
+_CHUNK_ELEMENTS = 1 << 23
+
+
+def run_matrix(memories: Memories, c: Config) -> Events:
+    """Execute a MATRIX command; returns its counters and the statistic `matrix_zeros`."""
+    return run_depthwise(memories, c) if c.dw else _run_normal(memories, c)
+
+
+def edge(raw: np.ndarray, unsigned: int, zero_point: int) -> np.ndarray:
+    """Operands as the array's edge sees them: bytes minus their zero point."""
+    return (raw if unsigned else raw.view(np.int8)).astype(np.int16) - np.int16(zero_point)
+
+
+def active(count: int, tail: int, n: int) -> tuple[int, int]:
+    """Rows or columns in use in all blocks but the last, and in the last."""
+    count = count or n
+    return count, tail or count
+
+
+def _run_normal(memories: Memories, c: Config) -> Events:
+    n = memories.config.n
+    k_rows, k_tail = active(c.k_rows, c.k_tail, n)
+    n_cols, n_tail = active(c.n_cols, c.n_tail, n)
+    tiles = c.ic_count * c.ky_count * c.kx_count
+    points = c.y_count * c.x_count
+    rows = (c.acc_base + np.arange(c.y_count)[:, None] * c.acc_y + np.arange(c.x_count) * c.acc_x).reshape(-1)
+    distinct = np.unique(rows).size == rows.size
+    k_active = np.repeat([k_rows] * (c.ic_count - 1) + [k_tail], c.ky_count * c.kx_count)
+    zeros = useful = 0
+    for oc in range(c.oc_count):
+        columns = n_tail if oc == c.oc_count - 1 else n_cols
+        weights = _weights(memories.sp, c, n, oc, columns, k_rows, k_tail)
+        step = max(1, _CHUNK_ELEMENTS // (tiles * n)) if distinct else points
+        for start in range(0, points, step):
+            a, valid = _activations(memories.sp, c, n, oc, np.arange(start, min(points, start + step)))
+            zeros += a.size - np.count_nonzero(a)
+            useful += int(valid.sum(axis=0) @ k_active) * columns
+            target = rows[start : start + step] + oc * c.acc_oc
+            if distinct:
+                update_distinct(memories.acc, c, target, _reduce(a, weights))
+                continue
+            for tile in range(tiles):
+                psums = a[:, tile].astype(np.int64) @ weights[tile].astype(np.int64)
+                update_in_order(memories.acc, c, target, psums, first=tile == 0)
+    streamed = c.oc_count * tiles * points
+    return {
+        "macs_issued": streamed * n * n,
+        "macs_useful": useful,
+        "matrix_rows": streamed,
+        "matrix_tiles": c.oc_count * tiles,
+        "matrix_zeros": zeros,
+        "acc_writes": streamed,
+    }
+
+
+def _weights(
+    sp: np.ndarray, c: Config, n: int, oc: int, columns: int, k_rows: int, k_tail: int
+) -> np.ndarray:
+    """Weight tiles of one block of output channels, shape (tile, k, column); tiles in loop order."""
+    tiles = c.ic_count * c.ky_count * c.kx_count
+    weights = np.zeros((tiles, n, n), np.int16)
+    ic, ky, kx = np.unravel_index(np.arange(tiles), (c.ic_count, c.ky_count, c.kx_count))
+    base = c.w_base + oc * c.w_oc + ic * c.w_ic + ky * c.w_ky + kx * c.w_kx
+    for last in (False, True):
+        some = (ic == c.ic_count - 1) == last
+        k = k_tail if last else k_rows
+        lines = columns if c.w_transpose else k
+        addresses = base[some, None] + np.arange(lines) * c.w_row
+        tile = edge(windows(sp, n)[addresses], c.w_unsigned, c.w_zp)
+        if c.w_transpose:
+            weights[some, :k, :columns] = tile[:, :, :k].swapaxes(1, 2)
+        else:
+            weights[some, :k] = tile
+    return weights
+
+
+def _activations(
+    sp: np.ndarray, c: Config, n: int, oc: int, point: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Activation rows, shape (point, tile, lane), and which of them are not padding."""
+    tiles = c.ic_count * c.ky_count * c.kx_count
+    ic, ky, kx = np.unravel_index(np.arange(tiles), (c.ic_count, c.ky_count, c.kx_count))
+    y, x = np.divmod(point[:, None], c.x_count)
+    u = c.u0 + y * c.u_y + ky * c.u_ky
+    v = c.v0 + x * c.v_x + kx * c.v_kx
+    address = c.a_base + oc * c.a_oc + ic * c.a_ic + u * c.a_u + v * c.a_v
+    valid = np.ones(address.shape, bool)
+    if c.u_lim:
+        valid &= (u >= 0) & (u < c.u_lim)
+    if c.v_lim:
+        valid &= (v >= 0) & (v < c.v_lim)
+    padded = not valid.all()
+    raw = windows(sp, n)[np.where(valid, address, 0) if padded else address]
+    a = edge(raw, c.a_unsigned, c.a_zp)
+    if padded:
+        a[~valid] = 0
+    return a, valid
+
+
+def _reduce(a: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """All tiles in one product: exact in float64, since every sum is an integer far below 2**53."""
+    n = a.shape[-1]
+    return (a.reshape(len(a), -1).astype(np.float64) @ weights.reshape(-1, n).astype(np.float64)).astype(
+        np.int64
+    )

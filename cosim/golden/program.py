@@ -1,0 +1,90 @@
+"""A macro-instruction and the program that runs for it."""
+
+from dataclasses import dataclass, field
+
+from hw.isa.commands import UNIT_FIELDS
+from hw.isa.enums import Unit
+from hw.isa.micro import REGISTERS
+
+#: Raw field values of each unit at a program's start.
+_DEFAULTS = tuple([f.default for f in UNIT_FIELDS[unit]] for unit in Unit)
+
+
+@dataclass
+class Macro:
+    """A macro-instruction in flight."""
+
+    number: int
+    slot: int
+    tag: int
+    irq: bool
+    dispatched: int
+    program: int = 0xFF
+    candidate: int = 0
+    outstanding: int = 0
+    halted: bool = False
+    micros: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether it can complete."""
+        return self.halted and self.outstanding == 0
+
+
+@dataclass
+class Loop:
+    """An open hardware loop."""
+
+    start: int
+    end: int
+    remaining: int
+
+
+@dataclass
+class Frame:
+    """Where a call returns to, and how many loops were open."""
+
+    segment: int
+    pc: int
+    loops: int
+
+
+def default_fields(unit: int) -> list[int]:
+    """Raw values of a unit's fields at a program's start."""
+    return list(_DEFAULTS[unit])
+
+
+@dataclass
+class Running:
+    """State of the running program."""
+
+    macro: Macro
+    operands: list[int]
+    segment: int
+    tag: int
+    pc: int = 0
+    registers: list[int] = field(default_factory=lambda: [0] * REGISTERS)
+    fields: list[list[int]] = field(default_factory=lambda: [default_fields(unit) for unit in Unit])
+    loops: list[Loop] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+
+    @property
+    def loop_base(self) -> int:
+        """Loops that belong to callers."""
+        return self.frames[-1].loops if self.frames else 0
+
+    @property
+    def segments(self) -> set[int]:
+        """Segments in use."""
+        return {self.segment, *(frame.segment for frame in self.frames)}
+
+    def fall_through(self, pc: int) -> None:
+        """Go on at `pc`, going round the loops of this frame that end there."""
+        while len(self.loops) > self.loop_base and self.loops[-1].end == pc:
+            loop = self.loops[-1]
+            loop.remaining -= 1
+            if loop.remaining > 0:
+                pc = loop.start
+                break
+            self.loops.pop()
+        self.pc = pc

@@ -1,0 +1,48 @@
+"""The command ring in DRAM: where slots lie and how completion records get there."""
+
+import numpy as np
+
+from cosim.golden.program import Macro
+from hw.isa.enums import Trap
+from hw.isa.macro import RECORD, RECORD_WORD, RECORD_WORDS, SLOT_BYTES
+
+
+class Ring:
+    """Slots between the host's head and the machine's tail.
+
+    Parameters
+    ----------
+    dram : numpy.ndarray
+        DRAM image.
+    """
+
+    def __init__(self, dram: np.ndarray):
+        self.dram = dram
+        self.base = self.log2 = 0
+        self.head = self.taken = self.tail = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether all slots are taken."""
+        return self.taken == self.head
+
+    def take(self, cycle: int) -> Macro:
+        """Next slot as a macro-instruction whose header has not been read."""
+        number = self.taken
+        self.taken = number + 1 & 0xFFFFFFFF
+        return Macro(number, self.base + (number & (1 << self.log2) - 1) * SLOT_BYTES, 0, False, cycle)
+
+    def complete(self, macro: Macro, cause: Trap, cycle: int) -> None:
+        """Write a completion record."""
+        word = RECORD.pack(
+            trap=int(cause),
+            program=macro.program,
+            candidate=macro.candidate,
+            done=1,
+            sequence=macro.number & 0x7FF,
+        )
+        at = macro.slot + 4 * RECORD_WORD
+        values = np.array([word, macro.dispatched & 0xFFFFFFFF, cycle & 0xFFFFFFFF, macro.micros], "<u4")
+        if at + 4 * RECORD_WORDS <= self.dram.size:
+            self.dram[at : at + 4 * RECORD_WORDS] = values.view(np.uint8)
+        self.tail = self.tail + 1 & 0xFFFFFFFF

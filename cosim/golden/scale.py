@@ -1,0 +1,80 @@
+"""Fixed-point scaling: exact integers, int64 arrays in and out."""
+
+import math
+
+import numpy as np
+
+from hw.isa.enums import Rounding
+
+INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
+
+
+def wrap32(value: np.ndarray) -> np.ndarray:
+    """Low 32 bits as a signed number."""
+    return value.astype(np.int32).astype(np.int64)
+
+
+def saturate(value: np.ndarray, low: int = INT32_MIN, high: int = INT32_MAX) -> np.ndarray:
+    """Value clipped to low..high; high wins if they cross."""
+    return np.minimum(np.maximum(value, low), high)
+
+
+def half_up(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
+    """(p + half) >> s without the overflow of the sum."""
+    if isinstance(s, int):
+        return p if s == 0 else (p >> (s - 1)) + 1 >> 1
+    return np.where(s == 0, p, (p >> np.maximum(s - 1, 0)) + 1 >> 1)
+
+
+def half_away(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
+    """Divide p by 2**s, half away from zero."""
+    if isinstance(s, int):
+        return p if s == 0 else half_up(p - (p < 0), s)
+    return np.where(s == 0, p, half_up(p - (p < 0), s))
+
+
+def half_even(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
+    """Divide p by 2**s, half to even."""
+    up = half_up(p, s)
+    shift = np.maximum(np.asarray(s, np.int64) - 1, 0)
+    halves = p >> shift  # an odd number of halves and nothing below them is a tie
+    tie = (np.asarray(s) > 0) & (halves & 1 == 1) & (halves << shift == p)
+    return up - (tie & (up & 1 == 1))
+
+
+def scale(x: np.ndarray, m: np.ndarray | int, e: np.ndarray | int, ls: int, mode: Rounding) -> np.ndarray:
+    """`scale` of docs/machine.md, saturated to int32; e may differ from element to element."""
+    product = x * m
+    if isinstance(e, int):
+        s: np.ndarray | int = min(max(31 - ls - e, 0), 63)
+    else:
+        s = np.clip(31 - ls - e.astype(np.int64), 0, 63)
+    if mode == Rounding.DOUBLE:
+        result = _double(product, e, s, ls)
+    else:
+        result = {Rounding.SINGLE: half_up, Rounding.EVEN: half_even, Rounding.AWAY: half_away}[mode](
+            product, s
+        )
+    return saturate(result)
+
+
+def _double(product: np.ndarray, e: np.ndarray | int, s: np.ndarray | int, ls: int) -> np.ndarray:
+    if isinstance(e, int):
+        return half_up(product, s) if e >= 0 else half_away(saturate(half_up(product, 31 - ls)), min(-e, 31))
+    e = e.astype(np.int64)
+    right = half_away(saturate(half_up(product, 31 - ls)), np.clip(-e, 0, 31))
+    return np.where(e >= 0, half_up(product, s), right)
+
+
+def reciprocal(x: int) -> tuple[int, int]:
+    """Multiplier and k of 1/x."""
+    x = max(x, 1)
+    k = x.bit_length() - 1
+    return min((1 << 62) // (x << (31 - k)), INT32_MAX), k
+
+
+def reciprocal_root(x: int) -> tuple[int, int]:
+    """Multiplier and k of 1/sqrt(x)."""
+    x = max(x, 1)
+    k = (x.bit_length() - 1) // 2
+    return min((1 << 62) // math.isqrt(x << (62 - 2 * k)), INT32_MAX), k

@@ -1,0 +1,137 @@
+"""The writable instruction store: words, segments, and what refuses a change of them."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hw.config import MlaConfig
+from hw.isa.enums import SegmentState
+
+IN_USE, BAD_RANGE, NOT_OPEN, BAD_CRC, BUS, OVERLAP = 1, 2, 3, 4, 5, 6
+
+
+class RefusedError(Exception):
+    """A command of the host is refused with a number of LOADER_ERROR.
+
+    `trap` is (segment, address) when a program's use of the segment is the reason.
+    """
+
+    def __init__(self, error: int, trap: tuple[int, int] | None = None):
+        super().__init__(f"loader error {error}")
+        self.error = error
+        self.trap = trap
+
+
+@dataclass
+class Segment:
+    """One entry of the segment table."""
+
+    state: SegmentState = SegmentState.FREE
+    base: int = 0
+    length: int = 0
+    pinned: bool = False
+
+
+class Store:
+    """Words and segments.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Sizes.
+    running : Callable
+        Returns the segments of the running program and its callers.
+    """
+
+    def __init__(self, config: MlaConfig, running: Callable[[], set[int]]):
+        self.words = [0] * config.wis_words
+        self.segments = [Segment() for _ in range(config.segments)]
+        self._running = running
+
+    def in_use(self, index: int) -> bool:
+        """Whether nobody may change the segment."""
+        return self.segments[index].pinned or index in self._running()
+
+    def open(self, index: int, base: int, length: int) -> None:
+        """Claim words for a segment."""
+        segment = self._selected(index)
+        self._refuse_in_use(index, segment.base)
+        if length == 0 or base + length > len(self.words):
+            raise RefusedError(BAD_RANGE)
+        for other in self.segments:
+            taken = other is not segment and other.state != SegmentState.FREE
+            if taken and base < other.base + other.length and other.base < base + length:
+                raise RefusedError(OVERLAP)
+        self.segments[index] = Segment(SegmentState.OPEN, base, length)
+
+    def check(self, index: int, crc: int) -> None:
+        """Read the segment back; it becomes VALID or FAILED."""
+        segment = self._selected(index)
+        if segment.state not in (SegmentState.OPEN, SegmentState.FAILED):
+            raise RefusedError(NOT_OPEN)
+        if zlib.crc32(self.image(segment)) == crc:
+            segment.state = SegmentState.VALID
+        else:
+            segment.state = SegmentState.FAILED
+
+    def free(self, index: int) -> None:
+        """Give a segment's words back."""
+        segment = self._selected(index)
+        self._refuse_in_use(index, segment.base)
+        segment.state = SegmentState.FREE
+
+    def pin(self, index: int) -> None:
+        """Let every program call the segment; nobody can change it any more."""
+        segment = self._selected(index)
+        if segment.state != SegmentState.VALID:
+            raise RefusedError(NOT_OPEN)
+        segment.pinned = True
+
+    def load(self, index: int, length: int, dram: np.ndarray, source: int) -> None:
+        """Fill a segment from DRAM."""
+        segment = self._selected(index)
+        if segment.state not in (SegmentState.OPEN, SegmentState.FAILED):
+            raise RefusedError(NOT_OPEN)
+        if length != segment.length:
+            raise RefusedError(BAD_RANGE)
+        if source + 8 * length > dram.size:
+            segment.state = SegmentState.FAILED
+            raise RefusedError(BUS)
+        segment.state = SegmentState.OPEN
+        self.words[segment.base : segment.base + length] = (
+            dram[source : source + 8 * length].view("<u8").tolist()
+        )
+
+    def write(self, address: int, word: int) -> None:
+        """Write one word of a segment."""
+        if address >= len(self.words):
+            raise RefusedError(BAD_RANGE)
+        for index, segment in enumerate(self.segments):
+            if segment.state != SegmentState.FREE and segment.base <= address < segment.base + segment.length:
+                self._refuse_in_use(index, address)
+                self.words[address] = word
+                segment.state = SegmentState.OPEN
+                return
+        raise RefusedError(NOT_OPEN)
+
+    def image(self, segment: Segment) -> bytes:
+        """The segment's words, little endian."""
+        return np.array(self.words[segment.base : segment.base + segment.length], "<u8").tobytes()
+
+    def status(self, index: int) -> int:
+        """SEG_STATUS."""
+        if index >= len(self.segments):
+            return 0
+        segment = self.segments[index]
+        return segment.state | segment.pinned << 3 | self.in_use(index) << 4
+
+    def _selected(self, index: int) -> Segment:
+        if index >= len(self.segments):
+            raise RefusedError(BAD_RANGE)
+        return self.segments[index]
+
+    def _refuse_in_use(self, index: int, address: int) -> None:
+        if self.in_use(index):
+            raise RefusedError(IN_USE, (index, address))

@@ -1,0 +1,37 @@
+"""Traps: how an instruction raises one, and the record the host reads."""
+
+from dataclasses import dataclass
+
+from hw.isa.enums import Trap
+
+#: Segment of a record when no program ran.
+NO_SEGMENT = 0xFF
+
+
+class TrapRaisedError(Exception):
+    """An instruction or a dispatch cannot go on."""
+
+    def __init__(self, cause: Trap, address: int = 0, segment: int | None = None):
+        super().__init__(cause.name)
+        self.cause = cause
+        self.address = address & 0xFFFFFFFF
+        self.segment = segment
+
+
+@dataclass
+class TrapRecord:
+    """Contents of the TRAP registers."""
+
+    cause: int = 0
+    pc: int = 0
+    segment: int = 0
+    tag: int = 0
+    macro: int = 0
+    address: int = 0
+    count: int = 0
+
+    def fill(self, cause: Trap, pc: int, segment: int, tag: int, macro: int, address: int) -> None:
+        """Record one trap."""
+        self.cause, self.pc, self.segment = int(cause), pc, segment
+        self.tag, self.macro, self.address = tag, macro & 0xFFFFFFFF, address
+        self.count += 1
