@@ -11,35 +11,35 @@ from hw.config import MlaConfig
 from hw.errors import InputError, WorkError
 
 
-class SimulatorDied(WorkError):
+class SimulatorDiedError(WorkError):
     """The simulator process ended while it was needed."""
 
 
-class BuildFailed(WorkError):
+class BuildError(WorkError):
     """Verilator, make or the C++ compiler refused the simulator."""
 
 
-class ToolMissing(WorkError):
+class ToolMissingError(WorkError):
     """A program needed to build the simulator is not installed."""
 
 
-class DiskFull(WorkError):
+class DiskFullError(WorkError):
     """The disk, or the memory behind DRAM, has no room."""
 
 
-class DeviceTimeout(WorkError):
+class DeviceTimeoutError(WorkError):
     """The device did not answer within the cycles allowed."""
 
 
-class RegisterFault(WorkError):
+class RegisterError(WorkError):
     """A register access was answered with an error."""
 
 
-class BusViolation(WorkError):
+class BusProtocolError(WorkError):
     """The chip broke a rule of AXI."""
 
 
-class DramTooSmall(InputError):
+class DramTooSmallError(InputError):
     """The DRAM cannot hold what is asked of it."""
 
 
@@ -87,17 +87,17 @@ class Device(ABC):
 
         Raises
         ------
-        RegisterFault
+        RegisterError
             The address has no register.
         """
 
     @abstractmethod
     def write_regs(self, writes: Iterable[tuple[int, int]], delay_cycles: int = 0) -> None:
-        """Write (address, value) pairs in order, in one round trip, after `delay_cycles` more cycles. Moves time.
+        """Write (address, value) pairs in order, in one round trip, `delay_cycles` from now. Moves time.
 
         Raises
         ------
-        RegisterFault
+        RegisterError
             An address has no register or cannot be written; writes after it were made all the same.
         """
 
