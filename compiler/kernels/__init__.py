@@ -1,0 +1,1 @@
+"""Hand-written lowerings of single operators onto the resident library."""

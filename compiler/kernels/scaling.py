@@ -1,0 +1,56 @@
+"""Scales as the FUSE pipeline wants them: multipliers, exponents, parameter images."""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def quantize_multiplier(scale: float) -> tuple[int, int]:
+    """31-bit multiplier and exponent of a positive scale: scale = multiplier * 2**(exponent - 31).
+
+    As TFLite's QuantizeMultiplier: a scale below 2**-31 becomes 0.
+
+    Raises
+    ------
+    ValueError
+        The scale is negative or not finite.
+    """
+    if not math.isfinite(scale) or scale < 0:
+        raise ValueError(f"scale must be finite and not negative, not {scale!r}")
+    if scale == 0:
+        return 0, 0
+    mantissa, exponent = math.frexp(scale)
+    multiplier = math.floor(mantissa * (1 << 31) + 0.5)
+    if multiplier == 1 << 31:
+        multiplier, exponent = multiplier // 2, exponent + 1
+    return (0, 0) if exponent < -31 else (multiplier, exponent)
+
+
+def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: ArrayLike) -> NDArray[np.uint8]:
+    """Parameters of output channels as blocks of n lanes: 9 * n bytes each (bias, multiplier, exponent).
+
+    Parameters
+    ----------
+    n : int
+        Lanes.
+    bias, multipliers : (channels,) int32
+    exponents : (channels,) int8
+        Padded with zeros to whole blocks.
+    """
+    channels = np.atleast_1d(np.asarray(bias)).shape[0]
+    blocks = -(-channels // n)
+    image = np.zeros((blocks, 9 * n), np.uint8)
+    for start, values, dtype in ((0, bias, "<i4"), (4 * n, multipliers, "<i4"), (8 * n, exponents, "i1")):
+        padded = np.zeros(blocks * n, dtype)
+        padded[:channels] = values
+        image[:, start : start + n * padded.itemsize] = padded.reshape(blocks, n).view(np.uint8).reshape(blocks, -1)
+    return image.reshape(-1)
+
+
+def clip_operand(low: int, high: int) -> int:
+    """Clip range of int8 results as the library's programs take it."""
+    for value in (low, high):
+        if not -128 <= value <= 127:
+            raise ValueError(f"clip range must be within -128..127, not {low}..{high}")
+    return (low & 0xFF) | (high & 0xFF) << 8
