@@ -2,8 +2,8 @@
 
 8 x 8 images of handwritten digits -> two 3x3 convolutions -> maximum pooling -> a residual block -> maximum
 pooling -> ten scores. Prints the accuracy on 360 held-out images before and after quantization. Runs in
-seconds on one core and gives the same file again on the same machine; other processors round floats differently, so
-the committed file is the one that counts.
+seconds on one core and gives the same file again on the same machine; other processors round floats
+differently, so the committed file is the one that counts.
 
 Example: .venv/bin/python -m scripts.train_digits
 """

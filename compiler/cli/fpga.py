@@ -35,11 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build; status 1 if the worst placement misses the board's clock."""
+    from hw.boards.board import find_board
     from hw.boards.flow import build
     from hw.boards.report import format_report
     from hw.config import load_target
 
-    folder = args.output or Path("build") / args.board
-    result = build(args.board, load_target(args.target or args.board), seeds=args.seeds, folder=folder)
+    board = find_board(args.board)
+    folder = args.output or Path("build") / board.name
+    result = build(board, load_target(args.target or board.name), seeds=args.seeds, folder=folder)
     report(result.to_document(), format_report(result), args.json)
     return 0 if result.meets_clock else 1

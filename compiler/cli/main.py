@@ -9,7 +9,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -50,8 +51,18 @@ def build_parser() -> Parser:
 
 
 def _terminate(signum: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind on a signal whose default action would end the process without cleaning up."""
     raise SystemExit(128 + signum)
+
+
+@contextmanager
+def _unwinding_signals() -> Iterator[None]:
+    """Let signals that would end the process at once unwind it instead, so that everything is cleaned up."""
+    previous = {signum: signal.signal(signum, _terminate) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -78,13 +89,12 @@ def _run(args: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `mla` with the given arguments (default: the process's) and return the exit status."""
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, _terminate)
     args = build_parser().parse_args(argv)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO if args.verbose else logging.WARNING, format="%(message)s"
     )
-    return _run(args)
+    with _unwinding_signals():
+        return _run(args)
 
 
 if __name__ == "__main__":

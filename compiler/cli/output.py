@@ -31,8 +31,21 @@ def _blame(path: Path, error: OSError) -> InputError | WorkError:
 
 
 @contextmanager
+def _device_errors(path: Path) -> Iterator[None]:
+    """Blame the path for a full or broken device; other errors of the block are its own."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DEVICE_ERRORS:
+            raise _blame(path, error) from error
+        raise
+
+
+@contextmanager
 def atomic_output(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path`, which replaces it when the block ends without an error.
+
+    A device or a pipe cannot be replaced: there the block writes to the path itself.
 
     Raises
     ------
@@ -43,18 +56,19 @@ def atomic_output(path: Path) -> Iterator[Path]:
     """
     if path.is_dir():
         raise InputError(f"{path} cannot be written: it is a folder")
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        with _device_errors(path):
+            yield path
+        return
     try:
         folder = tempfile.TemporaryDirectory(prefix=".mla-", dir=path.parent)
     except OSError as error:
         raise _blame(path, error) from error
     with folder:
         temporary = Path(folder.name) / path.name
-        try:
+        with _device_errors(path):
             yield temporary
-        except OSError as error:
-            if error.errno in _DEVICE_ERRORS:
-                raise _blame(path, error) from error
-            raise
         try:
             temporary.replace(path)
         except OSError as error:

@@ -2,11 +2,12 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from amaranth.lib import wiring
 
-from hw.boards.board import Board, find_board
+from hw.boards.board import Board
 from hw.boards.report import BoardReport, parse_seed, write_report
 from hw.boards.tools import ECPPACK, NEXTPNR, YOSYS, Job, run_all
 from hw.boards.top import BoardTop
@@ -15,23 +16,24 @@ from hw.emit import convert
 from hw.errors import InputError
 
 
-def build(board_name: str, config: MlaConfig, *, seeds: int, folder: Path) -> BoardReport:
+def build(board: Board, config: MlaConfig, *, seeds: int, folder: Path) -> BoardReport:
     """Build the chip for a board; see `build_component`."""
     from hw.chip import Chip
 
-    board = find_board(board_name)
-    return build_component(board, Chip(config), seeds=seeds, folder=folder)
+    return build_component(board, lambda: Chip(config), seeds=seeds, folder=folder)
 
 
-def build_component(board: Board, inner: wiring.Component, *, seeds: int, folder: Path) -> BoardReport:
+def build_component(
+    board: Board, make: Callable[[], wiring.Component], *, seeds: int, folder: Path
+) -> BoardReport:
     """Build any component for a board, its ports on a scan chain.
 
     Parameters
     ----------
     board : Board
         Target.
-    inner : wiring.Component
-        What to build, in the sync domain.
+    make : callable
+        Gives what to build, in the sync domain; called once the folder is known to serve.
     seeds : int
         Placements; the slowest is reported, the fastest becomes the bitstream.
     folder : Path
@@ -45,7 +47,7 @@ def build_component(board: Board, inner: wiring.Component, *, seeds: int, folder
         A tool failed.
     """
     _prepare(folder)
-    (folder / "top.v").write_text(convert(BoardTop(inner, board.pll), "top"))
+    (folder / "top.v").write_text(convert(BoardTop(make(), board.pll), "top"))
     (folder / "top.lpf").write_text(board.constraints())
     script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"
     run_all([Job(tool=YOSYS, arguments=["-p", script], folder=folder, log="yosys.log")])

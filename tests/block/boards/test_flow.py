@@ -1,0 +1,113 @@
+"""The board flow on a design small enough to place in seconds, and the ways it can fail."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+from amaranth.hdl import Module, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.boards import tools
+from hw.boards.board import BOARDS, Pll
+from hw.boards.flow import build_component
+from hw.boards.tools import YOSYS, Job, Tool, run_all
+from hw.errors import InputError, WorkError
+from hw.memory.ram import Ram
+
+BOARD = BOARDS["ulx3s-85f"]
+
+
+class Accumulator(wiring.Component):
+    """One multiplier, one block RAM."""
+
+    a: In(signed(9))
+    b: In(signed(9))
+    address: In(10)
+    total: Out(signed(32))
+
+    def elaborate(self, platform):
+        """Add the product to a word of the memory."""
+        m = Module()
+        m.submodules.ram = ram = Ram(width=32, depth=1024, granularity=8)
+        m.d.comb += [
+            ram.w_addr.eq(self.address),
+            ram.w_data.eq(self.total),
+            ram.w_en.eq(-1),
+            ram.r0_addr.eq(self.address),
+        ]
+        m.d.sync += self.total.eq(ram.r0_data + self.a * self.b)
+        return m
+
+
+def test_from_component_to_bitstream(tmp_path):
+    folder = tmp_path / "out"
+    report = build_component(BOARD, Accumulator, seeds=2, folder=folder)
+    used = {name: count["used"] for name, count in report.worst.resources.items()}
+    assert (used["dsp"], used["lut_ram"]) == (1, 0)
+    assert 1 <= used["bram"] <= 2
+    assert report.meets_clock
+    assert [result.seed for result in report.seeds] == [1, 2]
+    assert (folder / "ulx3s-85f.bit").stat().st_size > 1000
+    document = json.loads((folder / "report.json").read_text())
+    assert document["schema_version"] == 1
+    assert document["worst"]["fmax_mhz"] == report.worst.fmax_mhz
+    assert "Fmax of the worst seed" in (folder / "report.txt").read_text()
+
+
+def test_refused_by_the_placer(tmp_path):
+    board = dataclasses.replace(BOARD, package="CABGA999")
+    with pytest.raises(WorkError, match=r"nextpnr-ecp5 failed with status \d+: ERROR.*CABGA999.*seed1\.log"):
+        build_component(board, Accumulator, seeds=1, folder=tmp_path / "out")
+    assert not (tmp_path / "out" / "report.json").exists()
+
+
+def test_unusable_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be used"):
+        build_component(BOARD, Accumulator, seeds=1, folder=tmp_path / "file" / "out")
+
+
+def test_failing_tool_names_its_log(tmp_path):
+    job = Job(tool=YOSYS, arguments=["-p", "read_verilog absent.v"], folder=tmp_path, log="yosys.log")
+    with pytest.raises(WorkError, match=r"yosys failed with status 1: ERROR: .*absent.*yosys\.log"):
+        run_all([job])
+
+
+def test_interrupt_kills_running_tools(tmp_path, monkeypatch):
+    started: list[subprocess.Popen[bytes]] = []
+    start = tools._start
+
+    def remember(job: Job) -> tuple[Job, subprocess.Popen[bytes]]:
+        job, process = start(job)
+        started.append(process)
+        return job, process
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    class Sleeper(Tool):
+        def command(self, arguments):
+            return [sys.executable, "-c", "import time; time.sleep(60)"]
+
+    sleeper = Sleeper(name="sleeper", package="", function="")
+    monkeypatch.setattr(tools, "_start", remember)
+    monkeypatch.setattr(tools.time, "sleep", interrupt)
+    jobs = [Job(tool=sleeper, arguments=[], folder=tmp_path, log=f"{n}.log") for n in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        run_all(jobs, workers=2)
+    assert [process.returncode for process in started] == [-9, -9]
+
+
+def test_board_constraints():
+    text = BOARD.constraints()
+    assert 'LOCATE COMP "clk_in" SITE "G2";' in text
+    assert 'FREQUENCY PORT "clk_in" 25 MHZ;' in text
+    assert BOARD.clock_mhz == 60
+
+
+def test_impossible_clock():
+    with pytest.raises(InputError, match=r"must run at 400\.\.800 MHz, not 300"):
+        dataclasses.replace(BOARD, pll=Pll(reference=5, feedback=12, output=5))

@@ -1,0 +1,47 @@
+"""What the tests of the command line share."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+
+from compiler.cli.main import main
+
+
+class Result(NamedTuple):
+    """How a run of `mla` ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def mla(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Run `mla` with arguments in this process."""
+
+    def run(*arguments: object) -> Result:
+        texts: Sequence[str] = [str(argument) for argument in arguments]
+        capsys.readouterr()
+        try:
+            status = main(texts)
+        except SystemExit as leaving:
+            assert isinstance(leaving.code, int)
+            status = leaving.code
+        captured = capsys.readouterr()
+        return Result(status, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def complains(mla: Callable[..., Result]) -> Callable[..., None]:
+    """Run `mla`, expecting one line on standard error that holds a text, and a status."""
+
+    def run(status: int, text: str, *arguments: object) -> None:
+        result = mla(*arguments)
+        assert (result.status, result.out) == (status, "")
+        assert text in result.err
+        assert result.err.count("\n") == 1
+
+    return run

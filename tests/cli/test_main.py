@@ -1,0 +1,118 @@
+"""The frame of the command line: usage errors, exit statuses, signals, broken pipes."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compiler import __version__
+from compiler.cli import doctor
+from compiler.cli.main import VERBS
+from hw.errors import InputError, WorkError
+
+# Stands in for a verb that takes long while its output is half written.
+SLOW_VERB = """
+import sys, time
+from compiler.cli import doctor, main, output
+from pathlib import Path
+
+def run(args):
+    with output.atomic_output(Path(sys.argv[1])) as path:
+        path.write_text("half")
+        print("ready", flush=True)
+        time.sleep(60)
+    return 0
+
+doctor.run = run
+sys.exit(main.main(["doctor"]))
+"""
+
+
+def test_version(mla):
+    assert mla("--version") == (0, f"mla {__version__}\n", "")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_an_example(mla, verb):
+    result = mla(verb, "--help")
+    assert result.status == 0
+    assert f"example: mla {verb}" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "required: VERB"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["doctor", "--fast"], "unrecognized arguments: --fast"),
+        (["verilog"], "required: -o/--output"),
+        (["bench", "speed"], "invalid choice: 'speed'"),
+        (["bench", "gemm", "--dram-latency", "0"], "must be an integer of at least 1, not '0'"),
+        (["bench", "gemm", "--dram-bytes-per-cycle", "x"], "must be an integer of at least 1, not 'x'"),
+        (["bench", "gemm", "--seed", "-1"], "must be an integer of at least 0, not '-1'"),
+        (["fpga"], "required: --board"),
+    ],
+)
+def test_bad_usage(complains, arguments, text):
+    complains(2, text, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (InputError("size must be even, not 3"), 2, "mla doctor: size must be even, not 3\n"),
+        (WorkError("the simulator died"), 1, "mla doctor: the simulator died\n"),
+        (KeyboardInterrupt(), 130, "mla doctor: interrupted\n"),
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x"),
+            1,
+            "mla doctor: No space left on device: x\n",
+        ),
+    ],
+)
+def test_failures_become_one_line(mla, monkeypatch, error, status, text):
+    def fail(_args: object) -> int:
+        raise error
+
+    monkeypatch.setattr(doctor, "run", fail)
+    assert mla("doctor") == (status, "", text)
+
+
+def test_defects_keep_their_traceback(mla, monkeypatch):
+    monkeypatch.setattr(doctor, "run", lambda _args: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        mla("doctor")
+
+
+@pytest.mark.parametrize(
+    ("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_signals_clean_up(tmp_path, signum, status):
+    command = [sys.executable, "-c", SLOW_VERB, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signum)
+        _, err = process.communicate()
+    assert process.returncode == status
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_broken_pipe_is_quiet():
+    code = "import sys; from compiler.cli.main import main; sys.exit(main(['doctor', '--json', '-']))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_installed_command(tmp_path: Path):
+    command = Path(sys.executable).parent / "mla"
+    done = subprocess.run([command, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"mla {__version__}\n"

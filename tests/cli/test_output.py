@@ -1,0 +1,63 @@
+"""Output files appear whole or not at all."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from compiler.cli.output import atomic_output, read_input, report, write_output
+from hw.errors import InputError, WorkError
+
+
+def test_replaces_only_on_success(tmp_path):
+    target = tmp_path / "file"
+    write_output(target, b"old")
+    with pytest.raises(ZeroDivisionError), atomic_output(target) as path:
+        path.write_bytes(b"half")
+        raise ZeroDivisionError
+    assert target.read_bytes() == b"old"
+    write_output(target, b"new")
+    assert target.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_follows_a_link(tmp_path):
+    target, link = tmp_path / "file", tmp_path / "link"
+    link.symlink_to(target)
+    write_output(link, b"data")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"data"
+
+
+def test_bad_paths_are_bad_input(tmp_path):
+    with pytest.raises(InputError, match="cannot be written: it is a folder"):
+        write_output(tmp_path, b"")
+    with pytest.raises(InputError, match="absent/file cannot be written: No such file"):
+        write_output(tmp_path / "absent" / "file", b"")
+    with pytest.raises(InputError, match="absent cannot be read: No such file"):
+        read_input(tmp_path / "absent")
+
+
+def test_full_device_is_failed_work(tmp_path, monkeypatch):
+    # A page of data is needed for /dev/full to notice.
+    with pytest.raises(WorkError, match="/dev/full cannot be written: No space left"):
+        write_output(Path("/dev/full"), bytes(1 << 16))
+    assert Path("/dev/full").is_char_device()
+    target = tmp_path / "file"
+    with pytest.raises(WorkError, match="file cannot be written: Disk quota"), atomic_output(target):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_os_errors_are_the_blocks_own(tmp_path):
+    with pytest.raises(FileNotFoundError), atomic_output(tmp_path / "file"):
+        raise FileNotFoundError(errno.ENOENT, "no compiler")
+
+
+def test_report_as_json(tmp_path, capsys):
+    report({"x": 1}, "text", "-")
+    assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "x": 1}
+    report({"x": 1}, "text", str(tmp_path / "file"))
+    assert capsys.readouterr().out == "text\n"
+    assert json.loads((tmp_path / "file").read_text()) == {"schema_version": 1, "x": 1}

@@ -1,0 +1,60 @@
+"""`mla asm` and `mla disasm`."""
+
+import pytest
+
+from hw.isa.program import Program
+
+SOURCE = """
+.name demo
+.signature operands 1
+    add r1, r0, op0, 4
+    halt
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "demo.s"
+    path.write_text(SOURCE)
+    return path
+
+
+def test_round_trip(mla, source, tmp_path):
+    first, text, second = tmp_path / "a", tmp_path / "b.s", tmp_path / "c"
+    assert mla("asm", source, "-o", first) == (0, "", "")
+    listing = mla("disasm", first)
+    assert (listing.status, listing.err) == (0, "")
+    text.write_text(listing.out)
+    assert mla("asm", text, "-o", second).status == 0
+    assert second.read_bytes() == first.read_bytes()
+    assert Program.from_bytes(first.read_bytes()).name == "demo"
+
+
+def test_error_names_the_line(complains, source, tmp_path):
+    source.write_text("halt\nfrobnicate r1\n")
+    complains(2, f"{source}:2: 'frobnicate' is not an instruction", "asm", source, "-o", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_unreadable_sources(complains, source, tmp_path):
+    complains(2, "absent.s cannot be read: No such file", "asm", "absent.s", "-o", tmp_path / "out")
+    source.write_bytes(b"halt ; \xff")
+    complains(2, "must be UTF-8 text: invalid start byte at byte 7", "asm", source, "-o", tmp_path / "out")
+
+
+def test_unwritable_output(complains, source, tmp_path):
+    complains(2, "cannot be written: No such file", "asm", source, "-o", tmp_path / "absent" / "out")
+    complains(2, "cannot be written: it is a folder", "asm", source, "-o", tmp_path)
+
+
+def test_damaged_programs(mla, complains, source, tmp_path):
+    path = tmp_path / "program"
+    assert mla("asm", source, "-o", path).status == 0
+    data = bytearray(path.read_bytes())
+    path.write_bytes(data[:-1])
+    complains(2, f"program: micro-program file must be {len(data)} bytes long", "disasm", path)
+    data[-9] ^= 1
+    path.write_bytes(data)
+    complains(2, "its CRC does not match", "disasm", path)
+    complains(2, "must begin with MLAP", "disasm", source)
+    complains(2, "cannot be read", "disasm", tmp_path / "absent")
