@@ -31,7 +31,7 @@ $(READY): requirements.lock pyproject.toml scripts/setup.sh
 
 # Verilator's output is compiled on this machine: the one thing no wheel brings.
 cxx:
-	@command -v g++ > /dev/null || { echo "make: g++ is missing: it compiles the simulator." \
+	@command -v $(CXX) > /dev/null || { echo "make: $(CXX) is missing: it compiles the simulator." \
 		"Debian, Ubuntu: apt install g++. Fedora: dnf install gcc-c++." >&2; exit 1; }
 
 sim: $(READY) cxx  ## classify handwritten digits on the simulated chip, then reprogram it live

