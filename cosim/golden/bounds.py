@@ -9,6 +9,10 @@ from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import DTYPE_BYTES, BSource, Post, Reduce, Requant, Space, Unit
 
 
+#: Least and greatest coordinate, or None if all is padding.
+Range = tuple[int, int] | None
+
+
 @dataclass(frozen=True)
 class Box:
     """First and last address of a stream.
@@ -58,7 +62,7 @@ def _store(config: MlaConfig, c: Config) -> Iterator[Box]:
 
 
 def _padded(
-    space: str, c: Config, u: tuple, v: tuple, steps: list[tuple[int, int]], touched: int
+    space: str, c: Config, u: Range, v: Range, steps: list[tuple[int, int]], touched: int
 ) -> Iterator[Box]:
     """A stream addressed by coordinates; nothing if all of it is padding."""
     if u is None or v is None:

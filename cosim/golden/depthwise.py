@@ -18,7 +18,7 @@ def run_depthwise(memories: Memories, c: Config) -> Events:
     for oc in range(c.oc_count):
         pixels, valid = _stream(memories.sp, c, n, oc)
         columns = (c.n_tail or c.n_cols or n) if oc == c.oc_count - 1 else (c.n_cols or n)
-        zeros += pixels.size - np.count_nonzero(pixels)
+        zeros += int(pixels.size - np.count_nonzero(pixels))
         useful += int(valid.sum()) * taps * columns
         stream = np.concatenate([history, pixels]) if c.keep else pixels
         positions, rows = _outputs(c, oc)

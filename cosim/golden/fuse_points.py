@@ -70,7 +70,9 @@ def points(c: Config, n: int, first: int, last: int) -> Block:
     """Points of the windows first..last-1 (a window is one (n, y, x))."""
     size = c.wy_count * c.wx_count
     shape = (c.n_count, c.y_count, c.x_count, c.wy_count, c.wx_count)
-    index = dict(zip(AXES, np.unravel_index(np.arange(first * size, last * size), shape), strict=True))
+    index: dict[str, np.ndarray] = dict(
+        zip(AXES, np.unravel_index(np.arange(first * size, last * size), shape), strict=True)
+    )
     u = c.u0 + index["y"] * c.u_y + index["wy"] * c.u_wy
     v = c.v0 + index["x"] * c.v_x + index["wx"] * c.v_wx
     valid = np.ones(u.shape, bool)

@@ -27,7 +27,7 @@ def reduce_windows(c: Config, block: Block, value: np.ndarray) -> tuple[np.ndarr
     size = c.wy_count * c.wx_count
     taken = (taken & block.valid[:, None]).reshape(-1, size, block.width)
     folded = _fold(value.reshape(taken.shape), taken, Reduce(c.reduce), 1)
-    return folded, taken.any(axis=1), block.valid.reshape(-1, size).sum(axis=1)
+    return folded, np.any(taken, axis=1), block.valid.reshape(-1, size).sum(axis=1)
 
 
 def reduce_lanes(c: Config, value: np.ndarray, taken: np.ndarray) -> np.ndarray:

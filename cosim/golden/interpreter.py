@@ -25,27 +25,35 @@ class Surroundings(Protocol):
 
     def fetch(self, segment: int, pc: int) -> int | None:
         """Word of a segment, or None beyond its length."""
+        ...
 
     def statistic(self, which: Statistic) -> int:
         """Statistic that does not belong to the program."""
+        ...
 
     def segment_ready(self, segment: int) -> bool | None:
         """Whether a call may enter a segment; None if there is none of that number."""
+        ...
 
     def queue_full(self, unit: int) -> bool:
         """Whether a unit's queue has no room."""
+        ...
 
     def check(self, command: Command) -> None:
         """Raise TrapRaisedError for an illegal command."""
+        ...
 
     def enqueue(self, command: Command) -> None:
         """Queue a command."""
+        ...
 
     def take_semaphore(self, semaphore: int) -> bool:
         """Take a token of the sequencer."""
+        ...
 
     def drained(self, mask: int) -> bool:
         """Whether the masked units have nothing to do."""
+        ...
 
 
 @lru_cache(maxsize=1 << 16)

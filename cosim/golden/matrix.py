@@ -44,7 +44,7 @@ def _run_normal(memories: Memories, c: Config) -> Events:
         step = max(1, _CHUNK_ELEMENTS // (tiles * n)) if distinct else points
         for start in range(0, points, step):
             a, valid = _activations(memories.sp, c, n, oc, np.arange(start, min(points, start + step)))
-            zeros += a.size - np.count_nonzero(a)
+            zeros += int(a.size - np.count_nonzero(a))
             useful += int(valid.sum(axis=0) @ k_active) * columns
             target = rows[start : start + step] + oc * c.acc_oc
             if distinct:

@@ -1,0 +1,228 @@
+"""The host's side of the machine: the same code for the RTL and for the golden model."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cosim.allocator import Allocator
+from cosim.counters import CounterReader
+from cosim.device import Device, DeviceTimeoutError
+from cosim.programs import Candidate, ProgramStore
+from cosim.registers import Registers
+from cosim.reports import NO_SEGMENT, Completion, TrapError, TrapReport
+from hw.errors import InputError, WorkError
+from hw.isa.disassembler import instruction
+from hw.isa.macro import HEADER, MAGIC, OPERAND_WORD, RECORD_WORD, RECORD_WORDS, SLOT_BYTES
+from hw.isa.micro import MAX_OPERANDS
+from hw.isa.program import Program
+from hw.regs import ID
+
+_IDLE, _TRAPPED = 1, 2
+_IRQ_TRAP = 2
+#: Cycles between two looks when no interrupt is due.
+_POLL_CYCLES = 4096
+
+
+class Driver:
+    """Brings a device up and gives it work.
+
+    Parameters
+    ----------
+    device : Device
+        RTL or golden model.
+    ring_slots : int
+        Slots of the command ring, a power of two.
+
+    Attributes
+    ----------
+    memory : Allocator
+        DRAM. The command ring lies at its start, outside the window that programs may touch.
+    programs : ProgramStore
+        Loads programs and binds opcodes.
+    counters : CounterReader
+        Performance counters.
+    """
+
+    def __init__(self, device: Device, ring_slots: int = 64):
+        if ring_slots < 1 or ring_slots & (ring_slots - 1) or ring_slots > 1 << 16:
+            raise InputError(f"ring_slots must be a power of two up to 65536, not {ring_slots!r}")
+        self.device = device
+        self.config = device.config
+        self.registers = Registers(device)
+        self.memory = Allocator(device.dram.size)
+        self.programs = ProgramStore(self.registers, self.memory)
+        self.counters = CounterReader(self.registers)
+        self.ring_slots = ring_slots
+        self._head = self._tail = self._rung = 0
+        if self.get("ID") != ID:
+            raise WorkError(f"the device's ID is {self.get('ID'):#x}, not {ID:#x}: it is no MLA")
+        self._ring = self.memory.take(ring_slots * SLOT_BYTES, SLOT_BYTES, "command ring")
+        self._slots = (
+            device.dram[self._ring : self._ring + ring_slots * SLOT_BYTES].view("<u4").reshape(ring_slots, -1)
+        )
+        self.set("RING_BASE", self._ring)
+        self.set("RING_LOG2", ring_slots.bit_length() - 1)
+        self.set("IRQ_ENABLE", 15)
+        self.set_window(0, self.memory.used, device.dram.size - self.memory.used)
+        self.set("CONTROL", 1)
+
+    def get(self, name: str) -> int:
+        """Read a register by name."""
+        return self.registers.get(name)
+
+    def set(self, name: str, value: int) -> None:
+        """Write a register by name."""
+        self.registers.set(name, value)
+
+    def set_window(
+        self, index: int, address: int, size: int, *, read: bool = True, write: bool = True
+    ) -> None:
+        """Let programs touch a stretch of DRAM; size 0 closes the window."""
+        if not 0 <= index < self.config.windows:
+            raise InputError(f"window must be in 0..{self.config.windows - 1}, not {index!r}")
+        self.set(f"WINDOW{index}_PERM", 0)
+        if size:
+            self.set(f"WINDOW{index}_BASE", address)
+            self.set(f"WINDOW{index}_LAST", address + size - 1)
+            self.set(f"WINDOW{index}_PERM", read | write << 1)
+
+    def put(self, array: np.ndarray, address: int | None = None, name: str = "buffer") -> int:
+        """Copy an array to DRAM, to fresh bytes unless an address is given; returns the address."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        address = self.memory.take(max(data.size, 1), 64, name) if address is None else address
+        self._check_range(address, data.size)
+        self.device.dram[address : address + data.size] = data
+        return address
+
+    def fetch(self, address: int, shape: Sequence[int], dtype: np.dtype | type = np.int8) -> np.ndarray:
+        """Copy of an array in DRAM."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        self._check_range(address, size)
+        return self.device.dram[address : address + size].copy().view(dtype).reshape(shape)
+
+    def _check_range(self, address: int, size: int) -> None:
+        if address < 0 or address + size > self.device.dram.size:
+            raise InputError(f"{size} bytes at {address:#x} are beyond DRAM of {self.device.dram.size} bytes")
+
+    def load(
+        self, program: Program, *, opcode: int | None = None, dma: bool = False, pin: bool = False
+    ) -> int:
+        """Load a program and, given an opcode, bind it alone to that; returns the segment."""
+        segment = self.programs.load(program, dma=dma, pin=pin)
+        if opcode is not None:
+            self.programs.bind(opcode, [Candidate(segment)])
+        return segment
+
+    def enqueue(
+        self,
+        opcode: int,
+        operands: Sequence[int] = (),
+        *,
+        tag: int = 0,
+        irq: bool = False,
+        doorbell: bool = False,
+    ) -> int:
+        """Write a macro-instruction to the ring; returns its number. `run` or `doorbell` starts it.
+
+        Raises
+        ------
+        InputError
+            Too many operands, a value out of range, or the ring is full.
+        """
+        if len(operands) > MAX_OPERANDS:
+            raise InputError(f"a macro-instruction has at most {MAX_OPERANDS} operands, not {len(operands)}")
+        if not 0 <= tag < self.config.tags:
+            raise InputError(f"tag must be in 0..{self.config.tags - 1}, not {tag!r}")
+        if not 0 <= opcode < 256:
+            raise InputError(f"opcode must be in 0..255, not {opcode!r}")
+        header = HEADER.pack(opcode=opcode, operands=len(operands), tag=tag, irq=irq, magic=MAGIC)
+        return self.enqueue_words([header], [value & 0xFFFFFFFF for value in operands], doorbell=doorbell)
+
+    def enqueue_words(self, header: Sequence[int], operands: Sequence[int], *, doorbell: bool = False) -> int:
+        """Write a slot as it is, even an illegal one."""
+        if self._head - self._tail >= self.ring_slots:
+            self._tail += self.get("RING_TAIL") - self._tail & 0xFFFFFFFF
+            if self._head - self._tail >= self.ring_slots:
+                raise InputError(
+                    f"the command ring of {self.ring_slots} slots is full: run what is in it first"
+                )
+        slot = self._slots[self._head % self.ring_slots]
+        slot[:] = 0
+        slot[: len(header)] = header
+        slot[OPERAND_WORD : OPERAND_WORD + len(operands)] = operands
+        self._head += 1
+        if doorbell:
+            self.doorbell()
+        return self._head - 1
+
+    def doorbell(self) -> None:
+        """Let the machine take what has been enqueued."""
+        self.set("RING_HEAD", self._head)
+        self._rung = self._head
+
+    def run(self, timeout_cycles: int = 100_000_000, *, resume: bool = False) -> list[TrapReport]:
+        """Start what has been enqueued and wait until all of it has completed.
+
+        Parameters
+        ----------
+        timeout_cycles : int
+            Longest wait for a sign of life.
+        resume : bool
+            Go on after traps and return them all; otherwise the first one raises.
+
+        Raises
+        ------
+        TrapError
+            A program trapped and `resume` is off.
+        DeviceTimeoutError
+            Nothing completed in time.
+        """
+        traps: list[TrapReport] = []
+        step = timeout_cycles
+        if self._rung < self._head:
+            self._slots[(self._head - 1) % self.ring_slots, 0] |= HEADER.pack(irq=1)
+        else:  # the machine may have read the last slot: its completion may raise no interrupt
+            step = _POLL_CYCLES
+        self.doorbell()
+        waited = 0
+        while True:
+            events = self.get("IRQ_STATUS")
+            if events:
+                self.set("IRQ_STATUS", events)
+                waited = 0
+            if events & _IRQ_TRAP:
+                report = self.trap()
+                if not resume:
+                    raise TrapError(report)
+                traps.append(report)
+                self.resume()
+                continue
+            if self.get("STATUS") & (_IDLE | _TRAPPED) == _IDLE and not self.get("IRQ_STATUS") & _IRQ_TRAP:
+                return traps
+            if waited >= timeout_cycles:
+                number = self.get("RING_TAIL")
+                raise DeviceTimeoutError(
+                    f"macro-instruction {number} has not completed within {timeout_cycles} cycles"
+                )
+            if not self.device.wait_irq(step):
+                waited += step
+
+    def completion(self, number: int) -> Completion | None:
+        """Completion record of a macro-instruction still in the ring; None while it is not complete."""
+        if not self._head - self.ring_slots <= number < self._head:
+            raise InputError(f"macro-instruction {number} is not in the ring")
+        words = self._slots[number % self.ring_slots, RECORD_WORD : RECORD_WORD + RECORD_WORDS]
+        return Completion.from_words(words.tolist())
+
+    def trap(self) -> TrapReport:
+        """The last trap."""
+        names = ("cause", "pc", "segment", "tag", "macro", "address")
+        values = {name: self.get(f"TRAP_{name.upper()}") for name in names}
+        program = self.programs.programs.get(values["segment"])
+        known = program is not None and values["segment"] != NO_SEGMENT and values["pc"] < len(program.words)
+        text = instruction(program.words[values["pc"]]) if program and known else ""
+        return TrapReport(**values, instruction=text)
+
+    def resume(self) -> None:
+        """Go on after a trap."""
+        self.set("RESUME", 1)

@@ -1,0 +1,179 @@
+"""Programs in the writable instruction store, and the opcodes bound to them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cosim.allocator import Allocator
+from cosim.registers import Registers
+from cosim.reports import LOADER_ERRORS
+from hw.errors import InputError
+from hw.isa.enums import Compare, SegmentState
+from hw.isa.macro import CANDIDATE
+from hw.isa.program import Program
+from hw.regs import ADDRESS
+
+_LOADER_BUSY = 8
+_OPEN, _CHECK, _FREE, _PIN = 1, 2, 3, 4
+#: Cycles between two looks at something that ends soon.
+_POLL_CYCLES = 64
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A program an opcode may run, and its guard: `selected value` `compare` `value`."""
+
+    segment: int
+    compare: Compare = Compare.ALWAYS
+    selector: int = 0
+    value: int = 0
+
+
+class ProgramStore:
+    """Loads programs and binds opcodes.
+
+    Parameters
+    ----------
+    registers : Registers
+        The device's registers.
+    memory : Allocator
+        DRAM for images that the machine's own loader fetches.
+    """
+
+    def __init__(self, registers: Registers, memory: Allocator):
+        self.config = registers.device.config
+        self.device = registers.device
+        self.get, self.set = registers.get, registers.set
+        self.memory = memory
+        self.programs: dict[int, Program] = {}
+        self._bases: dict[int, int] = {}
+
+    def load(
+        self,
+        program: Program,
+        segment: int | None = None,
+        *,
+        crc: int | None = None,
+        dma: bool = False,
+        pin: bool = False,
+    ) -> int:
+        """Bring a program into a segment, the first free one by default; returns its number.
+
+        Parameters
+        ----------
+        program : Program
+            What to load.
+        segment : int or None
+            Where to; the program there before is replaced.
+        crc : int or None
+            CRC the machine shall check, that of the program by default.
+        dma : bool
+            Let the machine fetch the words from DRAM instead of writing them through registers.
+        pin : bool
+            Make it callable from every program, for good.
+
+        Raises
+        ------
+        InputError
+            No room, or the machine refuses.
+        """
+        if segment is None:
+            free = set(range(self.config.segments)) - set(self.programs)
+            if not free:
+                raise InputError(f"all {self.config.segments} segments of the instruction store are taken")
+            segment = min(free)
+        self._open(segment, program)
+        self.set("SEG_CRC", program.crc if crc is None else crc)
+        if dma:
+            self._load_by_dma(program)
+        else:
+            self.set("WIS_ADDRESS", self._bases[segment])
+            low, high = ADDRESS["WIS_DATA_LO"], ADDRESS["WIS_DATA_HI"]
+            self.device.write_regs(
+                [pair for word in program.words for pair in ((low, word & 0xFFFFFFFF), (high, word >> 32))]
+            )
+            self.set("SEG_COMMAND", _CHECK)
+        while self.segment_state(segment) == SegmentState.CHECKING:
+            self.device.run_cycles(_POLL_CYCLES)
+        if self.segment_state(segment) != SegmentState.VALID:
+            self._refused(f"program {program.name!r} cannot be loaded into segment {segment}")
+        self.programs[segment] = program
+        if pin:
+            self.set("SEG_COMMAND", _PIN)
+        return segment
+
+    def unload(self, segment: int) -> None:
+        """Give a segment's words back."""
+        self.set("SEG_SELECT", segment)
+        self.set("SEG_COMMAND", _FREE)
+        if self.get("LOADER_ERROR"):
+            self._refused(f"segment {segment} cannot be freed")
+        self.programs.pop(segment, None)
+        self._bases.pop(segment, None)
+
+    def segment_state(self, segment: int) -> SegmentState:
+        """State of a segment."""
+        self.set("SEG_SELECT", segment)
+        return SegmentState(self.get("SEG_STATUS") & 7)
+
+    def _open(self, segment: int, program: Program) -> None:
+        length = len(program.words)
+        self.set("SEG_SELECT", segment)
+        self.set("SEG_BASE", self._room(segment, length, program.name))
+        self.set("SEG_LENGTH", length)
+        self.set("SEG_COMMAND", _OPEN)
+        if self.get("LOADER_ERROR"):
+            self._refused(f"segment {segment} cannot be opened for program {program.name!r}")
+        self._bases[segment] = self.get("SEG_BASE")
+
+    def _room(self, segment: int, length: int, name: str) -> int:
+        """First words of the store that no other program holds."""
+        taken = sorted((self._bases[s], len(p.words)) for s, p in self.programs.items() if s != segment)
+        start = 0
+        for base, size in taken:
+            if base - start >= length:
+                break
+            start = base + size
+        if start + length > self.config.wis_words:
+            raise InputError(
+                f"program {name!r} of {length} words is too long: the instruction store of "
+                f"{self.config.wis_words} has {sum(size for _, size in taken)} in use"
+            )
+        return start
+
+    def _load_by_dma(self, program: Program) -> None:
+        mark = self.memory.mark()
+        size = len(program.image)
+        address = self.memory.take(size, 64, f"the image of program {program.name!r}")
+        self.device.dram[address : address + size] = np.frombuffer(program.image, np.uint8)
+        self.set("LOADER_SOURCE", address)
+        self.set("LOADER_COMMAND", 1)
+        while self.get("STATUS") & _LOADER_BUSY:
+            self.device.run_cycles(_POLL_CYCLES)
+        self.memory.release(mark)
+
+    def _refused(self, what: str) -> None:
+        error = self.get("LOADER_ERROR")
+        reason = LOADER_ERRORS[error] if error < len(LOADER_ERRORS) else f"error {error}"
+        raise InputError(f"{what}: {reason}")
+
+    def bind(self, opcode: int, candidates: Iterable[Candidate], *, commit: bool = True) -> None:
+        """Let an opcode run the first candidate whose guard holds."""
+        entries = list(candidates)
+        if not 0 <= opcode < self.config.opcodes:
+            raise InputError(f"opcode must be in 0..{self.config.opcodes - 1}, not {opcode!r}")
+        if len(entries) > self.config.candidates:
+            raise InputError(f"an opcode has at most {self.config.candidates} candidates, not {len(entries)}")
+        for number in range(self.config.candidates):
+            entry = entries[number] if number < len(entries) else None
+            word = (
+                CANDIDATE.pack(valid=1, segment=entry.segment, compare=entry.compare, selector=entry.selector)
+                if entry
+                else 0
+            )
+            self.set("DISPATCH_INDEX", opcode * self.config.candidates + number)
+            self.set("DISPATCH_WORD", word)
+            self.set("DISPATCH_VALUE", entry.value if entry else 0)
+        if commit:
+            self.set("DISPATCH_COMMIT", 1)

@@ -1,0 +1,31 @@
+"""Registers by name."""
+
+from collections.abc import Iterable
+
+from cosim.device import Device
+from hw.regs import ADDRESS
+
+
+class Registers:
+    """Reads and writes registers of a device.
+
+    Parameters
+    ----------
+    device : Device
+        RTL or golden model.
+    """
+
+    def __init__(self, device: Device):
+        self.device = device
+
+    def get(self, name: str) -> int:
+        """Value of a register."""
+        return self.device.read_reg(ADDRESS[name])
+
+    def set(self, name: str, value: int) -> None:
+        """Write a register; only the low 32 bits count."""
+        self.device.write_reg(ADDRESS[name], value & 0xFFFFFFFF)
+
+    def set_all(self, writes: Iterable[tuple[str, int]]) -> None:
+        """Write several registers in order, in one round trip."""
+        self.device.write_regs([(ADDRESS[name], value & 0xFFFFFFFF) for name, value in writes])
