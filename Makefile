@@ -52,6 +52,7 @@ lint: $(READY)  ## style, format, types, and who may import whom
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.check_isa
+	$(BIN)/python -m scripts.docs --check
 
 format: $(READY)  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only
