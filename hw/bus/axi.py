@@ -1,0 +1,93 @@
+"""The AXI4 master side: payloads, identifiers and pins.
+
+Inside the machine a channel is a stream; masters have streams without an identifier, which the arbiters add.
+Every burst is INCR of full-width beats, starts at a multiple of n bytes and stays within 4 KiB.
+"""
+
+from amaranth.hdl import Module
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+
+ID_BITS = 2
+#: A burst may not cross a multiple of this many bytes.
+BOUNDARY = 4096
+#: Bit of `resp` that is set in SLVERR and DECERR.
+RESP_ERROR_BIT = 1
+#: Identifiers of the read masters, in the order in which ReadArbiter names them.
+READ_MASTERS = ("load", "fetch", "loader")
+#: Identifiers of the write masters, in the order in which WriteArbiter names them.
+WRITE_MASTERS = ("store", "record")
+
+#: AR and AW of one master: byte address and beats less one.
+BURST = data.StructLayout({"addr": 32, "len": 8})
+#: AR and AW at the pins.
+ID_BURST = data.StructLayout({"addr": 32, "len": 8, "id": ID_BITS})
+#: B of one master, and at the pins.
+RESPONSE = data.StructLayout({"resp": 2})
+ID_RESPONSE = data.StructLayout({"resp": 2, "id": ID_BITS})
+
+
+def read_beat(config: MlaConfig) -> data.StructLayout:
+    """R of one master."""
+    return data.StructLayout({"data": 8 * config.n, "resp": 2, "last": 1})
+
+
+def id_read_beat(config: MlaConfig) -> data.StructLayout:
+    """R at the pins."""
+    return data.StructLayout({"data": 8 * config.n, "resp": 2, "last": 1, "id": ID_BITS})
+
+
+def write_beat(config: MlaConfig) -> data.StructLayout:
+    """W of one master, and at the pins."""
+    return data.StructLayout({"data": 8 * config.n, "strb": config.n, "last": 1})
+
+
+def chunk_beats(config: MlaConfig) -> int:
+    """Beats between the addresses at which bursts are split: a power of two, at most `max_burst` and 4 KiB."""
+    return min(config.max_burst, BOUNDARY // config.n)
+
+
+class AxiMaster(wiring.Signature):
+    """The five channels at the edge of the chip, seen from the chip: streams with identifiers."""
+
+    def __init__(self, config: MlaConfig):
+        super().__init__({
+            "ar": Out(stream.Signature(ID_BURST)), "r": In(stream.Signature(id_read_beat(config))),
+            "aw": Out(stream.Signature(ID_BURST)), "w": Out(stream.Signature(write_beat(config))),
+            "b": In(stream.Signature(ID_RESPONSE)),
+        })
+
+
+def pin_members(config: MlaConfig, prefix: str = "m_axi_") -> dict[str, wiring.Member]:
+    """Pins of the master by name, for a component's signature; `drive_pins` joins them to an AxiMaster."""
+    address = {"id": ID_BITS, "addr": 32, "len": 8, "size": 3, "burst": 2}
+    outputs = {
+        "ar": address, "aw": address, "w": {"data": 8 * config.n, "strb": config.n, "last": 1},
+    }
+    inputs = {"r": {"id": ID_BITS, "data": 8 * config.n, "resp": 2, "last": 1}, "b": {"id": ID_BITS, "resp": 2}}
+    members: dict[str, wiring.Member] = {}
+    for flow, reverse, channels in ((Out, In, outputs), (In, Out, inputs)):
+        for channel, fields in channels.items():
+            members |= {f"{prefix}{channel}valid": flow(1), f"{prefix}{channel}ready": reverse(1)}
+            members |= {f"{prefix}{channel}{name}": flow(width) for name, width in fields.items()}
+    return members
+
+
+def drive_pins(m: Module, config: MlaConfig, top: wiring.Component, bus: wiring.PureInterface, prefix: str = "m_axi_") -> None:
+    """Join the pins of `top` (see `pin_members`) to `bus`, an interface of AxiMaster."""
+
+    def pin(name: str):
+        return getattr(top, prefix + name)
+
+    for channel in ("ar", "aw", "w"):
+        port = getattr(bus, channel)
+        m.d.comb += [pin(f"{channel}valid").eq(port.valid), port.ready.eq(pin(f"{channel}ready"))]
+        m.d.comb += [pin(f"{channel}{name}").eq(port.payload[name]) for name in port.payload.shape().members]
+    for channel in ("ar", "aw"):
+        m.d.comb += [pin(f"{channel}size").eq((config.n - 1).bit_length()), pin(f"{channel}burst").eq(1)]
+    for channel in ("r", "b"):
+        port = getattr(bus, channel)
+        m.d.comb += [port.valid.eq(pin(f"{channel}valid")), pin(f"{channel}ready").eq(port.ready)]
+        m.d.comb += [port.payload[name].eq(pin(f"{channel}{name}")) for name in port.payload.shape().members]

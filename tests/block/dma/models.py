@@ -1,0 +1,104 @@
+"""Models that surround the DMA units in tests: an AXI slave, and the commands' meaning on byte arrays."""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from hw.isa.enums import Unit
+from hw.layouts import command_layout
+
+SP, PARAM, TABLE = range(3)
+
+
+def load_command(*, space: int = 0, fill: int = 0, transpose: int = 0, int4: int = 0, fill_value: int = 0, tag: int = 0,
+                 **fields: int) -> dict[str, Any]:
+    """Value of a LOAD command."""
+    word = {"space": space, "fill": fill, "transpose": transpose, "int4": int4, "fill_value": fill_value}
+    base = {"dram": 0, "dst": 0, "len": 1, "y_count": 1, "z_count": 1, "dram_y": 0, "dram_z": 0, "dst_y": 0, "dst_z": 0}
+    return {"word": word, **base, **fields, "meta": {"wait": 0, "signal": 0, "tag": tag, "macro": 0}}
+
+
+def store_command(*, tag: int = 0, **fields: int) -> dict[str, Any]:
+    """Value of a STORE command."""
+    base = {"dram": 0, "src": 0, "len": 1, "y_count": 1, "z_count": 1, "dram_y": 0, "dram_z": 0, "src_y": 0, "src_z": 0}
+    return {**base, **fields, "meta": {"wait": 0, "signal": 0, "tag": tag, "macro": 0}}
+
+
+def set_command(ctx, payload, unit: Unit, command: dict[str, Any]) -> None:
+    """Drive a command stream's payload."""
+    ctx.set(payload, command_layout(unit).const(command))
+
+
+def load_writes(command: dict[str, Any], dram: bytes) -> list[tuple[int, int]]:
+    """(address, byte) pairs a LOAD writes, in order."""
+    word, writes = command["word"], []
+    for z in range(command["z_count"]):
+        plane = []
+        for y in range(command["y_count"]):
+            base = command["dram"] + z * command["dram_z"] + y * command["dram_y"]
+            line = dram[base : base + command["len"]]
+            if word["fill"]:
+                line = bytes([word["fill_value"]]) * command["len"]
+            dst = command["dst"] + z * command["dst_z"] + y * command["dst_y"]
+            for i, value in enumerate(line):
+                if word["transpose"]:  # a column is written as a whole, the columns of a plane in their order
+                    plane.append((i, y, value))
+                elif word["int4"]:
+                    for half, nibble in enumerate((value & 15, value >> 4)):
+                        writes.append((dst + 2 * i + half, (nibble - 16 if nibble > 7 else nibble) & 255))
+                else:
+                    writes.append((dst + i, value))
+        base = command["dst"] + z * command["dst_z"]
+        writes += [(base + i * command["dst_y"] + y, value) for i, y, value in sorted(plane)]
+    return writes
+
+
+@dataclass
+class ReadSlave:
+    """AXI slave for reads: answers in order, after a latency, with optional stalls and errors."""
+
+    n: int
+    dram: bytes
+    rng: random.Random
+    latency: int = 5
+    stall: float = 0.0
+    error_at: set[int] = field(default_factory=set)  # addresses of beats that fail
+    now: int = 0
+    queue: deque = field(default_factory=deque)  # (due, address, last)
+    bursts: list[tuple[int, int]] = field(default_factory=list)
+    beats: int = 0
+    _offered: bool = False
+    _asked: tuple | None = None
+
+    def drive(self, ctx, ar, r) -> None:
+        """Set this cycle's inputs of the unit."""
+        ctx.set(ar.ready, self.rng.random() >= self.stall)
+        if not self._offered:
+            self._offered = bool(self.queue) and self.queue[0][0] <= self.now and self.rng.random() >= self.stall
+        ctx.set(r.valid, self._offered)
+        if self._offered:
+            _, addr, last = self.queue[0]
+            failed = addr in self.error_at
+            ctx.set(r.payload.data, int.from_bytes(self.dram[addr : addr + self.n], "little") ^ (-1 if failed else 0) & ((1 << 8 * self.n) - 1))
+            ctx.set(r.payload.resp, 2 + (addr // self.n & 1) if failed else 0)
+            ctx.set(r.payload.last, last)
+
+    def sample(self, ctx, ar, r) -> None:
+        """Look at what happens in this cycle; checks the protocol."""
+        if self._asked is not None:  # what was offered and not taken must still be there
+            assert ctx.get(ar.valid) and (ctx.get(ar.payload.addr), ctx.get(ar.payload.len)) == self._asked
+        self._asked = None
+        if ctx.get(ar.valid):
+            addr, beats = ctx.get(ar.payload.addr), ctx.get(ar.payload.len) + 1
+            if ctx.get(ar.ready):
+                assert addr % self.n == 0 and addr // 4096 == (addr + beats * self.n - 1) // 4096
+                self.bursts.append((addr, beats))
+                self.queue += [(self.now + self.latency, addr + i * self.n, i == beats - 1) for i in range(beats)]
+            else:
+                self._asked = addr, beats - 1
+        if self._offered and ctx.get(r.ready):
+            self.queue.popleft()
+            self._offered = False
+            self.beats += 1
+        self.now += 1

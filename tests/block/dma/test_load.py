@@ -1,0 +1,178 @@
+"""LOAD against the text of docs/machine.md: random commands, stalls, errors, abort, and its share of the bus."""
+
+import random
+from typing import Any
+
+import pytest
+from amaranth.sim import Simulator
+
+from hw.config import MlaConfig
+from hw.isa.enums import Unit
+from hw.units.load import LoadUnit
+from tests.block.dma.models import PARAM, SP, TABLE, ReadSlave, load_command, load_writes, set_command
+
+DRAM_BYTES = 32768
+
+
+def small(n: int) -> MlaConfig:
+    return MlaConfig(n=n, sp_bytes=128 * n, acc_bytes=256 * n, max_burst=16, param_slots=8, table_slots=2)
+
+
+class Bench:
+    """Runs commands through a LoadUnit and keeps what it wrote."""
+
+    def __init__(self, config: MlaConfig, slave: ReadSlave, rng: random.Random, *, refuse: float = 0.0, hold_tags: bool = False):
+        self.config, self.slave, self.rng, self.refuse, self.hold_tags = config, slave, rng, refuse, hold_tags
+        self.dut = LoadUnit(config)
+        self.memory = {SP: bytearray(rng.randbytes(config.sp_bytes)), PARAM: bytearray(16 * config.n * 8), TABLE: bytearray(1024)}
+        self.dones: list[int] = []
+        self.events: dict[str, int] = {}
+        self.bytes_of_tag: dict[int, int] = {}
+        self.done_tags: list[int] = []
+        self.errors: list[int] = []
+        self.tag_changes: list[int] = []
+        self.cycle = 0
+        self.on_done: Any = None
+
+    def _writes(self, ctx) -> None:
+        dut, n = self.dut, self.config.n
+        if ctx.get(dut.sp_write.valid) and ctx.get(dut.sp_write.ready):
+            addr, mask = ctx.get(dut.sp_write.addr), ctx.get(dut.sp_write.mask)
+            row = ctx.get(dut.sp_write.data).to_bytes(n, "little")
+            for i in range(n):
+                if mask >> i & 1:
+                    self.memory[SP][(addr + i) % self.config.sp_bytes] = row[i]
+        if ctx.get(dut.slot_write.valid):
+            addr = ctx.get(dut.slot_write.addr)
+            assert addr % n == 0
+            memory = self.memory[TABLE if ctx.get(dut.slot_write.table) else PARAM]
+            memory[addr : addr + n] = ctx.get(dut.slot_write.data).to_bytes(n, "little")
+
+    def _observe(self, ctx) -> None:
+        dut = self.dut
+        tag = ctx.get(dut.active_tag)
+        if not self.tag_changes or self.tag_changes[-1] != tag:
+            self.tag_changes.append(tag)
+        events = ctx.get(dut.events)
+        for name in ("load_bytes", "load_requests", "load_beats", "load_latency", "load_stall_bank", "load_stall_bus"):
+            self.events[name] = self.events.get(name, 0) + getattr(events, name)
+        self.bytes_of_tag[tag] = self.bytes_of_tag.get(tag, 0) + events.load_bytes
+        if ctx.get(dut.error):
+            self.errors.append(ctx.get(dut.error_addr))
+        if ctx.get(dut.done):
+            assert ctx.get(dut.active)
+            self.dones.append(self.cycle)
+            self.done_tags.append(tag)
+            if self.on_done:
+                self.on_done(len(self.dones) - 1)
+
+    async def cycle_once(self, ctx) -> bool:
+        """One clock cycle; whether a command was accepted in it."""
+        self.slave.drive(ctx, self.dut.ar, self.dut.r)
+        ctx.set(self.dut.sp_write.ready, self.rng.random() >= self.refuse)
+        if self.hold_tags:
+            ctx.set(self.dut.tag_busy, self.rng.random() < 0.8)
+        self.slave.sample(ctx, self.dut.ar, self.dut.r)
+        self._observe(ctx)
+        self._writes(ctx)
+        taken = bool(ctx.get(self.dut.cmd.valid) and ctx.get(self.dut.cmd.ready))
+        self.cycle += 1
+        await ctx.tick()
+        return taken
+
+    async def send(self, ctx, commands: list[dict]) -> None:
+        """Offer the commands one after another."""
+        for command in commands:
+            set_command(ctx, self.dut.cmd.payload, Unit.LOAD, command)
+            ctx.set(self.dut.cmd.valid, 1)
+            while not await self.cycle_once(ctx):
+                pass
+        ctx.set(self.dut.cmd.valid, 0)
+
+    async def finish(self, ctx, limit: int = 20000) -> None:
+        """Run until the unit is idle."""
+        while ctx.get(self.dut.busy):
+            limit -= 1
+            assert limit, "the unit does not come to rest"
+            await self.cycle_once(ctx)
+        for _ in range(4):
+            await self.cycle_once(ctx)
+
+    def run(self, bench) -> None:
+        sim = Simulator(self.dut)
+        sim.add_clock(1e-6)
+        sim.add_testbench(bench)
+        sim.run()
+
+
+def random_command(rng: random.Random, config: MlaConfig) -> dict:
+    """A legal command within DRAM and memory, of any kind."""
+    n, size = config.n, config.sp_bytes
+    while True:
+        kind = rng.choice(["plain", "plain", "fill", "transpose", "int4", "slot"])
+        command = load_command(
+            dram=rng.randrange(8192, 24576), len=rng.choice([1, n, rng.randrange(1, 3 * n), rng.randrange(1, 5 * n)]),
+            y_count=rng.choice([1, 2, rng.randrange(1, 6)]), z_count=rng.choice([1, 1, 2, 3]),
+            dram_y=rng.choice([n, rng.randrange(-300, 300)]), dram_z=rng.randrange(-2000, 2000),
+            dst=rng.randrange(size), dst_y=rng.randrange(-3 * n, 3 * n), dst_z=rng.randrange(-size // 4, size // 4),
+            tag=rng.randrange(4), fill_value=rng.randrange(256),
+        )
+        word = command["word"]
+        limit = size
+        if kind == "fill":
+            word["fill"] = 1
+        elif kind == "int4":
+            word["int4"] = 1
+        elif kind == "transpose":
+            word["transpose"] = 1
+            command["len"], command["y_count"] = rng.randrange(1, n + 1), rng.randrange(1, n + 1)
+        elif kind == "slot":
+            word["space"], limit = rng.choice([(PARAM, 128 * n), (TABLE, 1024)])
+            word["fill"] = int(rng.random() < 0.2)
+            for name in ("len", "dst", "dst_y", "dst_z"):
+                command[name] = command[name] // n * n
+            command["len"] = max(command["len"], n)
+        touched = [a for a, _ in load_writes(command, bytes(DRAM_BYTES))]
+        if min(touched) >= 0 and max(touched) < limit:
+            return command
+
+
+@pytest.mark.parametrize("n", [4, 8, 16, 32])
+@pytest.mark.parametrize("smooth", [True, False])
+def test_random_commands(n: int, smooth: bool) -> None:
+    seed = 100 * n + smooth
+    print("seed", seed)
+    rng = random.Random(seed)
+    config = small(n)
+    dram = rng.randbytes(DRAM_BYTES)
+    commands = [random_command(rng, config) for _ in range(50)]
+    slave = ReadSlave(n, dram, rng, latency=rng.choice([1, 20]), stall=0 if smooth else 0.3)
+    bench = Bench(config, slave, rng, refuse=0 if smooth else 0.3, hold_tags=not smooth)
+    golden = {space: bytearray(memory) for space, memory in bench.memory.items()}
+    footprints = [{(c["word"]["space"], a): v for a, v in load_writes(c, dram)} for c in commands]
+    for footprint in footprints:
+        for (space, addr), value in footprint.items():
+            golden[space][addr] = value
+
+    def visible(index: int) -> None:
+        later = set().union(*footprints[index + 1 :])
+        for (space, addr), value in footprints[index].items():
+            assert (space, addr) in later or bench.memory[space][addr] == value, (index, space, addr)
+
+    bench.on_done = visible
+
+    async def run(ctx) -> None:
+        await bench.send(ctx, commands)
+        await bench.finish(ctx)
+        assert bench.memory == golden
+        assert bench.done_tags == [c["meta"]["tag"] for c in commands]
+        expected: dict[int, int] = {}
+        for c in commands:
+            if not c["word"]["fill"]:
+                tag = c["meta"]["tag"]
+                expected[tag] = expected.get(tag, 0) + c["len"] * c["y_count"] * c["z_count"]
+        assert {tag: count for tag, count in bench.bytes_of_tag.items() if count} == expected
+        assert bench.events["load_requests"] == len(bench.slave.bursts)
+        assert bench.events["load_beats"] == bench.slave.beats
+
+    bench.run(run)
