@@ -1,0 +1,104 @@
+"""Arithmetic and comparisons of scalar micro-instructions."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, signed, unsigned
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.isa.micro import MicroOp
+
+
+class Alu(wiring.Component):
+    """Result of a scalar operation on a and (b + imm), of a branch's comparison of a and b, and a + b + imm.
+
+    Products come from outside: the multipliers are shared with the bounds checker.
+
+    Latency: combinational. Throughput: one operation each cycle.
+
+    Members
+    -------
+    op : In
+        MicroOp.
+    a, b, imm : In
+        Operands.
+    product : In
+        Low half of a * (b + imm), used by MUL.
+    second : Out
+        b + imm.
+    result : Out
+        Value for the destination register.
+    sum : Out
+        a + b + imm, the value SET and TAG write.
+    taken : Out
+        Whether a branch of this operation is taken.
+    """
+
+    op: In(6)
+    a: In(32)
+    b: In(32)
+    imm: In(32)
+    product: In(32)
+    second: Out(32)
+    result: Out(32)
+    sum: Out(32)
+    taken: Out(1)
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        second, total = Signal(32), Signal(32)
+        m.d.comb += [second.eq(self.b + self.imm), self.second.eq(second), total.eq(self.a + second), self.sum.eq(total)]
+        less, less_unsigned, equal = self._compare(m, second, "second")
+        shifted = self._shift(m, second)
+        with m.Switch(self.op):
+            for op, value in (
+                (MicroOp.SUB, self.a - second), (MicroOp.MUL, self.product),
+                (MicroOp.MIN, Mux(less, self.a, second)), (MicroOp.MAX, Mux(less, second, self.a)),
+                (MicroOp.AND, self.a & second), (MicroOp.OR, self.a | second), (MicroOp.XOR, self.a ^ second),
+                (MicroOp.SLT, less), (MicroOp.SLTU, less_unsigned), (MicroOp.SEQ, equal),
+            ):
+                with m.Case(int(op)):
+                    m.d.comb += self.result.eq(value)
+            with m.Case(int(MicroOp.SHL), int(MicroOp.SHR), int(MicroOp.SAR)):
+                m.d.comb += self.result.eq(shifted)
+            with m.Default():
+                m.d.comb += self.result.eq(total)
+        branch_less, branch_less_unsigned, branch_equal = self._compare(m, self.b, "branch")
+        with m.Switch(self.op):
+            for op, value in (
+                (MicroOp.BEQ, branch_equal), (MicroOp.BNE, ~branch_equal), (MicroOp.BLT, branch_less),
+                (MicroOp.BGE, ~branch_less), (MicroOp.BLTU, branch_less_unsigned), (MicroOp.BGEU, ~branch_less_unsigned),
+            ):
+                with m.Case(int(op)):
+                    m.d.comb += self.taken.eq(value)
+        return m
+
+    def _compare(self, m: Module, other: Signal, name: str) -> tuple[Signal, Signal, Signal]:
+        """Signed less, unsigned less, equal of a and `other`, from one subtraction."""
+        difference = Signal(33, name=f"{name}_difference")
+        less, less_unsigned = Signal(name=f"{name}_less"), Signal(name=f"{name}_less_unsigned")
+        equal = Signal(name=f"{name}_equal")
+        m.d.comb += [
+            difference.eq(self.a - other),
+            less_unsigned.eq(difference[32]),
+            less.eq(Mux(self.a[31] ^ other[31], self.a[31], difference[32])),
+            equal.eq(self.a == other),
+        ]
+        return less, less_unsigned, equal
+
+    def _shift(self, m: Module, second: Signal) -> Signal:
+        """One right shifter; a left shift reverses the bits before and after it."""
+        left, amount = Signal(), Signal(5)
+        reversed_in, reversed_out = Signal(32), Signal(32)
+        stage_in, stage_out, result = Signal(signed(33)), Signal(unsigned(32)), Signal(32)
+        fill = Signal()
+        m.d.comb += [
+            left.eq(self.op == MicroOp.SHL),
+            amount.eq(second[:5]),
+            reversed_in.eq(self.a[::-1]),
+            fill.eq((self.op == MicroOp.SAR) & self.a[31]),
+            stage_in[:32].eq(Mux(left, reversed_in, self.a)),
+            stage_in[32].eq(fill),
+            stage_out.eq(stage_in >> amount),
+            reversed_out.eq(stage_out[::-1]),
+            result.eq(Mux(left, reversed_out, stage_out)),
+        ]
+        return result

@@ -1,0 +1,101 @@
+"""Configuration registers of the units."""
+
+from amaranth.hdl import Elaboratable, Module, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
+from hw.isa.enums import Unit
+from hw.layouts import field_layout
+
+
+def config_layout(unit: Unit) -> data.StructLayout:
+    """All fields of a unit, in the order (and so at the offsets) that its command has."""
+    return data.StructLayout({f.name: field_layout(unit, f.name, f) for f in UNIT_FIELDS[unit]})
+
+
+def default_word(unit: Unit) -> int:
+    """Bits of a unit's fields at the start of a program."""
+    word, offset = 0, 0
+    for field in UNIT_FIELDS[unit]:
+        word |= (field.default & ((1 << field.width) - 1)) << offset
+        offset += field.width
+    return word
+
+
+class UnitRegisters(wiring.Component):
+    """The fields that `set` writes for one unit.
+
+    Latency: a write is visible in the next cycle. Throughput: one write a cycle.
+
+    Parameters
+    ----------
+    unit : Unit
+        Whose fields.
+
+    Members
+    -------
+    w_en, w_index, w_data : In
+        Writes the low bits of `w_data` to a field.
+    clear : In
+        All fields return to their defaults.
+    fields : Out
+        Current values.
+    """
+
+    def __init__(self, unit: Unit):
+        self.unit = unit
+        super().__init__({
+            "w_en": In(1), "w_index": In(FIELD_INDEX_BITS), "w_data": In(32), "clear": In(1),
+            "fields": Out(config_layout(unit)),
+        })
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        # One wide signal: a register a field would make the simulator decide for each of them in every cycle.
+        values = Signal(self.fields.as_value().shape(), init=default_word(self.unit))
+        m.d.comb += self.fields.as_value().eq(values)
+        with m.If(self.clear):
+            m.d.sync += values.eq(values.init)
+        with m.Elif(self.w_en), m.Switch(self.w_index):
+            offset = 0
+            for index, field in enumerate(UNIT_FIELDS[self.unit]):
+                with m.Case(index):
+                    m.d.sync += values[offset : offset + field.width].eq(self.w_data)
+                offset += field.width
+        return m
+
+
+class ConfigRegisters(wiring.Component):
+    """Configuration of all units.
+
+    Latency: a write is visible in the next cycle. Throughput: one write a cycle.
+
+    Members
+    -------
+    w_en, w_field, w_data : In
+        `set`: field number (unit << FIELD_INDEX_BITS | index) and value.
+    clear : In
+        Mask of the units whose fields return to their defaults.
+    load, matrix, fuse, store : Out
+        Current fields.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "w_en": In(1), "w_field": In(2 + FIELD_INDEX_BITS), "w_data": In(32), "clear": In(len(Unit)),
+            **{unit.name.lower(): Out(config_layout(unit)) for unit in Unit},
+        })
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        for unit in Unit:
+            m.submodules[unit.name.lower()] = registers = UnitRegisters(unit)
+            m.d.comb += [
+                registers.w_en.eq(self.w_en & (self.w_field[FIELD_INDEX_BITS:] == int(unit))),
+                registers.w_index.eq(self.w_field[:FIELD_INDEX_BITS]),
+                registers.w_data.eq(self.w_data),
+                registers.clear.eq(self.clear[unit]),
+                getattr(self, unit.name.lower()).eq(registers.fields),
+            ]
+        return m

@@ -1,0 +1,119 @@
+"""Issue: checks a command and offers it to its unit's queue."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.isa.enums import Trap, Unit
+from hw.layouts import DERIVED, META_LAYOUT, command_stream
+from hw.sequencer.bounds import BoundsChecker
+from hw.sequencer.config_registers import config_layout
+from hw.sequencer.issue_rules import RULES
+from hw.sequencer.layouts import windows_layout
+
+#: Increment of `hw.sequencer.bounds.INCREMENTS_LAYOUT` that each derived field of a command takes.
+_INCREMENTS = {
+    "a_start": "start", "a_dy": "du1", "a_dky": "du2", "a_dwy": "du2", "a_dx": "dv1", "a_dkx": "dv2", "a_dwx": "dv2",
+}
+
+
+class Issue(wiring.Component):
+    """Executes the `issue` instruction.
+
+    Latency: a command is offered as many cycles after `start` as the bounds checker takes; `issued` comes with its transfer, `trap`
+    in the cycle it would have been offered. Throughput: one command at a time.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Machine.
+
+    Members
+    -------
+    start : In
+        Begins; `unit`, `meta` and the fields stay unchanged until `issued` or `trap`.
+    unit, meta : In
+        Where the command goes and what travels with it.
+    config_load, config_matrix, config_fuse, config_store : In
+        Fields.
+    windows : In
+        DRAM windows.
+    clear : In
+        Gives up; the only thing that withdraws an offer.
+    load, matrix, fuse, store : Out
+        Commands.
+    issued : Out
+        Pulse: the command is queued.
+    full : Out
+        A command waits for a place in its queue.
+    trap, cause, address : Out
+        Pulse: the command is illegal.
+    mul, mul_a, mul_b : In, mul_product : Out
+        Scalar multiplication, see BoundsChecker.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.config = config
+        super().__init__({
+            "start": In(1), "unit": In(2), "meta": In(META_LAYOUT),
+            **{f"config_{u.name.lower()}": In(config_layout(u)) for u in Unit},
+            "windows": In(windows_layout(config)), "clear": In(1),
+            **{u.name.lower(): Out(command_stream(u)) for u in Unit},
+            "issued": Out(1), "full": Out(1), "trap": Out(1), "cause": Out(5), "address": Out(32),
+            "mul": In(1), "mul_a": In(32), "mul_b": In(32), "mul_product": Out(32),
+        })
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        m.submodules.checker = checker = BoundsChecker(self.config)
+        m.d.comb += [
+            checker.start.eq(self.start), checker.unit.eq(self.unit), checker.windows.eq(self.windows),
+            checker.clear.eq(self.clear), checker.mul.eq(self.mul), checker.mul_a.eq(self.mul_a),
+            checker.mul_b.eq(self.mul_b), self.mul_product.eq(checker.mul_product),
+        ]
+        for unit in Unit:
+            name = unit.name.lower()
+            m.d.comb += getattr(checker, name).eq(getattr(self, f"config_{name}"))
+        bad_command = self._rules(m)
+        refused, offer, waiting, ready = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            refused.eq(bad_command | checker.bad | checker.fail),
+            self.trap.eq(checker.done & refused),
+            offer.eq((checker.done & ~refused) | waiting),
+            self.issued.eq(offer & ready),
+            self.full.eq(offer & ~ready),
+            self.cause.eq(Trap.SP_BOUNDS + checker.fail_kind[2:]),
+            self.address.eq(checker.fail_address),
+        ]
+        with m.If(bad_command | checker.bad):
+            m.d.comb += [self.cause.eq(Trap.BAD_COMMAND), self.address.eq(0)]
+        m.d.sync += waiting.eq(self.full & ~self.clear)
+        self._offer(m, checker, offer, ready)
+        return m
+
+    def _rules(self, m: Module) -> Signal:
+        """Whether the fields alone make the command illegal, one cycle after `start`."""
+        broken = Signal(len(Unit))
+        for unit in Unit:
+            fields = getattr(self, f"config_{unit.name.lower()}")
+            m.d.comb += broken[unit].eq(Cat(*RULES[unit](fields, self.config)).any())
+        bad_command = Signal()
+        with m.If(self.start):
+            m.d.sync += bad_command.eq(broken.bit_select(self.unit, 1))
+        return bad_command
+
+    def _offer(self, m: Module, checker: BoundsChecker, offer: Value, ready: Signal) -> None:
+        """The four command streams."""
+        for unit in Unit:
+            name = unit.name.lower()
+            port = getattr(self, name)
+            derived = [checker.increments[_INCREMENTS[field]] for field in DERIVED[unit]]
+            here = Signal(name=f"to_{name}")
+            m.d.comb += [
+                here.eq(self.unit == int(unit)),
+                port.payload.as_value().eq(Cat(getattr(self, f"config_{name}"), *derived, self.meta)),
+                port.valid.eq(offer & here),
+            ]
+            with m.If(here):
+                m.d.comb += ready.eq(port.ready)
