@@ -102,3 +102,75 @@ class ReadSlave:
             self._offered = False
             self.beats += 1
         self.now += 1
+
+
+def store_writes(command: dict[str, Any], memory: bytes) -> dict[int, int]:
+    """DRAM bytes a STORE writes."""
+    writes = {}
+    for z in range(command["z_count"]):
+        for y in range(command["y_count"]):
+            src = command["src"] + z * command["src_z"] + y * command["src_y"]
+            base = command["dram"] + z * command["dram_z"] + y * command["dram_y"]
+            writes |= {base + i: memory[src + i] for i in range(command["len"])}
+    return writes
+
+
+@dataclass
+class WriteSlave:
+    """AXI slave for writes: applies beats, answers in order after a latency, with optional stalls and errors."""
+
+    n: int
+    dram: bytearray
+    rng: random.Random
+    latency: int = 5
+    stall: float = 0.0
+    error_at: set[int] = field(default_factory=set)  # addresses of bursts that fail
+    now: int = 0
+    open: deque = field(default_factory=deque)  # bursts whose beats have not all come: [address, beats, beat]
+    answers: deque = field(default_factory=deque)  # (due, address)
+    bursts: list[tuple[int, int]] = field(default_factory=list)
+    beats: int = 0
+    strobes: int = 0
+    _offered: bool = False
+    _asked: dict = field(default_factory=dict)
+
+    def drive(self, ctx, aw, w, b) -> None:
+        """Set this cycle's inputs of the unit."""
+        ctx.set(aw.ready, self.rng.random() >= self.stall)
+        ctx.set(w.ready, self.rng.random() >= self.stall)
+        if not self._offered:
+            self._offered = bool(self.answers) and self.answers[0][0] <= self.now and self.rng.random() >= self.stall
+        ctx.set(b.valid, self._offered)
+        if self._offered:
+            ctx.set(b.payload.resp, 2 + self.rng.randrange(2) if self.answers[0][1] in self.error_at else 0)
+
+    def sample(self, ctx, aw, w, b) -> None:
+        """Look at what happens in this cycle; checks the protocol."""
+        for port, name in ((aw, "aw"), (w, "w")):
+            payload = ctx.get(port.payload.as_value())
+            assert name not in self._asked or (ctx.get(port.valid) and payload == self._asked[name])
+            self._asked.pop(name, None)
+            if ctx.get(port.valid) and not ctx.get(port.ready):
+                self._asked[name] = payload
+        if ctx.get(aw.valid) and ctx.get(aw.ready):
+            addr, beats = ctx.get(aw.payload.addr), ctx.get(aw.payload.len) + 1
+            assert addr % self.n == 0 and addr // 4096 == (addr + beats * self.n - 1) // 4096
+            self.bursts.append((addr, beats))
+            self.open.append([addr, beats, 0])
+        if ctx.get(w.valid) and ctx.get(w.ready):
+            burst = self.open[0]
+            mask, row = ctx.get(w.payload.strb), ctx.get(w.payload.data).to_bytes(self.n, "little")
+            for i in range(self.n):
+                if mask >> i & 1:
+                    self.dram[burst[0] + burst[2] * self.n + i] = row[i]
+            burst[2] += 1
+            self.beats += 1
+            self.strobes += mask.bit_count()
+            assert ctx.get(w.payload.last) == (burst[1] == burst[2])
+            if burst[1] == burst[2]:
+                self.answers.append((self.now + self.latency, burst[0]))
+                self.open.popleft()
+        if self._offered and ctx.get(b.ready):
+            self.answers.popleft()
+            self._offered = False
+        self.now += 1
