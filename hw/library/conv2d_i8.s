@@ -179,6 +179,7 @@ free:
     set load.dst_z, $sp_row
     issue load
     set load.z_count, 1
+    set load.dst_z, 0
 load_w:
     mul t, b0, $p_block
     set load.dram, t, $p
