@@ -1,0 +1,82 @@
+"""Requantization parameter slots: bias, multipliers and exponents of every lane."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.fuse.layouts import lanes, lanes_of
+from hw.layouts import SlotWritePort
+from hw.memory.ram import Ram
+
+#: Cycles from a slot's number to its parameters.
+LATENCY = 2
+#: Rows of N bytes in a slot.
+_ROW_BITS = 4
+
+
+class Params(wiring.Component):
+    """The slots, read for steps' needs at two moments: the bias first, the multipliers and exponents later.
+
+    Latency: LATENCY cycles from `bias_slot` or `scale_slot`. Throughput: one read of each and one write in each cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Lanes and number of slots.
+
+    Members
+    -------
+    write : In
+        Writes of N bytes; those of tables are ignored.
+    bias_en, bias_slot, bias_half : In; bias : Out(lanes)
+        Read of the bias.
+    scale_en, scale_slot, scale_half : In; mult, exponent, neg_mult, neg_exponent : Out(lanes)
+        Read of multipliers and exponents.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._n, self._lanes, self._slots = config.n, lanes_of(config), config.param_slots
+        read = {}
+        for name in ("bias", "scale"):
+            read |= {f"{name}_en": In(1), f"{name}_slot": In(8), f"{name}_half": In(1)}
+        wide, narrow = lanes(self._lanes), lanes(self._lanes, 8)
+        super().__init__({
+            "write": In(SlotWritePort(config)), **read, "bias": Out(wide),
+            "mult": Out(wide), "exponent": Out(narrow), "neg_mult": Out(wide), "neg_exponent": Out(narrow),
+        })
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        self._part(m, "bias", 0, 4, (("bias", 32),))
+        self._part(m, "scale", 4, 5, (("mult", 32), ("exponent", 8)))
+        self._part(m, "scale", 9, 5, (("neg_mult", 32), ("neg_exponent", 8)))
+        return m
+
+    def _part(self, m: Module, read: str, first: int, rows: int, outputs: tuple[tuple[str, int], ...]) -> None:
+        """A memory of some rows of each slot; each output takes its bytes in turn, all N lanes of it."""
+        n = self._n
+        m.submodules[f"{outputs[0][0]}_ram"] = ram = Ram(width=8 * n * rows, depth=self._slots, granularity=8 * n)
+        row_shift = n.bit_length() - 1
+        row = self.write.addr[row_shift:row_shift + _ROW_BITS]
+        hit = self.write.valid & ~self.write.table
+        m.d.comb += [
+            ram.w_addr.eq(self.write.addr[row_shift + _ROW_BITS:]), ram.w_data.eq(self.write.data.replicate(rows)),
+            *(ram.w_en[i].eq(hit & (row == first + i)) for i in range(rows)),
+            ram.r0_addr.eq(getattr(self, f"{read}_slot")), ram.r0_en.eq(getattr(self, f"{read}_en")),
+        ]
+        half = Signal(name=f"{outputs[0][0]}_half")
+        m.d.sync += half.eq(getattr(self, f"{read}_half"))
+        position = 0
+        for name, width in outputs:
+            target = getattr(self, name)
+            for lane in range(self._lanes):
+                m.d.sync += target[lane].eq(self._lane(ram.r0_data, position, width, lane, half))
+            position += n * width
+
+    def _lane(self, row: Value, position: int, width: int, lane: int, half: Value) -> Value:
+        low = row[position + lane * width:position + (lane + 1) * width]
+        if self._lanes == self._n:
+            return low
+        other = lane + self._lanes
+        return Mux(half, row[position + other * width:position + (other + 1) * width], low)

@@ -1,0 +1,105 @@
+"""FUSE step 5, first part: reduction over a window's points."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.fuse.layouts import BEAT, control_write, follow, lanes, lanes_of, reduce_control
+from hw.fuse.store import fetch
+from hw.isa.enums import Reduce
+
+#: Cycles from a window's last point to its result.
+LATENCY = 1
+COUNT_BITS = 8
+
+
+class WindowReduce(wiring.Component):
+    """Sum, maximum or minimum of each lane over the points of a window; every beat shows the window so far.
+
+    Latency: LATENCY. Throughput: one beat in each cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        The machine.
+
+    Members
+    -------
+    controls : In
+        Controls of a command that enters.
+    beat : In(BEAT), o_beat : Out(BEAT)
+        Beat going in and coming out.
+    value : In(lanes)
+        Value.
+    o : Out(lanes), any : Out
+        The reduction so far, and the lanes that have contributed to it (the others are undefined).
+    count : Out(COUNT_BITS)
+        Points that have contributed.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._n, self._lanes, self._rate = config.n, lanes_of(config), config.fuse_rate
+        super().__init__({
+            "controls": In(control_write(reduce_control(config.n))), "beat": In(BEAT), "o_beat": Out(BEAT),
+            "value": In(lanes(self._lanes)), "o": Out(lanes(self._lanes)), "any": Out(self._lanes),
+            "count": Out(COUNT_BITS),
+        })
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        beats = follow(m, "beat", self.beat, LATENCY)
+        m.d.comb += self.o_beat.eq(beats[-1])
+        control = fetch(m, "reduce", self.controls, ("reduce", "mask", "mask_tail"), self.beat.cmd)
+        beat = self.beat
+        alone, fresh = Signal(), Signal()
+        mask, contributes = Signal(self._n), Signal(self._lanes)
+        m.d.comb += [
+            alone.eq(control.reduce == Reduce.NONE), fresh.eq(beat.first | alone),
+            mask.eq(Mux(beat.tail, control.mask_tail, control.mask)),
+            contributes.eq(
+                Mux(beat.half, mask[self._n - self._lanes:], mask[:self._lanes])
+                & (beat.live | alone).replicate(self._lanes)
+            ),
+        ]
+        with m.If(beat.valid & ~beat.half):
+            m.d.sync += self.count.eq(Mux(fresh, 0, self.count) + beat.live)
+        self._accumulate(m, control.reduce, fresh, contributes)
+        return m
+
+    def _accumulate(self, m: Module, reduce: Value, fresh: Value, contributes: Value) -> None:
+        beat = self.beat
+        layout = data.StructLayout({"value": lanes(self._lanes), "any": self._lanes})
+        # One state for each half of a row; the one just updated is the output.
+        states = [Signal(layout, name=f"state_{half}") for half in range(self._rate)]
+        before, after = Signal(layout), Signal(layout)
+        m.d.comb += before.eq(states[0])
+        if self._rate == 2:
+            half = Signal()
+            m.d.sync += half.eq(beat.half)
+            with m.If(beat.half):
+                m.d.comb += before.eq(states[1])
+            m.d.comb += [self.o.eq(states[0].value), self.any.eq(states[0].any)]
+            with m.If(half):
+                m.d.comb += [self.o.eq(states[1].value), self.any.eq(states[1].any)]
+        else:
+            m.d.comb += [self.o.eq(states[0].value), self.any.eq(states[0].any)]
+        for number, state in enumerate(states):
+            with m.If(beat.valid & (beat.half == number)):
+                m.d.sync += state.eq(after)
+        m.d.comb += after.any.eq(contributes | Mux(fresh, 0, before.any))
+        for lane in range(self._lanes):
+            old, new = before.value[lane], self.value[lane]
+            merged = combine(m, f"merged_{lane}", reduce, old, new)
+            use_old, use_new = Signal(name=f"use_old_{lane}"), contributes[lane]
+            m.d.comb += use_old.eq(before.any[lane] & ~fresh)
+            m.d.comb += after.value[lane].eq(Mux(use_new, Mux(use_old, merged, new), old))
+
+
+def combine(m: Module, name: str, reduce: Value, a: Value, b: Value) -> Signal:
+    """Sum (wrapping), maximum or minimum of two values; anything for no reduction."""
+    merged, less = Signal(signed(32), name=name), Signal(name=f"{name}_less")
+    m.d.comb += [
+        less.eq(a < b), merged.eq(Mux(reduce == Reduce.SUM, a + b, Mux(less == (reduce == Reduce.MAX), b, a))),
+    ]
+    return merged

@@ -1,0 +1,126 @@
+"""FUSE step 2: requantization, zero point, clip."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.fuse import clip as clipping
+from hw.fuse import scale as scaling
+from hw.fuse.layouts import BEAT, control_write, follow, lanes, lanes_of, requant_control
+from hw.fuse.scale import ScaleControl, ScaleLane
+from hw.fuse.store import fetch
+
+_SCALED = 1 + scaling.LATENCY
+#: Cycles from the biased value to the result; the count of changed lanes comes one cycle after the result.
+LATENCY = _SCALED + clipping.LATENCY
+#: Bits of a count of changed lanes.
+COUNT_BITS = 6
+
+
+class Requantizer(wiring.Component):
+    """scale(value) by each lane's, the row's or the command's multiplier and exponent, plus zero point, clipped.
+
+    Latency: LATENCY. Throughput: one beat in each cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        The machine.
+
+    Members
+    -------
+    controls : In
+        Controls of a command that enters.
+    beat : In(BEAT), o_beat : Out(BEAT)
+        Beat going in and coming out.
+    value : In(lanes)
+        Biased value.
+    mult, exponent, neg_mult, neg_exponent : In(lanes)
+        The slot's parameters, together with the value.
+    row_mult, row_exponent : In
+        The row's parameters, together with the value.
+    o : Out(lanes)
+        Result.
+    changed : Out(COUNT_BITS)
+        Lanes the clip changed, among those that count, one cycle after the result.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._n, self._lanes = config.n, lanes_of(config)
+        self._control = requant_control(config.n)
+        row, narrow = lanes(self._lanes), lanes(self._lanes, 8)
+        super().__init__({
+            "controls": In(control_write(self._control)), "beat": In(BEAT), "o_beat": Out(BEAT), "value": In(row),
+            "mult": In(row), "exponent": In(narrow), "neg_mult": In(row), "neg_exponent": In(narrow),
+            "row_mult": In(signed(32)), "row_exponent": In(signed(8)),
+            "o": Out(row), "changed": Out(COUNT_BITS),
+        })
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        beats = follow(m, "beat", self.beat, LATENCY)
+        m.d.comb += self.o_beat.eq(beats[-1])
+        factors = fetch(
+            m, "factors", self.controls,
+            ("slot", "row", "neg_en", "mult", "exponent", "neg_mult", "neg_exponent"), beats[0].cmd,
+        )
+        mode = fetch(m, "mode", self.controls, ("rounding",), beats[1].cmd)
+        offset = fetch(m, "offset", self.controls, ("zp",), beats[_SCALED].cmd)
+        limits = fetch(m, "limits", self.controls, ("lo", "hi", "count_all", "mask", "mask_tail"), beats[_SCALED + 1].cmd)
+        changed = Signal(self._lanes)
+        for lane in range(self._lanes):
+            m.submodules[f"scale_{lane}"] = scale = ScaleLane()
+            m.submodules[f"control_{lane}"] = control = ScaleControl()
+            m.d.sync += scale.x.eq(self.value[lane])
+            self._factors(m, lane, factors, scale, control)
+            m.d.comb += [control.rounding.eq(mode.rounding), scale.steps.eq(control.steps)]
+            total = clipping.add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
+            limited, differs = clipping.clip(m, f"lane_{lane}", total, limits.lo, limits.hi)
+            m.d.sync += self.o[lane].eq(limited)
+            m.d.comb += changed[lane].eq(differs)
+        counted = Signal(self._lanes)
+        m.d.sync += counted.eq(changed & self._counting(m, beats[_SCALED + 1], limits))
+        m.d.sync += self.changed.eq(population(m, "changed_count", counted))
+        return m
+
+    def _factors(
+        self, m: Module, lane: int, factors: data.View, scale: ScaleLane, control: ScaleControl
+    ) -> None:
+        second = Signal(name=f"second_{lane}")
+        mult, exponent = Signal(signed(32), name=f"mult_{lane}"), Signal(signed(8), name=f"exponent_{lane}")
+        m.d.comb += second.eq(factors.neg_en & self.value[lane][-1])
+        with m.If(factors.slot):
+            m.d.comb += [
+                mult.eq(Mux(second, self.neg_mult[lane], self.mult[lane])),
+                exponent.eq(Mux(second, self.neg_exponent[lane], self.exponent[lane])),
+            ]
+        with m.Elif(second):
+            m.d.comb += [mult.eq(factors.neg_mult), exponent.eq(factors.neg_exponent)]
+        with m.Elif(factors.row):
+            m.d.comb += [mult.eq(self.row_mult), exponent.eq(self.row_exponent)]
+        with m.Else():
+            m.d.comb += [mult.eq(factors.mult), exponent.eq(factors.exponent)]
+        m.d.sync += [scale.mult.eq(mult), control.exponent.eq(exponent)]
+
+    def _counting(self, m: Module, beat: data.View, limits: data.View) -> Value:
+        """Lanes whose clip is counted."""
+        mask = Signal(self._n, name="mask")
+        m.d.comb += mask.eq(Mux(beat.tail, limits.mask_tail, limits.mask))
+        here = Mux(beat.half, mask[self._n - self._lanes:], mask[:self._lanes])
+        return here & (limits.count_all | beat.live).replicate(self._lanes)
+
+
+def population(m: Module, name: str, bits: Signal) -> Value:
+    """Number of set bits, by a balanced tree."""
+    values: list[Value] = [bits[i] for i in range(len(bits))]
+    level = 0
+    while len(values) > 1:
+        merged = []
+        for i in range(len(values) // 2):
+            node = Signal(level + 2, name=f"{name}_{level}_{i}")
+            m.d.comb += node.eq(values[2 * i] + values[2 * i + 1])
+            merged.append(node)
+        values = merged
+        level += 1
+    return values[0]

@@ -1,0 +1,100 @@
+"""FUSE step 4: residual add in the manner of TFLite's ADD."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.fuse import clip as clipping
+from hw.fuse import scale as scaling
+from hw.fuse.delay import Delay
+from hw.fuse.layouts import BEAT, RESIDUAL_CONTROL, control_write, follow, lanes, lanes_of
+from hw.fuse.scale import ScaleControl, ScaleLane
+from hw.fuse.store import fetch
+
+_SCALED = 1 + scaling.LATENCY
+_SUM = _SCALED + 1
+_OUT = _SUM + scaling.LATENCY
+#: Cycles from the value to the result.
+LATENCY = _OUT + clipping.LATENCY
+#: Bits of an element less its zero point.
+_ELEMENT = 17
+
+
+class Residual(wiring.Component):
+    """Both inputs scaled to a common scale, added, scaled to the result's; or the value as it came.
+
+    Latency: LATENCY. Throughput: one beat in each cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        The machine.
+
+    Members
+    -------
+    controls : In
+        Controls of a command that enters.
+    beat : In(BEAT), o_beat : Out(BEAT)
+        Beat going in and coming out.
+    value : In(lanes), r : In(lanes of 16 bits)
+        Value and residual elements.
+    o : Out(lanes)
+        Result.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._lanes = lanes_of(config)
+        row = lanes(self._lanes)
+        super().__init__({
+            "controls": In(control_write(RESIDUAL_CONTROL)), "beat": In(BEAT), "o_beat": Out(BEAT),
+            "value": In(row), "r": In(lanes(self._lanes, 16)), "o": Out(row),
+        })
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        beats = follow(m, "beat", self.beat, LATENCY)
+        m.d.comb += self.o_beat.eq(beats[-1])
+        offsets = fetch(m, "offsets", self.controls, ("x_zp", "r_zp"), beats[0].cmd)
+        inputs = fetch(
+            m, "inputs", self.controls,
+            ("x_mult", "r_mult", "x_exponent", "r_exponent", "ls", "raw", "rounding"), beats[1].cmd,
+        )
+        added = fetch(m, "added", self.controls, ("bias",), beats[_SCALED].cmd)
+        output = fetch(m, "output", self.controls, ("o_mult", "o_exponent", "rounding"), beats[_SUM].cmd)
+        offset = fetch(m, "offset", self.controls, ("zp",), beats[_OUT].cmd)
+        limits = fetch(m, "limits", self.controls, ("enable", "lo", "hi"), beats[_OUT + 1].cmd)
+        steps = self._steps(m, inputs, output)
+        m.submodules.bypass = bypass = Delay(width=32 * self._lanes, cycles=LATENCY - 1)
+        m.d.comb += bypass.i.eq(self.value.as_value())
+        kept = data.View(lanes(self._lanes), bypass.o)
+        for lane in range(self._lanes):
+            x, r = Signal(signed(_ELEMENT), name=f"x_{lane}"), Signal(signed(_ELEMENT), name=f"r_{lane}")
+            m.d.sync += [x.eq(self.value[lane][:16].as_signed() - offsets.x_zp), r.eq(self.r[lane] - offsets.r_zp)]
+            scaled_x = self._scale(m, f"scale_x_{lane}", x, inputs.x_mult, steps[0])
+            scaled_r = self._scale(m, f"scale_r_{lane}", r, inputs.r_mult, steps[1])
+            total = Signal(signed(32), name=f"sum_{lane}")
+            m.d.sync += total.eq(scaled_x + scaled_r + added.bias)
+            scaled_o = self._scale(m, f"scale_o_{lane}", total, output.o_mult, steps[2])
+            placed = clipping.add_zero_point(m, f"lane_{lane}", scaled_o, offset.zp)
+            limited, _ = clipping.clip(m, f"lane_{lane}", placed, limits.lo, limits.hi)
+            m.d.sync += self.o[lane].eq(Mux(limits.enable, limited, kept[lane]))
+        return m
+
+    def _steps(self, m: Module, inputs: data.View, output: data.View) -> list[data.View]:
+        """Shifts and roundings of the three scalings, which all lanes share."""
+        m.submodules.control_x = x = ScaleControl(x_width=_ELEMENT)
+        m.submodules.control_r = r = ScaleControl(x_width=_ELEMENT)
+        m.submodules.control_o = o = ScaleControl()
+        for control, exponent in ((x, inputs.x_exponent), (r, inputs.r_exponent)):
+            m.d.comb += [
+                control.exponent.eq(exponent), control.ls.eq(inputs.ls), control.raw.eq(inputs.raw),
+                control.rounding.eq(inputs.rounding),
+            ]
+        m.d.comb += [o.exponent.eq(output.o_exponent), o.rounding.eq(output.rounding)]
+        return [x.steps, r.steps, o.steps]
+
+    def _scale(self, m: Module, name: str, value: Signal, mult: Value, steps: data.View) -> Value:
+        m.submodules[name] = scale = ScaleLane(x_width=len(value))
+        m.d.comb += [scale.x.eq(value), scale.mult.eq(mult), scale.steps.eq(steps)]
+        return scale.o

@@ -1,0 +1,87 @@
+"""The loadable tables of 256 int16, and the lookup stage."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.fuse.layouts import BEAT, TABLE_CONTROL, control_write, delay, follow, lanes, lanes_of
+from hw.fuse.store import fetch
+from hw.layouts import SlotWritePort
+from hw.memory.ram import Ram
+
+#: Cycles from a value to its table entry.
+LATENCY = 2
+_TABLE_BYTES = 512
+
+
+class TableLookup(wiring.Component):
+    """value -> table[value & 255] where the command asks for it, else unchanged.
+
+    Each lane reads a copy of its own. A copy is as wide as a write (N bytes), so that loading takes every beat; the read
+    picks the entry out of the word.
+
+    Latency: LATENCY. Throughput: one beat and one write in each cycle.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Lanes and number of tables.
+
+    Members
+    -------
+    controls : In
+        Controls of a command that enters.
+    write : In
+        Writes of N bytes; those of parameter slots are ignored.
+    beat : In(BEAT), o_beat : Out(BEAT)
+        Beat going in and coming out.
+    value : In(lanes), o : Out(lanes)
+        Value and result.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._n, self._lanes, self._tables = config.n, lanes_of(config), config.table_slots
+        super().__init__({
+            "controls": In(control_write(TABLE_CONTROL)), "write": In(SlotWritePort(config)),
+            "beat": In(BEAT), "o_beat": Out(BEAT), "value": In(lanes(self._lanes)), "o": Out(lanes(self._lanes)),
+        })
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        beats = follow(m, "beat", self.beat, LATENCY)
+        m.d.comb += self.o_beat.eq(beats[-1])
+        first = fetch(m, "first", self.controls, ("enable", "slot"), beats[0].cmd)
+        second = fetch(m, "second", self.controls, ("enable",), beats[1].cmd)
+        m.submodules.ram = ram = Ram(
+            width=8 * self._n, depth=self._tables * _TABLE_BYTES // self._n, reads=self._lanes
+        )
+        row_shift = self._n.bit_length() - 1
+        m.d.comb += [
+            ram.w_addr.eq(self.write.addr[row_shift:]), ram.w_data.eq(self.write.data),
+            ram.w_en.eq(self.write.valid & self.write.table),
+        ]
+        pick_bits = row_shift - 1
+        for lane in range(self._lanes):
+            value = self.value[lane]
+            m.d.comb += [
+                getattr(ram, f"r{lane}_addr").eq(Cat(value[pick_bits:8], first.slot)),
+                getattr(ram, f"r{lane}_en").eq(self.beat.valid & first.enable),
+            ]
+            held = delay(m, f"value_{lane}", value, 1)
+            entry = self._entry(m, lane, getattr(ram, f"r{lane}_data"), held)
+            m.d.sync += self.o[lane].eq(Mux(second.enable, entry, held))
+        return m
+
+    def _entry(self, m: Module, lane: int, word: Value, value: Value) -> Signal:
+        """Entry `value` picks out of the word read, by a tree of multiplexers."""
+        entries: list[Value] = [word[16 * i:16 * i + 16].as_signed() for i in range(self._n // 2)]
+        for level in range((self._n // 2 - 1).bit_length()):
+            merged = []
+            for i in range(len(entries) // 2):
+                node = Signal(signed(16), name=f"entry_{lane}_{level}_{i}")
+                m.d.comb += node.eq(Mux(value[level], entries[2 * i + 1], entries[2 * i]))
+                merged.append(node)
+            entries = merged
+        return entries[0]
+

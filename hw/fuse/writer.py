@@ -1,0 +1,197 @@
+"""FUSE step 6: results on their way to scratchpad or accumulator."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.fuse.fifo import CreditFifo
+from hw.fuse.layouts import CREDITS, DESCRIPTOR, control_write, lanes, lanes_of, writer_control
+from hw.fuse.post import SUM_BITS
+from hw.fuse.reciprocal import Reciprocal
+from hw.fuse.statistics import REPORT
+from hw.fuse.store import fetch
+from hw.isa.enums import Dtype
+from hw.layouts import AccWritePort, SpWritePort
+
+
+class Writer(wiring.Component):
+    """Takes points in order from the end of the pipeline and writes their results.
+
+    The beats wait in a queue with one place for every credit, the points' addresses in another, filled at issue. A row of
+    bytes takes one write, int16 two, int32 in the scratchpad four; a reciprocal keeps the writer, not the pipeline, until
+    it is found.
+
+    Latency: two cycles from a beat to its write. Throughput: one point in fuse_rate cycles.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        The machine.
+
+    Members
+    -------
+    controls : In
+        Controls of a command that enters.
+    push : In(1), descriptor : In(DESCRIPTOR)
+        A point was issued.
+    beat : In(1), value : In(lanes), changed : In
+        A beat leaves the pipeline: elements, lanes changed by clips.
+    sp_write, acc_write : Out
+        Memory ports.
+    report : Out(REPORT), row : Out(lanes), mask : Out
+        A finished point for the statistics.
+    refused : Out(1)
+        A write was not granted.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._n, self._lanes, self._rate = config.n, lanes_of(config), config.fuse_rate
+        self._control = writer_control(config.n)
+        self._entry = data.StructLayout({"value": lanes(self._lanes), "changed": SUM_BITS})
+        super().__init__({
+            "controls": In(control_write(self._control)), "push": In(1), "descriptor": In(DESCRIPTOR),
+            "beat": In(1), "value": In(lanes(self._lanes)), "changed": In(SUM_BITS),
+            "sp_write": Out(SpWritePort(config)), "acc_write": Out(AccWritePort(config)),
+            "report": Out(REPORT), "row": Out(lanes(config.n)), "mask": Out(config.n), "refused": Out(1),
+        })
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        m.submodules.points = points = CreditFifo(DESCRIPTOR, CREDITS // self._rate)
+        m.submodules.beats = beats = CreditFifo(self._entry, CREDITS)
+        m.d.comb += [
+            points.push.eq(self.push), points.w_data.eq(self.descriptor),
+            beats.push.eq(self.beat), beats.w_data.value.eq(self.value), beats.w_data.changed.eq(self.changed),
+        ]
+        point = points.r_data
+        control = fetch(m, "writer", self.controls, tuple(self._control.members), point.cmd)
+        ready, row, changed = self._assemble(m, beats)
+        scalar = row[self._n - self._lanes] if self._rate == 2 else row[0]
+        m.submodules.reciprocal = unit = Reciprocal()
+        function = Signal()
+        free, load = Signal(), Signal()
+        m.d.comb += [
+            function.eq((control.recip | control.rsqrt) & point.emit),
+            unit.start.eq(ready & function), unit.x.eq(scalar), unit.root.eq(control.rsqrt), unit.shift.eq(control.exponent),
+            load.eq(ready & free & (~function | unit.done)), unit.taken.eq(load),
+            points.pop.eq(load),
+        ]
+        if self._rate == 2:
+            with m.If(load):
+                m.d.comb += beats.pop.eq(1)
+        else:
+            m.d.comb += beats.pop.eq(load)
+        value = Signal(signed(32))
+        m.d.comb += value.eq(Mux(function, unit.mult, scalar))
+        self._load(m, load, free, point, control, row, changed, value, unit.exponent)
+        return m
+
+    def _assemble(self, m: Module, beats: CreditFifo) -> tuple[Value, list[Value], Value]:
+        """The row at the head of the queue; with two beats to a row, the first one waits for the second."""
+        head = beats.r_data
+        row: list[Value] = [head.value[lane] for lane in range(self._lanes)]
+        if self._rate == 1:
+            return beats.valid, row, head.changed
+        held, waiting = Signal(self._entry), Signal()
+        with m.If(beats.pop):
+            m.d.sync += waiting.eq(~waiting)
+        with m.If(beats.valid & ~waiting):
+            m.d.comb += beats.pop.eq(1)
+            m.d.sync += held.eq(head)
+        changed = Signal(SUM_BITS)
+        m.d.comb += changed.eq(head.changed + held.changed)
+        return beats.valid & waiting, [held.value[lane] for lane in range(self._lanes)] + row, changed
+
+    def _load(
+        self, m: Module, load: Value, free: Signal, point: data.View, control: data.View, row: list[Value], changed: Value,
+        scalar: Value, exponent: Value,
+    ) -> None:
+        """The row being written."""
+        n = self._n
+        held, to_sp = Signal(REPORT), Signal()
+        lane_mask, elements = Signal(n), Signal(n)
+        m.d.comb += [
+            lane_mask.eq(Mux(point.tail, control.mask_tail, control.mask)), elements.eq(Mux(control.scalar, 1, lane_mask)),
+        ]
+        with m.If(load):
+            m.d.sync += [
+                held.final.eq(point.final), held.emit.eq(point.emit), held.changed.eq(changed),
+                *(held[name].eq(control[name]) for name in ("scaled", "table", "residual", "reduced")),
+                to_sp.eq(control.sp), self.mask.eq(elements),
+            ]
+            for lane in range(n):
+                # A scalar goes to every lane, a reciprocal's exponent to the lanes after d_lane: masks pick the right ones.
+                other = Mux((control.recip | control.rsqrt) & (control.d_lane < lane), exponent, scalar)
+                m.d.sync += self.row[lane].eq(Mux(control.scalar, other, row[lane]))
+        sp, acc = self.sp_write, self.acc_write
+        self._acc(m, load, point, control, lane_mask)
+        dtype, left, piece = self._sp(m, load, point, control, elements)
+        last = left == 0
+        valid, complete = Signal(), Signal()
+        m.d.comb += [
+            sp.valid.eq(valid & held.emit & to_sp), acc.valid.eq(valid & held.emit & ~to_sp),
+            complete.eq(valid & (~held.emit | Mux(to_sp, sp.ready & last, acc.ready))),
+            free.eq(~valid | complete), self.report.eq(held), self.report.valid.eq(complete),
+            self.refused.eq((sp.valid & ~sp.ready) | (acc.valid & ~acc.ready)),
+        ]
+        with m.If(free):
+            m.d.sync += valid.eq(load)
+        self._sp_data(m, dtype, piece)
+
+    def _acc(self, m: Module, load: Value, point: data.View, control: data.View, lane_mask: Value) -> None:
+        acc = self.acc_write
+        one = Signal(self._n + 1)
+        m.d.comb += one.eq(1 << control.d_lane)
+        pair = one | Mux(control.recip | control.rsqrt, one << 1, 0)
+        with m.If(load):
+            m.d.sync += [acc.row.eq(point.addr), acc.mask.eq(Mux(control.scalar, pair, lane_mask))]
+        m.d.comb += acc.data.eq(self.row.as_value())
+
+    def _sp(
+        self, m: Module, load: Value, point: data.View, control: data.View, elements: Value
+    ) -> tuple[Signal, Signal, Signal]:
+        """Address, byte mask and number of the writes a row takes in the scratchpad."""
+        n, sp = self._n, self.sp_write
+        dtype, left, piece = Signal(2), Signal(2), Signal(2)
+        mask = Signal(4 * n)
+        halves = Cat(elements[lane].replicate(2) for lane in range(n))
+        words = Cat(elements[lane].replicate(4) for lane in range(n))
+        m.d.comb += sp.mask.eq(mask[:n])
+        with m.If(load):
+            m.d.sync += [dtype.eq(control.dtype), piece.eq(0), sp.addr.eq(point.addr), mask.eq(elements), left.eq(0)]
+            with m.If(control.dtype == Dtype.I16):
+                m.d.sync += [mask.eq(halves), left.eq(elements[n // 2])]
+            with m.If(control.dtype == Dtype.I32):
+                m.d.sync += mask.eq(words)
+                for extra in (1, 2, 3):
+                    with m.If(elements[extra * n // 4]):
+                        m.d.sync += left.eq(extra)
+        with m.Elif(sp.valid & sp.ready):
+            m.d.sync += [left.eq(left - 1), piece.eq(piece + 1), mask.eq(mask >> n)]
+            m.d.sync += sp.addr.eq(sp.addr + n)
+        return dtype, left, piece
+
+    def _sp_data(self, m: Module, dtype: Value, piece: Value) -> None:
+        """Bytes of the current write."""
+        n = self._n
+        packed = {
+            8: Cat(self.row[lane][:8] for lane in range(n)),
+            16: Cat(self.row[lane][:16] for lane in range(n)),
+            32: self.row.as_value(),
+        }
+        halves = Signal(unsigned(8 * n))
+        m.d.comb += halves.eq(Mux(piece[0], packed[16][8 * n:], packed[16][:8 * n]))
+        words = Signal(unsigned(8 * n))
+        with m.Switch(piece):
+            for number in range(4):
+                with m.Case(number):
+                    m.d.comb += words.eq(packed[32][8 * n * number:8 * n * (number + 1)])
+        with m.Switch(dtype):
+            with m.Case(Dtype.I16):
+                m.d.comb += self.sp_write.data.eq(halves)
+            with m.Case(Dtype.I32):
+                m.d.comb += self.sp_write.data.eq(words)
+            with m.Default():
+                m.d.comb += self.sp_write.data.eq(packed[8])
+
