@@ -176,3 +176,122 @@ def test_random_commands(n: int, smooth: bool) -> None:
         assert bench.events["load_beats"] == bench.slave.beats
 
     bench.run(run)
+
+
+@pytest.mark.parametrize("kind", ["contiguous", "strided", "unaligned", "transposed"])
+@pytest.mark.parametrize("n", [4, 16])
+def test_fills_the_bus(n: int, kind: str) -> None:
+    """Two commands of 500 beats at latency 400: at least 99% of the cycles from the first beat to the last carry one."""
+    rng = random.Random(5)
+    config = MlaConfig(n=n, sp_bytes=1024 * n, acc_bytes=256 * n)
+    slave = ReadSlave(n, rng.randbytes(1 << 17), rng, latency=400)
+    bench = Bench(config, slave, rng)
+    command = {
+        "contiguous": load_command(dst=3, len=500 * n),
+        "unaligned": load_command(dst=3, dram=3, len=500 * n - 4),
+        "strided": load_command(dst=3, len=n, y_count=500, dram_y=2 * n, dst_y=n),
+        "transposed": load_command(len=n, y_count=n, z_count=512 // n, dram_y=3 * n, dram_z=n, dst_y=n, dst_z=n * n),
+    }[kind]
+    beats = 1024 if kind == "transposed" else 1000
+    seen: list[int] = []
+
+    async def run(ctx) -> None:
+        sending = [command, {**command, "dram": command["dram"] + (1 << 16)}]
+        set_command(ctx, bench.dut.cmd.payload, Unit.LOAD, sending.pop(0))
+        ctx.set(bench.dut.cmd.valid, 1)
+        while slave.beats < beats:
+            before = slave.beats
+            if await bench.cycle_once(ctx):
+                if sending:
+                    set_command(ctx, bench.dut.cmd.payload, Unit.LOAD, sending.pop(0))
+                else:
+                    ctx.set(bench.dut.cmd.valid, 0)
+            if slave.beats > before:
+                seen.append(bench.cycle)
+            assert bench.cycle < 3000
+        await bench.finish(ctx)
+        print(seen[-1] - seen[0] + 1)
+        assert (seen[-1] - seen[0] + 1) * 99 <= 100 * beats
+        assert len(bench.dones) == 2
+        if kind == "strided":
+            assert 400 <= ctx.get(bench.dut.in_flight_max) <= 410
+
+    bench.run(run)
+
+
+def test_latency_and_flight() -> None:
+    """The maxima and the sum of latencies are those of the slave's schedule."""
+    rng = random.Random(1)
+    config = small(4)
+    slave = ReadSlave(4, rng.randbytes(DRAM_BYTES), rng, latency=30)
+    bench = Bench(config, slave, rng)
+
+    async def run(ctx) -> None:
+        await bench.send(ctx, [load_command(len=16)])
+        await bench.finish(ctx)
+        assert ctx.get(bench.dut.in_flight_max) == 1
+        assert ctx.get(bench.dut.latency_max) == bench.events["load_latency"] == 33  # four beats, the first after 30 cycles
+
+    bench.run(run)
+
+
+def test_errors() -> None:
+    """A beat with an error is reported with its address and not written; the command still retires."""
+    rng = random.Random(3)
+    n, config = 8, small(8)
+    dram = rng.randbytes(DRAM_BYTES)
+    for seed in range(12):
+        rng = random.Random(seed)
+        print("seed", seed)
+        slave = ReadSlave(n, dram, rng, latency=rng.choice([1, 9]), stall=rng.choice([0, 0.4]))
+        bench = Bench(config, slave, rng, refuse=rng.choice([0, 0.4]))
+        commands = [load_command(dram=4096 - 37, dst=i * 256, len=200) for i in range(4)]
+        slave.error_at = {4096 - 40 + n * rng.randrange(26) for _ in range(3)}
+
+        async def run(ctx, bench=bench, slave=slave, commands=commands) -> None:
+            expected = bytearray(bench.memory[SP])
+            for command in commands:
+                for i in range(command["len"]):
+                    if (command["dram"] + i) // n * n not in slave.error_at:
+                        expected[command["dst"] + i] = dram[command["dram"] + i]
+            await bench.send(ctx, commands)
+            await bench.finish(ctx)
+            assert bench.memory[SP] == expected
+            assert bench.errors == sorted(slave.error_at) * 4
+            assert len(bench.dones) == 4
+
+        bench.run(run)
+
+
+def test_abort() -> None:
+    """After an abort nothing is written any more, the bus comes to rest, and the unit works again."""
+    for seed in range(30):
+        rng = random.Random(seed)
+        print("seed", seed)
+        config = small(rng.choice([4, 8]))
+        dram = rng.randbytes(DRAM_BYTES)
+        slave = ReadSlave(config.n, dram, rng, latency=rng.choice([1, 30]), stall=rng.choice([0, 0.5]))
+        bench = Bench(config, slave, rng, refuse=rng.choice([0, 0.5]))
+
+        async def run(ctx, bench=bench, slave=slave, rng=rng, config=config, dram=dram) -> None:
+            for _ in range(3):
+                await bench.send(ctx, [random_command(rng, config) for _ in range(3)])
+                for _ in range(rng.randrange(40)):
+                    await bench.cycle_once(ctx)
+                ctx.set(bench.dut.abort, 1)
+                await bench.cycle_once(ctx)
+                before = {space: bytes(memory) for space, memory in bench.memory.items()}
+                if rng.random() < 0.5:
+                    ctx.set(bench.dut.abort, 0)
+                dones = len(bench.dones)
+                await bench.finish(ctx)
+                assert before == bench.memory and not slave.queue and len(bench.dones) == dones
+                ctx.set(bench.dut.abort, 0)
+                await bench.cycle_once(ctx)
+            command = random_command(rng, config)
+            wanted = dict(load_writes(command, dram))
+            await bench.send(ctx, [command])
+            await bench.finish(ctx)
+            assert all(bench.memory[command["word"]["space"]][a] == v for a, v in wanted.items())
+
+        bench.run(run)
