@@ -80,7 +80,7 @@ class Issue(wiring.Component):
         m.d.comb += [
             refused.eq(bad_command | checker.bad | checker.fail),
             self.trap.eq(checker.done & refused),
-            offer.eq((checker.done & ~refused) | waiting),
+            offer.eq(((checker.done & ~refused) | waiting) & ~self.clear),
             self.issued.eq(offer & ready),
             self.full.eq(offer & ~ready),
             self.cause.eq(Trap.SP_BOUNDS + checker.fail_kind[2:]),

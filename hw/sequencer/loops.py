@@ -32,17 +32,19 @@ class LoopStack(wiring.Component):
     fetch_back, fetch_start : Out
         Go back to the start of a loop after `fetch_pc`.
     pc, step : In
-        Instruction that completes by falling through now.
+        An instruction completes now by falling through from `pc`.
     redirect : In
         The fetch side starts again from the completing side's next state.
+    back, back_start : Out
+        The completing instruction is followed by the start of a loop.
     push, push_start, push_last, push_trips : In
         Opens a loop from `push_start` to `push_last`.
     pop : In
         Closes the innermost loop.
     call, ret : In
-        Hides the open loops; drops the loops opened since and shows loops below `ret_frame` + the caller's again.
+        Hides the open loops; goes back to the caller's.
     ret_depth, ret_frame : In
-        State to return to.
+        `depth` and `frame` at the call.
     depth, frame : Out
         Open loops, and how many of them belong to callers.
     """
@@ -53,7 +55,7 @@ class LoopStack(wiring.Component):
         super().__init__({
             "clear": In(1), "fetch_pc": In(width), "fetch_step": In(1), "fetch_back": Out(1), "fetch_start": Out(width),
             "pc": In(width), "step": In(1), "redirect": In(1),
-            "push": In(1), "push_start": In(width), "push_last": In(width), "push_trips": In(32), "pop": In(1),
+            "back": Out(1), "back_start": Out(width), "push": In(1), "push_start": In(width), "push_last": In(width), "push_trips": In(32), "pop": In(1),
             "call": In(1), "ret": In(1), "ret_depth": In(count), "ret_frame": In(count),
             "depth": Out(count), "frame": Out(count),
         })
@@ -68,9 +70,10 @@ class LoopStack(wiring.Component):
         ahead_depth = Signal.like(self.depth)
         back, depth_after = self._decide(m, "done", self.pc, self.depth, left, last)
         ahead_back, ahead_after = self._decide(m, "ahead", self.fetch_pc, ahead_depth, ahead, last)
-        with m.If(ahead_back.any()):
-            m.d.comb += self.fetch_back.eq(1)
+        m.d.comb += [self.back.eq(back.any()), self.fetch_back.eq(ahead_back.any())]
         for i in range(self.levels):
+            with m.If(back[i]):
+                m.d.comb += self.back_start.eq(start[i])
             with m.If(ahead_back[i]):
                 m.d.comb += self.fetch_start.eq(start[i])
         next_depth = self._depth(m, depth_after)

@@ -1,0 +1,47 @@
+"""Payloads between the stages of the sequencer core."""
+
+from enum import IntEnum
+
+from amaranth.lib import data
+
+from hw.config import MlaConfig
+from hw.sequencer.layouts import PC_BITS
+
+#: Program counters inside the core: absolute word in the instruction store, and in the top bit that the target of a
+#: branch was no word a segment can have.
+COUNTER_BITS = PC_BITS + 2
+OUT_BIT = COUNTER_BITS - 1
+
+
+class Fault(IntEnum):
+    """What is wrong with an instruction before it executes."""
+
+    NONE = 0
+    PC_RANGE = 1
+    ILLEGAL = 2
+    BAD_OPERAND = 3
+
+
+#: An instruction with its operands.
+EXECUTE_LAYOUT = data.StructLayout({
+    "op": 6,
+    "d": 10,
+    "a": 32, "b": 32,
+    "imm": 32,  # of LOOP: the immediate count alone
+    "target": COUNTER_BITS,
+    "pc": COUNTER_BITS,
+    "fault": Fault.BAD_OPERAND.bit_length(),
+    "selector": 8,  # the bad one
+    "scalar": 1, "config": 1, "issue": 1, "sync": 1,
+})
+
+#: Part of the instruction store a program runs in; `limit` is the first word beyond.
+FRAME_LAYOUT = data.StructLayout({"segment": 8, "base": PC_BITS, "limit": PC_BITS + 1})
+
+
+def return_layout(config: MlaConfig) -> data.StructLayout:
+    """What a call saves."""
+    count = range(config.loop_depth + 1)
+    return data.StructLayout({
+        "frame": FRAME_LAYOUT, "pc": COUNTER_BITS, "loop_depth": count, "loop_frame": count,
+    })
