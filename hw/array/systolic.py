@@ -13,7 +13,7 @@ OPERAND_BITS = 9
 
 def array_latency(n: int) -> int:
     """Cycles from a row on `row` to its sums on `psum`."""
-    return 2 * n
+    return 2 * n + 1
 
 
 class SystolicArray(wiring.Component):
@@ -91,14 +91,14 @@ class SystolicArray(wiring.Component):
             for c in range(n):
                 operand = Signal(signed(OPERAND_BITS), name=f"operand_{k}_{c}", reset_less=True)
                 weight = Signal(signed(OPERAND_BITS), name=f"weight_{k}_{c}", reset_less=True)
-                product = Signal(signed(2 * OPERAND_BITS), name=f"product_{k}_{c}")
+                product = Signal(signed(2 * OPERAND_BITS), name=f"product_{k}_{c}", reset_less=True)
                 psum = Signal(signed(32), name=f"psum_{k}_{c}", reset_less=True)
                 select = selects[k + c][2 * k:2 * k + 2]
                 line = Mux(select[1], Mux(select[0], lines[2][c], lines[1][c]), lines[0][c])
                 m.d.sync += operand.eq(Mux(self.live, Mux(select.any(), line, activation), activation))
                 with m.If(swaps[k + c]):
                     m.d.sync += weight.eq(shadows[k][OPERAND_BITS * c:OPERAND_BITS * (c + 1)])
-                m.d.comb += product.eq(operand * weight)
+                m.d.sync += product.eq(operand * weight)
                 m.d.sync += psum.eq(product if k == 0 else sums[c] + product)
                 activation, sums[c] = operand, psum
         m.d.comb += self.psum.eq(deskew(m, "psum", [s.as_unsigned() for s in sums]))
