@@ -1,0 +1,67 @@
+"""Which macro-instructions have had all their commands of one unit retired."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.memory.ram import Ram
+from hw.sequencer.control_layouts import IN_FLIGHT
+
+#: A unit has far fewer than half of 2**_COUNT_BITS commands issued and not retired.
+_COUNT_BITS = 8
+_INDEX_BITS = (IN_FLIGHT - 1).bit_length()
+
+
+class RetireTracker(wiring.Component):
+    """Counts one unit's commands and follows its retirements through the macro-instructions in flight.
+
+    At a program's halt the number of commands issued so far is noted; when that many have retired, the unit has passed the
+    macro-instruction. Commands of one unit retire in order, so it passes them in order.
+
+    Latency: `passed` comes 1 cycle after the last retirement, at the earliest 1 cycle after the halt. Throughput: one event
+    of each kind per cycle, one macro-instruction passed per cycle.
+
+    Members
+    -------
+    issued, retired : In
+        A command was issued; one was retired.
+    halt : In
+        The oldest macro-instruction without a noted end has issued its last command (at the latest in this cycle).
+    flush : In
+        Commands issued and not retired are gone.
+    passed, index : Out
+        All commands of the macro-instruction `index` have retired. One cycle.
+    worked : Out
+        With `passed`: it had commands of this unit.
+    """
+
+    issued: In(1)
+    retired: In(1)
+    halt: In(1)
+    flush: In(1)
+    passed: Out(1)
+    index: Out(_INDEX_BITS)
+    worked: Out(1)
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        m.submodules.ends = ends = Ram(width=_COUNT_BITS + 1, depth=IN_FLIGHT, comb=True)
+        issues, issues_next = Signal(_COUNT_BITS), Signal(_COUNT_BITS)
+        retires, previous_end = Signal(_COUNT_BITS), Signal(_COUNT_BITS)
+        halts, passes = Signal(_INDEX_BITS + 1), Signal(_INDEX_BITS + 1)
+        ahead = Signal(_COUNT_BITS)
+        m.d.comb += [
+            issues_next.eq(issues + self.issued),
+            ends.w_addr.eq(halts), ends.w_en.eq(self.halt),
+            ends.w_data[:_COUNT_BITS].eq(issues_next), ends.w_data[_COUNT_BITS].eq(issues_next != previous_end),
+            ends.r0_addr.eq(passes), ahead.eq(retires - ends.r0_data[:_COUNT_BITS]),
+            self.index.eq(passes), self.worked.eq(ends.r0_data[_COUNT_BITS]),
+            self.passed.eq((passes != halts) & ~ahead[-1]),
+        ]
+        m.d.sync += [
+            issues.eq(issues_next), retires.eq(Mux(self.flush, issues_next, retires + self.retired)),
+            halts.eq(halts + self.halt), passes.eq(passes + self.passed),
+        ]
+        with m.If(self.halt):
+            m.d.sync += previous_end.eq(issues_next)
+        return m

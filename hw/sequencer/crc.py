@@ -1,0 +1,59 @@
+"""CRC-32 over 64-bit words, as zlib computes it over their little-endian bytes."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+_POLYNOMIAL = 0xEDB88320
+_INITIAL = 0xFFFF_FFFF
+
+
+def _advance(value: int) -> int:
+    """What a register of 0 becomes after the 64 bits of `value`, least significant first."""
+    state = 0
+    for bit in range(64):
+        feedback = (state ^ (value >> bit)) & 1
+        state = (state >> 1) ^ (_POLYNOMIAL if feedback else 0)
+    return state
+
+
+def _masks() -> list[int]:
+    """For each bit of the next state, the bits of the word (with the old state added to its low half) it is the parity of."""
+    columns = [_advance(1 << bit) for bit in range(64)]
+    return [sum(((column >> row) & 1) << bit for bit, column in enumerate(columns)) for row in range(32)]
+
+
+class Crc32(wiring.Component):
+    """Running CRC-32 (IEEE 802.3) of 64-bit words.
+
+    Latency: `crc` includes a word in the cycle after `valid`. Throughput: one word per cycle.
+
+    Members
+    -------
+    clear : In
+        Forget everything; takes precedence over `valid`.
+    valid, word : In
+        The next word of the image.
+    crc : Out
+        CRC of the words so far, with the final inversion.
+    """
+
+    clear: In(1)
+    valid: In(1)
+    word: In(64)
+    crc: Out(32)
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        state = Signal(32, init=_INITIAL)
+        mixed, following = Signal(64), Signal(32)
+        m.d.comb += [
+            mixed.eq(self.word ^ state),
+            following.eq(Cat((mixed & mask).xor() for mask in _masks())),
+            self.crc.eq(~state),
+        ]
+        with m.If(self.clear):
+            m.d.sync += state.eq(_INITIAL)
+        with m.Elif(self.valid):
+            m.d.sync += state.eq(following)
+        return m

@@ -1,0 +1,66 @@
+"""Read-back of a segment and its CRC."""
+
+from amaranth.hdl import Elaboratable, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.memory.wis import WIS_ADDR_BITS
+from hw.sequencer.crc import Crc32
+from hw.sequencer.layouts import PC_BITS
+
+
+class SegmentChecker(wiring.Component):
+    """Reads a segment back through the instruction store's second port and computes its CRC-32.
+
+    Latency: `length` + 4 cycles from `start` to `done`. Throughput: one word per cycle.
+
+    Members
+    -------
+    start : In
+        Begin with `base` and `length` (at least 1), which stay until `done`.
+    cancel : In
+        Give up.
+    check_addr, check_en : Out, check_data : In
+        Read port of the instruction store.
+    done, crc : Out
+        `done` is up for one cycle, with the CRC of the segment.
+    """
+
+    start: In(1)
+    cancel: In(1)
+    base: In(WIS_ADDR_BITS)
+    length: In(PC_BITS)
+    check_addr: Out(WIS_ADDR_BITS)
+    check_en: Out(1)
+    check_data: In(64)
+    done: Out(1)
+    crc: Out(32)
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        m.submodules.crc = crc = Crc32()
+        reading, left = Signal(), Signal(PC_BITS)
+        last = Signal()
+        # Read data and its word in a register of its own, then the CRC: three stages behind the address.
+        data_valid, word_valid, word = Signal(), Signal(), Signal(64)
+        data_last, word_last, crc_last = Signal(), Signal(), Signal()
+        m.d.comb += [
+            last.eq(left == 1), self.check_en.eq(reading),
+            crc.clear.eq(self.start), crc.valid.eq(word_valid), crc.word.eq(word), self.crc.eq(crc.crc),
+            self.done.eq(crc_last),
+        ]
+        m.d.sync += [
+            data_valid.eq(reading), data_last.eq(reading & last),
+            word_valid.eq(data_valid), word_last.eq(data_last), crc_last.eq(word_last),
+        ]
+        with m.If(data_valid):
+            m.d.sync += word.eq(self.check_data)
+        with m.If(reading):
+            m.d.sync += [self.check_addr.eq(self.check_addr + 1), left.eq(left - 1)]
+            with m.If(last):
+                m.d.sync += reading.eq(0)
+        with m.If(self.start):
+            m.d.sync += [reading.eq(1), self.check_addr.eq(self.base), left.eq(self.length)]
+        with m.If(self.cancel):
+            m.d.sync += [reading.eq(0), data_last.eq(0), word_last.eq(0), crc_last.eq(0)]
+        return m
