@@ -17,10 +17,10 @@ DIMS = ("kx", "ky", "ic", "oc")
 class WeightFetcher(wiring.Component):
     """Reads the weight rows of one command after the other into a buffer of two whole tiles.
 
-    Only rows in use are read: k < K, transposed c < C, depthwise k < taps * groups. A tile counts as there once its last row is granted, as the
-    buffer is read no faster than the scratchpad filled it and no earlier than three cycles after that.
+    Only rows in use are read: k < K, transposed c < C, depthwise k < taps * groups. A tile counts as there in the cycle after its last
+    row was granted: it is popped no faster than it was granted, and its last row no earlier than two cycles after the grant.
 
-    Latency: a command accepted in cycle c is read from c + 1 on; its row granted in cycle g can be popped from g + 3 on.
+    Latency: a command accepted in cycle c is read from c + 1 on; its row granted in cycle g can be popped from g + 2 on.
     Throughput: one row a cycle, also from command to command.
 
     Parameters
@@ -122,7 +122,7 @@ class WeightFetcher(wiring.Component):
 
     def _buffer(self, m: Module, granted: Signal) -> None:
         """Granted rows arrive SP_READ_LATENCY cycles later and go straight into the buffer."""
-        m.submodules.buffer = buffer = Ram(width=8 * self.n, depth=self.rows)
+        m.submodules.buffer = buffer = Ram(width=8 * self.n, depth=self.rows, transparent=True)
         arriving = Signal(SP_READ_LATENCY)
         write_to, read_from = Signal(range(self.rows)), Signal(range(self.rows))
         m.d.sync += [
