@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
+from hw.counters.direct import DirectCounter
 from hw.counters.group import CounterGroup, group_counters
 from hw.isa.counters import COUNTERS, GROUPS
 from hw.layouts import event_layout
@@ -12,6 +13,9 @@ from hw.memory.ram import Ram
 
 _COUNTER_BITS = (len(COUNTERS) - 1).bit_length()
 _LAST = {name: group_counters(name)[-1] for name in GROUPS}
+#: Groups of one counter keep it by tag themselves: their tags may change at any time.
+_DIRECT = tuple(name for name in GROUPS if len(group_counters(name)) == 1)
+_COLLECTED = tuple(name for name in GROUPS if name not in _DIRECT)
 
 
 class Collector(wiring.Component):
@@ -29,7 +33,8 @@ class Collector(wiring.Component):
     Members
     -------
     {group}_events, {group}_tag : In, {group}_busy : Out
-        See CounterGroup, for each of hw.isa.counters.GROUPS.
+        For each of hw.isa.counters.GROUPS. While a group of more than one counter is busy its tag is not looked at: events
+        go to the tag it had. Whoever needs them exact by tag changes it only when the group is not busy.
     select_counter, select_tag : In
         What the host looks at.
     read : In
@@ -46,7 +51,8 @@ class Collector(wiring.Component):
         self.tag_bits = (config.tags - 1).bit_length()
         ports: dict = {}
         for group in GROUPS:
-            ports |= {f"{group}_events": In(event_layout(group)), f"{group}_tag": In(6), f"{group}_busy": Out(1)}
+            ports |= {f"{group}_events": In(event_layout(group)), f"{group}_tag": In(6)}
+        ports |= {f"{group}_busy": Out(1) for group in _COLLECTED}
         super().__init__(ports | {
             "select_counter": In(16), "select_tag": In(16), "read": In(1), "read_done": Out(1), "value": Out(64),
             "ready": Out(1),
@@ -55,7 +61,8 @@ class Collector(wiring.Component):
     def elaborate(self, platform) -> Elaboratable:
         m = Module()
         m.submodules.mem = mem = Ram(width=64, depth=1 << (self.tag_bits + _COUNTER_BITS))
-        groups = self._groups(m)
+        self._cleared = Signal(len(mem.w_addr))  # next word to clear
+        groups, direct = self._groups(m), self._direct(m)
         counter, old, host = Signal(_COUNTER_BITS), Signal(), Signal()
         look, take = Signal(), Signal()
         taken = Signal()
@@ -73,6 +80,9 @@ class Collector(wiring.Component):
                 mem.w_addr.eq(address), mem.w_data.eq(mem.r0_data + Mux(mine, amount, 0)), mem.w_en.eq(mine),
             ]
             m.d.sync += [take.eq(0), self.read_done.eq(host), self.value.eq(mem.w_data)]
+            for name, single in direct.items():
+                with m.If(counter == _LAST[name]):
+                    m.d.sync += self.value.eq(single.value)
         with m.Else():
             m.d.sync += [look.eq(1), self.read_done.eq(0)]
             self._choose(m, groups, counter, old, host)
@@ -80,23 +90,35 @@ class Collector(wiring.Component):
 
     def _groups(self, m: Module) -> dict[str, CounterGroup]:
         groups = {}
-        for name in GROUPS:
+        for name in _COLLECTED:
             m.submodules[name] = groups[name] = group = CounterGroup(name)
             events = getattr(self, f"{name}_events").as_value()
             m.d.comb += [
-                group.events.eq(Mux(self.ready, events, 0)), group.tag.eq(getattr(self, f"{name}_tag")),
+                group.events.eq(Mux(self.ready, events, 0)),
+                group.tag.eq(Mux(group.busy, group.cur_tag, getattr(self, f"{name}_tag"))),
                 getattr(self, f"{name}_busy").eq(group.busy),
             ]
         return groups
 
+    def _direct(self, m: Module) -> dict[str, DirectCounter]:
+        counters = {}
+        for name in _DIRECT:
+            width = COUNTERS[_LAST[name]].width
+            m.submodules[name] = counters[name] = single = DirectCounter(width=width, tag_bits=self.tag_bits)
+            events = getattr(self, f"{name}_events").as_value()
+            m.d.comb += [
+                single.increment.eq(Mux(self.ready, events, 0)), single.tag.eq(getattr(self, f"{name}_tag")),
+                single.read_tag.eq(self.select_tag), single.clear.eq(~self.ready), single.clear_tag.eq(self._cleared),
+            ]
+        return counters
+
     def _clear(self, m: Module, mem: Ram) -> None:
-        word = Signal(len(mem.w_addr))
-        m.d.comb += [mem.w_addr.eq(word), mem.w_en.eq(1)]
-        m.d.sync += [word.eq(word + 1), self.ready.eq(word.all())]
+        m.d.comb += [mem.w_addr.eq(self._cleared), mem.w_en.eq(1)]
+        m.d.sync += [self._cleared.eq(self._cleared + 1), self.ready.eq(self._cleared.all())]
 
     def _choose(self, m: Module, groups: dict[str, CounterGroup], counter: Signal, old: Signal, host: Signal) -> None:
         """Next step: a sum of a tag that was left, what the host wants, or the next counter in turn."""
-        turn, old_turn, flushing = Signal(_COUNTER_BITS), Signal(_COUNTER_BITS), Signal(range(len(GROUPS) + 1))
+        turn, old_turn, flushing = Signal(_COUNTER_BITS), Signal(_COUNTER_BITS), Signal(range(len(_COLLECTED) + 1))
         wait = Signal()  # the host's counter has a sum of an older tag under way
         for name, group in groups.items():
             with m.If((self.select_counter >= group_counters(name)[0]) & (self.select_counter <= _LAST[name])):
@@ -104,7 +126,7 @@ class Collector(wiring.Component):
         m.d.sync += [old.eq(0), host.eq(0)]
         with m.If((flushing != 0) & ~old):
             m.d.sync += [old.eq(1), counter.eq(old_turn), old_turn.eq(old_turn + 1)]
-            for i, name in enumerate(GROUPS):
+            for i, name in enumerate(_COLLECTED):
                 with m.If((flushing == i + 1) & (old_turn == _LAST[name])):
                     m.d.sync += flushing.eq(0)
         with m.Elif(self.read & ~wait & ~self.read_done):
@@ -112,7 +134,7 @@ class Collector(wiring.Component):
         with m.Else():
             m.d.sync += [counter.eq(turn), turn.eq(Mux(turn == len(COUNTERS) - 1, 0, turn + 1))]
         with m.If(flushing == 0):
-            for i, name in reversed(list(enumerate(GROUPS))):
+            for i, name in reversed(list(enumerate(_COLLECTED))):
                 with m.If(groups[name].busy):
                     m.d.sync += [flushing.eq(i + 1), old_turn.eq(group_counters(name)[0])]
 

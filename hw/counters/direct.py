@@ -1,0 +1,46 @@
+"""A counter that is kept by tag where it happens, for events whose tags may alternate from cycle to cycle."""
+
+from amaranth.hdl import Elaboratable, Module, Mux
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.memory.ram import Ram
+
+
+class DirectCounter(wiring.Component):
+    """One 64-bit sum for each tag in a small memory that is read, added to and written in one cycle.
+
+    Parameters
+    ----------
+    width : int
+        Bits of the increment.
+    tag_bits : int
+        Bits of a tag.
+
+    Members
+    -------
+    increment, tag : In
+        Event of this cycle and its tag.
+    clear, clear_tag : In
+        Sets a tag's sum to zero instead.
+    read_tag : In, value : Out
+        Sum of a tag, combinational.
+    """
+
+    def __init__(self, *, width: int, tag_bits: int):
+        self.tag_bits = tag_bits
+        super().__init__({
+            "increment": In(width), "tag": In(6), "clear": In(1), "clear_tag": In(tag_bits), "read_tag": In(tag_bits),
+            "value": Out(64),
+        })
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        m.submodules.mem = mem = Ram(width=64, depth=1 << self.tag_bits, reads=2, comb=True)
+        m.d.comb += [
+            mem.r0_addr.eq(self.tag), mem.r1_addr.eq(self.read_tag), self.value.eq(mem.r1_data),
+            mem.w_addr.eq(Mux(self.clear, self.clear_tag, self.tag[: self.tag_bits])),
+            mem.w_data.eq(Mux(self.clear, 0, mem.r0_data + self.increment)),
+            mem.w_en.eq(self.clear | (self.increment != 0)),
+        ]
+        return m
