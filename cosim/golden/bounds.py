@@ -8,7 +8,6 @@ from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import DTYPE_BYTES, BSource, Post, Reduce, Requant, Space, Unit
 
-
 #: Least and greatest coordinate, or None if all is padding.
 Range = tuple[int, int] | None
 

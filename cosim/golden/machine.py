@@ -233,7 +233,7 @@ class Machine:
         while self.flight:
             entry = self.flight.popleft()
             self._record(entry, Trap.NONE if entry.finished else cause)
-        self.trap.fill(cause, pc & 0xFFFF, segment, tag, macro, address)
+        self.trap.fill(cause, pc & 0x3FFF, segment, tag, macro, address)
         self.counting.add(tag, {"traps": 1})
         self.irq |= IRQ_TRAP
 

@@ -37,10 +37,10 @@ def expand_nibbles(line: np.ndarray) -> np.ndarray:
 
 
 def _load_plane_transposed(dram: np.ndarray, target: np.ndarray, c: Config, z: int) -> None:
-    columns = np.arange(c.len) * c.dst_y
-    for y in range(c.y_count):
-        source = c.dram + z * c.dram_z + y * c.dram_y
-        target[c.dst + z * c.dst_z + y + columns] = dram[source : source + c.len]
+    lines = c.dram + z * c.dram_z + np.arange(c.y_count) * c.dram_y
+    for column in range(c.len):
+        start = c.dst + z * c.dst_z + column * c.dst_y
+        target[start : start + c.y_count] = dram[lines + column]
 
 
 def run_store(memories: Memories, c: Config) -> Events:

@@ -1,0 +1,141 @@
+"""Run a case on a device, and compare what two devices leave."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from cosim.device import Device
+from cosim.driver import Driver
+from cosim.programs import Candidate
+from cosim.reports import TrapReport
+from hw.isa.enums import Compare
+from hw.isa.macro import HEADER, MAGIC, SLOT_BYTES
+from tests.support.programs import (
+    DATA,
+    DRAM_BYTES,
+    IMAGES,
+    RING_SLOTS,
+    STEP_LIMIT,
+    TAGS,
+    Case,
+    initial_dram,
+    initial_memories,
+)
+
+_UNBOUND_OPCODE = 200
+_TIMEOUT = 5_000_000
+
+
+@dataclass
+class Outcome:
+    """Everything that must not differ between devices."""
+
+    sp: np.ndarray
+    acc: np.ndarray
+    dram: np.ndarray
+    traps: list[TrapReport]
+    completions: list[tuple]
+    counters: dict[int, dict[str, int]]
+
+
+def execute(device: Device, case: Case) -> Outcome:
+    """Reset a device, run a case on it and collect the outcome."""
+    device.reset()
+    device.dram[:DRAM_BYTES] = initial_dram(case)
+    sp, acc = initial_memories(case)
+    device.write_sp(0, sp)
+    device.write_acc(0, acc)
+    driver = Driver(device, RING_SLOTS)
+    driver.set_window(0, DATA, IMAGES - DATA)
+    driver.set("STEP_LIMIT", STEP_LIMIT)
+    driver.memory.take(IMAGES - DATA, 64, "data of the case")
+    library, programs = case.render()
+    driver.programs.load(library, pin=True)
+    segments = [driver.programs.load(program, dma=case.dma) for program in programs]
+    numbers = _enqueue(driver, case, segments)
+    traps = driver.run(_TIMEOUT, resume=True)
+    records = [driver.completion(number) for number in numbers]
+    dram = device.dram[:DRAM_BYTES].copy()
+    slots = dram[: RING_SLOTS * SLOT_BYTES].view("<u4").reshape(RING_SLOTS, -1)
+    slots[:, 5:7] = 0  # cycles differ
+    return Outcome(
+        device.read_sp(0, case.config.sp_bytes),
+        device.read_acc(0, case.config.acc_rows),
+        dram,
+        traps,
+        [(r.trap, r.program, r.candidate, r.sequence, r.micros) if r else () for r in records],
+        driver.counters.by_tag(range(TAGS), architectural=True),
+    )
+
+
+def _enqueue(driver: Driver, case: Case, segments: list[int]) -> list[int]:
+    """Bind one opcode for each macro-instruction and enqueue them all before the doorbell."""
+    numbers = []
+    free = case.config.segments - 1
+    for index, macro in enumerate(case.macros):
+        if macro.header is not None:
+            numbers.append(driver.enqueue_words([macro.header], macro.operands))
+            continue
+        opcode = _UNBOUND_OPCODE if macro.unbound else index
+        if not macro.unbound:
+            decoys = [
+                Candidate(segments[0], Compare(compare), selector, value)
+                for compare, selector, value in macro.decoys
+                if not holds(case, macro.operands, macro.tag, compare, selector, value)
+            ]
+            target = Candidate(free if macro.invalid else segments[macro.program])
+            driver.programs.bind(opcode, [*decoys[: case.config.candidates - 1], target], commit=False)
+        header = HEADER.pack(opcode=opcode, operands=len(macro.operands), tag=macro.tag, magic=MAGIC)
+        numbers.append(driver.enqueue_words([header], macro.operands))
+    driver.set("DISPATCH_COMMIT", 1)
+    return numbers
+
+
+def holds(case: Case, operands: list[int], tag: int, compare: int, selector: int, value: int) -> bool:
+    """Whether a guard holds, from its definition."""
+    if 64 <= selector < 64 + len(operands):
+        x = operands[selector - 64]
+    elif selector in (133, 134, 135):
+        x = (case.config.n, len(operands), tag)[selector - 133]
+    else:
+        return False
+    signed_x, signed_v = (w - (1 << 32) if w >> 31 else w for w in (x, value))
+    return {
+        Compare.EQ: x == value,
+        Compare.NE: x != value,
+        Compare.LT: signed_x < signed_v,
+        Compare.GE: signed_x >= signed_v,
+        Compare.LTU: x < value,
+        Compare.GEU: x >= value,
+    }[Compare(compare)]
+
+
+def difference(a: Outcome, b: Outcome) -> str:
+    """First difference between two outcomes, in words; empty if there is none."""
+    if a.traps != b.traps:
+        return f"traps: {[str(t) for t in a.traps]} against {[str(t) for t in b.traps]}"
+    if a.completions != b.completions:
+        return f"completions: {a.completions} against {b.completions}"
+    for name in ("sp", "acc", "dram"):
+        left, right = getattr(a, name), getattr(b, name)
+        if not np.array_equal(left, right):
+            where = np.argwhere(left != right)
+            at = tuple(int(i) for i in where[0])
+            return f"{name}: {len(where)} differ, the first at {at}: {left[at]} against {right[at]}"
+    for tag, row in a.counters.items():
+        for name, value in row.items():
+            if value != b.counters[tag][name]:
+                return f"counter {name} of tag {tag}: {value} against {b.counters[tag][name]}"
+    return ""
+
+
+def compare(device_a: Device, device_b: Device, case: Case) -> str:
+    """Run a case on two devices; returns the first difference, or nothing."""
+    return difference(execute(device_a, case), execute(device_b, case))
+
+
+def seeds(first: int, count: int) -> list[int]:
+    """Seeds of a batch, reproducible from its first."""
+    rng = random.Random(first)
+    return [rng.randrange(1 << 31) for _ in range(count)]
