@@ -1,7 +1,7 @@
 """Seeded random programs that are free of races, and some that must trap.
 
-Everything derives from the seed: initial memories, programs, bindings, macro-instructions. Units run side by side wherever the
-order pass (programs_order) found nothing that conflicts.
+Everything derives from the seed: initial memories, programs, bindings, macro-instructions. Units run side
+by side wherever the order pass (programs_order) found nothing that conflicts.
 """
 
 import random
@@ -55,12 +55,13 @@ class Case:
         """Pinned library and programs, semaphores included."""
         order = Order(self.config, self.seed)
         order.run(self.macros, self.programs)
-        shelf = Renderer(order, {}, [])
         entries: dict[int, int] = {}
-        for text in self.programs:
-            for group in library_groups(text.body):
-                entries[id(group)] = len(shelf.code)
-                shelf.subroutine(f"entry{len(entries)}", group.body)
+        shelf = Renderer(order, entries, [])
+        groups = [group for text in self.programs for group in library_groups(text.body)]
+        for group in reversed(groups):  # a body that another one calls comes first
+            entries[id(group)] = len(shelf.code)
+            shelf.subroutine(f"entry{len(entries)}", group.body)
+        shelf.flush()
         if not shelf.code:
             shelf.subroutine("empty", [])
         library = Program("library", tuple(shelf.words()))

@@ -1,4 +1,4 @@
-"""Pieces of a random program, before semaphores: what the shrinker deletes and the renderer turns into words."""
+"""Pieces of a random program, before semaphores: the shrinker deletes them, the renderer makes words of them."""
 
 from dataclasses import dataclass, field
 
@@ -35,8 +35,8 @@ class Scalar(Item):
 class Issue(Item):
     """A unit command. `values` holds fields and parts of packed words that differ from their defaults.
 
-    `wait` and `signal` are masks of its own (for commands that must never start); the order pass adds more. `operand` is the
-    macro operand that its addresses are given relative to, -1 for none.
+    `wait` and `signal` are masks of its own (for commands that must never start); the order pass adds more.
+    `operand` is the macro operand that its addresses are given relative to, -1 for none.
     """
 
     unit: Unit
@@ -56,7 +56,7 @@ class Pair(Item):
 
 @dataclass
 class Observe(Item):
-    """Fill `length` bytes of the scratchpad with the low byte of a value: what scalar code computed becomes visible."""
+    """Fill scratchpad bytes with the low byte of a value: what scalar code computed becomes visible."""
 
     selector: int
     shift: int
@@ -115,7 +115,7 @@ class Stop(Item):
 
 @dataclass
 class ProgramText:
-    """A program: its body, and whether several macro-instructions run it (then it begins and ends with a fence)."""
+    """A program: its body, and whether several macro-instructions run it (then fences surround it)."""
 
     body: list[Item]
     shared: bool = False

@@ -1,4 +1,4 @@
-"""Order every conflicting pair of accesses: semaphores between units, computed from the boxes of the commands."""
+"""Order every conflicting pair of accesses: semaphores between units, from the boxes of the commands."""
 
 import random
 from dataclasses import dataclass, field

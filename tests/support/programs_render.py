@@ -65,10 +65,14 @@ class Renderer:
             self.emit(MicroOp.FENCE, d=15)
         if text.halt:
             self.emit(MicroOp.HALT)
+        self.flush()
+        return Program(name, tuple(self.words()))
+
+    def flush(self) -> None:
+        """Append the bodies that are called."""
         while self.later:
             label, body = self.later.pop()
             self.subroutine(label, body)
-        return Program(name, tuple(self.words()))
 
     def subroutine(self, label: str, body: list[Item]) -> None:
         """A body that is called."""
