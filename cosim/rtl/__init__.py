@@ -1,0 +1,1 @@
+"""The RTL in Verilator under cocotb: build, cache, server process, DRAM model."""

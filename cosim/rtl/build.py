@@ -1,0 +1,86 @@
+"""From Verilog to a simulator binary, built once and cached."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from cocotb_tools.config import libs_dir
+
+from cosim.rtl import cache, toolchain
+from cosim.rtl.runner import TOP, ModelRunner
+
+HERE = Path(__file__).parent
+MODEL_SOURCES = ("main.cpp", "api.cpp", "dram.cpp", "host.cpp")
+MODEL_HEADERS = ("model.h", "dram.h", "host.h")
+
+VERILATOR_FLAGS = (
+    "-O3",
+    "--no-timing",
+    "--no-assert",
+    "--x-assign", "fast",
+    "--x-initial", "unique",  # so that a seed can fill what no reset clears; zero without one
+    "--output-split", "20000",
+    "--output-split-cfuncs", "2000",
+    "-Wno-fatal",
+    "--quiet",
+    "-CFLAGS", "-DVL_TIME_CONTEXT -O2",
+    "-LDFLAGS", "-rdynamic",  # the cocotb side finds the C interface in its own process
+)  # fmt: skip
+MAKE_FLAGS = ("OPT_FAST=-O3", "OPT_GLOBAL=-O2")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Extras built into a simulator; each makes it slower and is a build of its own."""
+
+    waves: bool = False
+    coverage: bool = False
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Options for Verilator."""
+        waves = ("--trace-fst", "--trace-structs") if self.waves else ()
+        return waves + (("--coverage-line",) if self.coverage else ())
+
+
+PLAIN = Variant()
+
+
+def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
+    """Path of the simulator of a chip, building it if the cache lacks it.
+
+    Parameters
+    ----------
+    verilog : str
+        Text with the module `mla_chip`.
+    n : int
+        Width of its bus in bytes.
+    variant : Variant
+        Extras.
+
+    Raises
+    ------
+    BuildError, ToolMissingError, DiskFullError
+        Nothing is left in the cache.
+    """
+    flags = (*VERILATOR_FLAGS, *variant.flags, f"-I{HERE / 'model'}")
+    sources = [(HERE / "mla_top.sv").read_text()]
+    sources += [(HERE / "model" / name).read_text() for name in (*MODEL_SOURCES, *MODEL_HEADERS)]
+    key = cache.cache_key([
+        verilog, str(n), *sources, *flags, *MAKE_FLAGS, str(libs_dir), *toolchain.versions(),
+    ])  # fmt: skip
+
+    def make(folder: Path, lock: int) -> None:
+        chip = folder / "chip.v"
+        chip.write_text(verilog)
+        work = folder / "work"
+        runner = ModelRunner(lock, MAKE_FLAGS)
+        runner.build(
+            sources=[chip, HERE / "mla_top.sv"], hdl_toplevel=TOP, build_dir=work, parameters={"N": n},
+            build_args=[*flags, *(str(HERE / "model" / name) for name in MODEL_SOURCES)],
+            timescale=("1ns", "1ns"),
+        )  # fmt: skip
+        (work / TOP).rename(folder / TOP)
+        shutil.rmtree(work)
+
+    return cache.cached("sim", key, make) / TOP

@@ -1,0 +1,109 @@
+"""The per-user cache of built files: one folder per key, complete or absent.
+
+An entry is made in `<key>.part` under a lock on `<key>.lock` and renamed to `<key>` when complete, so
+neither an interrupted build nor two builds at once leave anything half done.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cosim.device import DiskFullError
+from hw.errors import InputError, WorkError
+
+KEEP_ENTRIES = 32
+"""Entries kept of each kind; the least recently used beyond these are removed."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def cache_folder() -> Path:
+    """`MLA_CACHE` if set, else ~/.cache/mla. Make refuses folders with blanks, so this does too."""
+    folder = Path(os.environ.get("MLA_CACHE") or Path.home() / ".cache" / "mla").absolute()
+    if any(c.isspace() for c in str(folder)):
+        raise InputError(f"MLA_CACHE must be a path without blanks, not {str(folder)!r}")
+    return folder
+
+
+def cache_key(parts: Iterable[str | bytes]) -> str:
+    """Hash of everything an entry is made from."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:32]
+
+
+def cached(kind: str, key: str, make: Callable[[Path, int], None]) -> Path:
+    """Folder of entry `key`; if absent, `make(folder, lock)` fills an empty folder that becomes the entry.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the subfolder for entries of this kind.
+    key : str
+        From `cache_key`.
+    make : Callable
+        Child processes it starts should inherit the file descriptor `lock`, so that the lock outlives this
+        process if it is killed while they still write.
+
+    Raises
+    ------
+    DiskFullError
+        No room; nothing is left behind.
+    WorkError
+        The cache cannot be written.
+    """
+    shelf = cache_folder() / kind
+    entry = shelf / key
+    try:
+        if not entry.exists():
+            shelf.mkdir(parents=True, exist_ok=True)
+            with _locked(shelf / f"{key}.lock") as lock:
+                if not entry.exists():
+                    _fill(entry, make, lock)
+            _prune(shelf)
+        os.utime(entry)
+    except OSError as error:
+        raise _explained(error, shelf) from error
+    return entry
+
+
+def _fill(entry: Path, make: Callable[[Path, int], None], lock: int) -> None:
+    part = entry.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir()
+        make(part, lock)
+        part.rename(entry)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _prune(shelf: Path) -> None:
+    """Remove the least recently used entries. Lock files stay: two processes could hold a removed one."""
+    entries = [path for path in shelf.iterdir() if path.is_dir() and not path.suffix]
+    entries.sort(key=lambda path: path.stat().st_mtime)
+    for old in entries[:-KEEP_ENTRIES]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _explained(error: OSError, shelf: Path) -> WorkError:
+    if error.errno in FULL:
+        return DiskFullError(f"no room left on the disk of the cache {shelf}; free some, or set MLA_CACHE")
+    return WorkError(f"the cache {shelf} cannot be used: {error.strerror or error}; set MLA_CACHE to move it")

@@ -1,0 +1,97 @@
+// DRAM behind an AXI4 slave.
+//
+// Timing: the first beat of a read crosses the bus `latency` cycles after its address did, later
+// beats follow as bandwidth allows, requests are pipelined and answered in order. Reads and writes
+// share `bytes_per_cycle` (num/den, a token bucket that saves nothing while idle). A write is
+// answered 10 cycles after its last beat. When both directions want the same beat they take turns.
+// A read beat uses bandwidth when it enters the output register, a write beat when it is accepted.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+namespace mla {
+
+enum Response : uint8_t { OKAY = 0, SLVERR = 2, DECERR = 3 };
+
+// What the chip drives on one clock edge; *_fire is valid and ready.
+struct DramPins {
+    bool ar_fire, aw_fire, w_valid, w_fire, w_last, r_ready, b_ready;
+    uint32_t ar_addr, aw_addr;
+    uint32_t ar_attr, aw_attr;  // {id[1:0], len[7:0], size[2:0], burst[1:0]}
+    uint32_t w_strobe;
+    const uint8_t* w_data;
+};
+
+// Addresses start <= a < stop answer `response` to beats of the chosen direction.
+struct Fault {
+    uint64_t start, stop;
+    uint32_t response, on_read, on_write;
+};
+
+class Dram {
+public:
+    Dram(uint8_t* bytes, uint64_t size, uint32_t row) : bytes_{bytes}, size_{size}, row_{row} {}
+
+    void set_timing(uint32_t latency, uint64_t num, uint64_t den);
+    void set_faults(const Fault* faults, uint32_t count) { faults_.assign(faults, faults + count); }
+    // Forgets everything in flight; contents, timing and faults stay.
+    void reset();
+    // One clock edge. Returns the control outputs packed as mla_top.sv unpacks them.
+    uint32_t step(uint64_t now, const DramPins& pins);
+    const uint8_t* read_data() const { return beat_.data; }
+
+    uint64_t read_beats = 0, write_beats = 0, requests = 0;
+    std::string violation;  // first breach of AXI by the chip, empty while there is none
+
+private:
+    struct Burst {
+        uint64_t due;
+        uint64_t addr;
+        uint32_t left;
+        uint8_t id, response;
+    };
+    struct WriteBeat {
+        uint64_t at;
+        uint32_t strobe;
+        bool last;
+        uint8_t data[32];
+    };
+    struct Answer {
+        uint64_t due;
+        uint8_t id, response;
+    };
+    struct ReadBeat {
+        bool valid = false, last = false;
+        uint8_t id = 0, response = 0;
+        uint8_t data[32] = {};
+    };
+
+    void accept(uint64_t now, const DramPins& pins);
+    Burst burst(uint64_t due, uint64_t addr, uint32_t attr, const char* kind);
+    void serve(uint64_t now, const DramPins& pins);
+    void load_beat();
+    void join_writes();
+    void store(Burst& burst, const WriteBeat& beat);
+    uint8_t response_at(uint64_t addr, bool write) const;
+    int64_t idle_tokens() const { return cost_ > num_ ? cost_ - num_ : 0; }
+    uint32_t outputs() const;
+
+    uint8_t* bytes_;
+    uint64_t size_;
+    uint32_t row_;
+    uint32_t latency_ = 100;
+    int64_t num_ = 1, cost_ = 1, tokens_ = 0;  // cost_ of one beat in the units of num_ per cycle
+    bool write_ready_ = false, read_turn_ = false;
+    std::deque<Burst> reads_, writes_;
+    std::deque<WriteBeat> beats_;
+    std::deque<Answer> answers_;
+    ReadBeat beat_;
+    bool answer_valid_ = false;
+    Answer answer_{};
+    std::vector<Fault> faults_;
+};
+
+}  // namespace mla

@@ -1,0 +1,48 @@
+// AXI4-Lite master that executes a list of register accesses, one after another.
+#pragma once
+
+#include <cstdint>
+
+namespace mla {
+
+// One access. The caller fills the first three; `data` receives what a read returned.
+struct HostOp {
+    uint32_t write, addr, data;
+    uint32_t response;  // AXI response, or NO_ANSWER
+};
+
+// What the chip drives on one clock edge.
+struct HostPins {
+    bool aw_ready, w_ready, b_valid, ar_ready, r_valid;
+    uint8_t b_response, r_response;
+    uint32_t r_data;
+};
+
+class Host {
+public:
+    static constexpr uint32_t NO_ANSWER = 4;
+
+    // Starts at clock edge `start`; `ops` must stay alive until done().
+    void begin(HostOp* ops, uint32_t count, uint64_t start);
+    bool done() const { return next_ == count_; }
+    bool due(uint64_t now) const { return !done() && now >= start_; }
+    // One clock edge. Returns the control outputs packed as mla_top.sv unpacks them.
+    uint32_t step(uint64_t now, const HostPins& pins);
+    uint32_t address() const { return addr_; }
+    uint32_t write_data() const { return data_; }
+
+private:
+    static constexpr uint64_t PATIENCE = 10000;  // cycles until an access counts as unanswered
+
+    void issue(uint64_t now);
+    void finish(uint32_t response);
+
+    HostOp* ops_ = nullptr;
+    uint32_t count_ = 0, next_ = 0;
+    uint64_t start_ = 0, issued_ = 0;
+    bool active_ = false;
+    bool aw_valid_ = false, w_valid_ = false, ar_valid_ = false, b_ready_ = false, r_ready_ = false;
+    uint32_t addr_ = 0, data_ = 0;
+};
+
+}  // namespace mla

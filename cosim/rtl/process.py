@@ -1,0 +1,126 @@
+"""The simulator process as its client sees it: start, request, death, end."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+from typing import IO, Any
+
+from cosim.device import SimulatorDiedError
+from cosim.rtl import messages
+from cosim.rtl.runner import ModelRunner
+
+QUIT_SECONDS = 10.0
+GRACE_SECONDS = 2.0
+LOG_LINES = 15
+
+
+class SimulatorProcess:
+    """A simulator that serves requests until closed.
+
+    It has a session of its own, so that Ctrl-C in a terminal reaches only the client; it ends when the client
+    closes the connection or dies. An exception that interrupts a request, Ctrl-C among them, ends it, because
+    the two sides would no longer agree on which answer comes next.
+
+    Parameters
+    ----------
+    binary : Path
+        From `build_simulator`.
+    dram_fd, dram_bytes : int
+        Shared memory that is the DRAM.
+    row : int
+        Bus width in bytes.
+    seed : int
+        Fills what no reset clears with random bits; 0 fills it with zeros.
+    """
+
+    def __init__(self, binary: Path, *, dram_fd: int, dram_bytes: int, row: int, seed: int = 0) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._turn = threading.Lock()
+        environment = ModelRunner().server_environment("cosim.rtl.server") | {
+            "MLA_SIM_SOCKET": str(theirs.fileno()),
+            "MLA_SIM_DRAM": str(dram_fd),
+            "MLA_SIM_DRAM_BYTES": str(dram_bytes),
+            "MLA_SIM_ROW": str(row),
+            "COCOTB_RESULTS_FILE": os.devnull,
+            "COCOTB_LOG_LEVEL": "WARNING",
+            "COCOTB_RANDOM_SEED": "1",
+        }
+        fill = [f"+verilator+seed+{seed}", "+verilator+rand+reset+2"] if seed else []
+        with theirs:
+            self._process = subprocess.Popen(
+                [binary, *fill],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=(theirs.fileno(), dram_fd),
+                start_new_session=True,
+            )
+        self._finalizer = weakref.finalize(self, _end, self._process, self._socket, self._log)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def request(self, do: str, payload: bytes = b"", /, **arguments: Any) -> tuple[dict[str, Any], bytes]:
+        """Send one request and wait for its answer.
+
+        Raises
+        ------
+        SimulatorDiedError
+            The process ended before or during the request.
+        """
+        with self._turn:
+            if not self._finalizer.alive:
+                raise SimulatorDiedError("the simulator has been closed")
+            try:
+                messages.send(self._socket, {"do": do, "with": arguments}, payload)
+                return messages.receive(self._socket)
+            except (EOFError, BrokenPipeError):
+                raise SimulatorDiedError(self._last_words()) from None
+            except BaseException:
+                self._finalizer()
+                raise
+
+    def close(self) -> None:
+        """End the process; may be called twice."""
+        if not self._finalizer.alive:
+            return
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            messages.send(self._socket, {"do": "quit"})
+            self._process.wait(QUIT_SECONDS)
+        self._finalizer()
+
+    def _last_words(self) -> str:
+        status = _reaped(self._process)
+        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").splitlines()[-LOG_LINES:]
+        self._finalizer()
+        said = ":\n" + "\n".join(lines) if lines else " without a word"
+        return f"the simulator process ended, {how}{said}"
+
+
+def _reaped(process: subprocess.Popen) -> int:
+    """Status of a process that is about to end by itself, or is killed if it does not."""
+    try:
+        return process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _end(process: subprocess.Popen, sock: socket.socket, log: IO[bytes]) -> None:
+    """Close the connection, kill the process if it has not ended, and reap it."""
+    sock.close()
+    process.kill()
+    process.wait()
+    log.close()

@@ -1,0 +1,90 @@
+"""cocotb's Verilator runner, changed to build fast models and to start a server, not a batch of tests."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from cocotb_tools.runner import Verilator
+
+from cosim.device import BuildError, DiskFullError
+from cosim.rtl import toolchain
+
+TOP = "mla_top"
+LAST_LINES = 25
+
+
+class ModelRunner(Verilator):
+    """Builds a model and knows the environment in which it runs.
+
+    cocotb makes every signal public, which costs seven times the speed and more of the build, and brings a
+    main program that enters VPI at each half cycle; both are taken out here.
+
+    Parameters
+    ----------
+    lock : int
+        File descriptor that the tools inherit.
+    make_args : Sequence[str]
+        Variables for make.
+    """
+
+    def __init__(self, lock: int = -1, make_args: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.lock = lock
+        self.make_args = make_args
+
+    def _simulator_in_path_build_only(self) -> None:
+        self.executable = str(toolchain.verilator())
+
+    def _build_command(self) -> list[list[str]]:
+        verilate = super()._build_command()[0]
+        unwanted = {"--public-flat-rw", "--trace"}
+        verilate = [arg for arg in verilate if arg not in unwanted and not arg.endswith("verilator.cpp")]
+        make = [toolchain.make(), "-s", "-j2", "-C", str(self.build_dir), "-f", "Vtop.mk"]
+        return [verilate, [*make, *toolchain.make_variables(), *self.make_args]]
+
+    def _execute_cmds(
+        self, cmds: Sequence[list[str]], cwd: str | os.PathLike, stdout: TextIO | None = None
+    ) -> None:
+        self.env["VERILATOR_ROOT"] = str(toolchain.verilator_root())
+        for command in cmds:
+            run_tool(command, cwd=Path(cwd), env=self.env, lock=self.lock)
+
+    def server_environment(self, module: str) -> dict[str, str]:
+        """Environment of a simulator process whose cocotb test is in `module`."""
+        self.env = {}
+        self.sim_hdl_toplevel = TOP
+        self.test_module = module
+        self.hdl_toplevel_lang = "verilog"
+        self._set_env_test()
+        return self.env
+
+
+def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: int = -1) -> None:
+    """Run a build tool to its end; whatever interrupts this ends the tool and its children too.
+
+    Raises
+    ------
+    BuildError
+        The tool failed; the message has the last lines it wrote.
+    DiskFullError
+        It failed for want of room.
+    """
+    process = subprocess.Popen(
+        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace", start_new_session=True, pass_fds=() if lock < 0 else (lock,),
+    )
+    try:
+        output, _ = process.communicate()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if process.returncode == 0:
+        return
+    if "No space left on device" in output:
+        raise DiskFullError(f"no room left on the disk while {Path(command[0]).name} was building in {cwd}")
+    tail = "\n".join(output.splitlines()[-LAST_LINES:])
+    raise BuildError(f"{Path(command[0]).name} failed (status {process.returncode}):\n{tail}")

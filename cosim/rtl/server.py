@@ -1,0 +1,125 @@
+"""The cocotb test inside the simulator process: serves a device's requests until told to quit.
+
+Simulated time stands still while it waits for a request, so cycle counts do not depend on the client's speed.
+"""
+
+import os
+import select
+import socket
+from typing import Any
+
+import cocotb
+from cocotb.triggers import Timer
+
+from cosim.rtl import memories, messages
+from cosim.rtl.memories import Banks
+from cosim.rtl.model_api import ModelApi
+
+RESET_CYCLES = 8
+LOOK_SECONDS = 1.0
+
+Reply = tuple[dict[str, Any], bytes]
+
+
+class Server:
+    """Carries out requests; each method named `do_*` is one kind."""
+
+    def __init__(self, api: ModelApi, row: int) -> None:
+        self.api = api
+        self.row = row
+
+    async def handle(self, request: dict[str, Any], payload: bytes) -> Reply:
+        """Carry out one request; the model's state joins the reply."""
+        try:
+            header, data = await getattr(self, "do_" + request["do"])(payload, **request["with"])
+        except (LookupError, OSError) as error:
+            header, data = {"error": str(error)}, b""
+        return header | self.api.state(), data
+
+    async def carried_out(self) -> None:
+        """Return when the order just placed has been carried out; takes no clock cycle itself."""
+        await Timer(1, "step")
+
+    async def do_reset(self, payload: bytes) -> Reply:
+        """Reset the chip."""
+        self.api.order_reset(RESET_CYCLES)
+        await self.carried_out()
+        return {}, b""
+
+    async def do_run(self, payload: bytes, cycles: int, stop_on_irq: bool) -> Reply:
+        """Let time pass."""
+        self.api.order_run(cycles, stop_on_irq)
+        await self.carried_out()
+        return {}, b""
+
+    async def do_registers(self, payload: bytes, delay_cycles: int) -> Reply:
+        """Access registers; the payload is an array of REGISTER_OP each way."""
+        ops = self.api.order_registers(payload, delay_cycles)
+        await self.carried_out()
+        return {}, ops.tobytes()
+
+    async def do_timing(self, payload: bytes, latency: int, num: int, den: int) -> Reply:
+        """Change the memory model."""
+        self.api.dram_timing(latency, num, den)
+        return {}, b""
+
+    async def do_faults(self, payload: bytes, faults: list) -> Reply:
+        """Change which addresses answer with errors."""
+        self.api.dram_faults(faults)
+        return {}, b""
+
+    async def do_traffic(self, payload: bytes) -> Reply:
+        """Count what crossed the bus."""
+        return {"traffic": self.api.dram_traffic()}, b""
+
+    async def do_read_memory(
+        self, payload: bytes, banks: Banks, row_bytes: int, first: int, rows: int
+    ) -> Reply:
+        """Copy rows out of a banked memory."""
+        return {}, memories.read(self.api, banks, row_bytes, first, rows).tobytes()
+
+    async def do_write_memory(self, payload: bytes, banks: Banks, row_bytes: int, first: int) -> Reply:
+        """Copy rows into a banked memory."""
+        memories.write(self.api, banks, row_bytes, first, payload)
+        return {}, b""
+
+    async def do_waves(self, payload: bytes, path: str | None) -> Reply:
+        """Start recording waves, or stop."""
+        if path is None:
+            self.api.waves_stop()
+        else:
+            self.api.waves_start(path)
+        return {}, b""
+
+    async def do_coverage(self, payload: bytes, path: str) -> Reply:
+        """Write the line counts."""
+        self.api.coverage_write(path)
+        return {}, b""
+
+
+def _client_is_there(sock: socket.socket, parent: int) -> bool:
+    """Wait for a request. A fork of the client can keep the socket open, so its process is watched too."""
+    while not select.select([sock], [], [], LOOK_SECONDS)[0]:
+        if os.getppid() != parent:
+            return False
+    return True
+
+
+@cocotb.test()
+async def serve(dut: Any) -> None:
+    """Serve requests until the client quits, closes the socket or dies."""
+    row = int(os.environ["MLA_SIM_ROW"])
+    parent = os.getppid()
+    sock = socket.socket(fileno=int(os.environ["MLA_SIM_SOCKET"]))
+    api = ModelApi(int(os.environ["MLA_SIM_DRAM"]), int(os.environ["MLA_SIM_DRAM_BYTES"]), row, sock.fileno())
+    server = Server(api, row)
+    with sock:
+        while _client_is_there(sock, parent):
+            try:
+                request, payload = messages.receive(sock)
+                if request["do"] == "quit":
+                    break
+                header, data = await server.handle(request, payload)
+                messages.send(sock, header, data)
+            except (EOFError, BrokenPipeError):
+                break
