@@ -1,0 +1,141 @@
+"""A FUSE unit between model memories."""
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+from amaranth.sim import Simulator
+
+from hw.config import MlaConfig
+from hw.layouts import ACC_READ_LATENCY, SP_READ_LATENCY
+from hw.units.fuse import FuseUnit
+from tests.block.fuse.commands import payload
+from tests.numerics.reference import wrap
+
+EVENTS = ("fuse_points", "fuse_results", "fuse_scaled", "fuse_tables", "fuse_residuals", "fuse_reduced")
+
+
+@dataclass
+class Finished:
+    """What the unit said when a command retired, and the cycle it did."""
+
+    cycle: int
+    tag: int
+    statistics: tuple[int, int, int, int]
+    events: dict[str, int]
+
+
+@dataclass
+class Bench:
+    """Memories with random refusals around a unit.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        The machine.
+    rng : random.Random
+        Source of contents and refusals.
+    refuse : float
+        Chance that a port refuses in a cycle.
+    """
+
+    config: MlaConfig
+    rng: random.Random
+    refuse: float = 0.0
+    finished: list[Finished] = field(default_factory=list)
+    started: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        c = self.config
+        draw = np.random.default_rng(self.rng.getrandbits(32))
+        self.sp = draw.integers(0, 256, c.sp_bytes, np.uint8)
+        scale = draw.integers(1, 32, (c.acc_rows, 1))
+        self.acc = (draw.integers(-(1 << 31), 1 << 31, (c.acc_rows, c.n)) >> (31 - scale)).astype(np.int32)
+        self.params = draw.integers(0, 256, (c.param_slots, 16 * c.n), np.uint8)
+        exponents = draw.integers(-12, 4, (c.param_slots, c.n), np.int8)
+        self.params[:, 8 * c.n:9 * c.n] = exponents.view(np.uint8)
+        self.tables = draw.integers(-(1 << 15), 1 << 15, (c.table_slots, 256), np.int16)
+
+    def run(self, commands: list[dict[str, int]]) -> None:
+        """Load slots and tables, run the commands, and return when all have retired."""
+        dut = FuseUnit(self.config)
+
+        async def testbench(ctx) -> None:
+            await self._load(ctx, dut)
+            await self._serve(ctx, dut, commands)
+
+        simulator = Simulator(dut)
+        simulator.add_clock(1e-6)
+        simulator.add_testbench(testbench)
+        simulator.run()
+
+    async def _load(self, ctx, dut: FuseUnit) -> None:
+        n = self.config.n
+        for table, image in ((0, self.params.reshape(-1)), (1, self.tables.view(np.uint8).reshape(-1))):
+            for address in range(0, len(image), n):
+                ctx.set(dut.slot_write.valid, 1)
+                ctx.set(dut.slot_write.table, table)
+                ctx.set(dut.slot_write.addr, address)
+                ctx.set(dut.slot_write.data, int.from_bytes(image[address:address + n].tobytes(), "little"))
+                await ctx.tick()
+        ctx.set(dut.slot_write.valid, 0)
+
+    async def _serve(self, ctx, dut: FuseUnit, commands: list[dict[str, int]]) -> None:
+        sp_reads: list[int] = [0] * SP_READ_LATENCY
+        acc_reads: list[int] = [0] * ACC_READ_LATENCY
+        waiting = list(enumerate(commands))
+        events = dict.fromkeys((*EVENTS, "fuse_saturations"), 0)
+        cycle = 0
+        while len(self.finished) < len(commands):
+            ctx.set(dut.sp_read.data, sp_reads[0])
+            ctx.set(dut.acc_read.data, acc_reads[0])
+            for port in (dut.sp_read, dut.sp_write, dut.acc_read, dut.acc_write):
+                ctx.set(port.ready, self.rng.random() >= self.refuse)
+            ctx.set(dut.cmd.valid, bool(waiting))
+            if waiting:
+                ctx.set(dut.cmd.payload, payload(waiting[0][1], waiting[0][0] % 64))
+            sp_reads = [*sp_reads[1:], self._read_sp(ctx, dut)]
+            acc_reads = [*acc_reads[1:], self._read_acc(ctx, dut)]
+            self._write(ctx, dut)
+            if waiting and ctx.get(dut.cmd.ready):
+                waiting.pop(0)
+                self.started.append(cycle)
+            for name in EVENTS:
+                events[name] += ctx.get(dut.events[name])
+            events["fuse_saturations"] += ctx.get(dut.out_events.fuse_saturations)
+            if ctx.get(dut.done):
+                statistics = tuple(ctx.get(v) for v in (dut.rows, dut.zeros, dut.min, dut.max))
+                statistics = (*statistics[:2], wrap(statistics[2]), wrap(statistics[3]))
+                self.finished.append(Finished(cycle, ctx.get(dut.active_tag), statistics, events))
+                events = dict.fromkeys(events, 0)
+            await ctx.tick()
+            cycle += 1
+            assert cycle < 200 * 1000, "the unit hangs"
+
+    def _read_sp(self, ctx, dut: FuseUnit) -> int:
+        port, n = dut.sp_read, self.config.n
+        if ctx.get(port.valid) and ctx.get(port.ready):
+            address = ctx.get(port.addr)
+            return int.from_bytes(self.sp[address:address + n].tobytes(), "little")
+        return self.rng.getrandbits(8 * n)
+
+    def _read_acc(self, ctx, dut: FuseUnit) -> int:
+        port, n = dut.acc_read, self.config.n
+        if ctx.get(port.valid) and ctx.get(port.ready):
+            return int.from_bytes(self.acc[ctx.get(port.row)].tobytes(), "little")
+        return self.rng.getrandbits(32 * n)
+
+    def _write(self, ctx, dut: FuseUnit) -> None:
+        n = self.config.n
+        port = dut.sp_write
+        if ctx.get(port.valid) and ctx.get(port.ready):
+            address, data, mask = ctx.get(port.addr), ctx.get(port.data), ctx.get(port.mask)
+            for i in range(n):
+                if mask >> i & 1:
+                    self.sp[address + i] = data >> (8 * i) & 255
+        port = dut.acc_write
+        if ctx.get(port.valid) and ctx.get(port.ready):
+            row, data, mask = ctx.get(port.row), ctx.get(port.data), ctx.get(port.mask)
+            for lane in range(n):
+                if mask >> lane & 1:
+                    self.acc[row, lane] = wrap(data >> (32 * lane))

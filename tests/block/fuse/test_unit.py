@@ -1,0 +1,42 @@
+"""The FUSE unit against the plain integer reference."""
+
+import random
+
+import numpy as np
+import pytest
+
+from hw.config import MlaConfig
+from tests.block.fuse.commands import random_command
+from tests.block.fuse.harness import Bench
+from tests.numerics.reference import Machine
+
+SMALL = {"param_slots": 8, "table_slots": 2, "sp_bytes": 16384, "acc_bytes": 16384}
+
+
+def check(config: MlaConfig, seed: int, count: int, refuse: float) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    bench = Bench(config, rng, refuse)
+    model = Machine(config.n, bench.sp.copy(), bench.acc.copy(), bench.params, bench.tables)
+    sizes = config.sp_bytes, config.acc_rows, config.param_slots, config.table_slots
+    commands = [random_command(rng, config.n, *sizes) for _ in range(count)]
+    expected = [model.run(command) for command in commands]
+    bench.run(commands)
+    for number, (want, got) in enumerate(zip(expected, bench.finished, strict=True)):
+        command = commands[number]
+        assert got.tag == number % 64
+        assert got.statistics == want.statistics, (number, command)
+        assert got.events["fuse_points"] == want.points
+        assert got.events["fuse_results"] == want.rows
+        assert got.events["fuse_saturations"] == want.saturations, (number, command)
+        assert got.events["fuse_scaled"] == want.points * (command["requant"] != 0)
+        assert got.events["fuse_tables"] == want.points * (command["table"] or command["table2"])
+        assert got.events["fuse_residuals"] == want.points * command["residual"]
+        assert got.events["fuse_reduced"] == want.points * bool(command["reduce"] or command["lane_reduce"])
+    assert np.array_equal(bench.sp, model.sp)
+    assert np.array_equal(bench.acc, model.acc)
+
+
+@pytest.mark.parametrize(("n", "rate", "seed", "refuse"), [(4, 1, 1, 0.0), (4, 1, 2, 0.3), (4, 2, 3, 0.2)])
+def test_random_commands(n: int, rate: int, seed: int, refuse: float) -> None:
+    check(MlaConfig(n=n, fuse_rate=rate, **SMALL), seed, 12, refuse)
