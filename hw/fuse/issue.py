@@ -70,7 +70,7 @@ class Issue(wiring.Component):
         ]
         m.d.sync += credit.eq(credit - self.push + self.free)
         point = Signal(POINT)
-        with m.If(room):
+        with m.If(room | complete):
             m.d.sync += full.eq(taken)
         with m.If(taken):
             m.d.sync += [launch.eq(last_step), point.eq(self.points.payload)]

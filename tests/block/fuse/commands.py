@@ -55,11 +55,13 @@ def exponent(rng: random.Random) -> int:
     return rng.randint(-12, 3) if rng.random() < 0.8 else rng.randint(-128, 127)
 
 
-def random_command(rng: random.Random, n: int, sp_bytes: int, acc_rows: int, slots: int, tables: int) -> dict[str, int]:
+def random_command(rng: random.Random, n: int, sp_bytes: int, acc_rows: int, slots: int, tables: int, most_points: int = 32) -> dict[str, int]:
     """A legal command that reads the lower half of the memories and writes the upper half."""
     c = defaults()
-    for dim in FUSE_DIMS:
-        c[f"{dim}_count"] = rng.choice((1, 1, 2, 3, 4))
+    points = 1
+    for dim in rng.sample(FUSE_DIMS, len(FUSE_DIMS)):
+        c[f"{dim}_count"] = rng.choice([count for count in (1, 1, 2, 3, 4) if count * points <= most_points])
+        points *= c[f"{dim}_count"]
     _fuse_word(rng, c, n, tables)
     if c["requant"] == 1:
         c |= {"p_base": slots // 2, "p_x": rng.randint(-2, 2), "p_n": rng.randint(-2, 2)}
