@@ -20,7 +20,8 @@ from hw.sequencer.layouts import (
 )
 from hw.sequencer.loops import LoopStack
 
-_PULSES = ("micro_scalar", "micro_config", "micro_issue", "micro_control", "micro_sync", "fetch_stalls", "queue_stalls",
+#: Counter events.
+PULSES = ("micro_scalar", "micro_config", "micro_issue", "micro_control", "micro_sync", "fetch_stalls", "queue_stalls",
            "sync_stalls")
 
 
@@ -63,6 +64,8 @@ class Core(wiring.Component):
         Semaphores of the sequencer.
     unit_idle : In
         Units with nothing queued or running.
+    tag_hold : In
+        TAG waits: the counters have not yet put the last tag's sums away.
     blocked, blocked_pc : Out
         Waiting in WAIT, FENCE or for a full queue.
     statistics : In
@@ -81,9 +84,9 @@ class Core(wiring.Component):
             "in_use": Out(config.segments), "halted": Out(1), "steps": Out(32), "trap": Out(TRAP_LAYOUT), "clear": In(1),
             "stop": In(1), "step_limit": In(32), "windows": In(windows_layout(config)),
             **{u.name.lower(): Out(command_stream(u)) for u in Unit},
-            "seq_tokens": In(16), "seq_take": Out(16), "unit_idle": In(4), "blocked": Out(1), "blocked_pc": Out(PC_BITS),
+            "seq_tokens": In(16), "seq_take": Out(16), "unit_idle": In(4), "tag_hold": In(1), "blocked": Out(1), "blocked_pc": Out(PC_BITS),
             "statistics": In(STATISTICS_LAYOUT), "running": Out(1), "tag": Out(6), "macro": Out(32), "pc": Out(PC_BITS),
-            "segment": Out(8), **{name: Out(1) for name in _PULSES},
+            "segment": Out(8), **{name: Out(1) for name in PULSES},
         })
 
     def elaborate(self, platform) -> Elaboratable:
@@ -110,6 +113,8 @@ class Core(wiring.Component):
             read.w_data.eq(execute.result), read.commit.eq(execute.finish_scalar),
             read.accept.eq(~read.ready_valid | execute.finish),
             execute.active.eq(active), execute.valid.eq(read.ready_valid), execute.instruction.eq(read.instruction),
+            execute.tokens.eq(self.seq_tokens), execute.idle.eq(self.unit_idle),
+            execute.tag_hold.eq(self.tag_hold),
         ]
         self._frames(m, fetch, execute, frame, started)
         self._issue(m, execute, issue, registers, read.instruction, started)

@@ -1,0 +1,116 @@
+"""Checks and derived increments of issued commands against docs/machine.md."""
+
+import random
+from collections import Counter
+
+import pytest
+from amaranth.sim import Simulator
+
+from hw.config import MlaConfig
+from hw.isa.commands import UNIT_FIELDS
+from hw.isa.enums import Trap, Unit
+from hw.layouts import DERIVED
+from hw.sequencer.config_registers import config_layout
+from hw.sequencer.issue import Issue
+from tests.block.sequencer.bounds_reference import verdict
+from tests.block.sequencer.commands import command
+
+CONFIGS = {
+    4: MlaConfig(n=4, sp_bytes=1 << 13, acc_bytes=1 << 12, line_depth=64),
+    16: MlaConfig(n=16, windows=2),
+    32: MlaConfig(n=32, sp_bytes=1 << 19, acc_bytes=1 << 17, param_slots=256, table_slots=8, windows=8),
+}
+#: Longest allowed time from `start` to the offer or the trap.
+LATENCY = {Unit.LOAD: 5, Unit.STORE: 5, Unit.MATRIX: 9, Unit.FUSE: 13}
+
+
+def pack(unit: Unit, fields: dict[str, int]) -> int:
+    word, offset = 0, 0
+    for f in UNIT_FIELDS[unit]:
+        word |= (fields[f.name] & ((1 << f.width) - 1)) << offset
+        offset += f.width
+    return word
+
+
+def derived(unit: Unit, f: dict[str, int]) -> dict[str, int]:
+    if not DERIVED[unit]:
+        return {}
+    inner = "k" if unit == Unit.MATRIX else "w"
+    values = {
+        "a_start": f["a_base"] + f["u0"] * f["a_u"] + f["v0"] * f["a_v"], "a_dy": f["u_y"] * f["a_u"],
+        f"a_d{inner}y": f[f"u_{inner}y"] * f["a_u"], "a_dx": f["v_x"] * f["a_v"], f"a_d{inner}x": f[f"v_{inner}x"] * f["a_v"],
+    }
+    return {name: value & 0xFFFFF for name, value in values.items()}
+
+
+def windows_for(rng: random.Random, config: MlaConfig) -> list[tuple[int, int, int]]:
+    found = []
+    for _ in range(config.windows):
+        base = rng.choice((0, rng.getrandbits(32)))
+        found.append((base, min(base + rng.getrandbits(32), 0xFFFFFFFF), rng.choice((0, 1, 2, 3, 3))))
+    return found
+
+
+@pytest.mark.parametrize("unit", Unit)
+@pytest.mark.parametrize("n", CONFIGS)
+def test_random_commands(n: int, unit: Unit):
+    seed = n * 10 + int(unit)
+    print(f"seed {seed}")
+    rng, config = random.Random(seed), CONFIGS[n]
+    dut = Issue(config)
+    name = unit.name.lower()
+    causes: Counter = Counter()
+
+    async def testbench(ctx):
+        port = getattr(dut, name)
+        for number in range(500):
+            if number % 50 == 0:
+                windows = windows_for(rng, config)
+                for i, (base, last, perm) in enumerate(windows):
+                    ctx.set(dut.windows[i], {"base": base, "last": last, "perm": perm})
+            fields = command(rng, unit, config)
+            ctx.set(getattr(dut, f"config_{name}"), config_layout(unit).from_bits(pack(unit, fields)))
+            meta = {"wait": rng.getrandbits(16), "signal": rng.getrandbits(20), "tag": rng.getrandbits(6), "macro": 7}
+            ctx.set(dut.meta, meta)
+            ctx.set(dut.unit, int(unit))
+            ctx.set(dut.start, 1)
+            cycles = 0
+            want = verdict(config, unit, fields, windows)
+            while True:
+                await ctx.tick()
+                cycles += 1
+                ctx.set(dut.start, 0)
+                if ctx.get(dut.trap) or ctx.get(port.valid):
+                    break
+                assert cycles < 50
+            note = f"command {number}: {fields}"
+            causes[want[0].name if want else "legal"] += 1
+            depthwise = unit == Unit.MATRIX and fields["word"] & 1
+            assert cycles <= LATENCY[unit] + (23 if depthwise else 0)
+            if want:
+                assert ctx.get(dut.trap), note
+                assert (ctx.get(dut.cause), ctx.get(dut.address)) == want, note
+                assert not ctx.get(port.valid)
+                continue
+            assert not ctx.get(dut.trap), f"{note} {Trap(ctx.get(dut.cause))} {ctx.get(dut.address):x}"
+            payload = ctx.get(port.payload)
+            bits = payload.as_bits()
+            size = config_layout(unit).size
+            assert bits & ((1 << size) - 1) == pack(unit, fields)
+            assert {key: payload[key] for key in DERIVED[unit]} == derived(unit, fields), note
+            assert {key: payload["meta"][key] for key in meta} == meta
+            for _ in range(rng.choice((0, 0, 1, 3))):
+                assert ctx.get(dut.full)
+                await ctx.tick()
+                assert ctx.get(port.valid) and ctx.get(port.payload).as_bits() == bits
+            ctx.set(port.ready, 1)
+            assert ctx.get(dut.issued)
+            await ctx.tick()
+            ctx.set(port.ready, 0)
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(testbench)
+    simulator.run()
+    print(dict(causes))
+    assert causes["legal"] >= 30
