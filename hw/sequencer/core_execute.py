@@ -77,7 +77,7 @@ class Execute(wiring.Component):
             "clear_fields", "set_tag", "syncing", "step",
         )
         inputs = ("active", "valid", "limit_hit", "issued", "issue_trap", "loops_full", "loops_empty", "calls_full",
-                  "calls_empty", "back")
+                  "calls_empty", "back", "tag_hold")
         super().__init__({
             **{name: In(1) for name in inputs}, **{name: Out(1) for name in outputs},
             "instruction": In(EXECUTE_LAYOUT), "tokens": In(16), "idle": In(4), "issue_cause": In(5), "issue_address": In(32),
@@ -136,8 +136,7 @@ class Execute(wiring.Component):
         """Instructions of one cycle that cannot trap."""
         with m.Case(*map(int, _BRANCHES)):
             m.d.comb += [self.finish.eq(1), self.redirect.eq(alu.taken)]
-        for op, output in ((MicroOp.SET, self.set_field), (MicroOp.CLEAR, self.clear_fields), (MicroOp.TAG, self.set_tag),
-                           (MicroOp.HALT, self.halt)):
+        for op, output in ((MicroOp.SET, self.set_field), (MicroOp.CLEAR, self.clear_fields), (MicroOp.HALT, self.halt)):
             with m.Case(int(op)):
                 m.d.comb += [self.finish.eq(1), output.eq(1)]
         with m.Case(int(MicroOp.TRAP)):
@@ -150,6 +149,8 @@ class Execute(wiring.Component):
         x = self.instruction
         with m.Case(int(MicroOp.MUL)):
             m.d.comb += [self.multiply.eq(phase == 0), self.finish.eq(phase == 2)]
+        with m.Case(int(MicroOp.TAG)):
+            m.d.comb += [self.finish.eq(~self.tag_hold), self.set_tag.eq(~self.tag_hold)]
         with m.Case(int(MicroOp.WAIT)):
             token = self.tokens.bit_select(x.d[:4], 1)
             m.d.comb += [self.finish.eq(token), self.syncing.eq(~token), self.take.eq(token << x.d[:4])]

@@ -1,0 +1,176 @@
+"""The whole machine: sequencer, queues, units and counters between the AXI pins."""
+
+from amaranth.hdl import Cat, Elaboratable, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out, connect
+
+from hw.bus.axi import AxiMaster, drive_pins, pin_members
+from hw.bus.axilite import join_lite_pins, lite_pins
+from hw.bus.read_arbiter import ReadArbiter
+from hw.bus.write_arbiter import WriteArbiter
+from hw.config import MlaConfig
+from hw.counters.meter import Meter
+from hw.datapath import MATRIX_STATE, Datapath
+from hw.isa.enums import Unit
+from hw.sequencer.control import Control
+from hw.sequencer.core import PULSES, Core
+from hw.sequencer.semaphores import Semaphores
+from hw.units.queue import CommandQueue
+
+
+class Chip(wiring.Component):
+    """Top of the design.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Sizes of everything.
+
+    Members
+    -------
+    m_axi_* : Out, In
+        AXI4 master: DRAM. The data bus is n bytes wide.
+    s_axil_* : In, Out
+        AXI4-Lite slave: hw.regs.
+    irq : Out
+        Interrupt, a level.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._config = config
+        super().__init__(pin_members(config) | lite_pins() | {"irq": Out(1)})
+
+    def elaborate(self, platform) -> Elaboratable:
+        m = Module()
+        m.submodules.control = control = Control(self._config)
+        m.submodules.core = core = Core(self._config)
+        m.submodules.datapath = datapath = Datapath(self._config)
+        m.submodules.semaphores = semaphores = Semaphores()
+        m.submodules.meter = meter = Meter(self._config)
+        queues = [CommandQueue(unit, self._config) for unit in Unit]
+        for unit, queue in zip(Unit, queues, strict=True):
+            m.submodules[f"{unit.name.lower()}_queue"] = queue
+            self._queue(m, unit, queue, core, datapath, semaphores, control, meter)
+        self._program(m, control, core, semaphores, queues, meter)
+        self._faults(m, control, datapath, queues)
+        self._results(m, control, core, datapath)
+        self._bus(m, control, datapath)
+        self._counters(m, control, core, datapath, queues, meter)
+        join_lite_pins(m, self, control)
+        m.d.comb += self.irq.eq(control.irq)
+        return m
+
+    def _queue(self, m: Module, unit: Unit, queue: CommandQueue, core: Core, datapath: Datapath,
+               semaphores: Semaphores, control: Control, meter: Meter) -> None:
+        """A unit's queue between sequencer and unit."""
+        name = unit.name.lower()
+        engine = getattr(datapath, name)
+        last_tag, may_start = Signal(6, name=f"{name}_last_tag"), Signal(name=f"{name}_may_start")
+        connect(m, getattr(core, name), queue.input)
+        connect(m, queue.semaphores, semaphores.units[unit])
+        m.d.comb += [
+            # Another tag starts only when the counters have put the last one away: they stay exact by tag.
+            may_start.eq(meter.settled[unit] | (queue.output.payload.meta.tag == last_tag)),
+            engine.payload.eq(queue.output.payload), engine.valid.eq(queue.output.valid & may_start),
+            queue.output.ready.eq(engine.ready & may_start),
+            queue.done.eq(datapath.done[unit]), queue.flush.eq(control.flush),
+        ]
+        with m.If(queue.started):
+            m.d.sync += last_tag.eq(queue.output.payload.meta.tag)
+
+    def _program(self, m: Module, control: Control, core: Core, semaphores: Semaphores, queues: list[CommandQueue],
+                 meter: Meter) -> None:
+        """Programs from the control side to the core."""
+        may_start = Signal()
+        m.d.comb += [
+            may_start.eq(meter.ready & (meter.settled[len(Unit)] | (control.start.payload.tag == core.tag))),
+            core.start.payload.eq(control.start.payload), core.start.valid.eq(control.start.valid & may_start),
+            control.start.ready.eq(core.start.ready & may_start), core.tag_hold.eq(~meter.settled[len(Unit)]),
+        ]
+        for name in ("fetch_addr", "fetch_en", "operand_addr", "seg_index", "in_use", "halted", "steps", "trap", "blocked_pc"):
+            m.d.comb += getattr(control, name).eq(getattr(core, name))
+        for name in ("fetch_data", "operand_data", "seg_info", "stop", "step_limit", "windows"):
+            m.d.comb += getattr(core, name).eq(getattr(control, name))
+        m.d.comb += [
+            control.core_blocked.eq(core.blocked), control.core_pc.eq(core.pc), control.core_segment.eq(core.segment),
+            control.core_tag.eq(core.tag), core.clear.eq(control.flush), semaphores.clear.eq(control.flush),
+            core.seq_tokens.eq(semaphores.seq_tokens), semaphores.seq_take.eq(core.seq_take),
+            core.unit_idle.eq(Cat(queue.idle for queue in queues)),
+        ]
+
+    def _faults(self, m: Module, control: Control, datapath: Datapath, queues: list[CommandQueue]) -> None:
+        m.d.comb += [
+            control.issued.eq(Cat(queue.input.valid & queue.input.ready for queue in queues)),
+            control.retired.eq(Cat(queue.retired for queue in queues)),
+            control.idle.eq(Cat(queue.idle for queue in queues)), control.stuck.eq(Cat(queue.stuck for queue in queues)),
+            datapath.abort.eq(control.abort),
+        ]
+        busy = {unit: ~queue.stuck for unit, queue in zip(Unit, queues, strict=True)}
+        busy[Unit.LOAD], busy[Unit.STORE] = datapath.dma_busy[0], datapath.dma_busy[1]
+        m.d.comb += control.busy.eq(Cat(busy[unit] for unit in Unit))
+        for name in ("load", "store"):
+            error = getattr(control, f"{name}_error")
+            m.d.comb += [
+                error.valid.eq(getattr(datapath, f"{name}_error")), error.address.eq(getattr(datapath, f"{name}_error_addr")),
+            ]
+
+    def _results(self, m: Module, control: Control, core: Core, datapath: Datapath) -> None:
+        for target in (core.statistics, control.statistics):
+            m.d.comb += [target[name].eq(datapath.results[name]) for name in datapath.results.shape().members]
+            m.d.comb += target.cycle.eq(control.cycle)
+
+    def _bus(self, m: Module, control: Control, datapath: Datapath) -> None:
+        m.submodules.reads = reads = ReadArbiter(self._config)
+        m.submodules.writes = writes = WriteArbiter(self._config)
+        bus = AxiMaster(self._config).create(path=("bus",))
+        connect(m, datapath.ar, reads.load_ar)
+        connect(m, reads.load_r, datapath.r)
+        for name in ("fetch", "loader"):
+            connect(m, getattr(control, f"{name}_ar"), getattr(reads, f"{name}_ar"))
+            connect(m, getattr(reads, f"{name}_r"), getattr(control, f"{name}_r"))
+        connect(m, datapath.aw, writes.store_aw)
+        connect(m, datapath.w, writes.store_w)
+        connect(m, writes.store_b, datapath.b)
+        connect(m, control.record_aw, writes.record_aw)
+        connect(m, control.record_w, writes.record_w)
+        connect(m, writes.record_b, control.record_b)
+        for channel, arbiter in (("ar", reads), ("r", reads), ("aw", writes), ("w", writes), ("b", writes)):
+            outer, inner = getattr(bus, channel), getattr(arbiter, channel)
+            source, target = (outer, inner) if channel in ("r", "b") else (inner, outer)
+            m.d.comb += [
+                target.valid.eq(source.valid), target.payload.eq(source.payload), source.ready.eq(target.ready),
+            ]
+        drive_pins(m, self._config, self, bus)
+
+    def _counters(self, m: Module, control: Control, core: Core, datapath: Datapath, queues: list[CommandQueue],
+                  meter: Meter) -> None:
+        for unit, queue in zip(Unit, queues, strict=True):
+            name, state = unit.name.lower(), meter.units[unit]
+            m.d.comb += [
+                state.active.eq(getattr(datapath, f"{name}_active")), state.tag.eq(getattr(datapath, f"{name}_tag")),
+                state.queued.eq(queue.queued != 0), state.idle.eq(queue.idle), state.retired.eq(queue.retired),
+                state.retired_tag.eq(queue.retired_tag),
+                getattr(meter, f"{name}_events").eq(getattr(datapath, f"{name}_events")),
+            ]
+        state, matrix_queue, seq = meter.state, queues[Unit.MATRIX], meter.seq_events
+        m.d.comb += [state[name].eq(datapath.matrix_state[name]) for name in MATRIX_STATE]
+        m.d.comb += [
+            state.head_queued.eq(matrix_queue.queued != 0), state.head_waits.eq(matrix_queue.head_waits),
+            state.program_runs.eq(core.running), state.program_blocked.eq(core.blocked),
+            state.fuse_busy.eq(~queues[Unit.FUSE].idle),
+            state.dma_busy.eq(~queues[Unit.LOAD].idle | ~queues[Unit.STORE].idle), state.macro_in_flight.eq(~control.status[0]),
+            meter.fuse_out_events.eq(datapath.fuse_out_events), meter.seq_tag.eq(core.tag),
+        ]
+        m.d.comb += [seq[name].eq(datapath.sp_events[name]) for name in datapath.sp_events.shape().members]
+        m.d.comb += [seq[name].eq(control.events[name]) for name in control.events.shape().members]
+        m.d.comb += [seq[name].eq(getattr(core, name)) for name in PULSES]
+        m.d.comb += [
+            seq.acc_reads.eq(datapath.acc_reads), seq.acc_conflicts.eq(datapath.acc_conflicts),
+            meter.select.eq(control.counter_select), meter.read.eq(control.counter_read),
+            control.counter_done.eq(meter.done), control.counter_value.eq(meter.value),
+        ]
+        with m.Switch(control.maximum_select):
+            with m.Case(0):
+                m.d.comb += control.maximum_value.eq(datapath.in_flight_max)
+            with m.Case(1):
+                m.d.comb += control.maximum_value.eq(datapath.latency_max)
