@@ -1,7 +1,6 @@
 """MATRIX with its accumulator on a bench: scratchpad ports with settable refusals, commands in, everything observable out."""
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +10,7 @@ from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD
-from hw.layouts import SP_READ_LATENCY
+from hw.layouts import ACC_READ_LATENCY, SP_READ_LATENCY
 from hw.memory.accumulator import Accumulator
 from hw.units.matrix import MatrixUnit
 from tests.block.matrix.reference import WORD_NAMES, derived, field_values
@@ -37,6 +36,7 @@ class Observed:
     states: list[dict[str, int]] = field(default_factory=list)
     by_tag: dict[int, dict[str, int]] = field(default_factory=dict)
     acc: np.ndarray | None = None
+    peeked: np.ndarray | None = None
 
 
 class Bench:
@@ -50,15 +50,16 @@ class Bench:
         Scratchpad (uint8, 2**20 bytes) and accumulator (int32 rows) at the start.
     refuse_weight, refuse_act, hold : float
         Probability of refusing a weight read or activation read, and of holding back the next command, in a cycle.
-    fuse_reads : bool
-        FUSE reads the accumulator at random; each `done` is checked against `on_done`.
+    peek : (int, int) or None
+        Cycle and row of one read by FUSE while the commands run.
     """
 
     def __init__(self, n: int, sp: np.ndarray, acc: np.ndarray, *, refuse_weight: float = 0, refuse_act: float = 0, hold: float = 0,
-                 seed: int = 0):
+                 seed: int = 0, peek: tuple[int, int] | None = None):
         self.n, self.sp, self.acc = n, sp, acc
         self.refuse = {"weight": refuse_weight, "act": refuse_act}
         self.hold, self.random = hold, random.Random(seed)
+        self.peek = peek
         config = small_config(n)
         self.rows = config.acc_rows
         self.unit, self.accumulator = MatrixUnit(config), Accumulator(config)
@@ -101,7 +102,7 @@ class Bench:
             await ctx.tick()
             ctx.set(port.valid, 0)
             await ctx.tick()
-            rows.append(np.frombuffer(ctx.get(port.data).to_bytes(4 * self.n, "little"), np.int32))
+            rows.append(_unpack(ctx.get(port.data), self.n))
         return np.array(rows)
 
     async def _drive(self, ctx, commands: list[dict[str, int]], seen: Observed, limit: int) -> None:
@@ -109,7 +110,13 @@ class Bench:
         arriving: dict[str, list[int | None]] = {"weight": [None] * (SP_READ_LATENCY - 1), "act": [None] * (SP_READ_LATENCY - 1)}
         offered = False
         watched = (unit.cmd.ready, unit.done, unit.zeros, unit.active_tag, unit.events, *(getattr(unit, s) for s in STATES))
-        while len(seen.done) < expected:
+        read = self.accumulator.fuse_read
+        while len(seen.done) < expected or (self.peek and cycle < self.peek[0] + 3):
+            if self.peek:
+                ctx.set(read.valid, cycle == self.peek[0])
+                ctx.set(read.row, self.peek[1])
+                if cycle == self.peek[0] + ACC_READ_LATENCY:
+                    seen.peeked = _unpack(ctx.get(read.data), self.n)
             if not offered and commands and self.random.random() >= self.hold:
                 ctx.set(unit.cmd.payload, _payload(commands[0]))
                 offered = True
@@ -144,6 +151,10 @@ class Bench:
 
 def _pack(values: np.ndarray, size: int) -> int:
     return int.from_bytes(values.astype({1: np.uint8, 4: np.int32}[size]).tobytes(), "little")
+
+
+def _unpack(word: int, n: int) -> np.ndarray:
+    return np.frombuffer(word.to_bytes(4 * n, "little"), np.int32)
 
 
 def _payload(c: dict[str, int]) -> dict:

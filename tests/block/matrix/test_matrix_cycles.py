@@ -1,0 +1,116 @@
+"""Cycles: the throughput and latency MATRIX promises, exactly."""
+
+import random
+
+import numpy as np
+import pytest
+
+from hw.units.matrix_layouts import done_after
+from tests.block.matrix.bench import Bench, Observed, fresh_memories
+from tests.block.matrix.reference import Reference, command
+
+SIZES = (4, 8)
+
+
+def observe(n: int, commands: list[dict[str, int]]) -> Observed:
+    """Run, check the result, and return what was seen."""
+    sp, acc = fresh_memories(n, np.random.default_rng(1))
+    reference = Reference(n, sp, acc.copy())
+    for c in commands:
+        reference.run(c)
+    seen = Bench(n, sp, acc).run(commands)
+    np.testing.assert_array_equal(seen.acc, reference.acc)
+    assert not any(s["wait_weights"] or s["wait_acts"] or s["wait_acc"] for s in seen.states)
+    return seen
+
+
+def gaps(cycles: list[int]) -> set[int]:
+    return set(np.diff(cycles).tolist())
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_latency(n: int):
+    for k in (1, 2, n):
+        seen = observe(n, [command(k_rows=k, x_count=5, a_v=n, w_row=n, acc_x=1)])
+        assert seen.entered == list(range(seen.accepted[0] + max(3, k + 1), seen.entered[0] + 5))
+        assert seen.done == [seen.entered[-1] + done_after(n)]
+        assert [s["in_flight"] for s in seen.states] == [int(seen.entered[0] < c <= seen.done[0]) for c in range(len(seen.states))]
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("transposes", [(0,), (1,), (0, 1)])
+def test_single_rows(n: int, transposes: tuple[int, ...]):
+    """Matrix times vector: a tile every n cycles, within a command and from command to command."""
+    tiles = [command(w_base=n * n * i, w_row=n, w_transpose=transposes[i % len(transposes)], acc_base=i % 3) for i in range(12)]
+    assert gaps(observe(n, tiles).entered) == {n}
+    long = [command(ic_count=6, w_ic=n * n, w_row=n, a_ic=n, accumulate=1, w_transpose=transposes[i % len(transposes)]) for i in range(3)]
+    assert gaps(observe(n, long).entered) == {n}
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("rows", [(1, 0), (0, 0), (0, 3), (2, 1)])
+def test_no_bubble(n: int, rows: tuple[int, int]):
+    """n or more rows a tile: one row a cycle across tiles, blocks of output channels and commands, whatever the direction."""
+    x, y = n + rows[0], 1 + rows[1]
+    commands = [command(x_count=x, y_count=y, kx_count=2, ic_count=2, oc_count=2, w_row=n, w_kx=64, w_ic=99, w_oc=31, a_u=64, a_v=n,
+                        acc_x=1, acc_y=x, w_transpose=i % 2) for i in range(3)]
+    seen = observe(n, commands)
+    assert len(seen.entered) == 3 * 8 * x * y
+    assert gaps(seen.entered) == {1}
+    assert all(d - e == done_after(n) for d, e in zip(seen.done, seen.entered[8 * x * y - 1::8 * x * y], strict=True))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_fewer_rows(n: int):
+    """Tiles of fewer than n rows start n cycles apart."""
+    seen = observe(n, [command(x_count=3, ic_count=4, w_row=n, a_v=n, acc_x=1) for _ in range(3)])
+    assert gaps(seen.entered[::3]) == {n}
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_depthwise(n: int):
+    """A stream takes dw_len cycles: across blocks of channels, from command to command, and between modes."""
+    taps, groups, period = 2, 2, 6
+    lead = period + 1
+    one = dict(dw=1, taps=taps, groups=groups, x_count=period, dw_lead=lead, dw_len=lead + 4 * period, dw_out_w=period, a_v=n, w_row=n, acc_x=1,
+               acc_y=period)
+    plain = command(x_count=2 * n, w_row=n, a_v=n, acc_x=1)
+    more = one | dict(keep=1, dw_lead=taps - 1)
+    commands = [command(**one, oc_count=3, a_oc=5), command(**one), plain, command(**more), command(**more), plain, command(**one)]
+    seen = observe(n, commands)
+    assert gaps(seen.entered) == {1}
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_depthwise_gaps(n: int):
+    """What costs more: the first sums reach back before the stream (taps - 1 - lead), or the shape of the kernel changes (n)."""
+    one = dict(dw=1, taps=3, groups=1, x_count=6, dw_len=12, dw_out_w=6, a_v=n, w_row=n, acc_x=1)
+    seen = observe(n, [command(**one), command(**one, keep=1), command(**one, oc_count=2, dw_lead=1)])
+    assert np.diff(seen.entered)[11::12].tolist() == [3, 2, 2]
+    seen = observe(n, [command(**one, dw_lead=2), command(**one | dict(taps=2), dw_lead=2)])
+    assert np.diff(seen.entered)[11] == n + 1
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_done_is_visible(n: int):
+    """FUSE may read a row in the very cycle of `done`."""
+    rng = random.Random(n)
+    sp, acc = fresh_memories(n, np.random.default_rng(2))
+    c = command(x_count=rng.randrange(1, 9), a_v=n, w_row=n, acc_x=1, acc_base=5)
+    reference = Reference(n, sp, acc.copy())
+    reference.run(c)
+    last = 5 + c["x_count"] - 1
+    done = Bench(n, sp, acc).run([c]).done[0]
+    early, late = (Bench(n, sp, acc, peek=(done + shift, last)).run([c]).peeked for shift in (-1, 0))
+    np.testing.assert_array_equal(late, reference.acc[last])
+    np.testing.assert_array_equal(early, acc[last])
+
+
+def test_refused_weights():
+    """A tile that waits for refused reads says so, and a late grant costs no more than itself."""
+    n = 4
+    sp, acc = fresh_memories(n, np.random.default_rng(3))
+    commands = [command(ic_count=8, w_row=n, w_ic=16) for _ in range(2)]
+    seen = Bench(n, sp, acc, refuse_weight=0.7, seed=3).run(commands)
+    assert any(s["wait_weights"] for s in seen.states)
+    assert not any(s["wait_weights"] and s["weight_shift"] for s in seen.states)
