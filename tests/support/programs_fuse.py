@@ -3,6 +3,7 @@
 import random
 
 from cosim.golden.bounds import Box, boxes
+from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import DTYPE_BYTES, Op, Post, Reduce, Unit
 from tests.support.programs_commands import Arena, config_of, place
@@ -18,7 +19,7 @@ def random_fuse(arena: Arena, rng: random.Random) -> Issue | None:
     for stream in "brd":
         values |= _strides(arena, rng, stream, values)
     command = place(arena, rng, Unit.FUSE, values, arena.config.n)
-    return command if command and _independent(arena, command) else None
+    return command if command and independent(arena.config, command) else None
 
 
 def meets(a: Box, b: Box) -> bool:
@@ -26,9 +27,9 @@ def meets(a: Box, b: Box) -> bool:
     return a.space == b.space and a.low <= b.high and b.low <= a.high
 
 
-def _independent(arena: Arena, command: Issue) -> bool:
+def independent(config: MlaConfig, command: Issue) -> bool:
     """Whether no point reads what another point of the command writes."""
-    reach = list(boxes(arena.config, Unit.FUSE, config_of(command)))
+    reach = list(boxes(config, Unit.FUSE, config_of(command)))
     return not any(meets(item, out) for out in reach if out.write for item in reach if not item.write)
 
 

@@ -1,4 +1,4 @@
-"""Pieces of a random program, before semaphores: the shrinker deletes them, the renderer makes words of them."""
+"""Pieces of a random program, before semaphores: the shrinker deletes them, the renderer makes words."""
 
 from dataclasses import dataclass, field
 
