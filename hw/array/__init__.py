@@ -1,0 +1,1 @@
+"""The systolic array and what surrounds it."""

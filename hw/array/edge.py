@@ -6,12 +6,14 @@ from hw.array.systolic import OPERAND_BITS
 
 
 def operands(m: Module, name: str, row: Value, *, unsigned: Value, zero_point: Value) -> list[Signal]:
-    """Lanes of a row of bytes, each (unsigned or signed byte) - zero_point; one subtraction, combinational."""
+    """Lanes of a row of bytes, each (unsigned or signed byte) - zero_point; one subtraction,
+    combinational.
+    """
     lanes = []
     for i in range(0, len(row), 8):
         byte = Signal(signed(OPERAND_BITS), name=f"{name}_byte{i // 8}")
         lane = Signal(signed(OPERAND_BITS), name=f"{name}_lane{i // 8}")
-        m.d.comb += [byte.eq(Cat(row[i:i + 8], row[i + 7] & ~unsigned)), lane.eq(byte - zero_point)]
+        m.d.comb += [byte.eq(Cat(row[i : i + 8], row[i + 7] & ~unsigned)), lane.eq(byte - zero_point)]
         lanes.append(lane)
     return lanes
 
@@ -26,6 +28,6 @@ def tree_sum(m: Module, name: str, terms: list[Value]) -> Value:
             node = Signal(exact.shape(), name=f"{name}_{level}_{i // 2}")
             m.d.comb += node.eq(exact)
             sums.append(node)
-        terms = sums + terms[len(terms) & ~1:]
+        terms = sums + terms[len(terms) & ~1 :]
         level += 1
     return terms[0]

@@ -14,26 +14,36 @@ LINES = 3
 def line_step_layout(config: MlaConfig) -> data.StructLayout:
     """One step of a depthwise stream.
 
-    `pixel`: the step brings a pixel; otherwise it replays the pixel `back` (1 and up) before the next one. `fresh`: everything before this
-    step counts as zero. `period`: pixels of an image row. `taps`, `groups`: shape of the kernel.
+    `pixel`: the step brings a pixel; otherwise it replays the pixel `back` (1 and up) before the next one.
+    `fresh`: everything before this step counts as zero. `period`: pixels of an image row. `taps`, `groups`:
+    shape of the kernel.
     """
-    return data.StructLayout({
-        "pixel": 1, "fresh": 1, "back": (config.n - 1).bit_length(), "period": (config.line_depth - 1).bit_length(), "taps": 5, "groups": 2,
-    })
+    return data.StructLayout(
+        {
+            "pixel": 1,
+            "fresh": 1,
+            "back": (config.n - 1).bit_length(),
+            "period": (config.line_depth - 1).bit_length(),
+            "taps": 5,
+            "groups": 2,
+        }
+    )
 
 
 class LineBuffer(wiring.Component):
     """History of the pixel stream, read at up to three distances.
 
-    Line g of G groups shows pixel s - (G-1-g) * period, g * taps cycles after step s: the first delay counts pixels and comes from a
-    history memory for each line, the second counts cycles and comes from a small ring. Both together make the
-    array a transposed FIR filter (docs/machine.md, depthwise mode): array row g * taps + t of the sum that enters the array with step s meets
-    pixel s - (G-1-g) * period + t. So the sum of stream position n enters with step n - (taps-1).
+    Line g of G groups shows pixel s - (G-1-g) * period, g * taps cycles after step s: the first delay counts
+    pixels and comes from a history memory for each line, the second counts cycles and comes from a small
+    ring. Both together make the array a transposed FIR filter (docs/machine.md, depthwise mode): array row g
+    * taps + t of the sum that enters the array with step s meets pixel s - (G-1-g) * period + t. So the sum
+    of stream position n enters with step n - (taps-1).
 
-    Pixels before a `fresh` step, or before the oldest one kept, are zero. Steps of one stream must follow each other without a gap; `taps`
-    and `groups` may change only n or more cycles after the last step.
+    Pixels before a `fresh` step, or before the oldest one kept, are zero. Steps of one stream must follow
+    each other without a gap; `taps` and `groups` may change only n or more cycles after the last step.
 
-    Latency: `step` in cycle c, its pixel on `row` in c + 2, on the lines in c + 3 (plus the delays). Throughput: one step a cycle.
+    Latency: `step` in cycle c, its pixel on `row` in c + 2, on the lines in c + 3 (plus the delays).
+    Throughput: one step a cycle.
 
     Parameters
     ----------
@@ -55,22 +65,30 @@ class LineBuffer(wiring.Component):
     def __init__(self, config: MlaConfig):
         self.n, self.depth = config.n, config.line_depth
         self.width = OPERAND_BITS * config.n
-        super().__init__({
-            "valid": In(1),
-            "step": In(line_step_layout(config)),
-            "row": In(self.width),
-            "line0": Out(self.width),
-            "line1": Out(self.width),
-            "line2": Out(self.width),
-            "live": Out(1),
-        })
+        super().__init__(
+            {
+                "valid": In(1),
+                "step": In(line_step_layout(config)),
+                "row": In(self.width),
+                "line0": Out(self.width),
+                "line1": Out(self.width),
+                "line2": Out(self.width),
+                "live": Out(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         bits = (self.depth - 1).bit_length()
-        s1 = {"valid": Signal(name="s1_valid"), "pixel": Signal(name="s1_pixel"), "fresh": Signal(name="s1_fresh")}
+        s1 = {
+            "valid": Signal(name="s1_valid"),
+            "pixel": Signal(name="s1_pixel"),
+            "fresh": Signal(name="s1_fresh"),
+        }
         m.d.sync += [
-            s1["valid"].eq(self.valid), s1["pixel"].eq(self.valid & self.step.pixel), s1["fresh"].eq(self.valid & self.step.fresh),
+            s1["valid"].eq(self.valid),
+            s1["pixel"].eq(self.valid & self.step.pixel),
+            s1["fresh"].eq(self.valid & self.step.fresh),
         ]
         taps, distances = self._distances(m)
 
@@ -90,8 +108,11 @@ class LineBuffer(wiring.Component):
             m.submodules[f"history{g}"] = history = Ram(width=self.width, depth=depth, transparent=True)
             direct, exists = Signal(name=f"direct{g}"), Signal(name=f"exists{g}")
             m.d.comb += [
-                history.w_en.eq(write), history.w_addr.eq(write_to), history.w_data.eq(self.row),
-                history.r0_en.eq(s1["valid"]), history.r0_addr.eq(pointer - distance),
+                history.w_en.eq(write),
+                history.w_addr.eq(write_to),
+                history.w_data.eq(self.row),
+                history.r0_en.eq(s1["valid"]),
+                history.r0_addr.eq(pointer - distance),
             ]
             m.d.sync += [direct.eq(distance == 0), exists.eq(known >= distance)]
             line = Signal(self.width, name=f"undelayed{g}", reset_less=True)
@@ -130,12 +151,17 @@ class LineBuffer(wiring.Component):
         for g, output in ((1, self.line1), (2, self.line2)):
             m.submodules[f"ring{g}"] = ring = Ram(width=self.width, depth=self.n, comb=True)
             m.d.comb += [
-                ring.w_en.eq(self.live), ring.w_addr.eq(now), ring.w_data.eq(lines[g]),
-                ring.r0_addr.eq(now - (taps << (g - 1))), output.eq(ring.r0_data),
+                ring.w_en.eq(self.live),
+                ring.w_addr.eq(now),
+                ring.w_data.eq(lines[g]),
+                ring.r0_addr.eq(now - (taps << (g - 1))),
+                output.eq(ring.r0_data),
             ]
 
     def _live(self, m: Module) -> None:
-        """Stays high until the last step has left: rings, skew and both directions of the array, less than n cycles each."""
+        """Stays high until the last step has left: rings, skew and both directions of the array, less
+        than n cycles each.
+        """
         left = Signal(range(4 * self.n + 4))
         with m.If(self.valid):
             m.d.sync += [left.eq(4 * self.n + 3), self.live.eq(1)]

@@ -6,8 +6,8 @@ from amaranth.hdl import Cat, Module, Signal, Value
 def skew(m: Module, name: str, lanes: list[Value], enable: Value) -> list[Value]:
     """Lanes with lane i delayed by i cycles; the delays move only while `enable` is high.
 
-    Each delay is one register of all lanes still waiting, the lane that leaves next on top: a wide register that is copied and
-    truncated simulates far faster than one register for each lane.
+    Each delay is one register of all lanes still waiting, the lane that leaves next on top: a wide register
+    that is copied and truncated simulates far faster than one register for each lane.
     """
     width = len(lanes[0])
     delayed = [lanes[0]]

@@ -17,21 +17,25 @@ def array_latency(n: int) -> int:
 
 
 class SystolicArray(wiring.Component):
-    """Weight-stationary array of N rows (k) and N columns (c): psum[c] = sum over k of row[k] * weight[k][c], wrapping at 32 bits.
+    """Weight-stationary array of N rows (k) and N columns (c): psum[c] = sum over k of row[k] * weight[k][c],
+    wrapping at 32 bits.
 
-    Activations move right, partial sums move down, both one element a cycle; lane k of a row enters k cycles after lane 0. So
-    whatever happens to a row in element (k, c) happens k + c cycles after it happened in element (0, 0), and all control
-    is a delay line with one stage for each diagonal d = k + c. The array is rigid: it has no flow control, bubbles carry rubbish.
+    Activations move right, partial sums move down, both one element a cycle; lane k of a row enters k cycles
+    after lane 0. So whatever happens to a row in element (k, c) happens k + c cycles after it happened in
+    element (0, 0), and all control is a delay line with one stage for each diagonal d = k + c. The array is
+    rigid: it has no flow control, bubbles carry rubbish.
 
-    Each element holds two weights: the one in use and a shadow. `swap` goes ahead of the first row of a tile by one cycle and copies
-    shadow to active, diagonal after diagonal. The shadow is written over a bus: row k of a tile (column c when it comes
-    transposed) k (or c) cycles after the swap entered, which is just before the swap reaches it and at the earliest just
-    after the swap N cycles before has left its last element. So tiles may follow each other every N cycles, in either
-    direction, with one shadow and without weights travelling through the elements.
+    Each element holds two weights: the one in use and a shadow. `swap` goes ahead of the first row of a tile
+    by one cycle and copies shadow to active, diagonal after diagonal. The shadow is written over a bus: row k
+    of a tile (column c when it comes transposed) k (or c) cycles after the swap entered, which is just before
+    the swap reaches it and at the earliest just after the swap N cycles before has left its last element. So
+    tiles may follow each other every N cycles, in either direction, with one shadow and without weights
+    travelling through the elements.
 
-    In depthwise mode (`select` of a row not 0) the elements of array row k take lane c of line `select` - 1 instead of what comes from
-    the left. All elements of a column see a line's lane in the same cycle, c cycles after lane 0, while the partial sums move
-    down: a transposed FIR filter. The mode is part of what travels with the swap: tiles of both modes follow each other freely.
+    In depthwise mode (`select` of a row not 0) the elements of array row k take lane c of line `select` - 1
+    instead of what comes from the left. All elements of a column see a line's lane in the same cycle, c
+    cycles after lane 0, while the partial sums move down: a transposed FIR filter. The mode is part of what
+    travels with the swap: tiles of both modes follow each other freely.
 
     Latency: `array_latency(n)` cycles from `row` to `psum`. Throughput: one row a cycle.
 
@@ -47,7 +51,8 @@ class SystolicArray(wiring.Component):
     line0, line1, line2 : In(9 * n)
         Depthwise lines: array row i of a row that entered in cycle t uses what is here in cycle t + i.
     live : In(1)
-        The lines are in use; must be high from the first to the last cycle in which a depthwise row is inside.
+        The lines are in use; must be high from the first to the last cycle in which a depthwise row is
+        inside.
     swap : In(1)
         The row entering in the next cycle is the first of a tile.
     select : In(2 * n)
@@ -55,7 +60,8 @@ class SystolicArray(wiring.Component):
     weights : In(9 * n)
         One row or column of a tile.
     write_row, write_column : In(n)
-        Which row or column of the shadows takes `weights`; row (column) i of a tile i cycles after its `swap`.
+        Which row or column of the shadows takes `weights`; row (column) i of a tile i cycles after its
+        `swap`.
     psum : Out(32 * n)
         Sums.
     """
@@ -63,27 +69,32 @@ class SystolicArray(wiring.Component):
     def __init__(self, config: MlaConfig):
         self.n = config.n
         operands = OPERAND_BITS * config.n
-        super().__init__({
-            "row": In(operands),
-            "line0": In(operands),
-            "line1": In(operands),
-            "line2": In(operands),
-            "live": In(1),
-            "swap": In(1),
-            "select": In(2 * config.n),
-            "weights": In(operands),
-            "write_row": In(config.n),
-            "write_column": In(config.n),
-            "psum": Out(32 * config.n),
-        })
+        super().__init__(
+            {
+                "row": In(operands),
+                "line0": In(operands),
+                "line1": In(operands),
+                "line2": In(operands),
+                "live": In(1),
+                "swap": In(1),
+                "select": In(2 * config.n),
+                "weights": In(operands),
+                "write_row": In(config.n),
+                "write_column": In(config.n),
+                "psum": Out(32 * config.n),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         n = self.n
         shadows = self._shadows(m)
         swaps, selects = self._control(m)
         moving = skew(m, "row", _lanes(self.row), 1)
-        lines = [skew(m, f"line{g}", _lanes(line), self.live) for g, line in enumerate((self.line0, self.line1, self.line2))]
+        lines = [
+            skew(m, f"line{g}", _lanes(line), self.live)
+            for g, line in enumerate((self.line0, self.line1, self.line2))
+        ]
 
         sums: list = [None] * n
         for k in range(n):
@@ -93,11 +104,11 @@ class SystolicArray(wiring.Component):
                 weight = Signal(signed(OPERAND_BITS), name=f"weight_{k}_{c}", reset_less=True)
                 product = Signal(signed(2 * OPERAND_BITS), name=f"product_{k}_{c}", reset_less=True)
                 psum = Signal(signed(32), name=f"psum_{k}_{c}", reset_less=True)
-                select = selects[k + c][2 * k:2 * k + 2]
+                select = selects[k + c][2 * k : 2 * k + 2]
                 line = Mux(select[1], Mux(select[0], lines[2][c], lines[1][c]), lines[0][c])
                 m.d.sync += operand.eq(Mux(self.live, Mux(select.any(), line, activation), activation))
                 with m.If(swaps[k + c]):
-                    m.d.sync += weight.eq(shadows[k][OPERAND_BITS * c:OPERAND_BITS * (c + 1)])
+                    m.d.sync += weight.eq(shadows[k][OPERAND_BITS * c : OPERAND_BITS * (c + 1)])
                 m.d.sync += product.eq(operand * weight)
                 m.d.sync += psum.eq(product if k == 0 else sums[c] + product)
                 activation, sums[c] = operand, psum
@@ -138,4 +149,4 @@ class SystolicArray(wiring.Component):
 
 def _lanes(row: Signal) -> list:
     """Operands of a row, signed."""
-    return [row[i:i + OPERAND_BITS].as_signed() for i in range(0, len(row), OPERAND_BITS)]
+    return [row[i : i + OPERAND_BITS].as_signed() for i in range(0, len(row), OPERAND_BITS)]

@@ -17,25 +17,34 @@ ACC_UPDATE_VISIBLE = 4
 class AccUpdatePort(wiring.Signature):
     """Row updates by the array, seen from the array: one in each cycle, never refused.
 
-    The row becomes psum, or with `add` acc + psum, or with `add` and `shift` (acc << 8) + psum. `psum` (n int32) follows
-    ACC_UPDATE_LATENCY cycles after `valid`. Updates of one row in cycles close together are exact.
+    The row becomes psum, or with `add` acc + psum, or with `add` and `shift` (acc << 8) + psum. `psum` (n
+    int32) follows ACC_UPDATE_LATENCY cycles after `valid`. Updates of one row in cycles close together are
+    exact.
     """
 
     def __init__(self, config: MlaConfig):
-        super().__init__({
-            "valid": Out(1), "row": Out(ACC_ADDR_BITS), "add": Out(1), "shift": Out(1), "psum": Out(32 * config.n),
-        })
+        super().__init__(
+            {
+                "valid": Out(1),
+                "row": Out(ACC_ADDR_BITS),
+                "add": Out(1),
+                "shift": Out(1),
+                "psum": Out(32 * config.n),
+            }
+        )
 
 
 class Accumulator(wiring.Component):
     """Banked memory of n int32 lanes a row, the bank being the high bits of the row number.
 
-    An update takes four stages: R reads the row's bank, D selects the bank's data, A adds the partial sums, W writes. A row still on its
-    way from an earlier update is forwarded: one cycle older from W to A, two from W to D, three from the copy of what W wrote last.
+    An update takes four stages: R reads the row's bank, D selects the bank's data, A adds the partial sums, W
+    writes. A row still on its way from an earlier update is forwarded: one cycle older from W to A, two from
+    W to D, three from the copy of what W wrote last.
 
-    Latency: a FUSE read returns data ACC_READ_LATENCY cycles after its grant, a FUSE write is visible to reads granted one cycle
-    later, an update ACC_UPDATE_VISIBLE cycles after its request. Throughput: one update, one FUSE read and one FUSE write a cycle.
-    The array goes first: a FUSE access is refused while an update uses the same port of the same bank.
+    Latency: a FUSE read returns data ACC_READ_LATENCY cycles after its grant, a FUSE write is visible to
+    reads granted one cycle later, an update ACC_UPDATE_VISIBLE cycles after its request. Throughput: one
+    update, one FUSE read and one FUSE write a cycle. The array goes first: a FUSE access is refused while an
+    update uses the same port of the same bank.
 
     Parameters
     ----------
@@ -59,15 +68,17 @@ class Accumulator(wiring.Component):
         self.banks = config.acc_banks
         self.bank_rows = config.acc_rows // config.acc_banks
         self.row_bits = (config.acc_rows - 1).bit_length()
-        super().__init__({
-            "update": In(AccUpdatePort(config)),
-            "fuse_read": In(AccReadPort(config)),
-            "fuse_write": In(AccWritePort(config)),
-            "reads": Out(2),
-            "conflicts": Out(2),
-        })
+        super().__init__(
+            {
+                "update": In(AccUpdatePort(config)),
+                "fuse_read": In(AccReadPort(config)),
+                "fuse_write": In(AccWritePort(config)),
+                "reads": Out(2),
+                "conflicts": Out(2),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         width = 32 * self.n
         rams = [Ram(width=width, depth=self.bank_rows, granularity=32) for _ in range(self.banks)]
@@ -75,18 +86,26 @@ class Accumulator(wiring.Component):
             m.submodules[f"bank{b}"] = ram
 
         # What each stage holds of its update.
-        stages = {name: {"valid": Signal(name=f"{name}_valid"), "row": Signal(self.row_bits, name=f"{name}_row", reset_less=True)}
-                  for name in "daw"}
+        stages = {
+            name: {
+                "valid": Signal(name=f"{name}_valid"),
+                "row": Signal(self.row_bits, name=f"{name}_row", reset_less=True),
+            }
+            for name in "daw"
+        }
         d, a, w = stages["d"], stages["a"], stages["w"]
-        row = self.update.row[:self.row_bits]
+        row = self.update.row[: self.row_bits]
         m.d.sync += [d["valid"].eq(self.update.valid), a["valid"].eq(d["valid"]), w["valid"].eq(a["valid"])]
         m.d.sync += [d["row"].eq(row), a["row"].eq(d["row"]), w["row"].eq(a["row"])]
 
         d_add, d_shift, a_shift = Signal(), Signal(), Signal()
         d_near, a_near, d_mid, d_far = Signal(), Signal(), Signal(), Signal()
         m.d.sync += [
-            d_add.eq(self.update.add), d_shift.eq(self.update.shift), a_shift.eq(d_shift),
-            d_near.eq(self.update.add & d["valid"] & (d["row"] == row)), a_near.eq(d_near),
+            d_add.eq(self.update.add),
+            d_shift.eq(self.update.shift),
+            a_shift.eq(d_shift),
+            d_near.eq(self.update.add & d["valid"] & (d["row"] == row)),
+            a_near.eq(d_near),
             d_mid.eq(a["valid"] & (a["row"] == row)),
             d_far.eq(w["valid"] & (w["row"] == row)),
         ]
@@ -98,11 +117,11 @@ class Accumulator(wiring.Component):
             psum = Signal(32, name=f"psum{i}")
             operand = Signal(32, name=f"operand{i}", reset_less=True)
             addend = Signal(32, name=f"addend{i}")
-            old = found[32 * i:32 * i + 32]
+            old = found[32 * i : 32 * i + 32]
             with m.If(d["valid"]):
                 m.d.sync += operand.eq(Mux(d_add, Mux(d_shift, Cat(Const(0, 8), old[:24]), old), 0))
             m.d.comb += [
-                psum.eq(self.update.psum[32 * i:32 * i + 32]),
+                psum.eq(self.update.psum[32 * i : 32 * i + 32]),
                 addend.eq(Mux(a_near, Mux(a_shift, Cat(Const(0, 8), lane[:24]), lane), operand)),
             ]
             with m.If(a["valid"]):
@@ -112,7 +131,7 @@ class Accumulator(wiring.Component):
 
     def _bank(self, row: Signal) -> Signal:
         """Bank of a row number."""
-        return row[(self.bank_rows - 1).bit_length():self.row_bits]
+        return row[(self.bank_rows - 1).bit_length() : self.row_bits]
 
     def _read(self, m: Module, rams: list[Ram]) -> None:
         """Read ports, and the row FUSE reads."""
@@ -138,7 +157,9 @@ class Accumulator(wiring.Component):
                 with m.Case(b):
                     m.d.sync += self.fuse_read.data.eq(ram.r0_data)
 
-    def _found(self, m: Module, rams: list[Ram], d: dict, mid: Signal, far: Signal, written: Signal, total: Cat) -> Signal:
+    def _found(
+        self, m: Module, rams: list[Ram], d: dict, mid: Signal, far: Signal, written: Signal, total: Cat
+    ) -> Signal:
         """Newest finished value of the row in stage D."""
         width = 32 * self.n
         found, last = Signal(width), Signal(width, reset_less=True)
@@ -161,7 +182,9 @@ class Accumulator(wiring.Component):
         m.d.comb += [
             refused.eq(w["valid"] & (self._bank(w["row"]) == fuse_bank)),
             self.fuse_write.ready.eq(~refused),
-            self.conflicts.eq((self.fuse_write.valid & refused) + (self.fuse_read.valid & ~self.fuse_read.ready)),
+            self.conflicts.eq(
+                (self.fuse_write.valid & refused) + (self.fuse_read.valid & ~self.fuse_read.ready)
+            ),
         ]
         for b, ram in enumerate(rams):
             mine = Signal(name=f"update_writes{b}")

@@ -23,13 +23,14 @@ ACCEPTED_MAX = 15
 class MatrixUnit(wiring.Component):
     """Executes MATRIX commands (docs/machine.md).
 
-    Two engines run ahead of the array: the fetcher reads weight tiles, the walker produces the steps of the activations. A step meets its
-    tile at the issuer, from where on everything is rigid.
+    Two engines run ahead of the array: the fetcher reads weight tiles, the walker produces the steps of the
+    activations. A step meets its tile at the issuer, from where on everything is rigid.
 
-    Latency: a command accepted in cycle c issues its first row in c + 1 + K with K weight rows (at least c + 3) when nothing
-    is ahead of it; a row issued in t enters the array in t + 4, its sums are written in t + 2n + 6; `done` comes 2n + 7 cycles after a command's last
-    step. Throughput: one row a cycle; a tile every max(rows, n) cycles, also across commands; a depthwise stream of dw_len pixels takes
-    dw_len cycles, and taps - 1 - dw_lead more if that is positive.
+    Latency: a command accepted in cycle c issues its first row in c + 1 + K with K weight rows (at least c +
+    3) when nothing is ahead of it; a row issued in t enters the array in t + 4, its sums are written in t +
+    2n + 6; `done` comes 2n + 7 cycles after a command's last step. Throughput: one row a cycle; a tile every
+    max(rows, n) cycles, also across commands; a depthwise stream of dw_len pixels takes dw_len cycles, and
+    taps - 1 - dw_lead more if that is positive.
 
     Parameters
     ----------
@@ -49,32 +50,46 @@ class MatrixUnit(wiring.Component):
     update : Out(AccUpdatePort)
         Sums to the accumulator.
     events : Out(event_layout("matrix"))
-        Of these macs_issued, macs_useful, matrix_rows, matrix_tiles, matrix_zeros, acc_writes and matrix_stall_bank; the others stay 0.
+        Of these macs_issued, macs_useful, matrix_rows, matrix_tiles, matrix_zeros, acc_writes and
+        matrix_stall_bank; the others stay 0.
     active : Out(1)
         A command was accepted and is not done.
     active_tag : Out(6)
         Tag of the step whose events these are; without one, of the step that comes next.
     row_entering, wait_weights, weight_shift, wait_acts, wait_acc, in_flight : Out(1)
-        Of this cycle: a row is issued; a tile waits and a weight read is refused; a tile waits otherwise; an activation read is refused;
-        the accumulator holds a row up (never: it forwards); rows are on their way.
+        Of this cycle: a row is issued; a tile waits and a weight read is refused; a tile waits otherwise; an
+        activation read is refused; the accumulator holds a row up (never: it forwards); rows are on their
+        way.
     """
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        super().__init__({
-            "cmd": In(command_stream(Unit.MATRIX)),
-            "done": Out(1),
-            "zeros": Out(32),
-            "act": Out(SpReadPort(config)),
-            "weight": Out(SpReadPort(config)),
-            "update": Out(AccUpdatePort(config)),
-            "events": Out(event_layout("matrix")),
-            "active": Out(1),
-            "active_tag": Out(6),
-            **{name: Out(1) for name in ("row_entering", "wait_weights", "weight_shift", "wait_acts", "wait_acc", "in_flight")},
-        })
+        super().__init__(
+            {
+                "cmd": In(command_stream(Unit.MATRIX)),
+                "done": Out(1),
+                "zeros": Out(32),
+                "act": Out(SpReadPort(config)),
+                "weight": Out(SpReadPort(config)),
+                "update": Out(AccUpdatePort(config)),
+                "events": Out(event_layout("matrix")),
+                "active": Out(1),
+                "active_tag": Out(6),
+                **{
+                    name: Out(1)
+                    for name in (
+                        "row_entering",
+                        "wait_weights",
+                        "weight_shift",
+                        "wait_acts",
+                        "wait_acc",
+                        "in_flight",
+                    )
+                },
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self.config
         m.submodules.fetcher = fetcher = WeightFetcher(config)
@@ -91,21 +106,46 @@ class MatrixUnit(wiring.Component):
         accepted, room = Signal(), Signal()
         row = walker.rows.payload
         m.d.comb += [
-            self.cmd.ready.eq(fetcher.ready & walker.ready & room), accepted.eq(self.cmd.valid & self.cmd.ready),
-            fetcher.command.eq(self.cmd.payload), fetcher.load.eq(accepted),
-            walker.command.eq(self.cmd.payload), walker.load.eq(accepted),
-            issuer.tiles_ready.eq(fetcher.tiles != 0), issuer.feeder_ready.eq(feeder.ready),
-            fetcher.take.eq(issuer.issued & row.start), fetcher.pop.eq(feeder.pop), feeder.row.eq(fetcher.row),
-            feeder.start.eq(issuer.issued & row.swap), feeder.rows.eq(row.rows), feeder.lanes.eq(row.lanes),
-            feeder.by_column.eq(row.by_column), feeder.zero_point.eq(row.w_zp), feeder.unsigned.eq(row.w_unsigned),
-            lines.valid.eq(issuer.line_valid), lines.step.eq(issuer.line_step), lines.row.eq(issuer.operands),
-            array.row.eq(issuer.entering), array.swap.eq(issuer.swap), array.select.eq(issuer.select),
-            array.line0.eq(lines.line0), array.line1.eq(lines.line1), array.line2.eq(lines.line2), array.live.eq(lines.live),
-            array.weights.eq(feeder.weights), array.write_row.eq(feeder.write_row), array.write_column.eq(feeder.write_column),
-            trail.issued.eq(issuer.issued), trail.row.eq(row), trail.operands.eq(issuer.operands),
-            self.update.valid.eq(trail.update_valid), self.update.row.eq(trail.update_row), self.update.add.eq(trail.update_add),
-            self.update.shift.eq(trail.update_shift), self.update.psum.eq(array.psum),
-            self.done.eq(trail.done), self.zeros.eq(trail.zeros),
+            self.cmd.ready.eq(fetcher.ready & walker.ready & room),
+            accepted.eq(self.cmd.valid & self.cmd.ready),
+            fetcher.command.eq(self.cmd.payload),
+            fetcher.load.eq(accepted),
+            walker.command.eq(self.cmd.payload),
+            walker.load.eq(accepted),
+            issuer.tiles_ready.eq(fetcher.tiles != 0),
+            issuer.feeder_ready.eq(feeder.ready),
+            fetcher.take.eq(issuer.issued & row.start),
+            fetcher.pop.eq(feeder.pop),
+            feeder.row.eq(fetcher.row),
+            feeder.start.eq(issuer.issued & row.swap),
+            feeder.rows.eq(row.rows),
+            feeder.lanes.eq(row.lanes),
+            feeder.by_column.eq(row.by_column),
+            feeder.zero_point.eq(row.w_zp),
+            feeder.unsigned.eq(row.w_unsigned),
+            lines.valid.eq(issuer.line_valid),
+            lines.step.eq(issuer.line_step),
+            lines.row.eq(issuer.operands),
+            array.row.eq(issuer.entering),
+            array.swap.eq(issuer.swap),
+            array.select.eq(issuer.select),
+            array.line0.eq(lines.line0),
+            array.line1.eq(lines.line1),
+            array.line2.eq(lines.line2),
+            array.live.eq(lines.live),
+            array.weights.eq(feeder.weights),
+            array.write_row.eq(feeder.write_row),
+            array.write_column.eq(feeder.write_column),
+            trail.issued.eq(issuer.issued),
+            trail.row.eq(row),
+            trail.operands.eq(issuer.operands),
+            self.update.valid.eq(trail.update_valid),
+            self.update.row.eq(trail.update_row),
+            self.update.add.eq(trail.update_add),
+            self.update.shift.eq(trail.update_shift),
+            self.update.psum.eq(array.psum),
+            self.done.eq(trail.done),
+            self.zeros.eq(trail.zeros),
         ]
         commands = Signal(range(ACCEPTED_MAX + 1))
         m.d.sync += commands.eq(commands + accepted - self.done)
@@ -113,7 +153,9 @@ class MatrixUnit(wiring.Component):
         self._observe(m, fetcher=fetcher, walker=walker, issuer=issuer, trail=trail)
         return m
 
-    def _observe(self, m: Module, *, fetcher: WeightFetcher, walker: RowWalker, issuer: RowIssuer, trail: RowTrail) -> None:
+    def _observe(
+        self, m: Module, *, fetcher: WeightFetcher, walker: RowWalker, issuer: RowIssuer, trail: RowTrail
+    ) -> None:
         """Events and the state the causes are found from."""
         counted, refused = trail.counted, Signal()
         m.d.comb += [
@@ -128,7 +170,7 @@ class MatrixUnit(wiring.Component):
         ]
         with m.If(counted.valid):
             m.d.comb += [
-                self.events.macs_issued.eq(Mux(counted.stream, self.config.n ** 2, 0)),
+                self.events.macs_issued.eq(Mux(counted.stream, self.config.n**2, 0)),
                 self.events.macs_useful.eq(counted.useful),
                 self.events.matrix_rows.eq(counted.stream),
                 self.events.matrix_tiles.eq(counted.start),

@@ -10,8 +10,9 @@ from hw.config import MlaConfig
 class DepthwiseSteps(wiring.Component):
     """Steps of one block of channels.
 
-    The sum of stream position n enters the array taps - 1 steps ahead of pixel n, as array row taps - 1 is the one that uses it. If
-    that is before the stream (lead < taps - 1), the steps begin with replayed pixels of the history.
+    The sum of stream position n enters the array taps - 1 steps ahead of pixel n, as array row taps - 1 is
+    the one that uses it. If that is before the stream (lead < taps - 1), the steps begin with replayed pixels
+    of the history.
 
     Latency: `load` and `step` act on the outputs in the next cycle. Throughput: one step a cycle.
 
@@ -39,15 +40,34 @@ class DepthwiseSteps(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        super().__init__({
-            "load": In(1), "step": In(1), "period": In(16), "lead": In(16), "length": In(20), "out_width": In(16),
-            "stride_x": In(4), "stride_y": In(4), "taps": In(5), "back": Out((config.n - 1).bit_length()),
-            "wave": Out(1), "first": Out(1), "next_x": Out(1), "next_y": Out(1), "end": Out(1),
-        })
+        super().__init__(
+            {
+                "load": In(1),
+                "step": In(1),
+                "period": In(16),
+                "lead": In(16),
+                "length": In(20),
+                "out_width": In(16),
+                "stride_x": In(4),
+                "stride_y": In(4),
+                "taps": In(5),
+                "back": Out((config.n - 1).bit_length()),
+                "wave": Out(1),
+                "first": Out(1),
+                "next_x": Out(1),
+                "next_y": Out(1),
+                "end": Out(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        ahead, pixels, skip, positions = Signal(5), Signal(20, reset_less=True), Signal(16, reset_less=True), Signal(20, reset_less=True)
+        ahead, pixels, skip, positions = (
+            Signal(5),
+            Signal(20, reset_less=True),
+            Signal(16, reset_less=True),
+            Signal(20, reset_less=True),
+        )
         inside = Signal()
         m.d.comb += [
             ahead.eq(self.taps - 1),
@@ -74,7 +94,9 @@ class DepthwiseSteps(wiring.Component):
         return m
 
     def _outputs(self, m: Module, inside: Value) -> None:
-        """Which positions have an output: every stride_x-th column, out_width of them, of every stride_y-th row."""
+        """Which positions have an output: every stride_x-th column, out_width of them, of every
+        stride_y-th row.
+        """
         columns, outputs = Signal(16, reset_less=True), Signal(16, reset_less=True)
         phase_x, phase_y = Signal(4, reset_less=True), Signal(4, reset_less=True)
         row_end = Signal()
@@ -92,6 +114,9 @@ class DepthwiseSteps(wiring.Component):
             m.d.sync += [columns.eq(self.period), outputs.eq(self.out_width), phase_x.eq(0)]
             m.d.sync += phase_y.eq(Mux(self.load | (phase_y + 1 == self.stride_y), 0, phase_y + 1))
         with m.Elif(self.step & inside):
-            m.d.sync += [columns.eq(columns - 1), phase_x.eq(Mux(phase_x + 1 == self.stride_x, 0, phase_x + 1))]
+            m.d.sync += [
+                columns.eq(columns - 1),
+                phase_x.eq(Mux(phase_x + 1 == self.stride_x, 0, phase_x + 1)),
+            ]
             with m.If(self.wave):
                 m.d.sync += outputs.eq(outputs - 1)

@@ -13,7 +13,8 @@ from hw.units.walk import lane_count_bits
 class WeightFeeder(wiring.Component):
     """Sends n rows a tile, the first `rows` of them from the weight buffer, the others zero.
 
-    Latency: row i is popped in cycle t + 1 + i after `start` in cycle t, and on `weights` in t + 3 + i. Throughput: a tile every n cycles.
+    Latency: row i is popped in cycle t + 1 + i after `start` in cycle t, and on `weights` in t + 3 + i.
+    Throughput: a tile every n cycles.
 
     Parameters
     ----------
@@ -40,22 +41,24 @@ class WeightFeeder(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.n = config.n
-        super().__init__({
-            "start": In(1),
-            "rows": In(lane_count_bits(config.n)),
-            "lanes": In(lane_count_bits(config.n)),
-            "by_column": In(1),
-            "zero_point": In(signed(OPERAND_BITS)),
-            "unsigned": In(1),
-            "ready": Out(1, init=1),
-            "pop": Out(1),
-            "row": In(8 * config.n),
-            "weights": Out(OPERAND_BITS * config.n),
-            "write_row": Out(config.n),
-            "write_column": Out(config.n),
-        })
+        super().__init__(
+            {
+                "start": In(1),
+                "rows": In(lane_count_bits(config.n)),
+                "lanes": In(lane_count_bits(config.n)),
+                "by_column": In(1),
+                "zero_point": In(signed(OPERAND_BITS)),
+                "unsigned": In(1),
+                "ready": Out(1, init=1),
+                "pop": Out(1),
+                "row": In(8 * config.n),
+                "weights": Out(OPERAND_BITS * config.n),
+                "write_row": Out(config.n),
+                "write_column": Out(config.n),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         n = self.n
         left, rows = Signal(range(n + 1)), Signal(range(n + 1), reset_less=True)
@@ -67,8 +70,12 @@ class WeightFeeder(wiring.Component):
 
         # Values of the tile as popped, and one cycle later with the row that was popped.
         names = ("by_column", "zero_point", "unsigned")
-        tile = {name: Signal.like(getattr(self, name), name=f"tile_{name}", reset_less=True) for name in names}
-        late = {name: Signal.like(getattr(self, name), name=f"late_{name}", reset_less=True) for name in names}
+        tile = {
+            name: Signal.like(getattr(self, name), name=f"tile_{name}", reset_less=True) for name in names
+        }
+        late = {
+            name: Signal.like(getattr(self, name), name=f"late_{name}", reset_less=True) for name in names
+        }
         lanes, late_lanes = Signal(n, reset_less=True), Signal(n, reset_less=True)
         with m.If(self.start):
             m.d.sync += [tile[name].eq(getattr(self, name)) for name in names]
@@ -85,7 +92,9 @@ class WeightFeeder(wiring.Component):
         with m.If(late_sending):
             m.d.sync += [
                 position.eq(position.rotate_left(1)),
-                self.weights.eq(Cat(Mux(late_lanes[i], value.as_unsigned(), 0) for i, value in enumerate(values))),
+                self.weights.eq(
+                    Cat(Mux(late_lanes[i], value.as_unsigned(), 0) for i, value in enumerate(values))
+                ),
             ]
         m.d.sync += [
             self.write_row.eq(Mux(late["by_column"], 0, marked)),

@@ -17,11 +17,12 @@ DIMS = ("kx", "ky", "ic", "oc")
 class WeightFetcher(wiring.Component):
     """Reads the weight rows of one command after the other into a buffer of two whole tiles.
 
-    Only rows in use are read: k < K, transposed c < C, depthwise k < taps * groups. A tile counts as there in the cycle after its last
-    row was granted: it is popped no faster than it was granted, and its last row no earlier than two cycles after the grant.
+    Only rows in use are read: k < K, transposed c < C, depthwise k < taps * groups. A tile counts as there in
+    the cycle after its last row was granted: it is popped no faster than it was granted, and its last row no
+    earlier than two cycles after the grant.
 
-    Latency: a command accepted in cycle c is read from c + 1 on; its row granted in cycle g can be popped from g + 2 on.
-    Throughput: one row a cycle, also from command to command.
+    Latency: a command accepted in cycle c is read from c + 1 on; its row granted in cycle g can be popped
+    from g + 2 on. Throughput: one row a cycle, also from command to command.
 
     Parameters
     ----------
@@ -49,20 +50,27 @@ class WeightFetcher(wiring.Component):
     def __init__(self, config: MlaConfig):
         self.n = config.n
         self.rows = 2 * config.n
-        super().__init__({
-            "load": In(1),
-            "command": In(command_layout(Unit.MATRIX)),
-            "ready": Out(1),
-            "port": Out(SpReadPort(config)),
-            "tiles": Out(range(self.rows + 1)),
-            "take": In(1),
-            "pop": In(1),
-            "row": Out(8 * config.n),
-        })
+        super().__init__(
+            {
+                "load": In(1),
+                "command": In(command_layout(Unit.MATRIX)),
+                "ready": Out(1),
+                "port": Out(SpReadPort(config)),
+                "tiles": Out(range(self.rows + 1)),
+                "take": In(1),
+                "pop": In(1),
+                "row": Out(8 * config.n),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        busy, granted, tile_end, free = Signal(), Signal(), Signal(), Signal(range(self.rows + 1), init=self.rows)
+        busy, granted, tile_end, free = (
+            Signal(),
+            Signal(),
+            Signal(),
+            Signal(range(self.rows + 1), init=self.rows),
+        )
         m.submodules.nest = nest = LoopNest(len(DIMS))
         m.d.comb += [
             granted.eq(self.port.valid & self.port.ready),
@@ -86,7 +94,10 @@ class WeightFetcher(wiring.Component):
     def _walk(self, m: Module, nest: LoopNest, granted: Signal, tile_end: Signal) -> None:
         """Address of the row to read; counts the rows of a tile."""
         command = self.command
-        strides = {name: Signal.like(command[f"w_{name}"], name=f"stride_{name}", reset_less=True) for name in ("row", *DIMS)}
+        strides = {
+            name: Signal.like(command[f"w_{name}"], name=f"stride_{name}", reset_less=True)
+            for name in ("row", *DIMS)
+        }
         # While a command loads its loops take their counts from it, later from the copy.
         for i, name in enumerate(DIMS):
             held = Signal(16, name=f"{name}_count", reset_less=True)
@@ -98,7 +109,10 @@ class WeightFetcher(wiring.Component):
 
         usual, tail, by_column = Signal(6, reset_less=True), Signal(6, reset_less=True), Signal()
         taps = Signal(7)
-        m.d.comb += taps.eq(Mux(command.word.groups[0], command.word.taps, 0) + Mux(command.word.groups[1], command.word.taps << 1, 0))
+        m.d.comb += taps.eq(
+            Mux(command.word.groups[0], command.word.taps, 0)
+            + Mux(command.word.groups[1], command.word.taps << 1, 0)
+        )
         with m.If(self.load):
             m.d.sync += by_column.eq(command.word.w_transpose)
             with m.If(command.word.dw):
@@ -107,7 +121,14 @@ class WeightFetcher(wiring.Component):
                 m.d.sync += [usual.eq(command.n_cols), tail.eq(command.n_tail)]
             with m.Else():
                 m.d.sync += [usual.eq(command.k_rows), tail.eq(command.k_tail)]
-        rows = chosen(m, "rows", Mux(by_column, nest.last[DIMS.index("oc")], nest.last[DIMS.index("ic")]), tail, usual, self.n)
+        rows = chosen(
+            m,
+            "rows",
+            Mux(by_column, nest.last[DIMS.index("oc")], nest.last[DIMS.index("ic")]),
+            tail,
+            usual,
+            self.n,
+        )
         index, following = Signal(range(self.n), reset_less=True), Signal(range(self.n + 1))
         m.d.comb += [following.eq(index + 1), tile_end.eq(following == rows)]
         with m.If(self.load):
@@ -117,7 +138,9 @@ class WeightFetcher(wiring.Component):
 
         levels = [(~tile_end, strides["row"])]
         levels += [(tile_end & nest.advance[i], strides[name]) for i, name in enumerate(DIMS)]
-        address = follow(m, "address", SP_ADDR_BITS, load=self.load, base=command.w_base, step=granted, levels=levels)
+        address = follow(
+            m, "address", SP_ADDR_BITS, load=self.load, base=command.w_base, step=granted, levels=levels
+        )
         m.d.comb += self.port.addr.eq(address)
 
     def _buffer(self, m: Module, granted: Signal) -> None:
@@ -131,6 +154,10 @@ class WeightFetcher(wiring.Component):
             read_from.eq(read_from + self.pop),
         ]
         m.d.comb += [
-            buffer.w_en.eq(arriving[-1]), buffer.w_addr.eq(write_to), buffer.w_data.eq(self.port.data),
-            buffer.r0_en.eq(self.pop), buffer.r0_addr.eq(read_from), self.row.eq(buffer.r0_data),
+            buffer.w_en.eq(arriving[-1]),
+            buffer.w_addr.eq(write_to),
+            buffer.w_data.eq(self.port.data),
+            buffer.r0_en.eq(self.pop),
+            buffer.r0_addr.eq(read_from),
+            self.row.eq(buffer.r0_data),
         ]

@@ -1,4 +1,6 @@
-"""Row issue of MATRIX: decides in each cycle whether the next step goes, and brings its operands to the array."""
+"""Row issue of MATRIX: decides in each cycle whether the next step goes, and brings its operands to the
+array.
+"""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
@@ -13,13 +15,15 @@ from hw.units.matrix_layouts import ENTRY_AFTER, ROW_AFTER, row_layout
 
 
 class RowIssuer(wiring.Component):
-    """Issues steps: a step that starts a tile waits until its weights are there and the feeder is free; one that reads waits for its grant.
+    """Issues steps: a step that starts a tile waits until its weights are there and the feeder is free; one
+    that reads waits for its grant.
 
-    A refused read leaves a bubble. In a depthwise stream that would tear the sums apart, so activation reads must have the highest priority: the
-    scratchpad always grants them. A depthwise stream whose taps or groups differ from the previous one's waits n cycles
-    for the line buffers to run empty.
+    A refused read leaves a bubble. In a depthwise stream that would tear the sums apart, so activation reads
+    must have the highest priority: the scratchpad always grants them. A depthwise stream whose taps or groups
+    differ from the previous one's waits n cycles for the line buffers to run empty.
 
-    Latency: a step issued in cycle t is on `line_step` in t + 1, on `operands` in t + 3, on `entering` in t + 4. Throughput: one step a cycle.
+    Latency: a step issued in cycle t is on `line_step` in t + 1, on `operands` in t + 3, on `entering` in t +
+    4. Throughput: one step a cycle.
 
     Parameters
     ----------
@@ -49,24 +53,26 @@ class RowIssuer(wiring.Component):
     def __init__(self, config: MlaConfig):
         self.config = config
         width = OPERAND_BITS * config.n
-        super().__init__({
-            "rows": In(stream.Signature(row_layout(config))),
-            "tiles_ready": In(1),
-            "feeder_ready": In(1),
-            "act": Out(SpReadPort(config)),
-            "issued": Out(1),
-            "line_valid": Out(1),
-            "line_step": Out(line_step_layout(config)),
-            "operands": Out(width),
-            "entering": Out(width),
-            "swap": Out(1),
-            "select": Out(2 * config.n),
-            "row_entering": Out(1),
-            "wait_acts": Out(1),
-            "tile_waits": Out(1),
-        })
+        super().__init__(
+            {
+                "rows": In(stream.Signature(row_layout(config))),
+                "tiles_ready": In(1),
+                "feeder_ready": In(1),
+                "act": Out(SpReadPort(config)),
+                "issued": Out(1),
+                "line_valid": Out(1),
+                "line_step": Out(line_step_layout(config)),
+                "operands": Out(width),
+                "entering": Out(width),
+                "swap": Out(1),
+                "select": Out(2 * config.n),
+                "row_entering": Out(1),
+                "wait_acts": Out(1),
+                "tile_waits": Out(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         row: data.View = self.rows.payload
         clear, drained = Signal(), self._drained(m, row)
@@ -89,13 +95,16 @@ class RowIssuer(wiring.Component):
             for k in range(self.config.n):
                 line = Signal(2, name=f"line_of{k}")
                 m.d.comb += line.eq(1 + (row.taps <= k) + ((row.taps << 1) <= k))
-                m.d.sync += self.select[2 * k:2 * k + 2].eq(Mux(row.dw, line, 0))
+                m.d.sync += self.select[2 * k : 2 * k + 2].eq(Mux(row.dw, line, 0))
 
         m.d.sync += self.line_valid.eq(self.issued & row.dw)
         with m.If(self.issued & row.dw):
             m.d.sync += [
                 self.line_step.pixel.eq(row.stream),
-                *(self.line_step[name].eq(row[name]) for name in ("fresh", "back", "period", "taps", "groups")),
+                *(
+                    self.line_step[name].eq(row[name])
+                    for name in ("fresh", "back", "period", "taps", "groups")
+                ),
             ]
         return m
 
@@ -119,7 +128,10 @@ class RowIssuer(wiring.Component):
         ]
         zero_point, unsigned = row.a_zp, row.a_unsigned
         for i in range(SP_READ_LATENCY):
-            late_zp, late_unsigned = Signal.like(row.a_zp, name=f"a_zp{i}", reset_less=True), Signal(name=f"a_unsigned{i}", reset_less=True)
+            late_zp, late_unsigned = (
+                Signal.like(row.a_zp, name=f"a_zp{i}", reset_less=True),
+                Signal(name=f"a_unsigned{i}", reset_less=True),
+            )
             m.d.sync += [late_zp.eq(zero_point), late_unsigned.eq(unsigned)]
             zero_point, unsigned = late_zp, late_unsigned
         lanes = operands(m, "act", self.act.data, unsigned=unsigned, zero_point=zero_point)

@@ -17,7 +17,8 @@ FINISHING = 4
 class RowTrail(wiring.Component):
     """Delays from the issue of a step to what it causes later.
 
-    Latency: in cycles after `issued`: events 5, accumulator request 2n + 3, `done` (last step of a command) 2n + 7. Throughput: one step a cycle.
+    Latency: in cycles after `issued`: events 5, accumulator request 2n + 3, `done` (last step of a command)
+    2n + 7. Throughput: one step a cycle.
 
     Parameters
     ----------
@@ -37,7 +38,8 @@ class RowTrail(wiring.Component):
     zeros : Out(32)
         Zero lanes of the rows the command streamed; with `done` and until the next.
     counted : Out
-        Events of one step: rows, tiles, sums (0 or 1), useful MACs, zero lanes, tag; `valid` when there is one.
+        Events of one step: rows, tiles, sums (0 or 1), useful MACs, zero lanes, tag; `valid` when there is
+        one.
     in_flight : Out(1)
         A sum is on its way, or a command not done.
     """
@@ -45,21 +47,35 @@ class RowTrail(wiring.Component):
     def __init__(self, config: MlaConfig):
         self.config = config
         zero_bits = config.n.bit_length()
-        super().__init__({
-            "issued": In(1),
-            "row": In(row_layout(config)),
-            "operands": In(OPERAND_BITS * config.n),
-            "update_valid": Out(1),
-            "update_row": Out(ACC_ADDR_BITS),
-            "update_add": Out(1),
-            "update_shift": Out(1),
-            "done": Out(1),
-            "zeros": Out(32),
-            "counted": Out(data.StructLayout({"valid": 1, "stream": 1, "start": 1, "wave": 1, "useful": 11, "zeros": zero_bits, "tag": 6})),
-            "in_flight": Out(1),
-        })
+        super().__init__(
+            {
+                "issued": In(1),
+                "row": In(row_layout(config)),
+                "operands": In(OPERAND_BITS * config.n),
+                "update_valid": Out(1),
+                "update_row": Out(ACC_ADDR_BITS),
+                "update_add": Out(1),
+                "update_shift": Out(1),
+                "done": Out(1),
+                "zeros": Out(32),
+                "counted": Out(
+                    data.StructLayout(
+                        {
+                            "valid": 1,
+                            "stream": 1,
+                            "start": 1,
+                            "wave": 1,
+                            "useful": 11,
+                            "zeros": zero_bits,
+                            "tag": 6,
+                        }
+                    )
+                ),
+                "in_flight": Out(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         lasts = Signal(done_after(self.config.n))
         m.d.sync += lasts.eq(Cat(self.issued & self.row.last, lasts))
@@ -70,7 +86,9 @@ class RowTrail(wiring.Component):
         return m
 
     def _update(self, m: Module) -> Signal:
-        """Request to the accumulator: the valid bit in a shift register, the rest in a ring that is written and read every cycle."""
+        """Request to the accumulator: the valid bit in a shift register, the rest in a ring that is
+        written and read every cycle.
+        """
         after = update_after(self.config.n)
         waves = Signal(after)
         m.d.sync += waves.eq(Cat(self.issued & self.row.wave, waves))
@@ -79,8 +97,11 @@ class RowTrail(wiring.Component):
         now = Signal(range(depth))
         m.d.sync += now.eq(now + 1)
         m.d.comb += [
-            ring.w_en.eq(self.issued), ring.w_addr.eq(now), ring.w_data.eq(Cat(self.row.acc_row, self.row.add, self.row.shift)),
-            ring.r0_en.eq(waves[-2]), ring.r0_addr.eq(now - (after - 1)),
+            ring.w_en.eq(self.issued),
+            ring.w_addr.eq(now),
+            ring.w_data.eq(Cat(self.row.acc_row, self.row.add, self.row.shift)),
+            ring.r0_en.eq(waves[-2]),
+            ring.r0_addr.eq(now - (after - 1)),
             Cat(self.update_row, self.update_add, self.update_shift).eq(ring.r0_data),
             self.update_valid.eq(waves[-1]),
         ]
@@ -89,10 +110,20 @@ class RowTrail(wiring.Component):
     def _count(self, m: Module) -> Signal:
         """Events; returns the flag of a command's last step at the same time."""
         row = self.row
-        values = {"valid": self.issued, "stream": row.stream, "start": row.start, "wave": row.wave, "useful": row.useful, "tag": row.tag}
+        values = {
+            "valid": self.issued,
+            "stream": row.stream,
+            "start": row.start,
+            "wave": row.wave,
+            "useful": row.useful,
+            "tag": row.tag,
+        }
         ended = self.issued & row.last
         for i in range(STATISTICS_AFTER):
-            late = {name: Signal(len(value), name=f"{name}{i}", reset_less=name != "valid") for name, value in values.items()}
+            late = {
+                name: Signal(len(value), name=f"{name}{i}", reset_less=name != "valid")
+                for name, value in values.items()
+            }
             late_ended = Signal(name=f"ended{i}")
             m.d.sync += [*(late[name].eq(value) for name, value in values.items()), late_ended.eq(ended)]
             values, ended = late, late_ended
@@ -100,11 +131,14 @@ class RowTrail(wiring.Component):
         zero = Signal(self.config.n, reset_less=True)
         for k in range(self.config.n):
             lane = Signal(signed(OPERAND_BITS), name=f"lane{k}")
-            m.d.comb += lane.eq(self.operands[OPERAND_BITS * k:OPERAND_BITS * (k + 1)])
+            m.d.comb += lane.eq(self.operands[OPERAND_BITS * k : OPERAND_BITS * (k + 1)])
             m.d.sync += zero[k].eq(lane == 0)
         zeros = Signal(self.config.n.bit_length(), reset_less=True)
         m.d.sync += zeros.eq(tree_sum(m, "zeros_tree", list(zero)))
-        m.d.comb += [*(self.counted[name].eq(value) for name, value in values.items()), self.counted.zeros.eq(zeros)]
+        m.d.comb += [
+            *(self.counted[name].eq(value) for name, value in values.items()),
+            self.counted.zeros.eq(zeros),
+        ]
         return ended
 
     def _statistic(self, m: Module, ended: Signal, finishing: Signal) -> None:
@@ -116,7 +150,12 @@ class RowTrail(wiring.Component):
         with m.If(self.counted.valid & self.counted.stream):
             m.d.comb += following.eq(total + self.counted.zeros)
         m.d.sync += total.eq(following)
-        m.d.comb += [totals.w_en.eq(ended), totals.w_addr.eq(write_to), totals.w_data.eq(following), totals.r0_addr.eq(read_from)]
+        m.d.comb += [
+            totals.w_en.eq(ended),
+            totals.w_addr.eq(write_to),
+            totals.w_data.eq(following),
+            totals.r0_addr.eq(read_from),
+        ]
         with m.If(ended):
             m.d.sync += [total.eq(0), write_to.eq(write_to + 1)]
         with m.If(finishing):

@@ -26,7 +26,8 @@ class LoopNest(wiring.Component):
     count{i} : In(16)
         Iterations of loop i, at least 1; constant from `load` to the end.
     advance : Out(levels)
-        Of these loops exactly the one that goes on with the coming step, all inner ones starting over; none at the very end.
+        Of these loops exactly the one that goes on with the coming step, all inner ones starting over; none
+        at the very end.
     last : Out(levels)
         Loop i is in its last iteration.
     end : Out(1)
@@ -35,12 +36,18 @@ class LoopNest(wiring.Component):
 
     def __init__(self, levels: int):
         self.levels = levels
-        super().__init__({
-            "load": In(1), "step": In(1), "advance": Out(levels), "last": Out(levels), "end": Out(1),
-            **{f"count{i}": In(COUNT_BITS) for i in range(levels)},
-        })
+        super().__init__(
+            {
+                "load": In(1),
+                "step": In(1),
+                "advance": Out(levels),
+                "last": Out(levels),
+                "end": Out(1),
+                **{f"count{i}": In(COUNT_BITS) for i in range(levels)},
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         inner_end: Value = Const(1)
         for i in range(self.levels):
@@ -62,12 +69,20 @@ class LoopNest(wiring.Component):
 
 
 def follow(
-    m: Module, name: str, shape: object, *, load: Value, base: Value, step: Value, levels: list[tuple[Value, Value | None]],
+    m: Module,
+    name: str,
+    shape: object,
+    *,
+    load: Value,
+    base: Value,
+    step: Value,
+    levels: list[tuple[Value, Value | None]],
 ) -> Signal:
     """Register that is base + sum of index * stride over nested loops.
 
-    Keeps the value at the start of each loop that has a stride; when a loop advances, its start grows by the stride and all inner ones copy it.
-    A loop without a stride takes the inner ones back to the start of the next outer one. One adder for each stride.
+    Keeps the value at the start of each loop that has a stride; when a loop advances, its start grows by the
+    stride and all inner ones copy it. A loop without a stride takes the inner ones back to the start of the
+    next outer one. One adder for each stride.
 
     Parameters
     ----------
@@ -80,7 +95,10 @@ def follow(
     levels : list of (advance, stride or None)
         The loops, innermost first.
     """
-    starts = [None if stride is None else Signal(shape, name=f"{name}_{i}", reset_less=True) for i, (_, stride) in enumerate(levels)]
+    starts = [
+        None if stride is None else Signal(shape, name=f"{name}_{i}", reset_less=True)
+        for i, (_, stride) in enumerate(levels)
+    ]
     kept = [s for s in starts if s is not None]
     if levels[-1][1] is None:
         starts.append(Signal(shape, name=f"{name}_base", reset_less=True))
@@ -89,7 +107,7 @@ def follow(
         m.d.sync += [s.eq(base) for s in kept]
     with m.Elif(step):
         for i, (advance, stride) in enumerate(levels):
-            inner = [s for s in starts[:i + 1] if s is not None]
+            inner = [s for s in starts[: i + 1] if s is not None]
             outer = next(s for s in starts[i:] if s is not None)
             if inner:
                 following = Signal(shape, name=f"{name}_next{i}")

@@ -1,4 +1,6 @@
-"""MATRIX with its accumulator on a bench: scratchpad ports with settable refusals, commands in, everything observable out."""
+"""MATRIX with its accumulator on a bench: scratchpad ports with settable refusals, commands in,
+everything observable out.
+"""
 
 import random
 from dataclasses import dataclass, field
@@ -9,7 +11,6 @@ from amaranth.lib.wiring import connect
 from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
-from hw.isa.commands import MATRIX_WORD
 from hw.layouts import ACC_READ_LATENCY, SP_READ_LATENCY
 from hw.memory.accumulator import Accumulator
 from hw.units.matrix import MatrixUnit
@@ -49,13 +50,24 @@ class Bench:
     sp, acc : numpy arrays
         Scratchpad (uint8, 2**20 bytes) and accumulator (int32 rows) at the start.
     refuse_weight, refuse_act, hold : float
-        Probability of refusing a weight read or activation read, and of holding back the next command, in a cycle.
+        Probability of refusing a weight read or activation read, and of holding back the next command, in a
+        cycle.
     peek : (int, int) or None
         Cycle and row of one read by FUSE while the commands run.
     """
 
-    def __init__(self, n: int, sp: np.ndarray, acc: np.ndarray, *, refuse_weight: float = 0, refuse_act: float = 0, hold: float = 0,
-                 seed: int = 0, peek: tuple[int, int] | None = None):
+    def __init__(
+        self,
+        n: int,
+        sp: np.ndarray,
+        acc: np.ndarray,
+        *,
+        refuse_weight: float = 0,
+        refuse_act: float = 0,
+        hold: float = 0,
+        seed: int = 0,
+        peek: tuple[int, int] | None = None,
+    ):
         self.n, self.sp, self.acc = n, sp, acc
         self.refuse = {"weight": refuse_weight, "act": refuse_act}
         self.hold, self.random = hold, random.Random(seed)
@@ -88,7 +100,12 @@ class Bench:
     async def _fill(self, ctx) -> None:
         port = self.accumulator.fuse_write
         for r in range(self.rows):
-            for name, value in (("valid", 1), ("row", r), ("mask", (1 << self.n) - 1), ("data", _pack(self.acc[r], 4))):
+            for name, value in (
+                ("valid", 1),
+                ("row", r),
+                ("mask", (1 << self.n) - 1),
+                ("data", _pack(self.acc[r], 4)),
+            ):
                 ctx.set(getattr(port, name), value)
             await ctx.tick()
         ctx.set(port.valid, 0)
@@ -107,9 +124,19 @@ class Bench:
 
     async def _drive(self, ctx, commands: list[dict[str, int]], seen: Observed, limit: int) -> None:
         unit, expected, cycle = self.unit, len(commands), 0
-        arriving: dict[str, list[int | None]] = {"weight": [None] * (SP_READ_LATENCY - 1), "act": [None] * (SP_READ_LATENCY - 1)}
+        arriving: dict[str, list[int | None]] = {
+            "weight": [None] * (SP_READ_LATENCY - 1),
+            "act": [None] * (SP_READ_LATENCY - 1),
+        }
         offered = False
-        watched = (unit.cmd.ready, unit.done, unit.zeros, unit.active_tag, unit.events, *(getattr(unit, s) for s in STATES))
+        watched = (
+            unit.cmd.ready,
+            unit.done,
+            unit.zeros,
+            unit.active_tag,
+            unit.events,
+            *(getattr(unit, s) for s in STATES),
+        )
         read = self.accumulator.fuse_read
         while len(seen.done) < expected or (self.peek and cycle < self.peek[0] + 3):
             if self.peek:
@@ -124,15 +151,19 @@ class Bench:
             for name in arriving:
                 ctx.set(getattr(unit, name).ready, int(self.random.random() >= self.refuse[name]))
             ports = [getattr(unit, name) for name in arriving]
-            values = await ctx.tick().sample(*watched, *(s for p in ports for s in (p.valid, p.ready, p.addr)))
-            _, _, ready, done, zeros, tag, events, *states = values[:2 + 5 + len(STATES)]
+            values = await ctx.tick().sample(
+                *watched, *(s for p in ports for s in (p.valid, p.ready, p.addr))
+            )
+            _, _, ready, done, zeros, tag, events, *states = values[: 2 + 5 + len(STATES)]
             seen.states.append(dict(zip(STATES, states, strict=True)))
             for i, name in enumerate(arriving):
-                valid, granted, address = values[-6 + 3 * i:][:3]
+                valid, granted, address = values[-6 + 3 * i :][:3]
                 arriving[name].append(address if valid and granted else None)
                 data = arriving[name].pop(0)
                 if data is not None:
-                    ctx.set(getattr(unit, name).data, _pack(self.sp[(data + np.arange(self.n)) % ADDRESSES], 1))
+                    ctx.set(
+                        getattr(unit, name).data, _pack(self.sp[(data + np.arange(self.n)) % ADDRESSES], 1)
+                    )
             if offered and ready:
                 seen.accepted.append(cycle)
                 commands.pop(0)
@@ -159,7 +190,9 @@ def _unpack(word: int, n: int) -> np.ndarray:
 
 def _payload(c: dict[str, int]) -> dict:
     return {
-        **field_values(c), **derived(c), "word": {name: c[name] for name in WORD_NAMES},
+        **field_values(c),
+        **derived(c),
+        "word": {name: c[name] for name in WORD_NAMES},
         "meta": {"wait": 0, "signal": 0, "tag": c["tag"], "macro": 0},
     }
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hw.isa.commands import MATRIX_FIELDS, MATRIX_WORD
+from hw.isa.commands import MATRIX_FIELDS, MATRIX_WORD, defaults
 from hw.isa.enums import Unit
-from hw.isa.commands import defaults
 
 WORD_NAMES = tuple(f.name for f in MATRIX_WORD.fields)
 
@@ -23,8 +22,10 @@ def derived(c: dict[str, int]) -> dict[str, int]:
     mask = (1 << 20) - 1
     return {
         "a_start": (c["a_base"] + c["u0"] * c["a_u"] + c["v0"] * c["a_v"]) & mask,
-        "a_dy": c["u_y"] * c["a_u"] & mask, "a_dky": c["u_ky"] * c["a_u"] & mask,
-        "a_dx": c["v_x"] * c["a_v"] & mask, "a_dkx": c["v_kx"] * c["a_v"] & mask,
+        "a_dy": c["u_y"] * c["a_u"] & mask,
+        "a_dky": c["u_ky"] * c["a_u"] & mask,
+        "a_dx": c["v_x"] * c["a_v"] & mask,
+        "a_dkx": c["v_kx"] * c["a_v"] & mask,
     }
 
 
@@ -68,7 +69,9 @@ class Reference:
         raw = self.sp[(address + np.arange(self.n)) % len(self.sp)]
         return (raw.astype(np.int64) if is_unsigned else raw.astype(np.int8).astype(np.int64)) - zero_point
 
-    def _pixel(self, c: dict[str, int], counts: Counts, oc: int, ic: int, u: int, v: int) -> tuple[np.ndarray, bool]:
+    def _pixel(
+        self, c: dict[str, int], counts: Counts, oc: int, ic: int, u: int, v: int
+    ) -> tuple[np.ndarray, bool]:
         padding = (c["u_lim"] and not 0 <= u < c["u_lim"]) or (c["v_lim"] and not 0 <= v < c["v_lim"])
         address = c["a_base"] + oc * c["a_oc"] + ic * c["a_ic"] + u * c["a_u"] + v * c["a_v"]
         row = np.zeros(self.n, np.int64) if padding else self._bytes(address, c["a_unsigned"], c["a_zp"])
@@ -99,7 +102,9 @@ class Reference:
             weights = np.zeros((n, n), np.int64)
             if c["w_transpose"]:
                 for j in range(c_used):
-                    weights[:k_used, j] = self._bytes(base + j * c["w_row"], c["w_unsigned"], c["w_zp"])[:k_used]
+                    weights[:k_used, j] = self._bytes(base + j * c["w_row"], c["w_unsigned"], c["w_zp"])[
+                        :k_used
+                    ]
             else:
                 for k in range(k_used):
                     weights[k] = self._bytes(base + k * c["w_row"], c["w_unsigned"], c["w_zp"])
@@ -120,11 +125,15 @@ class Reference:
             start = len(self.history)
             c_used = self._lanes(c["n_tail"], c["n_cols"], oc == c["oc_count"] - 1)
             base = c["w_base"] + oc * c["w_oc"]
-            weights = [self._bytes(base + k * c["w_row"], c["w_unsigned"], c["w_zp"]) for k in range(taps * groups)]
+            weights = [
+                self._bytes(base + k * c["w_row"], c["w_unsigned"], c["w_zp"]) for k in range(taps * groups)
+            ]
             counts.matrix_tiles += 1
             for position in range(c["dw_len"]):
                 row, col = divmod(position, period)
-                self.history.append(self._pixel(c, counts, oc, 0, c["u0"] + row * c["u_y"], c["v0"] + col * c["v_x"])[0])
+                self.history.append(
+                    self._pixel(c, counts, oc, 0, c["u0"] + row * c["u_y"], c["v0"] + col * c["v_x"])[0]
+                )
                 p = position - c["dw_lead"]
                 orow, ocol = divmod(p, period)
                 if p < 0 or orow % c["dw_sy"] or ocol % c["dw_sx"] or ocol // c["dw_sx"] >= c["dw_out_w"]:
@@ -135,6 +144,11 @@ class Reference:
                         at = start + position - (groups - 1 - g) * period - (taps - 1 - t)
                         if at >= 0:
                             total += weights[g * taps + t] * self.history[at]
-                r = c["acc_base"] + oc * c["acc_oc"] + orow // c["dw_sy"] * c["acc_y"] + ocol // c["dw_sx"] * c["acc_x"]
+                r = (
+                    c["acc_base"]
+                    + oc * c["acc_oc"]
+                    + orow // c["dw_sy"] * c["acc_y"]
+                    + ocol // c["dw_sx"] * c["acc_x"]
+                )
                 self._add(c, r, total, True, counts)
                 counts.macs_useful += taps * groups * c_used

@@ -28,14 +28,19 @@ class Model:
         self.per_bank = config.acc_rows // config.acc_banks
 
     def bank(self, row: int) -> int:
+        """Bank of a row."""
         return row // self.per_bank
 
     def update(self, row: int, add: int, shift: int, psum: list[int]) -> None:
+        """One update by the array."""
         old = self.rows[row] if add else [0] * self.n
         self.rows[row] = [((o << 8 if shift else o) + p) & MASK for o, p in zip(old, psum, strict=True)]
 
     def write(self, row: int, data: list[int], mask: int) -> None:
-        self.rows[row] = [d if mask >> i & 1 else o for i, (d, o) in enumerate(zip(data, self.rows[row], strict=True))]
+        """One write by FUSE."""
+        self.rows[row] = [
+            d if mask >> i & 1 else o for i, (d, o) in enumerate(zip(data, self.rows[row], strict=True))
+        ]
 
 
 @pytest.mark.parametrize(("n", "banks", "seed"), [(4, 4, 1), (4, 8, 2), (8, 4, 3)])
@@ -67,7 +72,13 @@ def test_random_accesses(n: int, banks: int, seed: int):
             row, add = rng.choice(hot), rng.randrange(2)
             shift = add & rng.randrange(2)
             psums.append([rng.getrandbits(32) for _ in range(n)])
-            for name, value in (("valid", updating), ("row", row), ("add", add), ("shift", shift), ("psum", word_of(psums.pop(0)))):
+            for name, value in (
+                ("valid", updating),
+                ("row", row),
+                ("add", add),
+                ("shift", shift),
+                ("psum", word_of(psums.pop(0))),
+            ):
                 ctx.set(getattr(dut.update, name), value)
             on_the_way = [*updates[1:], row if updating else None]
 
@@ -77,17 +88,25 @@ def test_random_accesses(n: int, banks: int, seed: int):
             writing &= write_row not in on_the_way
             ctx.set(dut.fuse_read.valid, reading)
             ctx.set(dut.fuse_read.row, read_row)
-            for name, value in (("valid", writing), ("row", write_row), ("mask", mask), ("data", word_of(written))):
+            for name, value in (
+                ("valid", writing),
+                ("row", write_row),
+                ("mask", mask),
+                ("data", word_of(written)),
+            ):
                 ctx.set(getattr(dut.fuse_write, name), value)
 
             expected = reads.pop(0)
             if expected is not None:
-                assert lanes_of(ctx.get(dut.fuse_read.data), n) == expected[1], f"cycle {cycle}, row {expected[0]}"
+                assert lanes_of(ctx.get(dut.fuse_read.data), n) == expected[1], (
+                    f"cycle {cycle}, row {expected[0]}"
+                )
             read_free = not (updating and add and model.bank(row) == model.bank(read_row))
             at_write = updates[-3]
             write_free = at_write is None or model.bank(at_write) != model.bank(write_row)
             _, _, read_ready, write_ready, count, conflicts = await ctx.tick().sample(
-                dut.fuse_read.ready, dut.fuse_write.ready, dut.reads, dut.conflicts)
+                dut.fuse_read.ready, dut.fuse_write.ready, dut.reads, dut.conflicts
+            )
             assert count == (updating and add) + (reading and read_free)
             assert conflicts == (reading and not read_free) + (writing and not write_free)
             if reading:
@@ -95,7 +114,9 @@ def test_random_accesses(n: int, banks: int, seed: int):
             if writing:
                 assert write_ready == write_free
             stale = read_row in on_the_way
-            reads.append((read_row, list(model.rows[read_row])) if reading and read_free and not stale else None)
+            reads.append(
+                (read_row, list(model.rows[read_row])) if reading and read_free and not stale else None
+            )
             if writing and write_free:
                 model.write(write_row, written, mask)
             if updating:

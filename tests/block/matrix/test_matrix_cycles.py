@@ -34,30 +34,62 @@ def test_latency(n: int):
         seen = observe(n, [command(k_rows=k, x_count=5, a_v=n, w_row=n, acc_x=1)])
         assert seen.entered == list(range(seen.accepted[0] + max(3, k + 1), seen.entered[0] + 5))
         assert seen.done == [seen.entered[-1] + done_after(n)]
-        assert [s["in_flight"] for s in seen.states] == [int(seen.entered[0] < c <= seen.done[0]) for c in range(len(seen.states))]
+        assert [s["in_flight"] for s in seen.states] == [
+            int(seen.entered[0] < c <= seen.done[0]) for c in range(len(seen.states))
+        ]
 
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("transposes", [(0,), (1,), (0, 1)])
 def test_single_rows(n: int, transposes: tuple[int, ...]):
     """Matrix times vector: a tile every n cycles, within a command and from command to command."""
-    tiles = [command(w_base=n * n * i, w_row=n, w_transpose=transposes[i % len(transposes)], acc_base=i % 3) for i in range(12)]
+    tiles = [
+        command(w_base=n * n * i, w_row=n, w_transpose=transposes[i % len(transposes)], acc_base=i % 3)
+        for i in range(12)
+    ]
     assert gaps(observe(n, tiles).entered) == {n}
-    long = [command(ic_count=6, w_ic=n * n, w_row=n, a_ic=n, accumulate=1, w_transpose=transposes[i % len(transposes)]) for i in range(3)]
+    long = [
+        command(
+            ic_count=6, w_ic=n * n, w_row=n, a_ic=n, accumulate=1, w_transpose=transposes[i % len(transposes)]
+        )
+        for i in range(3)
+    ]
     assert gaps(observe(n, long).entered) == {n}
 
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("rows", [(1, 0), (0, 0), (0, 3), (2, 1)])
 def test_no_bubble(n: int, rows: tuple[int, int]):
-    """n or more rows a tile: one row a cycle across tiles, blocks of output channels and commands, whatever the direction."""
+    """N or more rows a tile: one row a cycle across tiles, blocks of output channels and commands,
+    whatever the direction.
+    """
     x, y = n + rows[0], 1 + rows[1]
-    commands = [command(x_count=x, y_count=y, kx_count=2, ic_count=2, oc_count=2, w_row=n, w_kx=64, w_ic=99, w_oc=31, a_u=64, a_v=n,
-                        acc_x=1, acc_y=x, w_transpose=i % 2) for i in range(3)]
+    commands = [
+        command(
+            x_count=x,
+            y_count=y,
+            kx_count=2,
+            ic_count=2,
+            oc_count=2,
+            w_row=n,
+            w_kx=64,
+            w_ic=99,
+            w_oc=31,
+            a_u=64,
+            a_v=n,
+            acc_x=1,
+            acc_y=x,
+            w_transpose=i % 2,
+        )
+        for i in range(3)
+    ]
     seen = observe(n, commands)
     assert len(seen.entered) == 3 * 8 * x * y
     assert gaps(seen.entered) == {1}
-    assert all(d - e == done_after(n) for d, e in zip(seen.done, seen.entered[8 * x * y - 1::8 * x * y], strict=True))
+    assert all(
+        d - e == done_after(n)
+        for d, e in zip(seen.done, seen.entered[8 * x * y - 1 :: 8 * x * y], strict=True)
+    )
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -72,22 +104,40 @@ def test_depthwise(n: int):
     """A stream takes dw_len cycles: across blocks of channels, from command to command, and between modes."""
     taps, groups, period = 2, 2, 6
     lead = period + 1
-    one = dict(dw=1, taps=taps, groups=groups, x_count=period, dw_lead=lead, dw_len=lead + 4 * period, dw_out_w=period, a_v=n, w_row=n, acc_x=1,
-               acc_y=period)
+    shape = {"dw": 1, "taps": taps, "groups": groups, "x_count": period, "dw_out_w": period}
+    one = shape | {
+        "dw_lead": lead,
+        "dw_len": lead + 4 * period,
+        "a_v": n,
+        "w_row": n,
+        "acc_x": 1,
+        "acc_y": period,
+    }
     plain = command(x_count=2 * n, w_row=n, a_v=n, acc_x=1)
-    more = one | dict(keep=1, dw_lead=taps - 1)
-    commands = [command(**one, oc_count=3, a_oc=5), command(**one), plain, command(**more), command(**more), plain, command(**one)]
+    more = one | {"keep": 1, "dw_lead": taps - 1}
+    commands = [
+        command(**one, oc_count=3, a_oc=5),
+        command(**one),
+        plain,
+        command(**more),
+        command(**more),
+        plain,
+        command(**one),
+    ]
     seen = observe(n, commands)
     assert gaps(seen.entered) == {1}
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_depthwise_gaps(n: int):
-    """What costs more: the first sums reach back before the stream (taps - 1 - lead), or the shape of the kernel changes (n)."""
-    one = dict(dw=1, taps=3, groups=1, x_count=6, dw_len=12, dw_out_w=6, a_v=n, w_row=n, acc_x=1)
+    """What costs more: the first sums reach back before the stream (taps - 1 - lead), or the shape of the
+    kernel changes (n).
+    """
+    shape = {"dw": 1, "taps": 3, "groups": 1, "x_count": 6, "dw_out_w": 6}
+    one = shape | {"dw_len": 12, "a_v": n, "w_row": n, "acc_x": 1}
     seen = observe(n, [command(**one), command(**one, keep=1), command(**one, oc_count=2, dw_lead=1)])
     assert np.diff(seen.entered)[11::12].tolist() == [3, 2, 2]
-    seen = observe(n, [command(**one, dw_lead=2), command(**one | dict(taps=2), dw_lead=2)])
+    seen = observe(n, [command(**one, dw_lead=2), command(**one | {"taps": 2}, dw_lead=2)])
     assert np.diff(seen.entered)[11] == n + 1
 
 

@@ -18,9 +18,13 @@ def _common(rng: random.Random, n: int) -> dict[str, int]:
     for edge in "aw":
         is_unsigned = rng.randrange(2)
         values[f"{edge}_unsigned"] = is_unsigned
-        values[f"{edge}_zp"] = rng.choice((0, rng.randrange(256) if is_unsigned else rng.randrange(-128, 128)))
+        values[f"{edge}_zp"] = rng.choice(
+            (0, rng.randrange(256) if is_unsigned else rng.randrange(-128, 128))
+        )
     values |= {name: rng.randrange(1 << 20) for name in ("a_base", "w_base")}
-    values |= {name: _stride(rng) for name in ("a_u", "a_v", "a_ic", "a_oc", "w_row", "w_kx", "w_ky", "w_ic", "w_oc")}
+    values |= {
+        name: _stride(rng) for name in ("a_u", "a_v", "a_ic", "a_oc", "w_row", "w_kx", "w_ky", "w_ic", "w_oc")
+    }
     values |= {name: rng.choice((0, 1, -1, rng.randrange(-9, 9))) for name in ("acc_x", "acc_y", "acc_oc")}
     values |= {name: rng.randrange(n + 1) for name in ("n_cols", "n_tail")}
     values["acc_base"] = rng.randrange(64)
@@ -38,7 +42,9 @@ def normal(rng: random.Random, n: int) -> dict[str, int]:
         values[rng.choice(("kx_count", "ky_count", "ic_count", "oc_count"))] = 1
     while values["x_count"] * values["y_count"] > 2 * n:
         values[rng.choice(("x_count", "y_count"))] = 1
-    values |= {name: rng.choice((1, 2, -1, rng.randrange(-2048, 2048))) for name in ("u_y", "u_ky", "v_x", "v_kx")}
+    values |= {
+        name: rng.choice((1, 2, -1, rng.randrange(-2048, 2048))) for name in ("u_y", "u_ky", "v_x", "v_kx")
+    }
     values |= {name: rng.randrange(n + 1) for name in ("k_rows", "k_tail")}
     return command(**values, w_transpose=rng.randrange(2))
 
@@ -49,7 +55,14 @@ def depthwise(rng: random.Random, n: int, previous: dict[str, int] | None) -> di
     taps = rng.randrange(1, n // groups + 1)
     if previous and rng.random() < 0.5:
         taps, groups = previous["taps"], previous["groups"]
-    values |= {"dw": 1, "taps": taps, "groups": groups, "oc_count": rng.randrange(1, 4), "u_y": rng.choice((1, 2)), "v_x": rng.choice((1, -1))}
+    values |= {
+        "dw": 1,
+        "taps": taps,
+        "groups": groups,
+        "oc_count": rng.randrange(1, 4),
+        "u_y": rng.choice((1, 2)),
+        "v_x": rng.choice((1, -1)),
+    }
     values["x_count"] = rng.choice((1, 2, 3, rng.randrange(1, 15)))
     if previous and rng.random() < 0.5:
         values |= {"x_count": previous["x_count"], "keep": 1, "oc_count": 1}
@@ -83,7 +96,9 @@ def check(bench: Bench, commands: list[dict[str, int]]) -> None:
     np.testing.assert_array_equal(seen.acc, reference.acc)
 
 
-@pytest.mark.parametrize(("n", "seed", "count"), [(4, s, 12) for s in range(8)] + [(8, 100 + s, 8) for s in range(3)])
+@pytest.mark.parametrize(
+    ("n", "seed", "count"), [(4, s, 12) for s in range(8)] + [(8, 100 + s, 8) for s in range(3)]
+)
 def test_random_queue(n: int, seed: int, count: int):
     print(f"seed {seed}")
     rng = random.Random(seed)
