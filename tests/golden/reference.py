@@ -1,7 +1,7 @@
 """docs/machine.md read literally: one element after the other, plain integers, nothing shared with the model.
 
-Memories are a dict of lists: sp, acc (flat, row * n + lane), param, table, dram, and line, the depthwise history
-with the oldest pixel first.
+Memories are a dict of lists: sp, acc (flat, row * n + lane), param, table, dram and line, the depthwise
+history with the oldest pixel first.
 """
 
 from math import isqrt

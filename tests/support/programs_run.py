@@ -1,6 +1,5 @@
 """Run a case on a device, and compare what two devices leave."""
 
-import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +8,7 @@ from cosim.device import Device
 from cosim.driver import Driver
 from cosim.programs import Candidate
 from cosim.reports import TrapReport
+from hw.errors import WorkError
 from hw.isa.enums import Compare
 from hw.isa.macro import HEADER, MAGIC, SLOT_BYTES
 from tests.support.programs import (
@@ -22,9 +22,11 @@ from tests.support.programs import (
     initial_dram,
     initial_memories,
 )
+from tests.support.programs_shrink import listing, shrink
 
 _UNBOUND_OPCODE = 200
-_TIMEOUT = 5_000_000
+#: Far beyond what any case takes, so that a hang shows soon.
+_TIMEOUT = 400_000
 
 
 @dataclass
@@ -135,7 +137,21 @@ def compare(device_a: Device, device_b: Device, case: Case) -> str:
     return difference(execute(device_a, case), execute(device_b, case))
 
 
-def seeds(first: int, count: int) -> list[int]:
-    """Seeds of a batch, reproducible from its first."""
-    rng = random.Random(first)
-    return [rng.randrange(1 << 31) for _ in range(count)]
+def check(device: Device, model: Device, case: Case, shrink_runs: int = 150) -> None:
+    """Assert that a device does what the model does; a failure is shrunk and printed with its seed."""
+    found = _found(device, model, case)
+    if not found:
+        return
+    small = shrink(case, lambda variant: bool(_found(device, model, variant)), shrink_runs)
+    raise AssertionError(
+        f"n={case.config.n} seed={case.seed}: {found}\nshrunk: {_found(device, model, small)}\n{listing(small)}"
+    )
+
+
+def _found(device: Device, model: Device, case: Case) -> str:
+    """First difference; a device that gives up differs too."""
+    expected = execute(model, case)
+    try:
+        return difference(expected, execute(device, case))
+    except WorkError as error:
+        return f"{type(error).__name__}: {error}"

@@ -1,0 +1,22 @@
+"""Random race-free programs: the RTL does exactly what the golden model does."""
+
+import pytest
+
+from cosim.golden import GoldenDevice
+from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
+from tests.support.programs import DRAM_BYTES, generate
+from tests.support.programs_run import check
+
+FIRST_SEED, CASES = 1, 75
+
+
+@pytest.mark.parametrize("n", [4, 8, 16, 32])
+def test_rtl_equals_golden(n: int) -> None:
+    config = load_target(f"n{n}")
+    model = GoldenDevice(config, DRAM_BYTES)
+    print(f"n={n}: seeds {FIRST_SEED}..{FIRST_SEED + CASES - 1}")
+    with RtlDevice(config, DRAM_BYTES, latency=20) as device:
+        for seed in range(FIRST_SEED, FIRST_SEED + CASES):
+            device.set_dram_timing(latency=(1, 20, 100)[seed % 3])
+            check(device, model, generate(config, seed))
