@@ -1,6 +1,6 @@
 """MATRIX: the unit around the systolic array."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -158,6 +158,7 @@ class MatrixUnit(wiring.Component):
     ) -> None:
         """Events and the state the causes are found from."""
         counted, refused = trail.counted, Signal()
+        events: list[Signal] = []
         m.d.comb += [
             refused.eq(self.weight.valid & ~self.weight.ready),
             self.row_entering.eq(issuer.row_entering),
@@ -166,17 +167,22 @@ class MatrixUnit(wiring.Component):
             self.weight_shift.eq(issuer.tile_waits & ~self.wait_weights),
             self.wait_acc.eq(0),
             self.in_flight.eq(trail.in_flight),
-            self.events.matrix_stall_bank.eq(refused | issuer.wait_acts),
         ]
-        with m.If(counted.valid):
-            m.d.comb += [
-                self.events.macs_issued.eq(Mux(counted.stream, self.config.n**2, 0)),
-                self.events.macs_useful.eq(counted.useful),
-                self.events.matrix_rows.eq(counted.stream),
-                self.events.matrix_tiles.eq(counted.start),
-                self.events.matrix_zeros.eq(Mux(counted.stream, counted.zeros, 0)),
-                self.events.acc_writes.eq(counted.wave),
-            ]
+        stream = counted.valid & counted.stream
+        values = {
+            "matrix_stall_bank": refused | issuer.wait_acts,
+            "macs_issued": Mux(stream, self.config.n**2, 0),
+            "macs_useful": Mux(counted.valid, counted.useful, 0),
+            "matrix_rows": stream,
+            "matrix_tiles": counted.valid & counted.start,
+            "matrix_zeros": Mux(stream, counted.zeros, 0),
+            "acc_writes": counted.valid & counted.wave,
+        }
+        for name, shape in event_layout("matrix").members.items():
+            event = Signal(shape, name=f"event_{name}")
+            m.d.comb += event.eq(values.get(name, 0))
+            events.append(event)
+        m.d.comb += self.events.eq(Cat(events))
         last_tag = Signal.like(self.active_tag)
         m.d.sync += last_tag.eq(self.active_tag)
         with m.If(counted.valid):
