@@ -1,0 +1,55 @@
+"""How many cycles rows take."""
+
+import random
+
+import pytest
+
+from hw.config import MlaConfig
+from tests.block.fuse.commands import defaults
+from tests.block.fuse.harness import Bench
+
+CONFIG = {"n": 4, "param_slots": 8, "table_slots": 1, "sp_bytes": 16384, "acc_bytes": 16384}
+ROWS = 40
+
+
+def drain(number: int) -> dict[str, int]:
+    """A convolution's drain: accumulator, slot parameters, int8 residual, int8 result."""
+    return defaults() | {
+        "a_src": 0, "requant": 1, "bias_en": 1, "residual": 1, "d_dst": 1, "d_dtype": 0, "x_count": ROWS, "a_v": 1,
+        "a_base": ROWS * number, "r_base": 1024, "r_x": 4, "d_base": 8192, "d_x": 4, "p_base": number,
+    }
+
+
+def spacing(commands: list[dict[str, int]], rate: int = 1) -> list[int]:
+    """Cycles between the retirements of successive commands."""
+    bench = Bench(MlaConfig(**CONFIG, fuse_rate=rate), random.Random(1))
+    bench.run(commands)
+    cycles = [f.cycle for f in bench.finished]
+    return [b - a for a, b in zip(cycles, cycles[1:], strict=False)]
+
+
+@pytest.mark.parametrize("rate", [1, 2])
+def test_drain_takes_one_row_in_rate_cycles_also_across_commands(rate: int) -> None:
+    assert spacing([drain(i) for i in range(5)], rate) == [ROWS * rate] * 4
+
+
+CHANGES = [
+    ({"a_src": 1, "a_dtype": 2}, 3),  # two reads of A, one of the residual
+    ({"a_src": 1, "a_dtype": 3, "residual": 0}, 4),
+    ({"b_src": 1, "op": 1, "b_x": 1}, 2),  # two accumulator reads
+    ({"b_src": 2, "op": 1, "b_x": 0}, 1),  # B is read once
+    ({"d_dtype": 2, "d_x": 8}, 2),
+    ({"d_dtype": 3, "d_x": 16}, 4),
+    ({"d_dst": 0, "d_base": 512, "d_x": 1}, 1),
+]
+
+
+def test_further_reads_and_writes_take_a_cycle_each() -> None:
+    got = spacing([drain(i) | change for change, _ in CHANGES for i in range(4)])
+    for number, (change, cycles) in enumerate(CHANGES):
+        # Between the third and the second command of a kind nothing is left of the kind before.
+        assert abs(got[4 * number + 2] - ROWS * cycles) <= 1, (change, got)
+
+
+def test_short_commands_overlap() -> None:
+    assert max(spacing([drain(0) | {"x_count": 20}] * 8)) <= 21
