@@ -41,10 +41,11 @@ def _parameters(memories: Memories, c: Config, block: Block, row: np.ndarray | N
     if c.requant == Requant.SLOT:
         slots = c.p_base + block.index["x"] * c.p_x + block.index["n"] * c.p_n
         used, which = np.unique(slots, return_inverse=True)
+        rows = [memories.slot(int(slot)) for slot in used]
+        spread = which if len(used) > 1 else slice(None)  # one slot serves all points
         for name in values:
-            values[name] = np.stack([memories.slot(s)[name] for s in used])[which][:, : block.width].astype(
-                np.int64
-            )
+            table = np.stack([row[name] for row in rows])[:, : block.width].astype(np.int64)
+            values[name] = table[spread]
     elif c.requant == Requant.ROW:
         assert row is not None
         values["mult"] = row[:, c.rq_lane : c.rq_lane + 1]

@@ -10,6 +10,8 @@ from cosim.golden.transfer import Events
 
 #: Points gathered at once: bounds the memory of the unfolded activations.
 _CHUNK_ELEMENTS = 1 << 23
+#: Products (of 255 * 255 at most) whose sum float32 holds exactly.
+_EXACT = 256
 
 
 def run_matrix(memories: Memories, c: Config) -> Events:
@@ -35,23 +37,28 @@ def _run_normal(memories: Memories, c: Config) -> Events:
     tiles = c.ic_count * c.ky_count * c.kx_count
     points = c.y_count * c.x_count
     rows = (c.acc_base + np.arange(c.y_count)[:, None] * c.acc_y + np.arange(c.x_count) * c.acc_x).reshape(-1)
-    distinct = np.unique(rows).size == rows.size
+    blocks = [rows + oc * c.acc_oc for oc in range(c.oc_count)]
+    distinct = np.unique(np.concatenate(blocks)).size == rows.size * c.oc_count
     k_active = np.repeat([k_rows] * (c.ic_count - 1) + [k_tail], c.ky_count * c.kx_count)
+    columns = [n_cols] * (c.oc_count - 1) + [n_tail]
+    weights = [_weights(memories.sp, c, n, oc, columns[oc], k_rows, k_tail) for oc in range(c.oc_count)]
     zeros = useful = 0
-    for oc in range(c.oc_count):
-        columns = n_tail if oc == c.oc_count - 1 else n_cols
-        weights = _weights(memories.sp, c, n, oc, columns, k_rows, k_tail)
-        step = max(1, _CHUNK_ELEMENTS // (tiles * n)) if distinct else points
-        for start in range(0, points, step):
-            a, valid = _activations(memories.sp, c, n, oc, np.arange(start, min(points, start + step)))
-            zeros += int(a.size - np.count_nonzero(a))
-            useful += int(valid.sum(axis=0) @ k_active) * columns
-            target = rows[start : start + step] + oc * c.acc_oc
+    step = max(1, _CHUNK_ELEMENTS // (tiles * n)) if distinct else points
+    for start in range(0, points, step):
+        part = np.arange(start, min(points, start + step))
+        for oc in range(c.oc_count):
+            if oc == 0 or c.a_oc:
+                a, valid = _activations(memories.sp, c, n, oc, part)
+                nothing, taken = int(a.size - np.count_nonzero(a)), int(valid.sum(axis=0) @ k_active)
+                wide = a.reshape(len(a), -1).astype(np.float32)
+            zeros += nothing
+            useful += taken * columns[oc]
+            target = blocks[oc][part]
             if distinct:
-                update_distinct(memories.acc, c, target, _reduce(a, weights))
+                update_distinct(memories.acc, c, target, _reduce(wide, weights[oc]))
                 continue
             for tile in range(tiles):
-                psums = a[:, tile].astype(np.int64) @ weights[tile].astype(np.int64)
+                psums = a[:, tile].astype(np.int64) @ weights[oc][tile].astype(np.int64)
                 update_in_order(memories.acc, c, target, psums, first=tile == 0)
     streamed = c.oc_count * tiles * points
     return {
@@ -109,8 +116,9 @@ def _activations(
 
 
 def _reduce(a: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """All tiles in one product: exact in float64, since every sum is an integer far below 2**53."""
-    n = a.shape[-1]
-    return (a.reshape(len(a), -1).astype(np.float64) @ weights.reshape(-1, n).astype(np.float64)).astype(
-        np.int64
-    )
+    """All tiles in few products: exact, since every sum of _EXACT products of 9 bits is below 2**24."""
+    w = weights.reshape(-1, weights.shape[-1]).astype(np.float32)
+    total = np.zeros((len(a), w.shape[1]), np.int64)
+    for first in range(0, len(w), _EXACT):
+        total += (a[:, first : first + _EXACT] @ w[first : first + _EXACT]).astype(np.int64)
+    return total

@@ -23,14 +23,16 @@ def half_up(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
     """(p + half) >> s without the overflow of the sum."""
     if isinstance(s, int):
         return p if s == 0 else (p >> (s - 1)) + 1 >> 1
-    return np.where(s == 0, p, (p >> np.maximum(s - 1, 0)) + 1 >> 1)
+    rounded = (p >> np.maximum(s - 1, 0)) + 1 >> 1
+    return np.where(s == 0, p, rounded) if (s == 0).any() else rounded
 
 
 def half_away(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
     """Divide p by 2**s, half away from zero."""
     if isinstance(s, int):
         return p if s == 0 else half_up(p - (p < 0), s)
-    return np.where(s == 0, p, half_up(p - (p < 0), s))
+    rounded = half_up(p - (p < 0), s)
+    return np.where(s == 0, p, rounded) if (s == 0).any() else rounded
 
 
 def half_even(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
@@ -62,8 +64,10 @@ def _double(product: np.ndarray, e: np.ndarray | int, s: np.ndarray | int, ls: i
     if isinstance(e, int):
         return half_up(product, s) if e >= 0 else half_away(saturate(half_up(product, 31 - ls)), min(-e, 31))
     e = e.astype(np.int64)
+    if (e >= 0).all():
+        return half_up(product, s)
     right = half_away(saturate(half_up(product, 31 - ls)), np.clip(-e, 0, 31))
-    return np.where(e >= 0, half_up(product, s), right)
+    return right if (e < 0).all() else np.where(e >= 0, half_up(product, s), right)
 
 
 def reciprocal(x: int) -> tuple[int, int]:

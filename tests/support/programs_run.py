@@ -143,9 +143,8 @@ def check(device: Device, model: Device, case: Case, shrink_runs: int = 150) -> 
     if not found:
         return
     small = shrink(case, lambda variant: bool(_found(device, model, variant)), shrink_runs)
-    raise AssertionError(
-        f"n={case.config.n} seed={case.seed}: {found}\nshrunk: {_found(device, model, small)}\n{listing(small)}"
-    )
+    left = _found(device, model, small)
+    raise AssertionError(f"n={case.config.n} seed={case.seed}: {found}\nshrunk: {left}\n{listing(small)}")
 
 
 def _found(device: Device, model: Device, case: Case) -> str:
