@@ -33,22 +33,28 @@ class Conv:
     @property
     def out_h(self) -> int:
         """Output rows."""
-        return (self.in_h + self.pads[0] + self.pads[2] - (self.kernel[0] - 1) * self.dilation[0] - 1) // self.stride[0] + 1
+        return (
+            self.in_h + self.pads[0] + self.pads[2] - (self.kernel[0] - 1) * self.dilation[0] - 1
+        ) // self.stride[0] + 1
 
     @property
     def out_w(self) -> int:
         """Output columns."""
-        return (self.in_w + self.pads[1] + self.pads[3] - (self.kernel[1] - 1) * self.dilation[1] - 1) // self.stride[1] + 1
+        return (
+            self.in_w + self.pads[1] + self.pads[3] - (self.kernel[1] - 1) * self.dilation[1] - 1
+        ) // self.stride[1] + 1
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates, padding included."""
-        return self.out_h * self.out_w * self.out_c * self.in_c * self.kernel[0] * self.kernel[1] * self.groups
+        return (
+            self.out_h * self.out_w * self.out_c * self.in_c * self.kernel[0] * self.kernel[1] * self.groups
+        )
 
 
 @dataclass(frozen=True)
 class ConvTiles:
-    """Tile of conv2d_i8: `th` output rows by `nt` blocks of output channels; `cycles` is the estimate it won by."""
+    """Tile of conv2d_i8: `th` output rows by `nt` blocks of output channels, and its estimated cycles."""
 
     th: int
     nt: int
@@ -71,13 +77,18 @@ def conv_tiles(config: MlaConfig, conv: Conv) -> ConvTiles:
     best: ConvTiles | None = None
     for nt in cuts(min(blocks, config.param_slots // 2)):
         for th in cuts(conv.out_h):
-            if th * conv.out_w * nt > config.acc_rows // 2 or sum(_regions(config, conv, th, nt)) > config.sp_bytes:
+            if (
+                th * conv.out_w * nt > config.acc_rows // 2
+                or sum(_regions(config, conv, th, nt)) > config.sp_bytes
+            ):
                 continue
             cycles = _estimate(config, conv, blocks, th, nt)
             if best is None or cycles < best.cycles:
                 best = ConvTiles(th, nt, cycles)
     if best is None:
-        raise InputError(f"{conv} does not fit: one output row of one block of channels must fit the machine's memories")
+        raise InputError(
+            f"{conv} does not fit: one output row of one block of channels must fit the machine's memories"
+        )
     return best
 
 
@@ -110,9 +121,21 @@ def pack_conv_weights(config: MlaConfig, weights: NDArray[np.integer]) -> NDArra
     return np.ascontiguousarray(split.transpose(0, 2, 3, 4, 1)).reshape(-1)
 
 
-def conv_operands(config: MlaConfig, conv: Conv, tiles: ConvTiles, *, x: int, w: int, y: int, p: int, group: int = 0,
-                  zp: int = 0, clip: tuple[int, int] = (-128, 127), a_zp: int = 0,
-                  rounding: Rounding = Rounding.DOUBLE) -> list[int]:
+def conv_operands(
+    config: MlaConfig,
+    conv: Conv,
+    tiles: ConvTiles,
+    *,
+    x: int,
+    w: int,
+    y: int,
+    p: int,
+    group: int = 0,
+    zp: int = 0,
+    clip: tuple[int, int] = (-128, 127),
+    a_zp: int = 0,
+    rounding: Rounding = Rounding.DOUBLE,
+) -> list[int]:
     """Operands of `conv2d_i8` for one group of channels.
 
     Parameters
@@ -130,10 +153,10 @@ def conv_operands(config: MlaConfig, conv: Conv, tiles: ConvTiles, *, x: int, w:
     src = FUSE_SRC.pack(requant=Requant.SLOT, rounding=rounding, bias_en=1)
     stage = FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I8, tail_dim=FUSE_DIMS.index("n"))
     return [
-        x + group * conv.in_c, w, y + group * conv.out_c, p, conv.in_h, conv.in_w, conv.in_c, conv.out_h, conv.out_w,
-        conv.out_c, kh, kw, *conv.stride, *conv.pads[:2], *conv.dilation, *lines, conv.in_w * x_c, y_c,
-        kh * kw * conv.in_c * n, 9 * n, tiles.th, tiles.nt, blocks, conv.out_c - (blocks - 1) * n, ic_blocks,
-        conv.in_c - (ic_blocks - 1) * n, x_sp, regions[0] // 2, w_sp, regions[1] // 2, y_sp, regions[2] // 2,
-        config.acc_rows // 2, MATRIX_WORD.pack(), a_zp, 0, src, stage, zp, clip_operand(*clip), conv.in_w * conv.in_c,
-        tiles.th * conv.out_w,
-    ]
+        x + group * conv.in_c, w, y + group * conv.out_c, p, conv.in_h, conv.in_w, conv.in_c, conv.out_h,
+        conv.out_w, conv.out_c, kh, kw, *conv.stride, *conv.pads[:2], *conv.dilation, *lines, conv.in_w *
+        x_c, y_c, kh * kw * conv.in_c * n, 9 * n, tiles.th, tiles.nt, blocks, conv.out_c - (blocks - 1) * n,
+        ic_blocks, conv.in_c - (ic_blocks - 1) * n, x_sp, regions[0] // 2, w_sp, regions[1] // 2, y_sp,
+        regions[2] // 2, config.acc_rows // 2, MATRIX_WORD.pack(), a_zp, 0, src, stage, zp,
+        clip_operand(*clip), conv.in_w * conv.in_c, tiles.th * conv.out_w,
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Depthwise convolution on the resident program `depthwise_i8`: tile sizes, layout of the weights, operands."""
+"""Depthwise convolution on the resident program `depthwise_i8`."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,17 @@ from hw.isa.enums import Dtype, Requant, Rounding
 
 @dataclass(frozen=True)
 class DepthwiseTiles:
-    """Tile of depthwise_i8: bands of `band_h`, stripes of `stripe_h` output rows; `groups` kernel rows a pass; `pitch` of the stream."""
+    """Tile of depthwise_i8.
+
+    Parameters
+    ----------
+    band_h, stripe_h : int
+        Output rows of a band and of a stripe.
+    groups : int
+        Kernel rows of a pass.
+    pitch : int
+        Stream positions of an image row.
+    """
 
     band_h: int
     stripe_h: int
@@ -25,7 +35,7 @@ class DepthwiseTiles:
 
 
 def depthwise_tiles(config: MlaConfig, conv: Conv) -> DepthwiseTiles:
-    """Largest bands and stripes that fit the machine. `conv.in_c` are the channels; `out_c` and `groups` are not used.
+    """Largest bands and stripes that fit; `conv.in_c` are the channels, `out_c` and `groups` are not used.
 
     Raises
     ------
@@ -34,7 +44,9 @@ def depthwise_tiles(config: MlaConfig, conv: Conv) -> DepthwiseTiles:
     """
     (kernel_h, taps), (_, stride_w) = conv.kernel, conv.stride
     if taps > config.n or conv.dilation != (1, 1) or max(conv.stride) > 15:
-        raise InputError(f"depthwise kernel must be at most {config.n} wide, undilated, its strides at most 15: {conv}")
+        raise InputError(
+            f"depthwise kernel must be at most {config.n} wide, undilated, its strides at most 15: {conv}"
+        )
     groups = min(kernel_h, config.n // taps, 3)
     passes = ceil_div(kernel_h, groups)
     right = (conv.out_w - 1) * stride_w + taps - conv.pads[1] - conv.in_w  # padding columns that outputs need
@@ -48,7 +60,9 @@ def depthwise_tiles(config: MlaConfig, conv: Conv) -> DepthwiseTiles:
             continue
         if sum(_regions(config, conv, band_h, stripe)) <= config.sp_bytes:
             return DepthwiseTiles(band_h, stripe, groups, pitch)
-    raise InputError(f"depthwise {conv} does not fit the accumulator, the scratchpad or the line buffers of {config.line_depth}")
+    raise InputError(
+        f"depthwise {conv} does not fit accumulator, scratchpad or line buffers of {config.line_depth}"
+    )
 
 
 def _pixel(config: MlaConfig, conv: Conv) -> int:
@@ -73,9 +87,20 @@ def pack_depthwise_weights(config: MlaConfig, weights: NDArray[np.integer]) -> N
     return np.ascontiguousarray(split.transpose(2, 0, 1, 3)).reshape(-1)
 
 
-def depthwise_operands(config: MlaConfig, conv: Conv, tiles: DepthwiseTiles, *, x: int, w: int, y: int, p: int, zp: int = 0,
-                       clip: tuple[int, int] = (-128, 127), a_zp: int = 0,
-                       rounding: Rounding = Rounding.DOUBLE) -> list[int]:
+def depthwise_operands(
+    config: MlaConfig,
+    conv: Conv,
+    tiles: DepthwiseTiles,
+    *,
+    x: int,
+    w: int,
+    y: int,
+    p: int,
+    zp: int = 0,
+    clip: tuple[int, int] = (-128, 127),
+    a_zp: int = 0,
+    rounding: Rounding = Rounding.DOUBLE,
+) -> list[int]:
     """Operands of `depthwise_i8`; `x, w, y, p` are DRAM addresses."""
     n, channels, (kernel_h, taps) = config.n, conv.in_c, conv.kernel
     regions = _regions(config, conv, tiles.band_h, tiles.stripe_h)
@@ -85,9 +110,10 @@ def depthwise_operands(config: MlaConfig, conv: Conv, tiles: DepthwiseTiles, *, 
     src = FUSE_SRC.pack(requant=Requant.SLOT, rounding=rounding, bias_en=1)
     stage = FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I8)
     return [
-        x, w, y, p, conv.in_h, conv.in_w, channels, conv.out_h, conv.out_w, kernel_h, taps, *conv.stride, *conv.pads[:2],
-        tiles.pitch, tiles.groups, ceil_div(kernel_h, tiles.groups), tiles.band_h, tiles.stripe_h, conv.in_w * channels,
-        whole, pixel, conv.in_w * pixel, kernel_h * taps * n, 9 * n, x_sp, regions[0] // 2, w_sp, y_sp, regions[2] // 2,
-        config.acc_rows // 2, MATRIX_WORD.pack(dw=1, taps=taps, groups=0), a_zp, 0, src, stage, zp, clip_operand(*clip),
-        (conv.out_w - 1) * conv.stride[1] + 1, ceil_div(channels, n),
-    ]
+        x, w, y, p, conv.in_h, conv.in_w, channels, conv.out_h, conv.out_w, kernel_h, taps, *conv.stride,
+        *conv.pads[:2], tiles.pitch, tiles.groups, ceil_div(kernel_h, tiles.groups), tiles.band_h,
+        tiles.stripe_h, conv.in_w * channels, whole, pixel, conv.in_w * pixel, kernel_h * taps * n, 9 * n,
+        x_sp, regions[0] // 2, w_sp, y_sp, regions[2] // 2, config.acc_rows // 2, MATRIX_WORD.pack(dw=1,
+        taps=taps, groups=0), a_zp, 0, src, stage, zp, clip_operand(*clip), (conv.out_w - 1) *
+        conv.stride[1] + 1, ceil_div(channels, n),
+    ]  # fmt: skip

@@ -15,7 +15,7 @@ from hw.isa.enums import Dtype, Requant, Rounding
 
 @dataclass(frozen=True)
 class GemmTiles:
-    """Tile of gemm_i8: `mt` rows by `nt` blocks of columns, k in pieces of `kt`; `cycles` is the estimate it won by."""
+    """Tile of gemm_i8: `mt` rows by `nt` blocks of columns, k in pieces of `kt`, and its estimated cycles."""
 
     mt: int
     nt: int
@@ -23,8 +23,8 @@ class GemmTiles:
     cycles: int
 
 
-def gemm_tiles(config: MlaConfig, m: int, n: int, k: int) -> GemmTiles:
-    """Tile sizes with the least estimated cycles that fit the machine.
+def gemm_tiles(config: MlaConfig, m: int, n: int, k: int, c_bytes: int = 1) -> GemmTiles:
+    """Tile sizes with the least estimated cycles that fit the machine; `c_bytes` is the size of a result.
 
     Raises
     ------
@@ -38,27 +38,29 @@ def gemm_tiles(config: MlaConfig, m: int, n: int, k: int) -> GemmTiles:
     for kt in [k, *(c * lanes for c in cuts(ceil_div(k, lanes)) if c * lanes < k)]:
         for nt in cuts(min(blocks, config.param_slots // 2)):
             for mt in cuts(m):
-                sp = 2 * (mt * kt + nt * lanes * kt + mt * nt * lanes + lanes)
+                sp = 2 * (mt * kt + nt * lanes * kt + c_bytes * mt * nt * lanes + lanes)
                 if mt > 0xFFFF or mt * nt > config.acc_rows // 2 or sp > config.sp_bytes or kt >= 1 << 16:
                     continue
-                cycles = _estimate(config, m, blocks, k, mt, nt, kt)
+                cycles = _estimate(config, m, blocks, k, mt, nt, kt, c_bytes)
                 if best is None or cycles < best.cycles:
                     best = GemmTiles(mt, nt, kt, cycles)
     if best is None:
-        raise InputError(f"GEMM {m}x{n}x{k} does not fit: no tile is small enough for {config.sp_bytes} bytes of scratchpad")
+        raise InputError(
+            f"GEMM {m}x{n}x{k} does not fit: no tile is small enough for a scratchpad of {config.sp_bytes}"
+        )
     return best
 
 
-def _estimate(config: MlaConfig, m: int, blocks: int, k: int, mt: int, nt: int, kt: int) -> int:
-    """Cycles: each step takes the longest of array, bus, drain and sequencer; the first load and the last store stand alone."""
+def _estimate(config: MlaConfig, m: int, blocks: int, k: int, mt: int, nt: int, kt: int, c_bytes: int) -> int:
+    """Cycles: a step takes the longest of array, bus, sequencer; first load and last store stand alone."""
     lanes = config.n
     rows, steps = ceil_div(m, mt), ceil_div(m, mt) * ceil_div(blocks, nt) * ceil_div(k, kt)
     array = blocks * ceil_div(k, lanes) * (rows - 1) * max(mt, lanes)
     array += blocks * ceil_div(k, lanes) * max(m - (rows - 1) * mt, lanes)
     a_loads = 1 if kt == k else ceil_div(blocks, nt)
-    bus = m * ceil_div(k, lanes) * a_loads + rows * blocks * (k + 9) + m * blocks
+    bus = m * ceil_div(k, lanes) * a_loads + rows * blocks * (k + 9) + m * blocks * c_bytes
     first = mt * ceil_div(kt, lanes) + nt * kt
-    return max(array, bus, steps * 120) + first + 2 * mt * nt + 250 + 8 * steps
+    return max(array, bus, steps * 120) + first + (1 + c_bytes) * mt * nt + 250 + 8 * steps
 
 
 def pack_weights(config: MlaConfig, b: NDArray[np.integer]) -> NDArray[np.uint8]:
@@ -70,9 +72,23 @@ def pack_weights(config: MlaConfig, b: NDArray[np.integer]) -> NDArray[np.uint8]
     return np.ascontiguousarray(padded.reshape(k, blocks, config.n).transpose(1, 0, 2)).reshape(-1)
 
 
-def gemm_operands(config: MlaConfig, tiles: GemmTiles, *, a: int, b: int, c: int, p: int, m: int, n: int, k: int,
-                  zp: int = 0, clip: tuple[int, int] = (-128, 127), a_zp: int = 0,
-                  rounding: Rounding = Rounding.DOUBLE, a_pitch: int | None = None) -> list[int]:
+def gemm_operands(
+    config: MlaConfig,
+    tiles: GemmTiles,
+    *,
+    a: int,
+    b: int,
+    c: int,
+    p: int,
+    m: int,
+    n: int,
+    k: int,
+    zp: int = 0,
+    clip: tuple[int, int] = (-128, 127),
+    a_zp: int = 0,
+    rounding: Rounding = Rounding.DOUBLE,
+    a_pitch: int | None = None,
+) -> list[int]:
     """Operands of `gemm_i8` for weights of `pack_weights` and parameters of `param_image`.
 
     Parameters
@@ -90,12 +106,14 @@ def gemm_operands(config: MlaConfig, tiles: GemmTiles, *, a: int, b: int, c: int
     a_size = tiles.mt * tiles.kt + lanes
     b_size = tiles.nt * lanes * tiles.kt
     c_size = tiles.mt * tiles.nt * lanes
-    a_sp, b_sp, c_sp = place([2 * a_size, 2 * b_size, 2 * c_size], config.sp_bytes // config.sp_banks, config.sp_bytes)
+    a_sp, b_sp, c_sp = place(
+        [2 * a_size, 2 * b_size, 2 * c_size], config.sp_bytes // config.sp_banks, config.sp_bytes
+    )
     n_tail = n - (blocks - 1) * lanes
     src = FUSE_SRC.pack(requant=Requant.SLOT, rounding=rounding, bias_en=1)
     stage = FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I8, tail_dim=FUSE_DIMS.index("n"))
     return [
-        a, b, c, p, m, n, k, k if a_pitch is None else a_pitch, lanes, k * lanes, n, 9 * lanes, tiles.mt, tiles.nt, tiles.kt,
-        blocks, n_tail, a_sp, a_size, b_sp, b_size, c_sp, c_size, config.acc_rows // 2, MATRIX_WORD.pack(), a_zp, 0,
-        src, stage, zp, clip_operand(*clip), lanes.bit_length() - 1,
-    ]
+        a, b, c, p, m, n, k, k if a_pitch is None else a_pitch, lanes, k * lanes, n, 9 * lanes, tiles.mt,
+        tiles.nt, tiles.kt, blocks, n_tail, a_sp, a_size, b_sp, b_size, c_sp, c_size, config.acc_rows // 2,
+        MATRIX_WORD.pack(), a_zp, 0, src, stage, zp, clip_operand(*clip), lanes.bit_length() - 1,
+    ]  # fmt: skip

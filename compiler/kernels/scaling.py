@@ -1,9 +1,18 @@
 """Scales as the FUSE pipeline wants them: multipliers, exponents, parameter images."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Meaning of a quantized number: scale * (q - zero_point)."""
+
+    scale: float
+    zero_point: int = 0
 
 
 def quantize_multiplier(scale: float) -> tuple[int, int]:
@@ -44,7 +53,9 @@ def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: Arra
     for start, values, dtype in ((0, bias, "<i4"), (4 * n, multipliers, "<i4"), (8 * n, exponents, "i1")):
         padded = np.zeros(blocks * n, dtype)
         padded[:channels] = values
-        image[:, start : start + n * padded.itemsize] = padded.reshape(blocks, n).view(np.uint8).reshape(blocks, -1)
+        image[:, start : start + n * padded.itemsize] = (
+            padded.reshape(blocks, n).view(np.uint8).reshape(blocks, -1)
+        )
     return image.reshape(-1)
 
 
@@ -54,3 +65,13 @@ def clip_operand(low: int, high: int) -> int:
         if not -128 <= value <= 127:
             raise ValueError(f"clip range must be within -128..127, not {low}..{high}")
     return (low & 0xFF) | (high & 0xFF) << 8
+
+
+def halves_word(low: int, high: int) -> int:
+    """Two signed 16-bit numbers as the zero point fields take them."""
+    return (low & 0xFFFF) | (high & 0xFFFF) << 16
+
+
+def bytes_word(*values: int) -> int:
+    """Signed bytes, lowest first, as the fields of exponents take them."""
+    return sum((value & 0xFF) << 8 * position for position, value in enumerate(values))

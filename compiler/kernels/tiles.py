@@ -7,7 +7,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def cuts(total: int) -> list[int]:
-    """Sizes that cut `total` into equal pieces (the last may be smaller), largest first, some dozens at most."""
+    """Sizes that cut `total` into equal pieces (the last may be smaller), largest first, some dozens."""
     sizes: list[int] = []
     pieces = 1
     while pieces <= total:
@@ -21,7 +21,7 @@ def cuts(total: int) -> list[int]:
 
 
 def place(sizes: list[int], bank: int, total: int) -> list[int]:
-    """Start addresses of scratchpad regions: each at a bank of its own if they fit so (no read conflicts), else packed.
+    """Start addresses of scratchpad regions: each at a bank of its own if they fit so, else packed.
 
     Raises
     ------

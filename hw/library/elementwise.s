@@ -96,6 +96,8 @@ last_source:
     add t, len, %n, -1
     shr t, t, $log2_n
     set fuse.x_count, t
+    and t, len, %n, -1               ; lanes of the last row, 0: all
+    set fuse.lanes_tail, t
     set fuse.a_base, odd, $a_sp
     set fuse.b_base, odd, $b_sp
     set fuse.r_base, odd, $b_sp

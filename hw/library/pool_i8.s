@@ -2,7 +2,7 @@
 ;
 ; One block of N channels and one band of output rows at a time; two buffers each of x and y.
 .name pool_i8
-.signature operands: 26; semaphores at entry and exit: all zero; regions at entry and exit: none
+.signature operands: 28; semaphores at entry and exit: all zero; regions at entry and exit: none
 .operand x, 0
 .operand y, 1
 .operand in_h, 2
@@ -29,6 +29,8 @@
 .operand fuse_stage, 23
 .operand post_lo, 24
 .operand post_hi, 25
+.operand clip_lo, 26      ; of the sources
+.operand clip_hi, 27
 
 .reg c0, r1               ; first channel of the block
 .reg lanes, r2
@@ -62,6 +64,8 @@
     set fuse.d_y, t
     set fuse.post_lo, $post_lo
     set fuse.post_hi, $post_hi
+    set fuse.clip_lo, $clip_lo
+    set fuse.clip_hi, $clip_hi
     set load.dram_z, $x_row
     set load.dst_z, $sp_row
     set load.dram_y, $channels
