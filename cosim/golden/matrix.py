@@ -1,5 +1,7 @@
 """MATRIX: a whole output tile by one command."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from cosim.golden.accumulate import update_distinct, update_in_order
@@ -12,6 +14,28 @@ from cosim.golden.transfer import Events
 _CHUNK_ELEMENTS = 1 << 23
 #: Products (of 255 * 255 at most) whose sum float32 holds exactly.
 _EXACT = 256
+
+
+@dataclass(frozen=True)
+class _Activations:
+    """Activation rows as they enter the array.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        Shape (point, tile, lane).
+    flat : numpy.ndarray
+        The same as float32, one row for each point.
+    valid : numpy.ndarray
+        For each tile, how many rows are not padding.
+    zeros : int
+        Zero lanes.
+    """
+
+    values: np.ndarray
+    flat: np.ndarray
+    valid: np.ndarray
+    zeros: int
 
 
 def run_matrix(memories: Memories, c: Config) -> Events:
@@ -46,19 +70,18 @@ def _run_normal(memories: Memories, c: Config) -> Events:
     step = max(1, _CHUNK_ELEMENTS // (tiles * n)) if distinct else points
     for start in range(0, points, step):
         part = np.arange(start, min(points, start + step))
+        rows_read = _activations(memories.sp, c, n, 0, part)
         for oc in range(c.oc_count):
-            if oc == 0 or c.a_oc:
-                a, valid = _activations(memories.sp, c, n, oc, part)
-                nothing, taken = int(a.size - np.count_nonzero(a)), int(valid.sum(axis=0) @ k_active)
-                wide = a.reshape(len(a), -1).astype(np.float32)
-            zeros += nothing
-            useful += taken * columns[oc]
+            if oc and c.a_oc:
+                rows_read = _activations(memories.sp, c, n, oc, part)
+            zeros += rows_read.zeros
+            useful += int(rows_read.valid @ k_active) * columns[oc]
             target = blocks[oc][part]
             if distinct:
-                update_distinct(memories.acc, c, target, _reduce(wide, weights[oc]))
+                update_distinct(memories.acc, c, target, _reduce(rows_read.flat, weights[oc]))
                 continue
             for tile in range(tiles):
-                psums = a[:, tile].astype(np.int64) @ weights[oc][tile].astype(np.int64)
+                psums = rows_read.values[:, tile].astype(np.int64) @ weights[oc][tile].astype(np.int64)
                 update_in_order(memories.acc, c, target, psums, first=tile == 0)
     streamed = c.oc_count * tiles * points
     return {
@@ -92,10 +115,8 @@ def _weights(
     return weights
 
 
-def _activations(
-    sp: np.ndarray, c: Config, n: int, oc: int, point: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Activation rows, shape (point, tile, lane), and which of them are not padding."""
+def _activations(sp: np.ndarray, c: Config, n: int, oc: int, point: np.ndarray) -> _Activations:
+    """Activation rows of some points of one block of output channels."""
     tiles = c.ic_count * c.ky_count * c.kx_count
     ic, ky, kx = np.unravel_index(np.arange(tiles), (c.ic_count, c.ky_count, c.kx_count))
     y, x = np.divmod(point[:, None], c.x_count)
@@ -112,7 +133,8 @@ def _activations(
     a = edge(raw, c.a_unsigned, c.a_zp)
     if padded:
         a[~valid] = 0
-    return a, valid
+    flat = a.reshape(len(a), -1).astype(np.float32)
+    return _Activations(a, flat, valid.sum(axis=0), int(a.size - np.count_nonzero(a)))
 
 
 def _reduce(a: np.ndarray, weights: np.ndarray) -> np.ndarray:

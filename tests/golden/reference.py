@@ -110,7 +110,7 @@ def accumulate(mem: dict, n: int, c: Config, r: int, psum: list[int], first: boo
 
 def matrix(mem: dict, n: int, c: Config) -> dict[str, int]:
     """Returns the counters."""
-    count = dict.fromkeys(
+    count: dict[str, int] = dict.fromkeys(
         ("macs_issued", "macs_useful", "matrix_rows", "matrix_tiles", "matrix_zeros", "acc_writes"), 0
     )
     sp = mem["sp"]
@@ -238,6 +238,7 @@ class Fuse:
         """One (n, y, x): its points, then its result or results."""
         c, n = self.c, self.n
         contributions = [[] for _ in range(n)]
+        index, lanes = {}, n
         count = 0
         for wy in range(c.wy_count):
             for wx in range(c.wx_count):

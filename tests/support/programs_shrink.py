@@ -102,7 +102,7 @@ def _simpler(case: Case, number: int, path: tuple[int, ...]) -> Iterator[Case]:
 
     if isinstance(item, Scalar):
         for i in range(len(item.code)):
-            yield edit(lambda s, i=i: s.code.pop(i))
+            yield edit(lambda x, i=i: _drop(x, i))
     if isinstance(item, Group) and item.count > 1:
         yield edit(lambda g: setattr(g, "count", 1))
     commands = [item] if isinstance(item, Issue) else []
@@ -114,6 +114,11 @@ def _simpler(case: Case, number: int, path: tuple[int, ...]) -> Iterator[Case]:
         for name, value in command.values.items():
             for smaller in _smaller(name, value):
                 yield edit(lambda x, i=i, n=name, v=smaller: _commands(x)[i].values.__setitem__(n, v))
+
+
+def _drop(item: Item, index: int) -> None:
+    assert isinstance(item, Scalar)
+    del item.code[index]
 
 
 def _commands(item: Item) -> list[Issue]:
