@@ -31,23 +31,27 @@ class PlaneCounters(wiring.Component):
         Sets all counters to zero.
     nonzero, full : Out
         State of each counter; full is all ones.
+
+    Attributes
+    ----------
+    planes : list of Signal
+        Bits of the counters, least significant first.
     """
 
     def __init__(self, *, count: int, bits: int):
-        self.bits = bits
+        self.planes = [Signal(count, name=f"plane{k}") for k in range(bits)]
         super().__init__({
             "up": In(count), "down": In(count), "clear": In(1), "nonzero": Out(count), "full": Out(count),
         })
 
     def elaborate(self, platform) -> Elaboratable:
         m = Module()
-        planes = [Signal(self.up.shape(), name=f"plane{k}") for k in range(self.bits)]
         carry = Signal(self.up.shape(), name="carry0")
         borrow = Signal(self.up.shape(), name="borrow0")
         m.d.comb += [carry.eq(self.up & ~self.down), borrow.eq(self.down & ~self.up)]
         nonzero, full = 0, ~0
         with m.If(self.clear | self.up.any() | self.down.any()):
-            for k, plane in enumerate(planes):
+            for k, plane in enumerate(self.planes):
                 m.d.sync += plane.eq(Mux(self.clear, 0, plane ^ (carry | borrow)))
                 next_carry = Signal(self.up.shape(), name=f"carry{k + 1}")
                 next_borrow = Signal(self.up.shape(), name=f"borrow{k + 1}")
@@ -75,6 +79,11 @@ class Semaphores(wiring.Component):
         Takes a token of each semaphore in the mask.
     clear : In
         Empties all semaphores and forgets all promises.
+
+    Attributes
+    ----------
+    counts, reserved : PlaneCounters
+        Tokens; tokens and promised signals. Index: producer, then consumer, then semaphore.
     """
 
     units: In(SemaphorePort()).array(len(Unit))
@@ -82,10 +91,15 @@ class Semaphores(wiring.Component):
     seq_take: In(16)
     clear: In(1)
 
+    def __init__(self):
+        super().__init__()
+        self.counts = PlaneCounters(count=_COUNTERS, bits=_BITS)
+        self.reserved = PlaneCounters(count=_COUNTERS, bits=_BITS)
+
     def elaborate(self, platform) -> Elaboratable:
         m = Module()
-        m.submodules.counts = counts = PlaneCounters(count=_COUNTERS, bits=_BITS)
-        m.submodules.reserved = reserved = PlaneCounters(count=_COUNTERS, bits=_BITS)
+        m.submodules.counts = counts = self.counts
+        m.submodules.reserved = reserved = self.reserved
         taken = Signal(_COUNTERS)
         takes = [*(self.units[u].take for u in Unit), self.seq_take]
         m.d.comb += [

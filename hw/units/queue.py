@@ -54,10 +54,16 @@ class CommandQueue(wiring.Component):
         Pulses.
     retired_tag, retired_macro : Out
         Of the command that retires.
+
+    Attributes
+    ----------
+    in_flight : Signal
+        Commands started and not retired.
     """
 
     def __init__(self, unit: Unit, config: MlaConfig):
         self.unit, self.depth = unit, config.queue_depth
+        self.in_flight = Signal(range(STARTED_MAX + 1))
         super().__init__({
             "input": In(command_stream(unit)), "output": Out(command_stream(unit)), "done": In(1),
             "semaphores": Out(SemaphorePort()), "flush": In(1), "queued": Out(range(self.depth + 1)),
@@ -75,8 +81,8 @@ class CommandQueue(wiring.Component):
             self.input.ready.eq(self.queued != self.depth),
         ]
         self._commands(m, push, start)
-        in_flight = self._started(m, start)
-        self._head(m, in_flight)
+        self._started(m, start)
+        self._head(m)
         return m
 
     def _commands(self, m: Module, push: Value, start: Value) -> None:
@@ -90,13 +96,12 @@ class CommandQueue(wiring.Component):
         with m.Elif(push != start):
             m.d.sync += self.queued.eq(Mux(push, self.queued + 1, self.queued - 1))
 
-    def _started(self, m: Module, start: Value) -> Signal:
-        """Ring of what started commands owe; returns how many there are."""
+    def _started(self, m: Module, start: Value) -> None:
+        """Ring of what started commands owe."""
         meta = self.output.payload.meta
         owed = Cat(meta.signal, meta.tag, meta.macro)
         m.submodules.owed = ram = Ram(width=len(owed), depth=STARTED_MAX, comb=True)
         _ring(m, ram, STARTED_MAX, start, self.done, self.flush, "owed")
-        in_flight = Signal(range(STARTED_MAX + 1))
         signal = Signal.like(meta.signal)
         m.d.comb += [
             ram.w_data.eq(owed),
@@ -105,22 +110,21 @@ class CommandQueue(wiring.Component):
             self.semaphores.give.eq(Mux(self.done, signal, 0)),
         ]
         with m.If(self.flush):
-            m.d.sync += in_flight.eq(0)
+            m.d.sync += self.in_flight.eq(0)
         with m.Elif(start != self.done):
-            m.d.sync += in_flight.eq(Mux(start, in_flight + 1, in_flight - 1))
-        return in_flight
+            m.d.sync += self.in_flight.eq(Mux(start, self.in_flight + 1, self.in_flight - 1))
 
-    def _head(self, m: Module, in_flight: Signal) -> None:
+    def _head(self, m: Module) -> None:
         """When the head may start, and what it takes and promises then."""
         meta, port = self.output.payload.meta, self.semaphores
         empty, none_started, allowed = Signal(), Signal(), Signal()
         lacks = Signal(len(meta.wait))
         m.d.comb += [
             empty.eq(self.queued == 0),
-            none_started.eq(in_flight == 0),
+            none_started.eq(self.in_flight == 0),
             lacks.eq(meta.wait & ~port.available),
             allowed.eq(~empty & ~lacks.any() & ~(meta.signal & ~port.room).any()),
-            self.output.valid.eq(allowed & (in_flight != STARTED_MAX)),
+            self.output.valid.eq(allowed & (self.in_flight != STARTED_MAX)),
             port.take.eq(Mux(self.started, meta.wait, 0)),
             port.owe.eq(Mux(self.started, meta.signal, 0)),
             self.idle.eq(empty & none_started),

@@ -47,7 +47,7 @@ def instruction(rng: random.Random, pc: int, length: int, wild: float) -> int:
     """One random instruction; most are harmless, and most targets lie ahead."""
     kind = rng.random()
     ahead = rng.randrange(pc + 1, min(length, pc + 9) + 1)
-    target = ahead if rng.random() < 0.7 else rng.randrange(length)
+    target = ahead if rng.random() < 0.9 else rng.randrange(length)
     if rng.random() < wild:
         target = rng.choice((length, 1 << 14, (1 << 14) + pc, -1, 1 << 20))
     a, b = selector(rng, wild), selector(rng, wild)
@@ -72,13 +72,13 @@ def instruction(rng: random.Random, pc: int, length: int, wild: float) -> int:
         return loop(end, a=rng.choice((0, 0, rng.randrange(6))), count=rng.choice((0, 1, 2, 3, 3, 4, -1)))
     if kind < 0.91:
         return encode(MicroOp.BREAK, imm=target)
-    if kind < 0.94:
+    if kind < 0.93:
         return encode(MicroOp.CALL, imm=target)
-    if kind < 0.95:
+    if kind < 0.935:
         return encode(MicroOp.CALLP, d=rng.randrange(20), imm=rng.randrange(8))
-    if kind < 0.965:
+    if kind < 0.94:
         return encode(MicroOp.RET)
-    if kind < 0.97:
+    if kind < 0.945:
         return encode(rng.choice((MicroOp.TRAP, MicroOp.HALT)), imm=immediate(rng))
     return rng.getrandbits(64) if rng.random() < wild * 5 else encode(MicroOp.ADD, d=1, a=1, imm=1)
 

@@ -70,7 +70,7 @@ def test_random_programs(seed: int):
     print(f"seed {seed}")
     rng = random.Random(seed)
     operands = [rng.choice((rng.getrandbits(32), rng.randrange(8), -rng.randrange(8) & 0xFFFFFFFF)) for _ in range(48)]
-    segments = place([program(rng) for _ in range(150)], pinned=16)
+    segments = place([program(rng) for _ in range(120)], pinned=16)
     jobs = [dict(segment=i, tag=rng.randrange(64), macro=rng.getrandbits(32), operands=rng.choice((0, 5, 12, 48)),
                  limit=rng.choice((200, 200, 200, 30, 7))) for i in range(len(segments)) if segments[i].valid]
     driver = Driver(Bench(CONFIG, segments, operands), seed)
@@ -80,7 +80,7 @@ def test_random_programs(seed: int):
         compare(mine, reference, f"seed {seed}, segment {job['segment']}")
     ended = sum(o.trap is None for o in want)
     print(f"{ended} of {len(jobs)} ended, {sum(o.steps for o in want)} instructions in {sum(driver.cycles)} cycles")
-    assert ended > len(jobs) // 8
+    assert ended >= 10
 
 
 def straight(words: list[int]) -> int:
