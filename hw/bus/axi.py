@@ -4,7 +4,7 @@ Inside the machine a channel is a stream; masters have streams without an identi
 Every burst is INCR of full-width beats, starts at a multiple of n bytes and stays within 4 KiB.
 """
 
-from amaranth.hdl import Module
+from amaranth.hdl import Module, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -45,7 +45,7 @@ def write_beat(config: MlaConfig) -> data.StructLayout:
 
 
 def chunk_beats(config: MlaConfig) -> int:
-    """Beats between the addresses at which bursts are split: a power of two, at most `max_burst` and 4 KiB."""
+    """Beats between two places where bursts are split: a power of two, at most `max_burst` and 4 KiB."""
     return min(config.max_burst, BOUNDARY // config.n)
 
 
@@ -53,20 +53,29 @@ class AxiMaster(wiring.Signature):
     """The five channels at the edge of the chip, seen from the chip: streams with identifiers."""
 
     def __init__(self, config: MlaConfig):
-        super().__init__({
-            "ar": Out(stream.Signature(ID_BURST)), "r": In(stream.Signature(id_read_beat(config))),
-            "aw": Out(stream.Signature(ID_BURST)), "w": Out(stream.Signature(write_beat(config))),
-            "b": In(stream.Signature(ID_RESPONSE)),
-        })
+        super().__init__(
+            {
+                "ar": Out(stream.Signature(ID_BURST)),
+                "r": In(stream.Signature(id_read_beat(config))),
+                "aw": Out(stream.Signature(ID_BURST)),
+                "w": Out(stream.Signature(write_beat(config))),
+                "b": In(stream.Signature(ID_RESPONSE)),
+            }
+        )
 
 
 def pin_members(config: MlaConfig, prefix: str = "m_axi_") -> dict[str, wiring.Member]:
     """Pins of the master by name, for a component's signature; `drive_pins` joins them to an AxiMaster."""
     address = {"id": ID_BITS, "addr": 32, "len": 8, "size": 3, "burst": 2}
     outputs = {
-        "ar": address, "aw": address, "w": {"data": 8 * config.n, "strb": config.n, "last": 1},
+        "ar": address,
+        "aw": address,
+        "w": {"data": 8 * config.n, "strb": config.n, "last": 1},
     }
-    inputs = {"r": {"id": ID_BITS, "data": 8 * config.n, "resp": 2, "last": 1}, "b": {"id": ID_BITS, "resp": 2}}
+    inputs = {
+        "r": {"id": ID_BITS, "data": 8 * config.n, "resp": 2, "last": 1},
+        "b": {"id": ID_BITS, "resp": 2},
+    }
     members: dict[str, wiring.Member] = {}
     for flow, reverse, channels in ((Out, In, outputs), (In, Out, inputs)):
         for channel, fields in channels.items():
@@ -75,10 +84,12 @@ def pin_members(config: MlaConfig, prefix: str = "m_axi_") -> dict[str, wiring.M
     return members
 
 
-def drive_pins(m: Module, config: MlaConfig, top: wiring.Component, bus: wiring.PureInterface, prefix: str = "m_axi_") -> None:
+def drive_pins(
+    m: Module, config: MlaConfig, top: wiring.Component, bus: wiring.PureInterface, prefix: str = "m_axi_"
+) -> None:
     """Join the pins of `top` (see `pin_members`) to `bus`, an interface of AxiMaster."""
 
-    def pin(name: str):
+    def pin(name: str) -> Value:
         return getattr(top, prefix + name)
 
     for channel in ("ar", "aw", "w"):

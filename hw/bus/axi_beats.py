@@ -11,21 +11,35 @@ from hw.config import SP_ADDR_BITS, MlaConfig
 def span_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
     """A line as BeatWalk takes it.
 
-    `start`: first byte within its first beat; `last`: last byte counted from that beat's byte 0; `addr`: scratchpad address
-    of that byte 0; `double`: each beat takes two rows of the scratchpad; `slot`: number of the first beat within its chunk.
+    `start`: first byte within its first beat; `last`: last byte counted from that beat's byte 0; `addr`:
+    scratchpad address of that byte 0; `double`: each beat takes two rows of the scratchpad; `slot`: number of
+    the first beat within its chunk.
     """
-    return data.StructLayout({
-        "start": (config.n - 1).bit_length(), "last": 21, "addr": SP_ADDR_BITS, "double": 1,
-        "slot": (chunk_beats(config) - 1).bit_length(), "context": context,
-    })
+    return data.StructLayout(
+        {
+            "start": (config.n - 1).bit_length(),
+            "last": 21,
+            "addr": SP_ADDR_BITS,
+            "double": 1,
+            "slot": (chunk_beats(config) - 1).bit_length(),
+            "context": context,
+        }
+    )
 
 
 def beat_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
     """A beat: scratchpad address of its byte 0, its bytes that belong to the line, and what it ends."""
-    return data.StructLayout({
-        "addr": SP_ADDR_BITS, "mask": config.n, "bytes": config.n.bit_length(), "first": 1, "line_end": 1, "burst_end": 1,
-        "context": context,
-    })
+    return data.StructLayout(
+        {
+            "addr": SP_ADDR_BITS,
+            "mask": config.n,
+            "bytes": config.n.bit_length(),
+            "first": 1,
+            "line_end": 1,
+            "burst_end": 1,
+            "context": context,
+        }
+    )
 
 
 class BeatWalk(wiring.Component):
@@ -52,12 +66,15 @@ class BeatWalk(wiring.Component):
 
     def __init__(self, config: MlaConfig, context: ShapeLike):
         self._config = config
-        super().__init__({
-            "line": In(stream.Signature(span_layout(config, context))), "beat": Out(stream.Signature(beat_layout(config, context))),
-            "clear": In(1),
-        })
+        super().__init__(
+            {
+                "line": In(stream.Signature(span_layout(config, context))),
+                "beat": Out(stream.Signature(beat_layout(config, context))),
+                "clear": In(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         n = self._config.n
         lane_bits = (n - 1).bit_length()
@@ -69,7 +86,9 @@ class BeatWalk(wiring.Component):
             self.beat.valid.eq(valid),
             beat.line_end.eq(held.last[lane_bits:] == 0),
             stop.eq(Mux(beat.line_end, held.last[:lane_bits], n - 1)),
-            beat.addr.eq(held.addr), beat.first.eq(first), beat.context.eq(held.context),
+            beat.addr.eq(held.addr),
+            beat.first.eq(first),
+            beat.context.eq(held.context),
             beat.mask.eq(Cat((held.start <= i) & (stop >= i) for i in range(n))),
             beat.bytes.eq(stop - held.start + 1),
             beat.burst_end.eq(beat.line_end | held.slot.all()),
@@ -81,7 +100,10 @@ class BeatWalk(wiring.Component):
             m.d.sync += [valid.eq(self.line.valid), held.eq(line), first.eq(1)]
         with m.Elif(self.beat.ready):
             m.d.sync += [
-                first.eq(0), held.start.eq(0), held.slot.eq(held.slot + 1), held.last.eq(held.last - n),
+                first.eq(0),
+                held.start.eq(0),
+                held.slot.eq(held.slot + 1),
+                held.last.eq(held.last - n),
                 held.addr.eq(held.addr + Mux(held.double, 2 * n, n)),
             ]
         return m

@@ -18,8 +18,9 @@ REQUEST = data.StructLayout({"addr": 32, "len": 8, "end": 1})
 class BurstWalk(wiring.Component):
     """Emits the bursts that cover the lines of a command, each line on its own.
 
-    Bursts are split at multiples of `chunk_beats`, so none crosses 4 KiB and a line costs at most one short burst more.
-    Latency: 3 cycles to the first request. Throughput: one request per cycle, also when each line is a single beat.
+    Bursts are split at multiples of `chunk_beats`, so none crosses 4 KiB and a line costs at most one short
+    burst more. Latency: 3 cycles to the first request. Throughput: one request per cycle, also when each line
+    is a single beat.
 
     Parameters
     ----------
@@ -42,12 +43,17 @@ class BurstWalk(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        super().__init__({
-            "walk": In(stream.Signature(walk_layout(ADDRESSES, CONTEXT))), "request": Out(stream.Signature(REQUEST)),
-            "allow": In(1), "stop": In(1), "active": Out(1),
-        })
+        super().__init__(
+            {
+                "walk": In(stream.Signature(walk_layout(ADDRESSES, CONTEXT))),
+                "request": Out(stream.Signature(REQUEST)),
+                "allow": In(1),
+                "stop": In(1),
+                "active": Out(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         n = self._config.n
         lane_bits = (n - 1).bit_length()
@@ -75,13 +81,18 @@ class BurstWalk(wiring.Component):
             m.d.sync += valid.eq(0)
         with m.Elif(line.ready):
             m.d.sync += [
-                valid.eq(line.valid), beat.eq(line.payload.dram[lane_bits:]), left.eq(last_byte >> lane_bits), end.eq(line.payload.end),
+                valid.eq(line.valid),
+                beat.eq(line.payload.dram[lane_bits:]),
+                left.eq(last_byte >> lane_bits),
+                end.eq(line.payload.end),
             ]
         with m.Elif(emit):
             m.d.sync += [beat.eq(((beat >> chunk_bits) + 1) << chunk_bits), left.eq(left - room - 1)]
         with m.If(emit):
             m.d.sync += [
-                request.valid.eq(1), request.payload.addr.eq(beat << lane_bits), request.payload.len.eq(size),
+                request.valid.eq(1),
+                request.payload.addr.eq(beat << lane_bits),
+                request.payload.len.eq(size),
                 request.payload.end.eq(end & fits),
             ]
         with m.Elif(request.ready):

@@ -10,10 +10,10 @@ from hw.bus.axi import BURST, ID_BURST
 class AddressChoice(wiring.Component):
     """Merges address channels; the identifier is the master's index.
 
-    Round robin: a master waits for at most one burst of each other, so the one that asks at every cycle starves none
-    and a rare one (ring fetch, completion record) is served at once. The chosen burst is registered, because a later
-    request must not displace one that the bus has seen.
-    Latency: one cycle. Throughput: one burst per cycle.
+    Round robin: a master waits for at most one burst of each other, so the one that asks at every cycle
+    starves none and a rare one (ring fetch, completion record) is served at once. The chosen burst is
+    registered, because a later request must not displace one that the bus has seen. Latency: one cycle.
+    Throughput: one burst per cycle.
 
     Parameters
     ----------
@@ -34,12 +34,17 @@ class AddressChoice(wiring.Component):
 
     def __init__(self, count: int):
         self._count = count
-        super().__init__({
-            **{f"m{i}": In(stream.Signature(BURST)) for i in range(count)},
-            "out": Out(stream.Signature(ID_BURST)), "allow": In(1, init=1), "chosen": Out(1), "chosen_id": Out(2),
-        })
+        super().__init__(
+            {
+                **{f"m{i}": In(stream.Signature(BURST)) for i in range(count)},
+                "out": Out(stream.Signature(ID_BURST)),
+                "allow": In(1, init=1),
+                "chosen": Out(1),
+                "chosen_id": Out(2),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         masters = [getattr(self, f"m{i}") for i in range(self._count)]
         last = Signal(2)
@@ -58,11 +63,18 @@ class AddressChoice(wiring.Component):
         for i, port in enumerate(masters):
             m.d.comb += port.ready.eq(self.chosen & (self.chosen_id == i))
         with m.If(self.chosen):
-            m.d.sync += [self.out.valid.eq(1), last.eq(self.chosen_id), self.out.payload.id.eq(self.chosen_id)]
+            m.d.sync += [
+                self.out.valid.eq(1),
+                last.eq(self.chosen_id),
+                self.out.payload.id.eq(self.chosen_id),
+            ]
             with m.Switch(self.chosen_id):
                 for i, port in enumerate(masters):
                     with m.Case(i):
-                        m.d.sync += [self.out.payload.addr.eq(port.payload.addr), self.out.payload.len.eq(port.payload.len)]
+                        m.d.sync += [
+                            self.out.payload.addr.eq(port.payload.addr),
+                            self.out.payload.len.eq(port.payload.len),
+                        ]
         with m.Elif(self.out.ready):
             m.d.sync += self.out.valid.eq(0)
         return m

@@ -21,8 +21,8 @@ def line_layout(addresses: dict[str, int], context: ShapeLike) -> data.StructLay
 class LineWalk(wiring.Component):
     """Emits the lines of z_count planes of y_count lines.
 
-    Latency: the first line is there one cycle after the walk was accepted. Throughput: one line per cycle; the next
-    walk is accepted together with the last line, so walks follow each other without a gap.
+    Latency: the first line is there one cycle after the walk was accepted. Throughput: one line per cycle;
+    the next walk is accepted together with the last line, so walks follow each other without a gap.
 
     Parameters
     ----------
@@ -43,13 +43,15 @@ class LineWalk(wiring.Component):
 
     def __init__(self, *, addresses: dict[str, int], context: ShapeLike):
         self._addresses, self._context = addresses, context
-        super().__init__({
-            "walk": In(stream.Signature(walk_layout(addresses, context))),
-            "line": Out(stream.Signature(line_layout(addresses, context))),
-            "clear": In(1),
-        })
+        super().__init__(
+            {
+                "walk": In(stream.Signature(walk_layout(addresses, context))),
+                "line": Out(stream.Signature(line_layout(addresses, context))),
+                "clear": In(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         walk, line = self.walk.payload, self.line.payload
         active, step, load = Signal(), Signal(), Signal()
@@ -64,20 +66,33 @@ class LineWalk(wiring.Component):
         ]
         with m.If(load):
             m.d.sync += [
-                active.eq(1), y_left.eq(walk.y_count), z_left.eq(walk.z_count), y_count.eq(walk.y_count),
+                active.eq(1),
+                y_left.eq(walk.y_count),
+                z_left.eq(walk.z_count),
+                y_count.eq(walk.y_count),
                 line.context.eq(walk.context),
             ]
         with m.Elif(self.clear | (step & line.end)):
             m.d.sync += active.eq(0)
         with m.Elif(step):
-            m.d.sync += [y_left.eq(Mux(line.plane_end, y_count, y_left - 1)), z_left.eq(z_left - line.plane_end)]
+            m.d.sync += [
+                y_left.eq(Mux(line.plane_end, y_count, y_left - 1)),
+                z_left.eq(z_left - line.plane_end),
+            ]
         for name, width in self._addresses.items():
-            plane, y_step, z_step = (Signal(width, name=f"{name}_{part}") for part in ("plane", "y_step", "z_step"))
+            plane, y_step, z_step = (
+                Signal(width, name=f"{name}_{part}") for part in ("plane", "y_step", "z_step")
+            )
             following = Signal(width, name=f"{name}_next")
-            m.d.comb += following.eq(Mux(line.plane_end, plane, line[name]) + Mux(line.plane_end, z_step, y_step))
+            m.d.comb += following.eq(
+                Mux(line.plane_end, plane, line[name]) + Mux(line.plane_end, z_step, y_step)
+            )
             with m.If(load):
                 m.d.sync += [
-                    line[name].eq(walk[name]), plane.eq(walk[name]), y_step.eq(walk[f"{name}_y"]), z_step.eq(walk[f"{name}_z"]),
+                    line[name].eq(walk[name]),
+                    plane.eq(walk[name]),
+                    y_step.eq(walk[f"{name}_y"]),
+                    z_step.eq(walk[f"{name}_z"]),
                 ]
             with m.Elif(step):
                 m.d.sync += line[name].eq(following)

@@ -12,10 +12,11 @@ BURSTS = 512
 
 
 class BurstLog(wiring.Component):
-    """Remembers address and time of each burst until it is answered; answers come in the order of the requests.
+    """Remembers address and time of each burst until it is answered; answers come in the order of the
+    requests.
 
-    Latency: `error` comes two cycles after `beat_error`; the maxima grow three cycles after `answered`. Throughput: one request
-    and one answer per cycle.
+    Latency: `error` comes two cycles after `beat_error`; the maxima grow three cycles after `answered`.
+    Throughput: one request and one answer per cycle.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class BurstLog(wiring.Component):
         self._lane_bits = (config.n - 1).bit_length()
         super().__init__()
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.ram = ram = Ram(width=32 - self._lane_bits + 16, depth=BURSTS)
         head, tail = Signal(range(BURSTS)), Signal(range(BURSTS))
@@ -70,17 +71,27 @@ class BurstLog(wiring.Component):
         m.d.comb += [
             # Two below the limit, because a request may be offered while the count is read.
             self.allow.eq(self.in_flight < BURSTS - 2),
-            ram.w_addr.eq(tail), ram.w_en.eq(self.issued), ram.w_data.eq(Cat(now, self.issued_addr[self._lane_bits :])),
-            ram.r0_addr.eq(head), ram.r0_en.eq(self.answered | self.beat_error),
+            ram.w_addr.eq(tail),
+            ram.w_en.eq(self.issued),
+            ram.w_data.eq(Cat(now, self.issued_addr[self._lane_bits :])),
+            ram.r0_addr.eq(head),
+            ram.r0_en.eq(self.answered | self.beat_error),
             Cat(started, first_beat).eq(ram.r0_data),
         ]
         m.d.sync += [
-            now.eq(now + 1), tail.eq(tail + self.issued), head.eq(head + self.answered),
+            now.eq(now + 1),
+            tail.eq(tail + self.issued),
+            head.eq(head + self.answered),
             self.in_flight.eq(self.in_flight + self.issued - self.answered),
             position.eq(Mux(self.answered, 0, position + self.beat)),
-            now_read.eq(now), position_read.eq(position), ended.eq(self.answered), failed.eq(self.beat_error),
-            latency.eq(now_read - started), latency_valid.eq(ended),
-            self.error.eq(failed), self.error_addr.eq((first_beat + position_read) << self._lane_bits),
+            now_read.eq(now),
+            position_read.eq(position),
+            ended.eq(self.answered),
+            failed.eq(self.beat_error),
+            latency.eq(now_read - started),
+            latency_valid.eq(ended),
+            self.error.eq(failed),
+            self.error_addr.eq((first_beat + position_read) << self._lane_bits),
         ]
         with m.If(self.in_flight > self.in_flight_max):
             m.d.sync += self.in_flight_max.eq(self.in_flight)

@@ -12,8 +12,9 @@ from hw.config import MlaConfig
 class ReadArbiter(wiring.Component):
     """Shares the read channels between LOAD, the ring fetch and the loader of the instruction store.
 
-    Round robin on AR (see AddressChoice): the ring fetch, whose latency matters, never waits for more than two
-    bursts, and LOAD keeps at least every third. Latency: one cycle on AR, none on R. Throughput: one burst, one beat per cycle.
+    Round robin on AR (see AddressChoice): the ring fetch, whose latency matters, never waits for more than
+    two bursts, and LOAD keeps at least every third. Latency: one cycle on AR, none on R. Throughput: one
+    burst, one beat per cycle.
 
     Parameters
     ----------
@@ -30,13 +31,16 @@ class ReadArbiter(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         beat = read_beat(config)
-        super().__init__({
-            **{f"{name}_ar": In(stream.Signature(BURST)) for name in READ_MASTERS},
-            **{f"{name}_r": Out(stream.Signature(beat)) for name in READ_MASTERS},
-            "ar": Out(stream.Signature(ID_BURST)), "r": In(stream.Signature(id_read_beat(config))),
-        })
+        super().__init__(
+            {
+                **{f"{name}_ar": In(stream.Signature(BURST)) for name in READ_MASTERS},
+                **{f"{name}_r": Out(stream.Signature(beat)) for name in READ_MASTERS},
+                "ar": Out(stream.Signature(ID_BURST)),
+                "r": In(stream.Signature(id_read_beat(config))),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.choice = choice = AddressChoice(len(READ_MASTERS))
         wiring.connect(m, choice.out, wiring.flipped(self.ar))

@@ -16,9 +16,9 @@ ORDER_DEPTH = 16
 class WriteArbiter(wiring.Component):
     """Shares the write channels between STORE and the writer of completion records.
 
-    Round robin on AW (see AddressChoice). The beats of W follow in the order of the bursts on AW, also for a bus that takes the
-    data before the address: a burst's turn on W comes as soon as it is offered on AW. A master must deliver the beats of
-    its bursts in their order and without waiting for another master.
+    Round robin on AW (see AddressChoice). The beats of W follow in the order of the bursts on AW, also for a
+    bus that takes the data before the address: a burst's turn on W comes as soon as it is offered on AW. A
+    master must deliver the beats of its bursts in their order and without waiting for another master.
     Latency: one cycle on AW, none on W and B. Throughput: one burst, one beat per cycle.
 
     Parameters
@@ -36,20 +36,26 @@ class WriteArbiter(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         beat = write_beat(config)
-        super().__init__({
-            **{f"{name}_aw": In(stream.Signature(BURST)) for name in WRITE_MASTERS},
-            **{f"{name}_w": In(stream.Signature(beat)) for name in WRITE_MASTERS},
-            **{f"{name}_b": Out(stream.Signature(RESPONSE)) for name in WRITE_MASTERS},
-            "aw": Out(stream.Signature(ID_BURST)), "w": Out(stream.Signature(beat)), "b": In(stream.Signature(ID_RESPONSE)),
-        })
+        super().__init__(
+            {
+                **{f"{name}_aw": In(stream.Signature(BURST)) for name in WRITE_MASTERS},
+                **{f"{name}_w": In(stream.Signature(beat)) for name in WRITE_MASTERS},
+                **{f"{name}_b": Out(stream.Signature(RESPONSE)) for name in WRITE_MASTERS},
+                "aw": Out(stream.Signature(ID_BURST)),
+                "w": Out(stream.Signature(beat)),
+                "b": In(stream.Signature(ID_RESPONSE)),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.choice = choice = AddressChoice(len(WRITE_MASTERS))
         m.submodules.order = order = StreamFifo(2, ORDER_DEPTH)
         wiring.connect(m, choice.out, wiring.flipped(self.aw))
         m.d.comb += [
-            choice.allow.eq(order.w.ready), order.w.valid.eq(choice.chosen), order.w.payload.eq(choice.chosen_id),
+            choice.allow.eq(order.w.ready),
+            order.w.valid.eq(choice.chosen),
+            order.w.payload.eq(choice.chosen_id),
             order.r.ready.eq(self.w.valid & self.w.ready & self.w.payload.last),
             self.b.ready.eq(1),
         ]
@@ -58,10 +64,14 @@ class WriteArbiter(wiring.Component):
             beats, answers = getattr(self, f"{name}_w"), getattr(self, f"{name}_b")
             with m.If(order.r.payload == i):
                 m.d.comb += [
-                    self.w.valid.eq(order.r.valid & beats.valid), self.w.payload.eq(beats.payload),
+                    self.w.valid.eq(order.r.valid & beats.valid),
+                    self.w.payload.eq(beats.payload),
                     beats.ready.eq(order.r.valid & self.w.ready),
                 ]
-            m.d.comb += [answers.valid.eq(self.b.valid & (self.b.payload.id == i)), answers.payload.resp.eq(self.b.payload.resp)]
+            m.d.comb += [
+                answers.valid.eq(self.b.valid & (self.b.payload.id == i)),
+                answers.payload.resp.eq(self.b.payload.resp),
+            ]
             with m.If(self.b.payload.id == i):
                 m.d.comb += self.b.ready.eq(answers.ready)
         return m

@@ -17,17 +17,20 @@ WRITERS = ("fuse_write", "load_write")
 def sp_event_layout(config: MlaConfig) -> data.StructLayout:
     """The scratchpad's part of the `seq` group's events: reads, writes and refusals of each bank."""
     members = event_layout("seq").members
-    names = [f"sp_{kind}_bank{b}" for kind in ("reads", "writes", "conflicts") for b in range(config.sp_banks)]
+    names = [
+        f"sp_{kind}_bank{b}" for kind in ("reads", "writes", "conflicts") for b in range(config.sp_banks)
+    ]
     return data.StructLayout({name: members[name] for name in names})
 
 
 class Scratchpad(wiring.Component):
     """8 banks, each an even-row and an odd-row half with one read and one write port.
 
-    A row access takes one cycle wherever it starts: the rows it touches lie in different halves. Past the last byte it wraps to the first.
-    A request is granted when no port of higher priority takes a half it needs in the same cycle, so `act` and `fuse_write` always are.
-    Latency: reads SP_READ_LATENCY; a write granted in one cycle is seen by reads granted in the next. Throughput: one access per cycle
-    on each port that finds its halves free.
+    A row access takes one cycle wherever it starts: the rows it touches lie in different halves. Past the
+    last byte it wraps to the first. A request is granted when no port of higher priority takes a half it
+    needs in the same cycle, so `act` and `fuse_write` always are. Latency: reads SP_READ_LATENCY; a write
+    granted in one cycle is seen by reads granted in the next. Throughput: one access per cycle on each port
+    that finds its halves free.
 
     Parameters
     ----------
@@ -46,13 +49,15 @@ class Scratchpad(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        super().__init__({
-            **{name: In(SpReadPort(config)) for name in READERS},
-            **{name: In(SpWritePort(config)) for name in WRITERS},
-            "events": Out(sp_event_layout(config)),
-        })
+        super().__init__(
+            {
+                **{name: In(SpReadPort(config)) for name in READERS},
+                **{name: In(SpWritePort(config)) for name in WRITERS},
+                "events": Out(sp_event_layout(config)),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         reads = {name: self._request(m, name) for name in READERS}
         writes = {name: self._request(m, name) for name in WRITERS}
@@ -67,8 +72,11 @@ class Scratchpad(wiring.Component):
             m.submodules[f"{name}_lane"] = lane = SpReadLane(self._config)
             port = getattr(self, name)
             m.d.comb += [
-                lane.addr.eq(port.addr), lane.even_bank.eq(access.index[0][-3:]), lane.odd_bank.eq(access.index[1][-3:]),
-                lane.even.eq(Cat(ram.r0_data for ram in rams[0])), lane.odd.eq(Cat(ram.r0_data for ram in rams[1])),
+                lane.addr.eq(port.addr),
+                lane.even_bank.eq(access.index[0][-3:]),
+                lane.odd_bank.eq(access.index[1][-3:]),
+                lane.even.eq(Cat(ram.r0_data for ram in rams[0])),
+                lane.odd.eq(Cat(ram.r0_data for ram in rams[1])),
                 port.data.eq(lane.data),
             ]
         self._count(m, reads, writes)
@@ -83,12 +91,14 @@ class Scratchpad(wiring.Component):
         rams: tuple[list[Ram], list[Ram]] = ([], [])
         for bank in range(self._config.sp_banks):
             for half in range(2):
-                m.submodules[f"bank{bank}_{half}"] = ram = Ram(width=8 * self._config.n, depth=depth, granularity=8)
+                m.submodules[f"bank{bank}_{half}"] = ram = Ram(
+                    width=8 * self._config.n, depth=depth, granularity=8
+                )
                 rams[half].append(ram)
         return rams
 
     def _grant(self, m: Module, accesses: dict[str, SpAccess]) -> dict[str, tuple[Signal, Signal]]:
-        """Serve the ports in order of priority; returns the banks whose even, odd half each granted port uses."""
+        """Serve the ports by priority; returns the banks whose even, odd half each granted port uses."""
         taken: list[Value | None] = [None, None]
         uses = {}
         for name, access in accesses.items():
@@ -101,16 +111,23 @@ class Scratchpad(wiring.Component):
             uses[name] = use
         return uses
 
-    def _steer_reads(self, m: Module, ram: Ram, accesses: dict[str, SpAccess], uses: dict, half: int, bank: int) -> None:
+    def _steer_reads(
+        self, m: Module, ram: Ram, accesses: dict[str, SpAccess], uses: dict, half: int, bank: int
+    ) -> None:
         """Address of one memory: that of the port which uses it."""
         *first, last = accesses
         address: Value = accesses[last].index[half][:-3]
         for name in reversed(first):
             address = Mux(uses[name][half][bank], accesses[name].index[half][:-3], address)
-        m.d.comb += [ram.r0_addr.eq(address), ram.r0_en.eq(Cat(uses[name][half][bank] for name in accesses).any())]
+        m.d.comb += [
+            ram.r0_addr.eq(address),
+            ram.r0_en.eq(Cat(uses[name][half][bank] for name in accesses).any()),
+        ]
 
-    def _steer_writes(self, m: Module, ram: Ram, accesses: dict[str, SpAccess], uses: dict, half: int, bank: int) -> None:
-        """Write port of one memory; both halves take the same rotated data and differ in their byte enables."""
+    def _steer_writes(
+        self, m: Module, ram: Ram, accesses: dict[str, SpAccess], uses: dict, half: int, bank: int
+    ) -> None:
+        """Write port of one memory; the halves take the same rotated data and differ in byte enables."""
         if bank == half == 0:
             self._rotated = {name: self._rotate(m, name, accesses[name]) for name in accesses}
         fuse, load = WRITERS
@@ -147,7 +164,9 @@ class Scratchpad(wiring.Component):
                 port = getattr(self, name)
                 happens = port.valid & (~port.ready if kind == "conflicts" else port.ready)
                 one = Signal(width * banks, name=f"{name}_{kind}")
-                m.d.sync += one.eq(Cat(Cat(happens & (access.bank == b), Const(0, width - 1)) for b in range(banks)))
+                m.d.sync += one.eq(
+                    Cat(Cat(happens & (access.bank == b), Const(0, width - 1)) for b in range(banks))
+                )
                 partial = Signal(width * banks, name=f"{name}_{kind}_total")
                 m.d.comb += partial.eq(total + one)
                 total = partial

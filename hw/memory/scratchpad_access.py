@@ -11,8 +11,8 @@ from hw.memory.rotate import rotate_right
 class SpAccess:
     """Which word of which half a row access at a byte address needs; adds its named signals to `m`.
 
-    Rows alternate between the even and the odd half, so the row that holds the first byte and the row after it never meet in one half.
-    An access at a multiple of n needs one half only.
+    Rows alternate between the even and the odd half, so the row that holds the first byte and the row after
+    it never meet in one half. An access at a multiple of n needs one half only.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ class SpAccess:
 class SpReadLane(wiring.Component):
     """From the banks' words to the row that one read port asked for.
 
-    Latency: the row is at `data` two cycles after `capture`, whose memory words are at `even`, `odd` one cycle after it.
-    Throughput: one row per cycle.
+    Latency: the row is at `data` two cycles after `capture`, whose memory words are at `even`, `odd` one
+    cycle after it. Throughput: one row per cycle.
 
     Parameters
     ----------
@@ -84,10 +84,18 @@ class SpReadLane(wiring.Component):
     def __init__(self, config: MlaConfig):
         self._config = config
         words = In(8 * config.n * config.sp_banks)
-        super().__init__({"addr": In(SP_ADDR_BITS), "even_bank": In(3), "odd_bank": In(3), "even": words, "odd": words,
-                          "data": Out(8 * config.n)})
+        super().__init__(
+            {
+                "addr": In(SP_ADDR_BITS),
+                "even_bank": In(3),
+                "odd_bank": In(3),
+                "even": words,
+                "odd": words,
+                "data": Out(8 * config.n),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         n = self._config.n
         lane_bits = (n - 1).bit_length()
@@ -96,18 +104,23 @@ class SpReadLane(wiring.Component):
         banks = Signal(3, name="bank_even"), Signal(3, name="bank_odd")
         words = Signal(8 * n, name="word_even"), Signal(8 * n, name="word_odd")
         m.d.sync += [
-            Cat(offset, odd).eq(self.addr[: lane_bits + 1]), offset_2.eq(offset), banks[0].eq(self.even_bank), banks[1].eq(self.odd_bank),
+            Cat(offset, odd).eq(self.addr[: lane_bits + 1]),
+            offset_2.eq(offset),
+            banks[0].eq(self.even_bank),
+            banks[1].eq(self.odd_bank),
         ]
         for bank, word, source in zip(banks, words, (self.even, self.odd), strict=True):
             with m.Switch(bank):
                 for b in range(self._config.sp_banks):
                     with m.Case(b):
                         m.d.comb += word.eq(source.word_select(b, 8 * n))
-        # Byte j of the row that holds the first byte is wanted for j >= offset, of the row after it for j < offset.
+        # Byte j of the row that holds the first byte is wanted for j >= offset, of the row after it for j <
+        # offset.
         from_even = Signal(n)
         merged = Signal(8 * n)
         m.d.comb += from_even.eq(Cat(offset <= j for j in range(n)) ^ odd.replicate(n))
-        m.d.sync += merged.eq(Cat(
-            Mux(from_even[j], words[0].word_select(j, 8), words[1].word_select(j, 8)) for j in range(n)))
+        m.d.sync += merged.eq(
+            Cat(Mux(from_even[j], words[0].word_select(j, 8), words[1].word_select(j, 8)) for j in range(n))
+        )
         m.d.comb += self.data.eq(rotate_right(m, "rotated", merged, offset_2, n))
         return m

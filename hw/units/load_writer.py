@@ -13,22 +13,40 @@ from hw.units.load_transpose import Transposer
 def item_layout(config: MlaConfig) -> data.StructLayout:
     """A beat with everything that decides where it goes.
 
-    `slot`, `table`, `collect`: to PARAM or TABLE; to TABLE; to the transposer (none: to the scratchpad at `addr`). `offset`: first byte of
-    the line within its first beat. `kept`: bytes counted. `bad`: write nothing. The last four as in the transposer.
+    `slot`, `table`, `collect`: to PARAM or TABLE; to TABLE; to the transposer (none: to the scratchpad at
+    `addr`). `offset`: first byte of the line within its first beat. `kept`: bytes counted. `bad`: write
+    nothing. The last four as in the transposer.
     """
     lane_bits = (config.n - 1).bit_length()
-    return data.StructLayout({
-        "data": 8 * config.n, "mask": config.n, "addr": SP_ADDR_BITS, "kept": config.n.bit_length(), "tag": 6,
-        "slot": 1, "table": 1, "collect": 1, "bad": 1, "offset": lane_bits,
-        "first": 1, "line_end": 1, "plane_end": 1, "end": 1,
-        "dst": SP_ADDR_BITS, "dst_step": SP_ADDR_BITS, "columns": lane_bits, "rows": lane_bits,
-    })
+    return data.StructLayout(
+        {
+            "data": 8 * config.n,
+            "mask": config.n,
+            "addr": SP_ADDR_BITS,
+            "kept": config.n.bit_length(),
+            "tag": 6,
+            "slot": 1,
+            "table": 1,
+            "collect": 1,
+            "bad": 1,
+            "offset": lane_bits,
+            "first": 1,
+            "line_end": 1,
+            "plane_end": 1,
+            "end": 1,
+            "dst": SP_ADDR_BITS,
+            "dst_step": SP_ADDR_BITS,
+            "columns": lane_bits,
+            "rows": lane_bits,
+        }
+    )
 
 
 class LoadWriter(wiring.Component):
     """Writes items in their order and says when a command's last write has been made.
 
-    Latency: one cycle from an item to its write. Throughput: one item per cycle; a change of tag waits for `tag_busy`.
+    Latency: one cycle from an item to its write. Throughput: one item per cycle; a change of tag waits for
+    `tag_busy`.
 
     Parameters
     ----------
@@ -59,14 +77,23 @@ class LoadWriter(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        super().__init__({
-            "item": In(stream.Signature(item_layout(config))),
-            "sp_write": Out(SpWritePort(config)), "slot_write": Out(SlotWritePort(config)),
-            "done": Out(1), "kept": Out(config.n.bit_length()), "tag": Out(6),
-            "next_valid": In(1), "next_tag": In(6), "tag_busy": In(1), "clear": In(1), "busy": Out(1),
-        })
+        super().__init__(
+            {
+                "item": In(stream.Signature(item_layout(config))),
+                "sp_write": Out(SpWritePort(config)),
+                "slot_write": Out(SlotWritePort(config)),
+                "done": Out(1),
+                "kept": Out(config.n.bit_length()),
+                "tag": Out(6),
+                "next_valid": In(1),
+                "next_tag": In(6),
+                "tag_busy": In(1),
+                "clear": In(1),
+                "busy": Out(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.transposer = transposer = Transposer(self._config)
         valid, item = Signal(), Signal(item_layout(self._config))
@@ -114,23 +141,40 @@ class LoadWriter(wiring.Component):
             m.d.sync += [valid.eq(0), following.eq(0)]
         with m.Elif(self.item.ready):
             m.d.sync += [
-                valid.eq(self.item.valid), item.eq(new), line.eq(following),
+                valid.eq(self.item.valid),
+                item.eq(new),
+                line.eq(following),
                 turn.eq(Mux(new.collect, following, 0) - new.offset),
             ]
             with m.If(self.item.valid & new.collect & new.line_end):
                 m.d.sync += following.eq(Mux(new.plane_end, 0, following + 1))
 
-    def _feed(self, m: Module, transposer: Transposer, item: Signal, line: Signal, rotated: Signal, mask: Signal, may: Signal) -> None:
+    def _feed(
+        self,
+        m: Module,
+        transposer: Transposer,
+        item: Signal,
+        line: Signal,
+        rotated: Signal,
+        mask: Signal,
+        may: Signal,
+    ) -> None:
         beat = transposer.beat.payload
         m.d.comb += [
             transposer.beat.valid.eq(may & item.collect),
-            beat.data.eq(rotated), beat.mask.eq(Mux(item.bad, 0, mask)), beat.line.eq(line), beat.plane_end.eq(item.plane_end),
-            beat.end.eq(item.end), beat.dst.eq(item.dst), beat.dst_step.eq(item.dst_step),
-            beat.columns.eq(item.columns), beat.rows.eq(item.rows),
+            beat.data.eq(rotated),
+            beat.mask.eq(Mux(item.bad, 0, mask)),
+            beat.line.eq(line),
+            beat.plane_end.eq(item.plane_end),
+            beat.end.eq(item.end),
+            beat.dst.eq(item.dst),
+            beat.dst_step.eq(item.dst_step),
+            beat.columns.eq(item.columns),
+            beat.rows.eq(item.rows),
         ]
 
     def _slot(self, m: Module, item: Signal, rotated: Signal, go: Signal) -> None:
-        """Rows of a slot: when the line does not start at a multiple of n in DRAM, each comes from two beats."""
+        """Rows of a slot: each comes from two beats if the line does not start at a multiple of n in DRAM."""
         n, port = self._config.n, self.slot_write
         held = Signal(8 * n)
         aligned = Signal()
@@ -141,8 +185,9 @@ class LoadWriter(wiring.Component):
             port.valid.eq(go & item.slot & (aligned | ~item.first) & ~item.bad & ~self.clear),
             port.table.eq(item.table),
             port.addr.eq(item.addr[len(item.offset) :] << len(item.offset)),
-            port.data.eq(Cat(
-                Mux(fresh[i], rotated.word_select(i, 8), held.word_select(i, 8)) for i in range(n))),
+            port.data.eq(
+                Cat(Mux(fresh[i], rotated.word_select(i, 8), held.word_select(i, 8)) for i in range(n))
+            ),
         ]
         with m.If(go):
             m.d.sync += held.eq(rotated)

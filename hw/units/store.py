@@ -23,9 +23,9 @@ _COUNT_BITS = 12
 class StoreUnit(wiring.Component):
     """Executes STORE commands as docs/machine.md defines them.
 
-    One walker sends the requests ahead; the data side replays the same lines, reading a row for each beat of an accepted request. A
-    command retires when the bus has answered its last burst.
-    Latency: 4 cycles from a command to its first request. Throughput: one request and one beat per cycle, with no gap between lines
+    One walker sends the requests ahead; the data side replays the same lines, reading a row for each beat of
+    an accepted request. A command retires when the bus has answered its last burst. Latency: 4 cycles from a
+    command to its first request. Throughput: one request and one beat per cycle, with no gap between lines
     and commands, except that a command with another tag waits until those before it have retired.
 
     Parameters
@@ -59,14 +59,26 @@ class StoreUnit(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        super().__init__({
-            "cmd": In(command_stream(Unit.STORE)), "done": Out(1), "sp_read": Out(SpReadPort(config)),
-            "aw": Out(stream.Signature(BURST)), "w": Out(stream.Signature(write_beat(config))), "b": In(stream.Signature(RESPONSE)),
-            "abort": In(1), "busy": Out(1), "error": Out(1), "error_addr": Out(32),
-            "events": Out(event_layout("store")), "active": Out(1), "active_tag": Out(6), "tag_busy": In(1),
-        })
+        super().__init__(
+            {
+                "cmd": In(command_stream(Unit.STORE)),
+                "done": Out(1),
+                "sp_read": Out(SpReadPort(config)),
+                "aw": Out(stream.Signature(BURST)),
+                "w": Out(stream.Signature(write_beat(config))),
+                "b": In(stream.Signature(RESPONSE)),
+                "abort": In(1),
+                "busy": Out(1),
+                "error": Out(1),
+                "error_addr": Out(32),
+                "events": Out(event_layout("store")),
+                "active": Out(1),
+                "active_tag": Out(6),
+                "tag_busy": In(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self._config
         m.submodules.requests = requests = BurstWalk(config)
@@ -79,11 +91,16 @@ class StoreUnit(wiring.Component):
         m.d.comb += [
             drain.eq(self.abort | draining),
             clear.eq(drain & ~self.aw.valid & ~store.owes & (log.in_flight == 0)),
-            requests.stop.eq(drain), store.blank.eq(drain), requests.allow.eq(log.allow),
-            commands.clear.eq(clear), store.clear.eq(clear), targets.clear.eq(clear),
+            requests.stop.eq(drain),
+            store.blank.eq(drain),
+            requests.allow.eq(log.allow),
+            commands.clear.eq(clear),
+            store.clear.eq(clear),
+            targets.clear.eq(clear),
             self.active.eq((held != 0) | self.done),
             self.busy.eq(self.active | self.aw.valid | store.owes | (log.in_flight != 0)),
-            self.error.eq(log.error), self.error_addr.eq(log.error_addr),
+            self.error.eq(log.error),
+            self.error_addr.eq(log.error_addr),
         ]
         m.d.sync += draining.eq(drain & ~clear)
         wiring.connect(m, commands.r, store.walk)
@@ -98,43 +115,79 @@ class StoreUnit(wiring.Component):
         self._follow_tag(m, store, retire, clear)
         return m
 
-    def _accept(self, m: Module, requests: BurstWalk, commands: StreamFifo, drain: Signal, held: Signal) -> None:
+    def _accept(
+        self, m: Module, requests: BurstWalk, commands: StreamFifo, drain: Signal, held: Signal
+    ) -> None:
         """Send a command to both walkers at once."""
         cmd, walk, kept = self.cmd.payload, requests.walk.payload, commands.w.payload
         room = Signal()
         m.d.comb += [
             room.eq((held != COMMANDS) & ~drain),
             self.cmd.ready.eq(room & requests.walk.ready),
-            requests.walk.valid.eq(self.cmd.valid & room), commands.w.valid.eq(self.cmd.valid & room & requests.walk.ready),
-            walk.y_count.eq(cmd.y_count), walk.z_count.eq(cmd.z_count), walk.context.rest.eq(cmd.len - 1),
-            walk.dram.eq(cmd.dram), walk.dram_y.eq(cmd.dram_y), walk.dram_z.eq(cmd.dram_z),
-            kept.y_count.eq(cmd.y_count), kept.z_count.eq(cmd.z_count), kept.context.rest.eq(cmd.len - 1),
-            kept.dram.eq(cmd.dram), kept.dram_y.eq(cmd.dram_y), kept.dram_z.eq(cmd.dram_z),
-            kept.src.eq(cmd.src), kept.src_y.eq(cmd.src_y), kept.src_z.eq(cmd.src_z), kept.context.tag.eq(cmd.meta.tag),
+            requests.walk.valid.eq(self.cmd.valid & room),
+            commands.w.valid.eq(self.cmd.valid & room & requests.walk.ready),
+            walk.y_count.eq(cmd.y_count),
+            walk.z_count.eq(cmd.z_count),
+            walk.context.rest.eq(cmd.len - 1),
+            walk.dram.eq(cmd.dram),
+            walk.dram_y.eq(cmd.dram_y),
+            walk.dram_z.eq(cmd.dram_z),
+            kept.y_count.eq(cmd.y_count),
+            kept.z_count.eq(cmd.z_count),
+            kept.context.rest.eq(cmd.len - 1),
+            kept.dram.eq(cmd.dram),
+            kept.dram_y.eq(cmd.dram_y),
+            kept.dram_z.eq(cmd.dram_z),
+            kept.src.eq(cmd.src),
+            kept.src_y.eq(cmd.src_y),
+            kept.src_z.eq(cmd.src_z),
+            kept.context.tag.eq(cmd.meta.tag),
         ]
 
-    def _retire(self, m: Module, requests: BurstWalk, targets: StreamFifo, store: StoreData, log: BurstLog, drain: Signal) -> Signal:
-        """Count bursts and answers; a command retires when the answers have reached the count of its last burst."""
+    def _retire(
+        self,
+        m: Module,
+        requests: BurstWalk,
+        targets: StreamFifo,
+        store: StoreData,
+        log: BurstLog,
+        drain: Signal,
+    ) -> Signal:
+        """A command retires when the count of answers has reached that of its last burst."""
         issued, answered, excess = Signal(_COUNT_BITS), Signal(_COUNT_BITS), Signal(_COUNT_BITS)
         asked, answer, retire = Signal(), Signal(), Signal()
         failed = self.b.payload.resp[RESP_ERROR_BIT]
         m.d.comb += [
-            self.aw.valid.eq(requests.request.valid), requests.request.ready.eq(self.aw.ready),
-            self.aw.payload.addr.eq(requests.request.payload.addr), self.aw.payload.len.eq(requests.request.payload.len),
-            asked.eq(self.aw.valid & self.aw.ready), self.b.ready.eq(1), answer.eq(self.b.valid),
-            store.issued.eq(asked), store.issued_len.eq(self.aw.payload.len),
-            targets.w.valid.eq(asked & requests.request.payload.end), targets.w.payload.eq(issued + 1),
+            self.aw.valid.eq(requests.request.valid),
+            requests.request.ready.eq(self.aw.ready),
+            self.aw.payload.addr.eq(requests.request.payload.addr),
+            self.aw.payload.len.eq(requests.request.payload.len),
+            asked.eq(self.aw.valid & self.aw.ready),
+            self.b.ready.eq(1),
+            answer.eq(self.b.valid),
+            store.issued.eq(asked),
+            store.issued_len.eq(self.aw.payload.len),
+            targets.w.valid.eq(asked & requests.request.payload.end),
+            targets.w.payload.eq(issued + 1),
             excess.eq(answered - targets.r.payload),
-            retire.eq(targets.r.valid & ~excess[-1] & ~drain), targets.r.ready.eq(retire),
-            log.issued.eq(asked), log.issued_addr.eq(self.aw.payload.addr), log.answered.eq(answer),
+            retire.eq(targets.r.valid & ~excess[-1] & ~drain),
+            targets.r.ready.eq(retire),
+            log.issued.eq(asked),
+            log.issued_addr.eq(self.aw.payload.addr),
+            log.answered.eq(answer),
             log.beat_error.eq(answer & failed),
             self.events.store_bytes.eq(store.kept),
         ]
         m.d.sync += [
-            issued.eq(issued + asked), answered.eq(answered + answer), self.done.eq(retire),
-            self.events.store_requests.eq(asked), self.events.store_beats.eq(self.w.valid & self.w.ready),
+            issued.eq(issued + asked),
+            answered.eq(answered + answer),
+            self.done.eq(retire),
+            self.events.store_requests.eq(asked),
+            self.events.store_beats.eq(self.w.valid & self.w.ready),
             self.events.store_stall_bank.eq(self.sp_read.valid & ~self.sp_read.ready),
-            self.events.store_stall_bus.eq((self.w.valid & ~self.w.ready) | (~store.active & (log.in_flight != 0))),
+            self.events.store_stall_bus.eq(
+                (self.w.valid & ~self.w.ready) | (~store.active & (log.in_flight != 0))
+            ),
         ]
         return retire
 

@@ -11,7 +11,8 @@ from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.layouts import SP_READ_LATENCY, SpReadPort
 from hw.memory.stream_fifo import StreamFifo
 
-#: Beats that may be on their way from the scratchpad to the bus; covers the read latency and the buffer's own cycles.
+#: Beats that may be on their way from the scratchpad to the bus; covers the read latency and the buffer's own
+#: cycles.
 CREDITS = 8
 #: Context of a line: bytes less one, tag.
 CONTEXT = data.StructLayout({"rest": 20, "tag": 6})
@@ -63,15 +64,26 @@ class StoreData(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        super().__init__({
-            "walk": In(stream.Signature(walk_layout(data_addresses(config), CONTEXT))),
-            "sp_read": Out(SpReadPort(config)), "w": Out(stream.Signature(write_beat(config))),
-            "issued": In(1), "issued_len": In(8), "blank": In(1), "clear": In(1), "tag": In(6),
-            "next_valid": Out(1), "next_tag": Out(6), "kept": Out(config.n.bit_length()), "sent_end": Out(1),
-            "owes": Out(1), "active": Out(1),
-        })
+        super().__init__(
+            {
+                "walk": In(stream.Signature(walk_layout(data_addresses(config), CONTEXT))),
+                "sp_read": Out(SpReadPort(config)),
+                "w": Out(stream.Signature(write_beat(config))),
+                "issued": In(1),
+                "issued_len": In(8),
+                "blank": In(1),
+                "clear": In(1),
+                "tag": In(6),
+                "next_valid": Out(1),
+                "next_tag": Out(6),
+                "kept": Out(config.n.bit_length()),
+                "sent_end": Out(1),
+                "owes": Out(1),
+                "active": Out(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self._config
         m.submodules.lines = lines = LineWalk(addresses=data_addresses(config), context=CONTEXT)
@@ -84,12 +96,15 @@ class StoreData(wiring.Component):
         owed, credits = Signal(18), Signal(range(CREDITS + 1), init=CREDITS)
         may, go = Signal(), Signal()
         m.d.comb += [
-            lines.clear.eq(self.clear), beats.clear.eq(self.clear),
+            lines.clear.eq(self.clear),
+            beats.clear.eq(self.clear),
             may.eq(beats.beat.valid & (owed != 0) & (credits != 0)),
-            port.valid.eq(may & ~self.blank & (beat.context.tag == self.tag)), port.addr.eq(beat.addr),
+            port.valid.eq(may & ~self.blank & (beat.context.tag == self.tag)),
+            port.addr.eq(beat.addr),
             go.eq(Mux(self.blank, may, port.valid & port.ready)),
             beats.beat.ready.eq(go),
-            self.next_valid.eq(beats.beat.valid), self.next_tag.eq(beat.context.tag),
+            self.next_valid.eq(beats.beat.valid),
+            self.next_tag.eq(beat.context.tag),
             self.sent_end.eq(go & beat.line_end & beat.context.end),
             self.owes.eq((owed != 0) | (credits != CREDITS)),
             self.active.eq(lines.line.valid | beats.beat.valid | self.owes),
@@ -101,11 +116,17 @@ class StoreData(wiring.Component):
         ]
         strobes, last, valid = Mux(self.blank, 0, beat.mask), beat.burst_end, go
         for i in range(SP_READ_LATENCY):
-            stage = [Signal(config.n, name=f"strobes_{i}"), Signal(name=f"last_{i}"), Signal(name=f"valid_{i}")]
+            stage = [
+                Signal(config.n, name=f"strobes_{i}"),
+                Signal(name=f"last_{i}"),
+                Signal(name=f"valid_{i}"),
+            ]
             m.d.sync += [stage[0].eq(Mux(self.blank, 0, strobes)), stage[1].eq(last), stage[2].eq(valid)]
             strobes, last, valid = stage
         m.d.comb += [
-            buffer.w.valid.eq(valid), buffer.w.payload.data.eq(port.data), buffer.w.payload.strb.eq(strobes),
+            buffer.w.valid.eq(valid),
+            buffer.w.payload.data.eq(port.data),
+            buffer.w.payload.strb.eq(strobes),
             buffer.w.payload.last.eq(last),
         ]
         return m
@@ -116,7 +137,12 @@ class StoreData(wiring.Component):
         lane_bits = (self._config.n - 1).bit_length()
         offset = line.dram[:lane_bits]
         m.d.comb += [
-            beats.line.valid.eq(lines.line.valid), lines.line.ready.eq(beats.line.ready),
-            span.start.eq(offset), span.last.eq(line.context.rest + offset), span.addr.eq(line.src - offset),
-            span.slot.eq(line.dram[lane_bits:]), span.context.tag.eq(line.context.tag), span.context.end.eq(line.end),
+            beats.line.valid.eq(lines.line.valid),
+            lines.line.ready.eq(beats.line.ready),
+            span.start.eq(offset),
+            span.last.eq(line.context.rest + offset),
+            span.addr.eq(line.src - offset),
+            span.slot.eq(line.dram[lane_bits:]),
+            span.context.tag.eq(line.context.tag),
+            span.context.end.eq(line.end),
         ]

@@ -1,4 +1,4 @@
-"""The DMA side of the machine with its pins: LOAD, STORE, arbiters, scratchpad, and checkers of the protocol."""
+"""The DMA side with its pins: LOAD, STORE, arbiters, scratchpad, and checkers of the protocol."""
 
 from amaranth.hdl import Elaboratable, Module, Signal, Value
 from amaranth.lib import stream, wiring
@@ -20,24 +20,42 @@ CONFIG = MlaConfig(n=8, sp_bytes=8192, acc_bytes=8192, max_burst=16)
 class DmaTop(wiring.Component):
     """Everything that touches the AXI pins; the other masters' streams are ports.
 
-    `unstable` and `crossing` stay set once a channel has changed an offered payload or dropped `valid`, once a burst has
-    crossed 4 KiB. The counters count since reset.
+    `unstable` and `crossing` stay set once a channel has changed an offered payload or dropped `valid`, once
+    a burst has crossed 4 KiB. The counters count since reset.
     """
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        counters = ("load_dones", "store_dones", "load_errors", "store_errors", "ar_bursts", "aw_bursts", "b_answers")
-        super().__init__({
-            **pin_members(config),
-            "load_cmd": In(command_stream(Unit.LOAD)), "store_cmd": In(command_stream(Unit.STORE)),
-            "fetch_ar": In(stream.Signature(BURST)), "fetch_r": Out(stream.Signature(read_beat(config))),
-            "record_aw": In(stream.Signature(BURST)), "record_w": In(stream.Signature(write_beat(config))),
-            "record_b": Out(stream.Signature(RESPONSE)),
-            "abort": In(1), "load_busy": Out(1), "store_busy": Out(1), "unstable": Out(1), "crossing": Out(1),
-            **{name: Out(16) for name in counters},
-        })
+        counters = (
+            "load_dones",
+            "store_dones",
+            "load_errors",
+            "store_errors",
+            "ar_bursts",
+            "aw_bursts",
+            "b_answers",
+        )
+        super().__init__(
+            {
+                **pin_members(config),
+                "load_cmd": In(command_stream(Unit.LOAD)),
+                "store_cmd": In(command_stream(Unit.STORE)),
+                "fetch_ar": In(stream.Signature(BURST)),
+                "fetch_r": Out(stream.Signature(read_beat(config))),
+                "record_aw": In(stream.Signature(BURST)),
+                "record_w": In(stream.Signature(write_beat(config))),
+                "record_b": Out(stream.Signature(RESPONSE)),
+                "abort": In(1),
+                "load_busy": Out(1),
+                "store_busy": Out(1),
+                "unstable": Out(1),
+                "crossing": Out(1),
+                **{name: Out(16) for name in counters},
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
+        """Join the blocks."""
         m = Module()
         config = self._config
         m.submodules.load = load = LoadUnit(config)
@@ -48,25 +66,40 @@ class DmaTop(wiring.Component):
         bus = AxiMaster(config).create()
         drive_pins(m, config, self, bus)
         for ours, theirs in (
-            (wiring.flipped(self.load_cmd), load.cmd), (wiring.flipped(self.store_cmd), store.cmd),
-            (load.ar, reads.load_ar), (reads.load_r, load.r),
-            (wiring.flipped(self.fetch_ar), reads.fetch_ar), (reads.fetch_r, wiring.flipped(self.fetch_r)),
-            (store.aw, writes.store_aw), (store.w, writes.store_w), (writes.store_b, store.b),
-            (wiring.flipped(self.record_aw), writes.record_aw), (wiring.flipped(self.record_w), writes.record_w),
+            (wiring.flipped(self.load_cmd), load.cmd),
+            (wiring.flipped(self.store_cmd), store.cmd),
+            (load.ar, reads.load_ar),
+            (reads.load_r, load.r),
+            (wiring.flipped(self.fetch_ar), reads.fetch_ar),
+            (reads.fetch_r, wiring.flipped(self.fetch_r)),
+            (store.aw, writes.store_aw),
+            (store.w, writes.store_w),
+            (writes.store_b, store.b),
+            (wiring.flipped(self.record_aw), writes.record_aw),
+            (wiring.flipped(self.record_w), writes.record_w),
             (writes.record_b, wiring.flipped(self.record_b)),
-            (load.sp_write, scratchpad.load_write), (store.sp_read, scratchpad.store),
-            (reads.ar, wiring.flipped(bus.ar)), (wiring.flipped(bus.r), reads.r),
-            (writes.aw, wiring.flipped(bus.aw)), (writes.w, wiring.flipped(bus.w)), (wiring.flipped(bus.b), writes.b),
+            (load.sp_write, scratchpad.load_write),
+            (store.sp_read, scratchpad.store),
+            (reads.ar, wiring.flipped(bus.ar)),
+            (wiring.flipped(bus.r), reads.r),
+            (writes.aw, wiring.flipped(bus.aw)),
+            (writes.w, wiring.flipped(bus.w)),
+            (wiring.flipped(bus.b), writes.b),
         ):
             wiring.connect(m, ours, theirs)
         m.d.comb += [
-            load.abort.eq(self.abort), store.abort.eq(self.abort),
-            self.load_busy.eq(load.busy), self.store_busy.eq(store.busy),
+            load.abort.eq(self.abort),
+            store.abort.eq(self.abort),
+            self.load_busy.eq(load.busy),
+            self.store_busy.eq(store.busy),
         ]
         for counter, event in (
-            (self.load_dones, load.done), (self.store_dones, store.done),
-            (self.load_errors, load.error), (self.store_errors, store.error),
-            (self.ar_bursts, bus.ar.valid & bus.ar.ready), (self.aw_bursts, bus.aw.valid & bus.aw.ready),
+            (self.load_dones, load.done),
+            (self.store_dones, store.done),
+            (self.load_errors, load.error),
+            (self.store_errors, store.error),
+            (self.ar_bursts, bus.ar.valid & bus.ar.ready),
+            (self.aw_bursts, bus.aw.valid & bus.aw.ready),
             (self.b_answers, bus.b.valid & bus.b.ready),
         ):
             m.d.sync += counter.eq(counter + event)

@@ -63,8 +63,13 @@ class FaultyRam(AxiRam):
             while True:
                 yield own.random() < probability
 
-        channels = (self.write_if.aw_channel, self.write_if.w_channel, self.write_if.b_channel,
-                    self.read_if.ar_channel, self.read_if.r_channel)
+        channels = (
+            self.write_if.aw_channel,
+            self.write_if.w_channel,
+            self.write_if.b_channel,
+            self.read_if.ar_channel,
+            self.read_if.r_channel,
+        )
         for channel in channels:
             if probability:
                 channel.set_pause_generator(pauses(rng.getrandbits(32)))
@@ -87,7 +92,14 @@ class Bench:
 
     async def start(self) -> None:
         """Clock, reset, and a first fill of the scratchpad."""
-        for name in ("load_cmd__valid", "store_cmd__valid", "fetch_ar__valid", "record_aw__valid", "record_w__valid", "abort"):
+        for name in (
+            "load_cmd__valid",
+            "store_cmd__valid",
+            "fetch_ar__valid",
+            "record_aw__valid",
+            "record_w__valid",
+            "abort",
+        ):
             getattr(self.dut, name).value = 0
         self.dut.fetch_r__ready.value = 1
         self.dut.record_b__ready.value = 1
@@ -148,7 +160,11 @@ class Bench:
             data = self.rng.randbytes(16)
             address = cocotb.start_soon(self._transfer("record_aw", addr | (16 // N - 1) << 32))
             for i in range(0, 16, N):
-                beat = int.from_bytes(data[i : i + N], "little") | ((1 << N) - 1) << 8 * N | (i + N == 16) << 9 * N
+                beat = (
+                    int.from_bytes(data[i : i + N], "little")
+                    | ((1 << N) - 1) << 8 * N
+                    | (i + N == 16) << 9 * N
+                )
                 await self._transfer("record_w", beat)
             await address
             while not int(self.dut.record_b__valid.value):
@@ -162,10 +178,17 @@ class Bench:
         rng = self.rng
         while True:
             command = load_command(
-                dram=SOURCE + rng.randrange(8192, TARGET - 16384), len=rng.choice([N, rng.randrange(1, 4 * N), rng.randrange(1, 40 * N)]),
-                y_count=rng.randrange(1, 12), z_count=rng.choice([1, 2]), dram_y=rng.randrange(-500, 500), dram_z=rng.randrange(-999, 999),
-                dst=rng.randrange(low, high), dst_y=rng.randrange(-9 * N, 9 * N), dst_z=rng.randrange(-99, 99),
-                int4=int(rng.random() < 0.15), tag=rng.randrange(3),
+                dram=SOURCE + rng.randrange(8192, TARGET - 16384),
+                len=rng.choice([N, rng.randrange(1, 4 * N), rng.randrange(1, 40 * N)]),
+                y_count=rng.randrange(1, 12),
+                z_count=rng.choice([1, 2]),
+                dram_y=rng.randrange(-500, 500),
+                dram_z=rng.randrange(-999, 999),
+                dst=rng.randrange(low, high),
+                dst_y=rng.randrange(-9 * N, 9 * N),
+                dst_z=rng.randrange(-99, 99),
+                int4=int(rng.random() < 0.15),
+                tag=rng.randrange(3),
             )
             if rng.random() < 0.15:
                 command["word"]["int4"], command["word"]["transpose"] = 0, 1
@@ -179,12 +202,22 @@ class Bench:
         rng = self.rng
         while True:
             command = store_command(
-                dram=TARGET + rng.randrange(16384, 49152), len=rng.choice([N, rng.randrange(1, 4 * N), rng.randrange(1, 40 * N)]),
-                y_count=rng.randrange(1, 12), z_count=rng.choice([1, 2]), dram_y=rng.randrange(-500, 500), dram_z=rng.randrange(-999, 999),
-                src=rng.randrange(low, high), src_y=rng.randrange(-9 * N, 9 * N), src_z=rng.randrange(-99, 99), tag=rng.randrange(3),
+                dram=TARGET + rng.randrange(16384, 49152),
+                len=rng.choice([N, rng.randrange(1, 4 * N), rng.randrange(1, 40 * N)]),
+                y_count=rng.randrange(1, 12),
+                z_count=rng.choice([1, 2]),
+                dram_y=rng.randrange(-500, 500),
+                dram_z=rng.randrange(-999, 999),
+                src=rng.randrange(low, high),
+                src_y=rng.randrange(-9 * N, 9 * N),
+                src_z=rng.randrange(-99, 99),
+                tag=rng.randrange(3),
             )
-            starts = [command["src"] + z * command["src_z"] + y * command["src_y"]
-                      for z in (0, command["z_count"] - 1) for y in (0, command["y_count"] - 1)]
+            starts = [
+                command["src"] + z * command["src_z"] + y * command["src_y"]
+                for z in (0, command["z_count"] - 1)
+                for y in (0, command["y_count"] - 1)
+            ]
             if low <= min(starts) and max(starts) + command["len"] <= high:
                 return command
 
@@ -196,8 +229,13 @@ class Bench:
                     self.image[addr] = value
         good = bytes(self.image)
         for command in loads:
-            marked = load_writes(command, bytes(1 if a // N * N in self.ram.faults else 0 for a in range(DRAM_BYTES))) if (
-                self.ram.faults and not command["word"]["int4"]) else None
+            marked = (
+                load_writes(
+                    command, bytes(1 if a // N * N in self.ram.faults else 0 for a in range(DRAM_BYTES))
+                )
+                if (self.ram.faults and not command["word"]["int4"])
+                else None
+            )
             for i, (addr, value) in enumerate(load_writes(command, good)):
                 if marked is None or not marked[i][1]:
                     self.sp[addr] = value
@@ -216,7 +254,7 @@ class Bench:
 
 @cocotb.test()
 async def transactions(dut) -> None:
-    """Thousands of bursts of all four masters, with stalls from none to heavy; LOAD and STORE use halves of the scratchpad in turn."""
+    """Thousands of bursts of four masters under stalls; LOAD and STORE swap halves of the scratchpad."""
     bench = Bench(dut, 4711)
     await bench.start()
     turn = 0
@@ -225,8 +263,15 @@ async def transactions(dut) -> None:
         halves = [(0, SP_BYTES // 2), (SP_BYTES // 2, SP_BYTES)]
         loads = [bench.random_load(*halves[turn % 2]) for _ in range(12)]
         stores = [bench.random_store(*halves[1 - turn % 2]) for _ in range(12)]
-        tasks = [cocotb.start_soon(task) for task in (
-            bench.send(Unit.LOAD, *loads), bench.send(Unit.STORE, *stores), bench.fetch(6), bench.record(6))]
+        tasks = [
+            cocotb.start_soon(task)
+            for task in (
+                bench.send(Unit.LOAD, *loads),
+                bench.send(Unit.STORE, *stores),
+                bench.fetch(6),
+                bench.record(6),
+            )
+        ]
         for task in tasks:
             await task
         bench.apply(loads, stores)
@@ -239,19 +284,24 @@ async def transactions(dut) -> None:
 
 @cocotb.test()
 async def errors(dut) -> None:
-    """SLVERR and DECERR at random beats: exactly those bytes stay untouched; after an abort the pins come to rest and all works again."""
+    """SLVERR and DECERR at random beats spare exactly those bytes; after an abort all works again."""
     bench = Bench(dut, 815)
     await bench.start()
     rng = bench.rng
     for turn in range(40):
         bench.ram.stall(rng, rng.choice([0, 0.3]))
         loads = [bench.random_load(0, SP_BYTES // 2) for _ in range(3)]
-        for command in loads:  # a fault spoils two bytes for each, and a column of many: kept to whole bytes here
+        for (
+            command
+        ) in loads:  # a fault spoils two bytes for each, and a column of many: kept to whole bytes here
             command["word"]["int4"] = command["word"]["transpose"] = 0
         loads = [c for c in loads if max(a for a, _ in load_writes(c, bytes(DRAM_BYTES))) < SP_BYTES // 2]
         loads = [c for c in loads if min(a for a, _ in load_writes(c, bytes(DRAM_BYTES))) >= 0]
         stores = [bench.random_store(SP_BYTES // 2, SP_BYTES) for _ in range(3)]
-        touched = [c["dram"] + rng.randrange(c["len"]) + c["dram_y"] * rng.randrange(c["y_count"]) for c in loads + stores]
+        touched = [
+            c["dram"] + rng.randrange(c["len"]) + c["dram_y"] * rng.randrange(c["y_count"])
+            for c in loads + stores
+        ]
         bench.ram.faults = {a // N * N: rng.choice([AxiResp.SLVERR, AxiResp.DECERR]) for a in touched}
         before = int(dut.load_errors.value), int(dut.store_errors.value)
         hits = bench.ram.read_faults, bench.ram.write_faults
@@ -261,9 +311,14 @@ async def errors(dut) -> None:
             await bench.send(Unit.STORE, *stores)
             await bench.settle()
             assert (int(dut.load_errors.value) - before[0], int(dut.store_errors.value) - before[1]) == (
-                bench.ram.read_faults - hits[0], bench.ram.write_faults - hits[1])
+                bench.ram.read_faults - hits[0],
+                bench.ram.write_faults - hits[1],
+            )
         else:
-            both = [cocotb.start_soon(bench.send(Unit.LOAD, *loads)), cocotb.start_soon(bench.send(Unit.STORE, *stores))]
+            both = [
+                cocotb.start_soon(bench.send(Unit.LOAD, *loads)),
+                cocotb.start_soon(bench.send(Unit.STORE, *stores)),
+            ]
             for task in both:
                 await task
             await ClockCycles(dut.clk, rng.randrange(1, 200))

@@ -7,7 +7,17 @@ from cocotb_tools.runner import Verilator
 from cosim.rtl import cache, toolchain
 from cosim.rtl.runner import run_tool
 
-FLAGS = ("--no-timing", "-Wno-fatal", "--x-assign", "fast", "--x-initial", "unique", "--public-depth", "1", "--quiet")
+FLAGS = (
+    "--no-timing",
+    "-Wno-fatal",
+    "--x-assign",
+    "fast",
+    "--x-initial",
+    "unique",
+    "--public-depth",
+    "1",
+    "--quiet",
+)
 
 
 class PinRunner(Verilator):
@@ -29,10 +39,21 @@ class PinRunner(Verilator):
             source = folder / f"{top}.v"
             source.write_text(verilog)
             self._execute_cmds = lambda commands, cwd, stdout=None: [  # type: ignore[method-assign]
-                run_tool(command, cwd=Path(cwd), env={**self.env, "VERILATOR_ROOT": str(toolchain.verilator_root())}, lock=lock)
+                run_tool(
+                    command,
+                    cwd=Path(cwd),
+                    env={**self.env, "VERILATOR_ROOT": str(toolchain.verilator_root())},
+                    lock=lock,
+                )
                 for command in commands
             ]
-            self.build(sources=[source], hdl_toplevel=top, build_dir=folder, build_args=list(FLAGS), timescale=("1ns", "1ns"))
+            self.build(
+                sources=[source],
+                hdl_toplevel=top,
+                build_dir=folder,
+                build_args=list(FLAGS),
+                timescale=("1ns", "1ns"),
+            )
             del self._execute_cmds
 
         return cache.cached("pins", key, make)

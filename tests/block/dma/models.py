@@ -11,17 +11,45 @@ from hw.layouts import command_layout
 SP, PARAM, TABLE = range(3)
 
 
-def load_command(*, space: int = 0, fill: int = 0, transpose: int = 0, int4: int = 0, fill_value: int = 0, tag: int = 0,
-                 **fields: int) -> dict[str, Any]:
+def load_command(
+    *,
+    space: int = 0,
+    fill: int = 0,
+    transpose: int = 0,
+    int4: int = 0,
+    fill_value: int = 0,
+    tag: int = 0,
+    **fields: int,
+) -> dict[str, Any]:
     """Value of a LOAD command."""
     word = {"space": space, "fill": fill, "transpose": transpose, "int4": int4, "fill_value": fill_value}
-    base = {"dram": 0, "dst": 0, "len": 1, "y_count": 1, "z_count": 1, "dram_y": 0, "dram_z": 0, "dst_y": 0, "dst_z": 0}
+    base = {
+        "dram": 0,
+        "dst": 0,
+        "len": 1,
+        "y_count": 1,
+        "z_count": 1,
+        "dram_y": 0,
+        "dram_z": 0,
+        "dst_y": 0,
+        "dst_z": 0,
+    }
     return {"word": word, **base, **fields, "meta": {"wait": 0, "signal": 0, "tag": tag, "macro": 0}}
 
 
 def store_command(*, tag: int = 0, **fields: int) -> dict[str, Any]:
     """Value of a STORE command."""
-    base = {"dram": 0, "src": 0, "len": 1, "y_count": 1, "z_count": 1, "dram_y": 0, "dram_z": 0, "src_y": 0, "src_z": 0}
+    base = {
+        "dram": 0,
+        "src": 0,
+        "len": 1,
+        "y_count": 1,
+        "z_count": 1,
+        "dram_y": 0,
+        "dram_z": 0,
+        "src_y": 0,
+        "src_z": 0,
+    }
     return {**base, **fields, "meta": {"wait": 0, "signal": 0, "tag": tag, "macro": 0}}
 
 
@@ -75,12 +103,18 @@ class ReadSlave:
         """Set this cycle's inputs of the unit."""
         ctx.set(ar.ready, self.rng.random() >= self.stall)
         if not self._offered:
-            self._offered = bool(self.queue) and self.queue[0][0] <= self.now and self.rng.random() >= self.stall
+            self._offered = (
+                bool(self.queue) and self.queue[0][0] <= self.now and self.rng.random() >= self.stall
+            )
         ctx.set(r.valid, self._offered)
         if self._offered:
             _, addr, last = self.queue[0]
             failed = addr in self.error_at
-            ctx.set(r.payload.data, int.from_bytes(self.dram[addr : addr + self.n], "little") ^ (-1 if failed else 0) & ((1 << 8 * self.n) - 1))
+            ctx.set(
+                r.payload.data,
+                int.from_bytes(self.dram[addr : addr + self.n], "little")
+                ^ (-1 if failed else 0) & ((1 << 8 * self.n) - 1),
+            )
             ctx.set(r.payload.resp, 2 + (addr // self.n & 1) if failed else 0)
             ctx.set(r.payload.last, last)
 
@@ -94,7 +128,9 @@ class ReadSlave:
             if ctx.get(ar.ready):
                 assert addr % self.n == 0 and addr // 4096 == (addr + beats * self.n - 1) // 4096
                 self.bursts.append((addr, beats))
-                self.queue += [(self.now + self.latency, addr + i * self.n, i == beats - 1) for i in range(beats)]
+                self.queue += [
+                    (self.now + self.latency, addr + i * self.n, i == beats - 1) for i in range(beats)
+                ]
             else:
                 self._asked = addr, beats - 1
         if self._offered and ctx.get(r.ready):
@@ -117,7 +153,7 @@ def store_writes(command: dict[str, Any], memory: bytes) -> dict[int, int]:
 
 @dataclass
 class WriteSlave:
-    """AXI slave for writes: applies beats, answers in order after a latency, with optional stalls and errors."""
+    """AXI slave for writes: applies beats, answers in order after a latency; optional stalls and errors."""
 
     n: int
     dram: bytearray
@@ -139,7 +175,9 @@ class WriteSlave:
         ctx.set(aw.ready, self.rng.random() >= self.stall)
         ctx.set(w.ready, self.rng.random() >= self.stall)
         if not self._offered:
-            self._offered = bool(self.answers) and self.answers[0][0] <= self.now and self.rng.random() >= self.stall
+            self._offered = (
+                bool(self.answers) and self.answers[0][0] <= self.now and self.rng.random() >= self.stall
+            )
         ctx.set(b.valid, self._offered)
         if self._offered:
             ctx.set(b.payload.resp, 2 + self.rng.randrange(2) if self.answers[0][1] in self.error_at else 0)

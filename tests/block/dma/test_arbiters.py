@@ -87,15 +87,22 @@ def test_writes(stall: float, data_first: bool) -> None:
     """`data_first`: a bus that takes an address only when the burst's data has come."""
     rng = random.Random(23)
     dut = WriteArbiter(CONFIG)
-    bursts = {name: [(rng.getrandbits(32), [rng.getrandbits(32) for _ in range(rng.randrange(1, 5))]) for _ in range(60)]
-              for name in WRITE_MASTERS}
+    bursts = {
+        name: [
+            (rng.getrandbits(32), [rng.getrandbits(32) for _ in range(rng.randrange(1, 5))])
+            for _ in range(60)
+        ]
+        for name in WRITE_MASTERS
+    }
     addresses = {name: deque(bursts[name]) for name in WRITE_MASTERS}
-    beats = {name: deque((v, i == len(values) - 1) for _, values in bursts[name] for i, v in enumerate(values))
-             for name in WRITE_MASTERS}
+    beats = {
+        name: deque((v, i == len(values) - 1) for _, values in bursts[name] for i, v in enumerate(values))
+        for name in WRITE_MASTERS
+    }
     written: dict[str, list] = {name: [] for name in WRITE_MASTERS}
     order: deque = deque()
     complete: deque = deque()
-    answered = {name: 0 for name in WRITE_MASTERS}
+    answered = dict.fromkeys(WRITE_MASTERS, 0)
 
     async def bench(ctx) -> None:
         burst: list[int] = []

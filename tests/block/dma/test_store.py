@@ -1,4 +1,4 @@
-"""STORE against the text of docs/machine.md: random commands, stalls, errors, abort, and its share of the bus."""
+"""STORE against docs/machine.md: random commands, stalls, errors, abort, and its share of the bus."""
 
 import random
 from collections import deque
@@ -22,7 +22,15 @@ def small(n: int) -> MlaConfig:
 class Bench:
     """Runs commands through a StoreUnit whose scratchpad is a byte array."""
 
-    def __init__(self, config: MlaConfig, slave: WriteSlave, rng: random.Random, *, refuse: float = 0.0, hold_tags: bool = False):
+    def __init__(
+        self,
+        config: MlaConfig,
+        slave: WriteSlave,
+        rng: random.Random,
+        *,
+        refuse: float = 0.0,
+        hold_tags: bool = False,
+    ):
         self.config, self.slave, self.rng, self.refuse, self.hold_tags = config, slave, rng, refuse, hold_tags
         self.dut = StoreUnit(config)
         self.memory = rng.randbytes(config.sp_bytes)
@@ -46,8 +54,13 @@ class Bench:
         slave.sample(ctx, dut.aw, dut.w, dut.b)
         granted = ctx.get(dut.sp_read.valid) and ctx.get(dut.sp_read.ready)
         addr = ctx.get(dut.sp_read.addr)
-        self.pipe.append(int.from_bytes(
-            bytes(self.memory[(addr + i) % self.config.sp_bytes] for i in range(self.config.n)), "little") if granted else None)
+        self.pipe.append(
+            int.from_bytes(
+                bytes(self.memory[(addr + i) % self.config.sp_bytes] for i in range(self.config.n)), "little"
+            )
+            if granted
+            else None
+        )
         tag, events = ctx.get(dut.active_tag), ctx.get(dut.events)
         for name in ("store_bytes", "store_requests", "store_beats", "store_stall_bank", "store_stall_bus"):
             self.events[name] = self.events.get(name, 0) + getattr(events, name)
@@ -82,6 +95,7 @@ class Bench:
             await self.cycle_once(ctx)
 
     def run(self, bench) -> None:
+        """Simulate until `bench` returns."""
         sim = Simulator(self.dut)
         sim.add_clock(1e-6)
         sim.add_testbench(bench)
@@ -93,14 +107,22 @@ def random_command(rng: random.Random, config: MlaConfig) -> dict:
     n, size = config.n, config.sp_bytes
     while True:
         command = store_command(
-            dram=rng.randrange(8192, 24576), len=rng.choice([1, n, rng.randrange(1, 3 * n), rng.randrange(1, 40 * n)]),
-            y_count=rng.choice([1, 2, rng.randrange(1, 6)]), z_count=rng.choice([1, 1, 2, 3]),
-            dram_y=rng.choice([n, rng.randrange(-300, 300)]), dram_z=rng.randrange(-2000, 2000),
-            src=rng.randrange(size), src_y=rng.randrange(-3 * n, 3 * n), src_z=rng.randrange(-size // 4, size // 4),
+            dram=rng.randrange(8192, 24576),
+            len=rng.choice([1, n, rng.randrange(1, 3 * n), rng.randrange(1, 40 * n)]),
+            y_count=rng.choice([1, 2, rng.randrange(1, 6)]),
+            z_count=rng.choice([1, 1, 2, 3]),
+            dram_y=rng.choice([n, rng.randrange(-300, 300)]),
+            dram_z=rng.randrange(-2000, 2000),
+            src=rng.randrange(size),
+            src_y=rng.randrange(-3 * n, 3 * n),
+            src_z=rng.randrange(-size // 4, size // 4),
             tag=rng.randrange(3),
         )
-        ends = [command["src"] + z * command["src_z"] + y * command["src_y"]
-                for z in (0, command["z_count"] - 1) for y in (0, command["y_count"] - 1)]
+        ends = [
+            command["src"] + z * command["src_z"] + y * command["src_y"]
+            for z in (0, command["z_count"] - 1)
+            for y in (0, command["y_count"] - 1)
+        ]
         if min(ends) >= 0 and max(ends) + command["len"] <= size:
             return command
 
@@ -153,7 +175,11 @@ def test_fills_the_bus(n: int, strided: bool) -> None:
     dram = bytearray(1 << 17)
     slave = WriteSlave(n, dram, rng, latency=400)
     bench = Bench(config, slave, rng)
-    command = store_command(dram=0, src=3, len=n, y_count=500, dram_y=2 * n, src_y=n) if strided else store_command(src=3, len=500 * n)
+    command = (
+        store_command(dram=0, src=3, len=n, y_count=500, dram_y=2 * n, src_y=n)
+        if strided
+        else store_command(src=3, len=500 * n)
+    )
     seen: list[int] = []
 
     async def run(ctx) -> None:
@@ -178,7 +204,7 @@ def test_fills_the_bus(n: int, strided: bool) -> None:
 
 
 def test_errors_and_abort() -> None:
-    """An error names its burst; after an abort the accepted bursts end with their strobes off and the unit works again."""
+    """An error names its burst; aborted bursts end with strobes off and the unit works again."""
     for seed in range(30):
         rng = random.Random(seed)
         n = rng.choice([4, 8])

@@ -23,21 +23,24 @@ class Reference:
         self.rows, self.per_bank = config.sp_rows, config.sp_rows // config.sp_banks
 
     def bank(self, addr: int) -> int:
+        """Bank of a byte."""
         return addr // self.n % self.rows // self.per_bank
 
     def halves(self, addr: int) -> set[tuple[int, int]]:
+        """Memories that an access touches."""
         row = addr // self.n % self.rows
         touched = [row] if addr % self.n == 0 else [row, (row + 1) % self.rows]
         return {(r // self.per_bank, r & 1) for r in touched}
 
     def grants(self, requests: list[int | None]) -> list[bool]:
+        """Which requests are served, highest priority first."""
         taken: set[tuple[int, int]] = set()
         result = []
         for addr in requests:
-            granted = addr is not None and not self.halves(addr) & taken
-            if granted:
-                taken |= self.halves(addr)
-            result.append(granted)
+            touched = set() if addr is None else self.halves(addr)
+            result.append(addr is not None and not touched & taken)
+            if result[-1]:
+                taken |= touched
         return result
 
 
@@ -51,7 +54,9 @@ def test_random_traffic(n: int) -> None:
     image = bytearray(rng.randbytes(config.sp_bytes))
 
     async def bench(ctx) -> None:
-        for base in range(0, config.sp_bytes, n):  # fill through the port, since contents are undefined at first
+        for base in range(
+            0, config.sp_bytes, n
+        ):  # fill through the port, since contents are undefined at first
             ctx.set(dut.load_write.valid, 1)
             ctx.set(dut.load_write.addr, base)
             ctx.set(dut.load_write.mask, (1 << n) - 1)
@@ -88,23 +93,27 @@ def test_random_traffic(n: int) -> None:
             for key, value in counts_due.items():
                 assert getattr(events, key) == value, key
             due: dict[str, bytes] = {}
-            counts_due = {f"sp_{kind}_bank{b}": 0 for kind in ("reads", "writes", "conflicts") for b in range(8)}
+            counts_due = {
+                f"sp_{kind}_bank{b}": 0 for kind in ("reads", "writes", "conflicts") for b in range(8)
+            }
             for names, kind in ((READERS, "reads"), (WRITERS, "writes")):
                 grants = ref.grants([pending[name] for name in names])
                 for name, granted in zip(names, grants, strict=True):
-                    if pending[name] is None:
+                    addr = pending[name]
+                    if addr is None:
                         continue
                     assert ctx.get(getattr(dut, name).ready) == granted, (cycle, name)
-                    bank = ref.bank(pending[name])
+                    bank = ref.bank(addr)
                     counts_due[f"sp_{kind if granted else 'conflicts'}_bank{bank}"] += 1
                     if granted and name in READERS:
-                        due[name] = bytes(image[(pending[name] + i) % config.sp_bytes] for i in range(n))
+                        due[name] = bytes(image[(addr + i) % config.sp_bytes] for i in range(n))
             for name in WRITERS:
-                if pending[name] is not None and ctx.get(getattr(dut, name).ready):
+                addr = pending[name]
+                if addr is not None and ctx.get(getattr(dut, name).ready):
                     data, mask = payload[name]
                     for i in range(n):
                         if mask >> i & 1:
-                            image[(pending[name] + i) % config.sp_bytes] = data[i]
+                            image[(addr + i) % config.sp_bytes] = data[i]
             for name in pending:
                 if pending[name] is not None and ctx.get(getattr(dut, name).ready):
                     pending[name] = None

@@ -1,0 +1,149 @@
+"""What the AXI channels promise, as assertions on blocks whose inputs are free."""
+
+from amaranth.hdl import Assert, Assume, Elaboratable, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from hw.bus.axi import BOUNDARY, WRITE_MASTERS
+from hw.bus.axi_bursts import BurstWalk
+from hw.bus.read_arbiter import ReadArbiter
+from hw.bus.write_arbiter import WriteArbiter
+from hw.config import MlaConfig
+from hw.units.load import LoadUnit
+from hw.units.store import StoreUnit
+
+CONFIG = MlaConfig(n=4, sp_bytes=512, acc_bytes=1024, max_burst=4)
+
+
+def stable(m: Module, name: str, port: wiring.PureInterface, claim: type) -> None:
+    """`claim` (Assert or Assume) that `valid` and the payload stay until the transfer."""
+    waiting = Signal(name=f"{name}_waiting")
+    offered = Signal(len(port.payload.as_value()), name=f"{name}_offered")
+    m.d.sync += [waiting.eq(port.valid & ~port.ready), offered.eq(port.payload.as_value())]
+    m.d.comb += claim(~waiting | (port.valid & (port.payload.as_value() == offered)))
+
+
+def whole(m: Module, port: wiring.PureInterface) -> None:
+    """Assert that bursts start at a beat and stay within 4 KiB."""
+    end = (port.payload.addr % BOUNDARY) + (port.payload.len + 1) * CONFIG.n
+    m.d.comb += Assert(~port.valid | ((end <= BOUNDARY) & (port.payload.addr % CONFIG.n == 0)))
+
+
+class Contract(wiring.Component):
+    """A block with all its inputs free and assertions on what it sends.
+
+    Parameters
+    ----------
+    block : wiring.Component
+        The block.
+    """
+
+    def __init__(self, block: wiring.Component):
+        self._block = block
+        self._free = [path for path, member, _ in block.signature.flatten(block) if member.flow == In]
+        shapes = {
+            "__".join(map(str, path)): In(member.shape)
+            for path, member, _ in block.signature.flatten(block)
+            if member.flow == In
+        }
+        super().__init__(shapes)
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        """Drive the inputs and add the assertions."""
+        m = Module()
+        m.submodules.block = block = self._block
+        for path in self._free:
+            target = block
+            for step in path:
+                target = getattr(target, step) if isinstance(step, str) else target[step]
+            m.d.comb += target.eq(getattr(self, "__".join(map(str, path))))
+        self.claim(m, block)
+        return m
+
+    def claim(self, m: Module, block: wiring.Component) -> None:
+        """Add the assertions."""
+        raise NotImplementedError
+
+
+class BurstContract(Contract):
+    """The request walker: any command, any back-pressure, any `stop` and `allow`."""
+
+    def __init__(self):
+        super().__init__(BurstWalk(CONFIG))
+
+    def claim(self, m: Module, block: BurstWalk) -> None:
+        """The assertions."""
+        stable(m, "request", block.request, Assert)
+        whole(m, block.request)
+
+
+class LoadContract(Contract):
+    """LOAD: any command, answer and abort."""
+
+    def __init__(self):
+        super().__init__(LoadUnit(CONFIG))
+
+    def claim(self, m: Module, block: LoadUnit) -> None:
+        """The assertions."""
+        stable(m, "ar", block.ar, Assert)
+        whole(m, block.ar)
+
+
+class StoreContract(Contract):
+    """STORE: any command, answer and abort."""
+
+    def __init__(self):
+        super().__init__(StoreUnit(CONFIG))
+
+    def claim(self, m: Module, block: StoreUnit) -> None:
+        """The assertions."""
+        stable(m, "aw", block.aw, Assert)
+        stable(m, "w", block.w, Assert)
+        whole(m, block.aw)
+
+
+class ReadContract(Contract):
+    """The read arbiter: its masters need not even keep their promises."""
+
+    def __init__(self):
+        super().__init__(ReadArbiter(CONFIG))
+
+    def claim(self, m: Module, block: ReadArbiter) -> None:
+        """The assertions."""
+        stable(m, "ar", block.ar, Assert)
+
+
+class WriteContract(Contract):
+    """The write arbiter, whose masters keep theirs."""
+
+    def __init__(self):
+        super().__init__(WriteArbiter(CONFIG))
+
+    def claim(self, m: Module, block: WriteArbiter) -> None:
+        """The assertions."""
+        for name in WRITE_MASTERS:
+            stable(m, name, getattr(block, f"{name}_w"), Assume)
+        stable(m, "aw", block.aw, Assert)
+        stable(m, "w", block.w, Assert)
+
+
+class OrderContract(Contract):
+    """The write arbiter: W carries no beat of a burst that AW has not offered."""
+
+    def __init__(self):
+        super().__init__(WriteArbiter(CONFIG))
+
+    def claim(self, m: Module, block: WriteArbiter) -> None:
+        """The assertions."""
+        taken = Signal(
+            8
+        )  # bursts that AW took less bursts whose last beat W took: at worst the one on offer is ahead
+        finished = block.w.valid & block.w.ready & block.w.payload.last
+        m.d.sync += taken.eq(taken + (block.aw.valid & block.aw.ready) - finished)
+        m.d.comb += Assert(~block.w.valid | block.aw.valid | ((taken != 0) & ~taken[-1]))
+
+
+CONTRACTS = {
+    c.__name__: c
+    for c in (BurstContract, LoadContract, StoreContract, ReadContract, WriteContract, OrderContract)
+}
