@@ -47,19 +47,19 @@ def depthwise_tiles(config: MlaConfig, conv: Conv) -> DepthwiseTiles:
         raise InputError(
             f"depthwise kernel must be at most {config.n} wide, undilated, its strides at most 15: {conv}"
         )
-    groups = min(kernel_h, config.n // taps, 3)
-    passes = ceil_div(kernel_h, groups)
     right = (conv.out_w - 1) * stride_w + taps - conv.pads[1] - conv.in_w  # padding columns that outputs need
     shared = conv.in_w + max(conv.pads[1], right)
     alone = conv.in_w + conv.pads[1] + max(right, 0)
     stripe_h = min(conv.out_h, config.acc_rows // 2 // conv.out_w)
-    for band_h in cuts(conv.out_h) if stripe_h else []:
-        stripe = min(stripe_h, band_h)
-        pitch = alone if passes == 1 and stripe < band_h else shared
-        if groups > 1 and groups * pitch + 2 * taps > config.line_depth:
-            continue
-        if sum(_regions(config, conv, band_h, stripe)) <= config.sp_bytes:
-            return DepthwiseTiles(band_h, stripe, groups, pitch)
+    # Fewer kernel rows a pass need shorter line buffers, but stream the image more often.
+    for groups in range(min(kernel_h, config.n // taps, 3), 0, -1):
+        for band_h in cuts(conv.out_h) if stripe_h else []:
+            stripe = min(stripe_h, band_h)
+            pitch = alone if groups == kernel_h and stripe < band_h else shared
+            if groups > 1 and groups * pitch + 2 * taps > config.line_depth:
+                continue
+            if sum(_regions(config, conv, band_h, stripe)) <= config.sp_bytes:
+                return DepthwiseTiles(band_h, stripe, groups, pitch)
     raise InputError(
         f"depthwise {conv} does not fit accumulator, scratchpad or line buffers of {config.line_depth}"
     )
