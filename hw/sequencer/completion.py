@@ -112,10 +112,12 @@ class Completion(wiring.Component):
             index, mine = tracker.index, passed[unit]
             m.d.comb += [
                 tracker.issued.eq(self.issued[unit]), tracker.retired.eq(self.retired[unit]), tracker.halt.eq(finish),
-                tracker.flush.eq(self.flush), stamps[unit].eq((tracker.passed & tracker.worked) << index),
+                tracker.flush.eq(self.flush), stamps[unit].eq(tracker.passed << index),
             ]
             with m.If(tracker.passed):
                 m.d.sync += mine.bit_select(index, 1).eq(1)
+            with m.If(finish & tracker.spared):
+                m.d.sync += mine.bit_select(halts[:_INDEX_BITS], 1).eq(1)
             with m.If(self.push.valid):
                 m.d.sync += mine.bit_select(pushes[:_INDEX_BITS], 1).eq(0)
         m.d.comb += [

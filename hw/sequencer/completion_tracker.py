@@ -29,19 +29,19 @@ class RetireTracker(wiring.Component):
         The oldest macro-instruction without a noted end has issued its last command (at the latest in this cycle).
     flush : In
         Commands issued and not retired are gone.
+    spared : Out
+        With `halt`: the macro-instruction has no commands of this unit.
     passed, index : Out
-        All commands of the macro-instruction `index` have retired. One cycle.
-    worked : Out
-        With `passed`: it had commands of this unit.
+        All commands of the macro-instruction `index`, which has some, have retired. One cycle.
     """
 
     issued: In(1)
     retired: In(1)
     halt: In(1)
     flush: In(1)
+    spared: Out(1)
     passed: Out(1)
     index: Out(_INDEX_BITS)
-    worked: Out(1)
 
     def elaborate(self, platform) -> Elaboratable:
         m = Module()
@@ -49,18 +49,18 @@ class RetireTracker(wiring.Component):
         issues, issues_next = Signal(_COUNT_BITS), Signal(_COUNT_BITS)
         retires, previous_end = Signal(_COUNT_BITS), Signal(_COUNT_BITS)
         halts, passes = Signal(_INDEX_BITS + 1), Signal(_INDEX_BITS + 1)
-        ahead = Signal(_COUNT_BITS)
+        ahead, over = Signal(_COUNT_BITS), Signal()
         m.d.comb += [
             issues_next.eq(issues + self.issued),
             ends.w_addr.eq(halts), ends.w_en.eq(self.halt),
-            ends.w_data[:_COUNT_BITS].eq(issues_next), ends.w_data[_COUNT_BITS].eq(issues_next != previous_end),
+            ends.w_data[:_COUNT_BITS].eq(issues_next), ends.w_data[_COUNT_BITS].eq(~self.spared),
+            self.spared.eq(issues_next == previous_end),
             ends.r0_addr.eq(passes), ahead.eq(retires - ends.r0_data[:_COUNT_BITS]),
-            self.index.eq(passes), self.worked.eq(ends.r0_data[_COUNT_BITS]),
-            self.passed.eq((passes != halts) & ~ahead[-1]),
+            self.index.eq(passes), over.eq((passes != halts) & ~ahead[-1]), self.passed.eq(over & ends.r0_data[_COUNT_BITS]),
         ]
         m.d.sync += [
             issues.eq(issues_next), retires.eq(Mux(self.flush, issues_next, retires + self.retired)),
-            halts.eq(halts + self.halt), passes.eq(passes + self.passed),
+            halts.eq(halts + self.halt), passes.eq(passes + over),
         ]
         with m.If(self.halt):
             m.d.sync += previous_end.eq(issues_next)

@@ -329,7 +329,8 @@ class Bench:
 
     # The host.
     async def cycles(self, count: int) -> None:
-        await self.ctx.tick().repeat(count)
+        if count:
+            await self.ctx.tick().repeat(count)
 
     async def write(self, name: str | int, value: int, *, strobe: int = 15) -> int:
         """Write a register; returns the response."""
