@@ -32,9 +32,9 @@ def driver() -> Driver:
     return Driver(GoldenDevice(CONFIG, 1 << 16), 8)
 
 
-def start(driver: Driver, text: str, **options: int) -> int:
+def start(driver: Driver, text: str, tag: int = 0) -> int:
     driver.load(assemble(text), opcode=1)
-    return driver.enqueue(1, **options)
+    return driver.enqueue(1, tag=tag)
 
 
 def trap_of(driver: Driver, text: str) -> tuple[Trap, int, int]:
