@@ -7,6 +7,8 @@ from cosim.golden.fuse_points import Block
 from cosim.golden.scale import INT32_MAX, INT32_MIN, reciprocal, reciprocal_root, saturate, scale, wrap32
 from hw.isa.enums import Post, Reduce, Rounding
 
+#: Greatest magnitude that post=count divides.
+_COUNT_LIMIT = (1 << 23) - 1
 _NEUTRAL = {Reduce.SUM: 0, Reduce.MAX: INT32_MIN, Reduce.MIN: INT32_MAX}
 
 
@@ -46,7 +48,7 @@ def post_scale(c: Config, value: np.ndarray, count: np.ndarray) -> np.ndarray:
         value = scale(value, c.post_mult, c.post_shift, 0, Rounding(c.post_rounding))
     else:
         divisor = np.maximum(count, 1)[:, None]
-        magnitude = (np.abs(value) + divisor // 2) // divisor
+        magnitude = (np.minimum(np.abs(value), _COUNT_LIMIT) + divisor // 2) // divisor
         value = np.where(count[:, None] == 0, 0, np.where(value < 0, -magnitude, magnitude))
     return saturate(value + c.post_zp, c.post_lo, c.post_hi)
 

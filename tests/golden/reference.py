@@ -382,6 +382,6 @@ class Fuse:
         elif count == 0:
             value = 0
         else:
-            magnitude = (abs(value) + count // 2) // count
+            magnitude = (min(abs(value), (1 << 23) - 1) + count // 2) // count
             value = -magnitude if value < 0 else magnitude
         return [clip(value + c.post_zp, c.post_lo, c.post_hi)]

@@ -175,9 +175,9 @@ def _reduction(arena: Arena, rng: random.Random, drawn: dict[str, int]) -> dict[
         "post_lo": low,
         "post_hi": high,
     }
-    if post == Post.COUNT:  # the division is defined for values below 2**23
+    if post == Post.COUNT and rng.random() < 0.7:  # sums that the division does not clip
         values |= {"clip_lo": -_POOL_CLIP, "clip_hi": _POOL_CLIP, "r_lo": -_POOL_CLIP, "r_hi": _POOL_CLIP}
-        values |= {"post_bias": rng.randint(-100, 100), "table": 0, "table2": 0}
+        values |= {"post_bias": rng.randint(-100, 100)}
     return values
 
 
