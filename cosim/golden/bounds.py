@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cosim.golden.command import Config, padded_range
+from cosim.golden.command import Config
+from cosim.golden.coordinates import coordinates, read_part
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import DTYPE_BYTES, BSource, Post, Reduce, Requant, Space, Unit
-
-#: Least and greatest coordinate, or None if all is padding.
-Range = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,10 @@ def _store(config: MlaConfig, c: Config) -> Iterator[Box]:
     yield box("dram", c.dram, [(c.z_count, c.dram_z), (c.y_count, c.dram_y)], c.len, True)
 
 
-def _padded(
-    space: str, c: Config, u: Range, v: Range, steps: list[tuple[int, int]], touched: int
-) -> Iterator[Box]:
+def _padded(unit: Unit, space: str, c: Config, steps: list[tuple[int, int]], touched: int) -> Iterator[Box]:
     """A stream addressed by coordinates; nothing if all of it is padding."""
+    whole_u, whole_v = coordinates(unit, c)
+    u, v = read_part(whole_u, c.u_lim), read_part(whole_v, c.v_lim)
     if u is None or v is None:
         return
     low = c.a_base + min(u[0] * c.a_u, u[1] * c.a_u) + min(v[0] * c.a_v, v[1] * c.a_v)
@@ -75,17 +73,13 @@ def _padded(
 def _matrix(config: MlaConfig, c: Config) -> Iterator[Box]:
     n = config.n
     if c.dw:
-        u = padded_range(c.u0, c.u_y, (c.dw_len - 1) // c.x_count + 1, 0, 1, c.u_lim)
-        v = padded_range(c.v0, c.v_x, min(c.x_count, c.dw_len), 0, 1, c.v_lim)
-        yield from _padded("sp", c, u, v, [(c.oc_count, c.a_oc)], n)
+        yield from _padded(Unit.MATRIX, "sp", c, [(c.oc_count, c.a_oc)], n)
         yield box("sp", c.w_base, [(c.oc_count, c.w_oc), (c.taps * c.groups, c.w_row)], n)
         rows = (c.dw_len - c.dw_lead - 1) // c.x_count // c.dw_sy + 1
         steps = [(c.oc_count, c.acc_oc), (rows, c.acc_y), (c.dw_out_w, c.acc_x)]
         yield box("acc", c.acc_base, steps, 1, True)
         return
-    u = padded_range(c.u0, c.u_y, c.y_count, c.u_ky, c.ky_count, c.u_lim)
-    v = padded_range(c.v0, c.v_x, c.x_count, c.v_kx, c.kx_count, c.v_lim)
-    yield from _padded("sp", c, u, v, [(c.oc_count, c.a_oc), (c.ic_count, c.a_ic)], n)
+    yield from _padded(Unit.MATRIX, "sp", c, [(c.oc_count, c.a_oc), (c.ic_count, c.a_ic)], n)
     if c.w_transpose:
         lines = _most(c.n_cols, c.n_tail, c.oc_count, n)
     else:
@@ -116,10 +110,8 @@ def _walk(c: Config, stream: str) -> list[tuple[int, int]]:
 
 def _fuse(config: MlaConfig, c: Config) -> Iterator[Box]:
     n = config.n
-    u = padded_range(c.u0, c.u_y, c.y_count, c.u_wy, c.wy_count, c.u_lim)
-    v = padded_range(c.v0, c.v_x, c.x_count, c.v_wx, c.wx_count, c.v_lim)
     touched = n * DTYPE_BYTES[c.a_dtype] if c.a_src else 1
-    yield from _padded("sp" if c.a_src else "acc", c, u, v, [(c.n_count, c.a_n)], touched)
+    yield from _padded(Unit.FUSE, "sp" if c.a_src else "acc", c, [(c.n_count, c.a_n)], touched)
     if c.b_src == BSource.SP:
         yield box("sp", c.b_base, _walk(c, "b"), n * DTYPE_BYTES[c.b_dtype])
     elif c.b_src == BSource.ACC:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from cosim.golden.bounds import boxes, is_scalar_pair
 from cosim.golden.command import Config
+from cosim.golden.coordinates import LIMITS, coordinates
 from hw.config import MlaConfig
 from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Space, Trap, Unit
 
@@ -50,6 +51,7 @@ def _bad_load(config: MlaConfig, c: Config) -> Iterator[bool]:
     yield _any_zero(c, "len", "y_count", "z_count")
     yield c.space > Space.TABLE
     yield bool(c.transpose and (c.int4 or c.fill or c.len > n or c.y_count > n or c.space != Space.SP))
+    yield bool(c.int4 and c.fill)
     yield c.space != Space.SP and bool(c.int4 or any(value % n for value in (c.dst, c.dst_y, c.dst_z, c.len)))
 
 
@@ -62,6 +64,8 @@ def _bad_matrix(config: MlaConfig, c: Config) -> Iterator[bool]:
     yield max(c.k_rows, c.k_tail, c.n_cols, c.n_tail) > config.n
     for value, unsigned in ((c.a_zp, c.a_unsigned), (c.w_zp, c.w_unsigned)):
         yield not (0 <= value <= 255 if unsigned else -128 <= value <= 127)
+    if not _any_zero(c, "x_count"):
+        yield _far(Unit.MATRIX, c)
     if c.dw:
         yield _any_zero(c, "taps", "groups", "dw_sx", "dw_sy", "dw_out_w", "dw_len")
         yield c.taps * c.groups > config.n
@@ -70,6 +74,12 @@ def _bad_matrix(config: MlaConfig, c: Config) -> Iterator[bool]:
         yield bool(c.w_transpose)
         yield c.dw_len <= c.dw_lead
         yield bool(c.keep) and c.oc_count > 1
+
+
+def _far(unit: Unit, c: Config) -> bool:
+    """Whether a coordinate leaves its range."""
+    low, high = LIMITS
+    return not all(low <= span[0] and span[1] <= high for span in coordinates(unit, c))
 
 
 def _bad_fuse(config: MlaConfig, c: Config) -> Iterator[bool]:
@@ -88,3 +98,4 @@ def _bad_fuse(config: MlaConfig, c: Config) -> Iterator[bool]:
     yield c.lane_reduce != Reduce.NONE and not c.d_dst and c.d_lane + pair >= n
     yield c.r_ls > 30
     yield c.tail_dim in (5, 6)
+    yield _far(Unit.FUSE, c)

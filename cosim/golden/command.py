@@ -61,14 +61,3 @@ class Command:
     def __post_init__(self) -> None:
         self.waits = tuple(i for i in range(16) if self.wait >> i & 1)
         self.signals = tuple(i for i in range(20) if self.signal >> i & 1)
-
-
-def padded_range(
-    start: int, stride_a: int, count_a: int, stride_b: int, count_b: int, limit: int
-) -> tuple[int, int] | None:
-    """Least and greatest coordinate that is read, or None when all of them are padding."""
-    low = start + min(0, (count_a - 1) * stride_a) + min(0, (count_b - 1) * stride_b)
-    high = start + max(0, (count_a - 1) * stride_a) + max(0, (count_b - 1) * stride_b)
-    if limit:
-        low, high = max(low, 0), min(high, limit - 1)
-    return (low, high) if low <= high else None

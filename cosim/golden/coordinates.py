@@ -1,0 +1,37 @@
+"""Ranges of the image coordinates that activations and A are addressed by."""
+
+from cosim.golden.command import Config
+from hw.isa.enums import Unit
+
+#: Least and greatest coordinate, or None if all is padding.
+Range = tuple[int, int]
+#: What a coordinate may be.
+LIMITS = (-65536, 65535)
+
+
+def coordinates(unit: Unit, c: Config) -> tuple[Range, Range]:
+    """Ranges of u and v of a MATRIX or FUSE command, padding included."""
+    if unit == Unit.FUSE:
+        u_steps = ((c.y_count, c.u_y), (c.wy_count, c.u_wy))
+        v_steps = ((c.x_count, c.v_x), (c.wx_count, c.v_wx))
+    elif c.dw:
+        u_steps = (((c.dw_len - 1) // c.x_count + 1, c.u_y),)
+        v_steps = ((min(c.x_count, c.dw_len), c.v_x),)
+    else:
+        u_steps = ((c.y_count, c.u_y), (c.ky_count, c.u_ky))
+        v_steps = ((c.x_count, c.v_x), (c.kx_count, c.v_kx))
+    return _range(c.u0, u_steps), _range(c.v0, v_steps)
+
+
+def _range(start: int, steps: tuple[tuple[int, int], ...]) -> Range:
+    low = start + sum(min(0, (count - 1) * stride) for count, stride in steps)
+    high = start + sum(max(0, (count - 1) * stride) for count, stride in steps)
+    return low, high
+
+
+def read_part(span: Range, limit: int) -> Range | None:
+    """The part of a range that is read; None if all of it is padding."""
+    low, high = span
+    if limit:
+        low, high = max(low, 0), min(high, limit - 1)
+    return (low, high) if low <= high else None
