@@ -1,0 +1,1 @@
+"""Parts of the FUSE unit, one stage a file."""

@@ -29,10 +29,11 @@ def _pick(m: Module, name: str, shape: object, select: Value, choices: dict, def
 
 
 class Decoder(wiring.Component):
-    """Turns the fuse word and the fields beside it into what each stage needs, so that no stage decodes anything.
+    """Turns the fuse word and the fields beside it into what each stage needs, so that no stage decodes
+    anything.
 
-    What is off is decoded into neutral values: requantization and post-scale off become a multiplication by one, an
-    absent operand is not read, an accumulator operand is an int32 without a zero point.
+    What is off is decoded into neutral values: requantization and post-scale off become a multiplication by
+    one, an absent operand is not read, an accumulator operand is an int32 without a zero point.
 
     Latency: combinational. Throughput: one command in each cycle.
 
@@ -70,19 +71,25 @@ class Decoder(wiring.Component):
         b_reads = _pick(m, "b_reads", 4, src.b_dtype, _READS, 0)
         r_reads = _pick(m, "r_reads", 2, stage.r_dtype, {d: _READS[d] & 3 for d in Dtype}, 0)
         m.d.comb += [
-            self.read.a_sp.eq(Mux(a_sp, a_reads, 0)), self.read.a_acc.eq(~a_sp),
-            self.read.b_sp.eq(Mux(b_sp, b_reads, 0)), self.read.b_acc.eq(src.b_src == BSource.ACC),
+            self.read.a_sp.eq(Mux(a_sp, a_reads, 0)),
+            self.read.a_acc.eq(~a_sp),
+            self.read.b_sp.eq(Mux(b_sp, b_reads, 0)),
+            self.read.b_acc.eq(src.b_src == BSource.ACC),
             self.read.r_sp.eq(Mux(stage.residual, r_reads, 0)),
             self.read.emit_all.eq(stage.reduce == Reduce.NONE),
             self.source.a_dtype.eq(Mux(a_sp, src.a_dtype, Dtype.I32)),
             self.source.b_dtype.eq(Mux(b_sp, src.b_dtype, Dtype.I32)),
             self.source.r_dtype.eq(stage.r_dtype),
             self.source.b_on.eq(src.b_src != BSource.NONE),
-            self.source.b_bcast.eq(src.b_bcast), self.source.b_lane.eq(src.b_lane), self.source.rq_lane.eq(src.rq_lane),
+            self.source.b_bcast.eq(src.b_bcast),
+            self.source.b_lane.eq(src.b_lane),
+            self.source.rq_lane.eq(src.rq_lane),
             self.source.a_zp.eq(Mux(a_sp, cmd.zp_ab[:16].as_signed(), 0)),
             self.source.b_zp.eq(Mux(b_sp, cmd.zp_ab[16:].as_signed(), 0)),
-            self.op.add.eq(src.op == Op.ADD), self.op.sub.eq(src.op == Op.SUB),
-            self.op.product.eq((src.op == Op.MUL) | (src.op == Op.SQUARE)), self.op.square.eq(src.op == Op.SQUARE),
+            self.op.add.eq(src.op == Op.ADD),
+            self.op.sub.eq(src.op == Op.SUB),
+            self.op.product.eq((src.op == Op.MUL) | (src.op == Op.SQUARE)),
+            self.op.square.eq(src.op == Op.SQUARE),
             self.op.shift.eq(cmd.op_shift),
             self.op.bias_slot.eq(src.bias_en & (src.requant == Requant.SLOT)),
             self.op.bias.eq(Mux(src.bias_en & (src.requant != Requant.SLOT), cmd.bias, 0)),
@@ -92,26 +99,43 @@ class Decoder(wiring.Component):
         cmd, src, rq = self.cmd, self.cmd.src, self.requant
         off = src.requant == Requant.OFF
         m.d.comb += [
-            rq.slot.eq(src.requant == Requant.SLOT), rq.row.eq(src.requant == Requant.ROW), rq.neg_en.eq(src.neg_en & ~off),
-            rq.mult.eq(Mux(off, 1, cmd.mult)), rq.exponent.eq(Mux(off, _IDENTITY, cmd.shifts[:8].as_signed())),
-            rq.neg_mult.eq(cmd.neg_mult), rq.neg_exponent.eq(cmd.shifts[8:16].as_signed()),
+            rq.slot.eq(src.requant == Requant.SLOT),
+            rq.row.eq(src.requant == Requant.ROW),
+            rq.neg_en.eq(src.neg_en & ~off),
+            rq.mult.eq(Mux(off, 1, cmd.mult)),
+            rq.exponent.eq(Mux(off, _IDENTITY, cmd.shifts[:8].as_signed())),
+            rq.neg_mult.eq(cmd.neg_mult),
+            rq.neg_exponent.eq(cmd.shifts[8:16].as_signed()),
             rq.rounding.eq(Mux(off, Rounding.SINGLE, src.rounding)),
-            rq.zp.eq(cmd.zp), rq.lo.eq(_least(m, "rq_low", cmd.clip_lo, cmd.clip_hi)), rq.hi.eq(cmd.clip_hi),
+            rq.zp.eq(cmd.zp),
+            rq.lo.eq(_least(m, "rq_low", cmd.clip_lo, cmd.clip_hi)),
+            rq.hi.eq(cmd.clip_hi),
             rq.count_all.eq(cmd.stage.reduce == Reduce.NONE),
         ]
 
     def _tables_and_residual(self, m: Module) -> None:
         cmd, stage, res = self.cmd, self.cmd.stage, self.residual
         m.d.comb += [
-            self.table.enable.eq(stage.table), self.table.slot.eq(stage.table_slot),
-            self.table2.enable.eq(stage.table2), self.table2.slot.eq(stage.table_slot),
-            res.enable.eq(stage.residual), res.rounding.eq(cmd.src.rounding), res.raw.eq(stage.r_raw), res.ls.eq(stage.r_ls),
-            res.x_zp.eq(cmd.zp_xr[:16].as_signed()), res.r_zp.eq(cmd.zp_xr[16:].as_signed()),
-            res.x_mult.eq(cmd.x_mult), res.r_mult.eq(cmd.r_mult), res.o_mult.eq(cmd.o_mult),
-            res.x_exponent.eq(cmd.r_shifts[:8].as_signed()), res.r_exponent.eq(cmd.r_shifts[8:16].as_signed()),
+            self.table.enable.eq(stage.table),
+            self.table.slot.eq(stage.table_slot),
+            self.table2.enable.eq(stage.table2),
+            self.table2.slot.eq(stage.table_slot),
+            res.enable.eq(stage.residual),
+            res.rounding.eq(cmd.src.rounding),
+            res.raw.eq(stage.r_raw),
+            res.ls.eq(stage.r_ls),
+            res.x_zp.eq(cmd.zp_xr[:16].as_signed()),
+            res.r_zp.eq(cmd.zp_xr[16:].as_signed()),
+            res.x_mult.eq(cmd.x_mult),
+            res.r_mult.eq(cmd.r_mult),
+            res.o_mult.eq(cmd.o_mult),
+            res.x_exponent.eq(cmd.r_shifts[:8].as_signed()),
+            res.r_exponent.eq(cmd.r_shifts[8:16].as_signed()),
             res.o_exponent.eq(cmd.r_shifts[16:24].as_signed()),
-            res.bias.eq(cmd.r_bias), res.zp.eq(cmd.o_zp),
-            res.lo.eq(_least(m, "residual_low", cmd.r_lo, cmd.r_hi)), res.hi.eq(cmd.r_hi),
+            res.bias.eq(cmd.r_bias),
+            res.zp.eq(cmd.o_zp),
+            res.lo.eq(_least(m, "residual_low", cmd.r_lo, cmd.r_hi)),
+            res.hi.eq(cmd.r_hi),
         ]
 
     def _masks(self, m: Module) -> None:
@@ -120,34 +144,58 @@ class Decoder(wiring.Component):
             mask = Signal(unsigned(self._n), name=name)
             every = count == 0
             m.d.comb += mask.eq(Cat(every | (count > lane) for lane in range(self._n)))
-            m.d.comb += [stage[name].eq(mask) for stage in (self.requant, self.reduce, self.post, self.writer)]
+            m.d.comb += [
+                stage[name].eq(mask) for stage in (self.requant, self.reduce, self.post, self.writer)
+            ]
 
     def _result(self, m: Module) -> None:
         cmd, stage, post, out = self.cmd, self.cmd.stage, self.post, self.writer
-        none, recip, rsqrt = (Signal(name=f"post_{p.name.lower()}") for p in (Post.NONE, Post.RECIP, Post.RSQRT))
-        m.d.comb += [none.eq(stage.post == Post.NONE), recip.eq(stage.post == Post.RECIP), rsqrt.eq(stage.post == Post.RSQRT)]
+        none, recip, rsqrt = (
+            Signal(name=f"post_{p.name.lower()}") for p in (Post.NONE, Post.RECIP, Post.RSQRT)
+        )
+        m.d.comb += [
+            none.eq(stage.post == Post.NONE),
+            recip.eq(stage.post == Post.RECIP),
+            rsqrt.eq(stage.post == Post.RSQRT),
+        ]
         plain = none | recip | rsqrt
         dtype = Mux(stage.d_dst, stage.d_dtype, Dtype.I32)
         scalar = stage.lane_reduce != Reduce.NONE
         m.d.comb += [
-            self.reduce.reduce.eq(stage.reduce), self.reduce.lane_reduce.eq(stage.lane_reduce),
-            post.bias.eq(Mux(none, 0, cmd.post_bias)), post.count.eq(stage.post == Post.COUNT),
-            post.mult.eq(Mux(plain, 1, cmd.post_mult)), post.exponent.eq(Mux(plain, _IDENTITY, cmd.post_shift)),
+            self.reduce.reduce.eq(stage.reduce),
+            self.reduce.lane_reduce.eq(stage.lane_reduce),
+            post.bias.eq(Mux(none, 0, cmd.post_bias)),
+            post.count.eq(stage.post == Post.COUNT),
+            post.mult.eq(Mux(plain, 1, cmd.post_mult)),
+            post.exponent.eq(Mux(plain, _IDENTITY, cmd.post_shift)),
             post.rounding.eq(Mux(stage.post == Post.SCALE, stage.post_rounding, Rounding.SINGLE)),
-            post.zp.eq(Mux(plain, 0, cmd.post_zp)), post.hi.eq(Mux(plain, Const(_MAX, signed(32)), cmd.post_hi)),
+            post.zp.eq(Mux(plain, 0, cmd.post_zp)),
+            post.hi.eq(Mux(plain, Const(_MAX, signed(32)), cmd.post_hi)),
             post.lo.eq(Mux(plain, Const(_MIN, signed(32)), _least(m, "post_low", cmd.post_lo, cmd.post_hi))),
             post.low.eq(_pick(m, "type_low", signed(32), dtype, {d: r[0] for d, r in _RANGES.items()}, _MIN)),
-            post.high.eq(_pick(m, "type_high", signed(32), dtype, {d: r[1] for d, r in _RANGES.items()}, _MAX)),
-            post.scalar.eq(scalar), post.emit_all.eq(stage.reduce == Reduce.NONE),
-            out.sp.eq(stage.d_dst), out.dtype.eq(dtype), out.scalar.eq(scalar), out.d_lane.eq(cmd.src.d_lane),
-            out.recip.eq(recip), out.rsqrt.eq(rsqrt), out.exponent.eq(cmd.post_shift),
-            out.scaled.eq(cmd.src.requant != Requant.OFF), out.table.eq(stage.table | stage.table2),
-            out.residual.eq(stage.residual), out.reduced.eq((stage.reduce != Reduce.NONE) | scalar),
+            post.high.eq(
+                _pick(m, "type_high", signed(32), dtype, {d: r[1] for d, r in _RANGES.items()}, _MAX)
+            ),
+            post.scalar.eq(scalar),
+            post.emit_all.eq(stage.reduce == Reduce.NONE),
+            out.sp.eq(stage.d_dst),
+            out.dtype.eq(dtype),
+            out.scalar.eq(scalar),
+            out.d_lane.eq(cmd.src.d_lane),
+            out.recip.eq(recip),
+            out.rsqrt.eq(rsqrt),
+            out.exponent.eq(cmd.post_shift),
+            out.scaled.eq(cmd.src.requant != Requant.OFF),
+            out.table.eq(stage.table | stage.table2),
+            out.residual.eq(stage.residual),
+            out.reduced.eq((stage.reduce != Reduce.NONE) | scalar),
         ]
 
 
 def _least(m: Module, name: str, lo: Value, hi: Value) -> Signal:
-    """Lower limit, never above the upper one: clipping to crossed limits gives the upper one, in whichever order it is done."""
+    """Lower limit, never above the upper one: clipping to crossed limits gives the upper one, in whichever
+    order it is done.
+    """
     least = Signal(signed(32), name=name)
     m.d.comb += least.eq(Mux(lo > hi, hi, lo))
     return least

@@ -4,6 +4,7 @@ from amaranth.hdl import Elaboratable, Module, Signal, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.fuse.layouts import register
 from hw.memory.ram import Ram
 
 
@@ -38,8 +39,10 @@ class Delay(wiring.Component):
         position = Signal(unsigned(bits))
         m.d.sync += position.eq(position + 1)
         m.d.comb += [
-            ram.w_addr.eq(position), ram.w_data.eq(self.i), ram.w_en.eq(1),
+            ram.w_addr.eq(position),
+            ram.w_data.eq(self.i),
+            ram.w_en.eq(1),
             ram.r0_addr.eq(position - (self._cycles - 1)),
         ]
-        m.d.sync += self.o.eq(ram.r0_data)
+        m.d.comb += self.o.eq(register(m, "held", ram.r0_data))
         return m

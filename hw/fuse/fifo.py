@@ -10,7 +10,8 @@ from hw.memory.ram import Ram
 class CreditFifo(wiring.Component):
     """Queue whose producer holds a credit for every entry it pushes, so that pushing needs no handshake.
 
-    Latency: an entry is at the head in the cycle after its push. Throughput: one push and one pop in each cycle.
+    Latency: an entry is at the head in the cycle after its push. Throughput: one push and one pop in each
+    cycle.
 
     Parameters
     ----------
@@ -29,9 +30,15 @@ class CreditFifo(wiring.Component):
 
     def __init__(self, layout: data.StructLayout, depth: int):
         self._layout, self._depth = layout, depth
-        super().__init__({
-            "push": In(1), "w_data": In(layout), "valid": Out(1), "r_data": Out(layout), "pop": In(1),
-        })
+        super().__init__(
+            {
+                "push": In(1),
+                "w_data": In(layout),
+                "valid": Out(1),
+                "r_data": Out(layout),
+                "pop": In(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -40,8 +47,11 @@ class CreditFifo(wiring.Component):
         head, tail = Signal(unsigned(bits + 1)), Signal(unsigned(bits + 1))
         m.d.sync += [tail.eq(tail + self.push), head.eq(head + self.pop)]
         m.d.comb += [
-            ram.w_addr.eq(tail[:bits]), ram.w_data.eq(self.w_data.as_value()), ram.w_en.eq(self.push),
-            ram.r0_addr.eq(head[:bits]), self.r_data.as_value().eq(ram.r0_data),
+            ram.w_addr.eq(tail[:bits]),
+            ram.w_data.eq(self.w_data.as_value()),
+            ram.w_en.eq(self.push),
+            ram.r0_addr.eq(head[:bits]),
+            self.r_data.as_value().eq(ram.r0_data),
             self.valid.eq(head != tail),
         ]
         return m

@@ -15,12 +15,14 @@ OPERAND_LATENCY = SP_READ_LATENCY + 1
 class Issue(wiring.Component):
     """Splits each point into steps of at most one scratchpad and one accumulator read.
 
-    A step waits in a register until both of its reads are granted; the reads of a later step are never granted before
-    it, so the operand registers need no tags and no back-pressure. A point starts when the result queue has room for it.
+    A step waits in a register until both of its reads are granted; the reads of a later step are never
+    granted before it, so the operand registers need no tags and no back-pressure. A point starts when the
+    result queue has room for it.
 
-    Latency: one cycle from a point to its first request; a beat appears OPERAND_LATENCY cycles after the last grant, when
-    the operands are in their registers. Throughput: one point in fuse_rate cycles, or in as many as its scratchpad or
-    accumulator reads take (plus one when fuse_rate is 2: the operand registers are read in two halves).
+    Latency: one cycle from a point to its first request; a beat appears OPERAND_LATENCY cycles after the
+    last grant, when the operands are in their registers. Throughput: one point in fuse_rate cycles, or in
+    as many as its scratchpad or accumulator reads take (plus one when fuse_rate is 2: the operand registers
+    are read in two halves).
 
     Parameters
     ----------
@@ -47,12 +49,20 @@ class Issue(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        super().__init__({
-            "points": In(stream.Signature(POINT)), "free": In(1),
-            "sp_read": Out(SpReadPort(config)), "acc_read": Out(AccReadPort(config)),
-            "sp_load": Out(10), "acc_load": Out(2), "beat": Out(BEAT),
-            "push": Out(1), "descriptor": Out(DESCRIPTOR), "refused": Out(1),
-        })
+        super().__init__(
+            {
+                "points": In(stream.Signature(POINT)),
+                "free": In(1),
+                "sp_read": Out(SpReadPort(config)),
+                "acc_read": Out(AccReadPort(config)),
+                "sp_load": Out(10),
+                "acc_load": Out(2),
+                "beat": Out(BEAT),
+                "push": Out(1),
+                "descriptor": Out(DESCRIPTOR),
+                "refused": Out(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -64,9 +74,13 @@ class Issue(wiring.Component):
         m.d.comb += [
             room.eq(~full | (complete & ~closing)),
             taken.eq(self.points.valid & room & (credit != 0)),
-            self.points.ready.eq(taken & last_step), self.push.eq(taken & last_step),
+            self.points.ready.eq(taken & last_step),
+            self.push.eq(taken & last_step),
             self.descriptor.addr.eq(self.points.payload.d),
-            *(self.descriptor[name].eq(self.points.payload[name]) for name in ("tail", "emit", "final", "cmd")),
+            *(
+                self.descriptor[name].eq(self.points.payload[name])
+                for name in ("tail", "emit", "final", "cmd")
+            ),
         ]
         m.d.sync += credit.eq(credit - self.push + self.free)
         point = Signal(POINT)
@@ -89,7 +103,9 @@ class Issue(wiring.Component):
             chosen = Signal(len(need), name=f"{name}_next")
             rest = Signal(len(need), name=f"{name}_rest")
             m.d.comb += [
-                open_.eq(need & ~done), rest.eq(open_ & (open_ - 1)[:len(need)]), chosen.eq(open_ & ~rest),
+                open_.eq(need & ~done),
+                rest.eq(open_ & (open_ - 1)[: len(need)]),
+                chosen.eq(open_ & ~rest),
             ]
             results.append(chosen)
             rests.append((done, chosen, rest))
@@ -107,10 +123,12 @@ class Issue(wiring.Component):
     ) -> None:
         point, n = self.points.payload, self._config.n
         base, piece = Signal(unsigned(SP_ADDR_BITS)), Signal(2)
-        m.d.comb += piece.eq(Cat(
-            sp_next[1] | sp_next[3] | sp_next[5] | sp_next[7] | sp_next[9],
-            sp_next[2] | sp_next[3] | sp_next[6] | sp_next[7],
-        ))
+        m.d.comb += piece.eq(
+            Cat(
+                sp_next[1] | sp_next[3] | sp_next[5] | sp_next[7] | sp_next[9],
+                sp_next[2] | sp_next[3] | sp_next[6] | sp_next[7],
+            )
+        )
         with m.If(sp_next[0:4].any()):
             m.d.comb += base.eq(point.a)
         with m.Elif(sp_next[4:8].any()):
@@ -125,8 +143,11 @@ class Issue(wiring.Component):
         ]
         with m.If(taken):
             m.d.sync += [
-                sp.valid.eq(sp_next.any()), sp.addr.eq(base + (piece << n.bit_length() - 1)), sp_which.eq(sp_next),
-                acc.valid.eq(acc_next.any()), acc_which.eq(acc_next),
+                sp.valid.eq(sp_next.any()),
+                sp.addr.eq(base + (piece << n.bit_length() - 1)),
+                sp_which.eq(sp_next),
+                acc.valid.eq(acc_next.any()),
+                acc_which.eq(acc_next),
             ]
             with m.If(acc_next[1]):
                 m.d.sync += acc.row.eq(point.b)
@@ -138,7 +159,8 @@ class Issue(wiring.Component):
             with m.If(acc.ready):
                 m.d.sync += acc.valid.eq(0)
         for name, port, which, load, latency in (
-            ("sp", sp, sp_which, self.sp_load, SP_READ_LATENCY), ("acc", acc, acc_which, self.acc_load, ACC_READ_LATENCY),
+            ("sp", sp, sp_which, self.sp_load, SP_READ_LATENCY),
+            ("acc", acc, acc_which, self.acc_load, ACC_READ_LATENCY),
         ):
             granted = Signal(len(which), name=f"{name}_granted")
             m.d.comb += granted.eq(which & (port.valid & port.ready).replicate(len(which)))

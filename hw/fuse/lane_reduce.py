@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import BEAT, control_write, delay, follow, lanes, lanes_of, reduce_control
+from hw.fuse.layouts import BEAT, control_write, delay, follow, lanes, lanes_of, reduce_control, register
 from hw.fuse.reduce import COUNT_BITS, combine
 from hw.fuse.store import fetch
 from hw.fuse.tree import registered_tree, tree_latency
@@ -20,7 +20,8 @@ def latency(config: MlaConfig) -> int:
 
 
 class LaneReduce(wiring.Component):
-    """Replaces lane 0 of a row's last beat by the sum, maximum or minimum of the lanes that contributed, if asked.
+    """Replaces lane 0 of a row's last beat by the sum, maximum or minimum of the lanes that contributed, if
+    asked.
 
     Latency: latency(config). Throughput: one beat in each cycle.
 
@@ -46,10 +47,18 @@ class LaneReduce(wiring.Component):
     def __init__(self, config: MlaConfig):
         self._config, self._lanes = config, lanes_of(config)
         row = lanes(self._lanes)
-        super().__init__({
-            "controls": In(control_write(reduce_control(config.n))), "beat": In(BEAT), "o_beat": Out(BEAT),
-            "value": In(row), "any": In(self._lanes), "count": In(COUNT_BITS), "o_count": Out(COUNT_BITS), "o": Out(row),
-        })
+        super().__init__(
+            {
+                "controls": In(control_write(reduce_control(config.n))),
+                "beat": In(BEAT),
+                "o_beat": Out(BEAT),
+                "value": In(row),
+                "any": In(self._lanes),
+                "count": In(COUNT_BITS),
+                "o_count": Out(COUNT_BITS),
+                "o": Out(row),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -59,15 +68,20 @@ class LaneReduce(wiring.Component):
         control = fetch(m, "identity", self.controls, ("lane_reduce",), beats[0].cmd)
         identity = Signal(signed(32))
         m.d.comb += identity.eq(
-            Mux(control.lane_reduce == Reduce.MAX, Const(_MIN, signed(32)),
-                Mux(control.lane_reduce == Reduce.MIN, Const(_MAX, signed(32)), 0))
+            Mux(
+                control.lane_reduce == Reduce.MAX,
+                Const(_MIN, signed(32)),
+                Mux(control.lane_reduce == Reduce.MIN, Const(_MAX, signed(32)), 0),
+            )
         )
-        filled = [Signal(signed(32), name=f"filled_{lane}") for lane in range(self._lanes)]
-        any_ = Signal()
-        m.d.sync += [f.eq(Mux(self.any[lane], self.value[lane], identity)) for lane, f in enumerate(filled)]
-        m.d.sync += any_.eq(self.any.any())
+        filled = [
+            register(m, f"filled_{lane}", Mux(self.any[lane], self.value[lane], identity))
+            for lane in range(self._lanes)
+        ]
+        any_ = register(m, "any_lane", self.any.any())
         kinds = [
-            fetch(m, f"tree_{i}", self.controls, ("lane_reduce",), beats[1 + i].cmd).lane_reduce for i in range(levels)
+            fetch(m, f"tree_{i}", self.controls, ("lane_reduce",), beats[1 + i].cmd).lane_reduce
+            for i in range(levels)
         ]
 
         def node(name: str, stage: int, a: Value, b: Value) -> Signal:
@@ -82,19 +96,16 @@ class LaneReduce(wiring.Component):
             at += 1
         last = fetch(m, "result", self.controls, ("lane_reduce",), beats[at].cmd)
         one = Mux(found, scalar, 0)
-        m.d.sync += self.o[0].eq(Mux(last.lane_reduce == Reduce.NONE, rows[0], one))
-        m.d.sync += [self.o[lane].eq(rows[lane]) for lane in range(1, self._lanes)]
+        rows[0] = Mux(last.lane_reduce == Reduce.NONE, rows[0], one)
+        m.d.comb += [self.o[lane].eq(register(m, f"o_{lane}", row)) for lane, row in enumerate(rows)]
         return m
 
     def _halves(
         self, m: Module, beat: Value, scalar: Value, found: Value, rows: list[Value]
     ) -> tuple[Value, Value, list[Value]]:
         """Join the two halves of a row; the second one carries the result."""
-        held, held_any = Signal(signed(32)), Signal()
-        both, both_any = Signal(signed(32)), Signal()
         kind = fetch(m, "halves", self.controls, ("lane_reduce",), beat.cmd).lane_reduce
-        m.d.sync += [
-            held.eq(scalar), held_any.eq(found),
-            both.eq(combine(m, "joined", kind, held, scalar)), both_any.eq(found | held_any),
-        ]
+        held, held_any = register(m, "first_half", scalar), register(m, "first_half_any", found)
+        both = register(m, "both", combine(m, "joined", kind, held, scalar))
+        both_any = register(m, "both_any", found | held_any)
         return both, both_any, [delay(m, f"joined_row_{lane}", row, 1) for lane, row in enumerate(rows)]

@@ -1,6 +1,6 @@
 """Payloads inside FUSE: points, beats, stage controls, and the small helpers every stage uses."""
 
-from amaranth.hdl import Module, Signal, Value, signed, unsigned
+from amaranth.hdl import Module, Shape, Signal, Value, signed, unsigned
 from amaranth.lib import data
 
 from hw.config import SP_ADDR_BITS, MlaConfig
@@ -11,22 +11,40 @@ INDEX_BITS = 2
 #: Beats (parts of a row) that may be between issue and the result writer.
 CREDITS = 64
 
-#: One step of the walk, as issue needs it. `sp_need`: reads of A (4 pieces), B (4), residual (2); `acc_need`: A, B.
-POINT = data.StructLayout({
-    "a": SP_ADDR_BITS, "b": SP_ADDR_BITS, "r": SP_ADDR_BITS, "d": SP_ADDR_BITS,
-    "slot": 8, "sp_need": 10, "acc_need": 2,
-    "live": 1,  # not padding
-    "first": 1, "last": 1,  # of its window
-    "tail": 1,  # lanes_tail applies
-    "emit": 1,  # a result emerges
-    "final": 1,  # of its command
-    "cmd": INDEX_BITS,
-})
+#: One step of the walk, as issue needs it. `sp_need`: reads of A (4 pieces), B (4), residual (2);
+#: `acc_need`: A, B.
+POINT = data.StructLayout(
+    {
+        "a": SP_ADDR_BITS,
+        "b": SP_ADDR_BITS,
+        "r": SP_ADDR_BITS,
+        "d": SP_ADDR_BITS,
+        "slot": 8,
+        "sp_need": 10,
+        "acc_need": 2,
+        "live": 1,  # not padding
+        "first": 1,
+        "last": 1,  # of its window
+        "tail": 1,  # lanes_tail applies
+        "emit": 1,  # a result emerges
+        "final": 1,  # of its command
+        "cmd": INDEX_BITS,
+    }
+)
 
 #: What travels beside the lanes of a beat. `half` tells which part of the row they are when fuse_rate is 2.
-BEAT = data.StructLayout({
-    "valid": 1, "live": 1, "half": 1, "first": 1, "last": 1, "tail": 1, "cmd": INDEX_BITS, "slot": 8,
-})
+BEAT = data.StructLayout(
+    {
+        "valid": 1,
+        "live": 1,
+        "half": 1,
+        "first": 1,
+        "last": 1,
+        "tail": 1,
+        "cmd": INDEX_BITS,
+        "slot": 8,
+    }
+)
 
 #: What the result writer needs to know of a point.
 DESCRIPTOR = data.StructLayout({"addr": SP_ADDR_BITS, "tail": 1, "emit": 1, "final": 1, "cmd": INDEX_BITS})
@@ -36,30 +54,85 @@ _S16 = signed(16)
 _S8 = signed(8)
 
 #: Reads a point needs.
-READ_CONTROL = data.StructLayout({
-    "a_sp": 4, "b_sp": 4, "r_sp": 2, "a_acc": 1, "b_acc": 1, "emit_all": 1,
-})
-SOURCE_CONTROL = data.StructLayout({
-    "a_dtype": 2, "b_dtype": 2, "r_dtype": 2, "b_bcast": 1, "b_on": 1, "b_lane": 5, "rq_lane": 5, "a_zp": _S16, "b_zp": _S16,
-})
-OP_CONTROL = data.StructLayout({
-    "add": 1, "sub": 1, "product": 1, "square": 1, "shift": 5, "bias_slot": 1, "bias": _S32,
-})
+READ_CONTROL = data.StructLayout(
+    {
+        "a_sp": 4,
+        "b_sp": 4,
+        "r_sp": 2,
+        "a_acc": 1,
+        "b_acc": 1,
+        "emit_all": 1,
+    }
+)
+SOURCE_CONTROL = data.StructLayout(
+    {
+        "a_dtype": 2,
+        "b_dtype": 2,
+        "r_dtype": 2,
+        "b_bcast": 1,
+        "b_on": 1,
+        "b_lane": 5,
+        "rq_lane": 5,
+        "a_zp": _S16,
+        "b_zp": _S16,
+    }
+)
+OP_CONTROL = data.StructLayout(
+    {
+        "add": 1,
+        "sub": 1,
+        "product": 1,
+        "square": 1,
+        "shift": 5,
+        "bias_slot": 1,
+        "bias": _S32,
+    }
+)
 
 
 def requant_control(n: int) -> data.StructLayout:
     """Controls of step 2; `slot` and `row` say where the multiplier comes from (neither: the fields)."""
-    return data.StructLayout({
-        "slot": 1, "row": 1, "neg_en": 1, "mult": _S32, "exponent": _S8, "neg_mult": _S32, "neg_exponent": _S8,
-        "rounding": 2, "zp": _S32, "lo": _S32, "hi": _S32, "count_all": 1, "mask": unsigned(n), "mask_tail": unsigned(n),
-    })
+    return data.StructLayout(
+        {
+            "slot": 1,
+            "row": 1,
+            "neg_en": 1,
+            "mult": _S32,
+            "exponent": _S8,
+            "neg_mult": _S32,
+            "neg_exponent": _S8,
+            "rounding": 2,
+            "zp": _S32,
+            "lo": _S32,
+            "hi": _S32,
+            "count_all": 1,
+            "mask": unsigned(n),
+            "mask_tail": unsigned(n),
+        }
+    )
 
 
 TABLE_CONTROL = data.StructLayout({"enable": 1, "slot": 3})
-RESIDUAL_CONTROL = data.StructLayout({
-    "enable": 1, "rounding": 2, "raw": 1, "ls": 5, "x_zp": _S16, "r_zp": _S16, "x_mult": _S32, "r_mult": _S32, "o_mult": _S32,
-    "x_exponent": _S8, "r_exponent": _S8, "o_exponent": _S8, "bias": _S32, "zp": _S32, "lo": _S32, "hi": _S32,
-})
+RESIDUAL_CONTROL = data.StructLayout(
+    {
+        "enable": 1,
+        "rounding": 2,
+        "raw": 1,
+        "ls": 5,
+        "x_zp": _S16,
+        "r_zp": _S16,
+        "x_mult": _S32,
+        "r_mult": _S32,
+        "o_mult": _S32,
+        "x_exponent": _S8,
+        "r_exponent": _S8,
+        "o_exponent": _S8,
+        "bias": _S32,
+        "zp": _S32,
+        "lo": _S32,
+        "hi": _S32,
+    }
+)
 
 
 def reduce_control(n: int) -> data.StructLayout:
@@ -69,27 +142,60 @@ def reduce_control(n: int) -> data.StructLayout:
 
 def post_control(n: int) -> data.StructLayout:
     """Controls of the post-scale of step 5 and of the saturation of step 6."""
-    return data.StructLayout({
-        "bias": _S32, "count": 1, "mult": _S32, "exponent": _S8, "rounding": 2, "zp": _S32, "lo": _S32, "hi": _S32,
-        "low": _S32, "high": _S32, "scalar": 1, "emit_all": 1, "mask": unsigned(n), "mask_tail": unsigned(n),
-    })
+    return data.StructLayout(
+        {
+            "bias": _S32,
+            "count": 1,
+            "mult": _S32,
+            "exponent": _S8,
+            "rounding": 2,
+            "zp": _S32,
+            "lo": _S32,
+            "hi": _S32,
+            "low": _S32,
+            "high": _S32,
+            "scalar": 1,
+            "emit_all": 1,
+            "mask": unsigned(n),
+            "mask_tail": unsigned(n),
+        }
+    )
 
 
 def writer_control(n: int) -> data.StructLayout:
     """Controls of the result writer, and what the counters want to know of the command."""
-    return data.StructLayout({
-        "sp": 1, "dtype": 2, "scalar": 1, "d_lane": 5, "recip": 1, "rsqrt": 1, "exponent": _S8,
-        "mask": unsigned(n), "mask_tail": unsigned(n),
-        "scaled": 1, "table": 1, "residual": 1, "reduced": 1,
-    })
+    return data.StructLayout(
+        {
+            "sp": 1,
+            "dtype": 2,
+            "scalar": 1,
+            "d_lane": 5,
+            "recip": 1,
+            "rsqrt": 1,
+            "exponent": _S8,
+            "mask": unsigned(n),
+            "mask_tail": unsigned(n),
+            "scaled": 1,
+            "table": 1,
+            "residual": 1,
+            "reduced": 1,
+        }
+    )
 
 
 def controls(n: int) -> dict[str, data.StructLayout]:
     """Controls of every stage, by the stage's name."""
     return {
-        "read": READ_CONTROL, "source": SOURCE_CONTROL, "op": OP_CONTROL, "requant": requant_control(n),
-        "table": TABLE_CONTROL, "residual": RESIDUAL_CONTROL, "table2": TABLE_CONTROL, "reduce": reduce_control(n),
-        "post": post_control(n), "writer": writer_control(n),
+        "read": READ_CONTROL,
+        "source": SOURCE_CONTROL,
+        "op": OP_CONTROL,
+        "requant": requant_control(n),
+        "table": TABLE_CONTROL,
+        "residual": RESIDUAL_CONTROL,
+        "table2": TABLE_CONTROL,
+        "reduce": reduce_control(n),
+        "post": post_control(n),
+        "writer": writer_control(n),
     }
 
 
@@ -121,7 +227,12 @@ def follow(m: Module, name: str, beat: data.View, cycles: int) -> list[data.View
 def delay(m: Module, name: str, value: Value, cycles: int) -> Value:
     """`value` after a few registers."""
     for i in range(cycles):
-        stage = Signal(value.shape(), name=f"{name}_{i + 1}")
-        m.d.sync += stage.eq(value)
-        value = stage
+        value = register(m, f"{name}_{i + 1}", value)
     return value
+
+
+def register(m: Module, name: str, value: Value, shape: Shape | None = None) -> Signal:
+    """Register of a data path: without reset, which only costs there."""
+    held = Signal(value.shape() if shape is None else shape, name=name, reset_less=True)
+    m.d.sync += held.eq(value)
+    return held

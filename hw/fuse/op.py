@@ -43,10 +43,18 @@ class Operator(wiring.Component):
     def __init__(self, config: MlaConfig):
         self._lanes = lanes_of(config)
         row = lanes(self._lanes)
-        super().__init__({
-            "controls": In(control_write(OP_CONTROL)), "beat": In(BEAT), "o_beat": Out(BEAT),
-            "a": In(row), "b": In(row), "bias": In(row), "bias_en": Out(1), "value": Out(row),
-        })
+        super().__init__(
+            {
+                "controls": In(control_write(OP_CONTROL)),
+                "beat": In(BEAT),
+                "o_beat": Out(BEAT),
+                "a": In(row),
+                "b": In(row),
+                "bias": In(row),
+                "bias_en": Out(1),
+                "value": Out(row),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -58,18 +66,22 @@ class Operator(wiring.Component):
         m.d.comb += self.bias_en.eq(self.beat.valid & start.bias_slot)
         for lane in range(self._lanes):
             a, b = self.a[lane], self.b[lane]
-            sum_1, sum_2 = (Signal(signed(32), name=f"sum_{i}_{lane}") for i in (1, 2))
+            sum_1, sum_2 = (Signal(signed(32), name=f"sum_{i}_{lane}", reset_less=True) for i in (1, 2))
+            value = Signal(signed(32), name=f"value_{lane}", reset_less=True)
             factor = Signal(signed(18), name=f"factor_{lane}")
-            product = Signal(signed(36), name=f"product_{lane}")
-            shifted = Signal(signed(32), name=f"shifted_{lane}")
+            product = Signal(signed(36), name=f"product_{lane}", reset_less=True)
+            shifted = Signal(signed(32), name=f"shifted_{lane}", reset_less=True)
             bias = Signal(signed(32), name=f"bias_{lane}")
             m.d.comb += [
+                self.value[lane].eq(value),
                 factor.eq(Mux(start.square, a, b)[:18].as_signed()),
                 bias.eq(Mux(end.bias_slot, self.bias[lane], end.bias)),
             ]
             m.d.sync += [
-                sum_1.eq(Mux(start.add, a + b, Mux(start.sub, a - b, a))), sum_2.eq(sum_1),
-                product.eq(a[:18].as_signed() * factor), shifted.eq(product >> shift.shift),
-                self.value[lane].eq(Mux(end.product, shifted, sum_2) + bias),
+                sum_1.eq(Mux(start.add, a + b, Mux(start.sub, a - b, a))),
+                sum_2.eq(sum_1),
+                product.eq(a[:18].as_signed() * factor),
+                shifted.eq(product >> shift.shift),
+                value.eq(Mux(end.product, shifted, sum_2) + bias),
             ]
         return m

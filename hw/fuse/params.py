@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import lanes, lanes_of
+from hw.fuse.layouts import lanes, lanes_of, register
 from hw.layouts import SlotWritePort
 from hw.memory.ram import Ram
 
@@ -18,7 +18,8 @@ _ROW_BITS = 4
 class Params(wiring.Component):
     """The slots, read for steps' needs at two moments: the bias first, the multipliers and exponents later.
 
-    Latency: LATENCY cycles from `bias_slot` or `scale_slot`. Throughput: one read of each and one write in each cycle.
+    Latency: LATENCY cycles from `bias_slot` or `scale_slot`. Throughput: one read of each and one write in
+    each cycle.
 
     Parameters
     ----------
@@ -41,10 +42,17 @@ class Params(wiring.Component):
         for name in ("bias", "scale"):
             read |= {f"{name}_en": In(1), f"{name}_slot": In(8), f"{name}_half": In(1)}
         wide, narrow = lanes(self._lanes), lanes(self._lanes, 8)
-        super().__init__({
-            "write": In(SlotWritePort(config)), **read, "bias": Out(wide),
-            "mult": Out(wide), "exponent": Out(narrow), "neg_mult": Out(wide), "neg_exponent": Out(narrow),
-        })
+        super().__init__(
+            {
+                "write": In(SlotWritePort(config)),
+                **read,
+                "bias": Out(wide),
+                "mult": Out(wide),
+                "exponent": Out(narrow),
+                "neg_mult": Out(wide),
+                "neg_exponent": Out(narrow),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -53,17 +61,23 @@ class Params(wiring.Component):
         self._part(m, "scale", 9, 5, (("neg_mult", 32), ("neg_exponent", 8)))
         return m
 
-    def _part(self, m: Module, read: str, first: int, rows: int, outputs: tuple[tuple[str, int], ...]) -> None:
+    def _part(
+        self, m: Module, read: str, first: int, rows: int, outputs: tuple[tuple[str, int], ...]
+    ) -> None:
         """A memory of some rows of each slot; each output takes its bytes in turn, all N lanes of it."""
         n = self._n
-        m.submodules[f"{outputs[0][0]}_ram"] = ram = Ram(width=8 * n * rows, depth=self._slots, granularity=8 * n)
+        m.submodules[f"{outputs[0][0]}_ram"] = ram = Ram(
+            width=8 * n * rows, depth=self._slots, granularity=8 * n
+        )
         row_shift = n.bit_length() - 1
-        row = self.write.addr[row_shift:row_shift + _ROW_BITS]
+        row = self.write.addr[row_shift : row_shift + _ROW_BITS]
         hit = self.write.valid & ~self.write.table
         m.d.comb += [
-            ram.w_addr.eq(self.write.addr[row_shift + _ROW_BITS:]), ram.w_data.eq(self.write.data.replicate(rows)),
+            ram.w_addr.eq(self.write.addr[row_shift + _ROW_BITS :]),
+            ram.w_data.eq(self.write.data.replicate(rows)),
             *(ram.w_en[i].eq(hit & (row == first + i)) for i in range(rows)),
-            ram.r0_addr.eq(getattr(self, f"{read}_slot")), ram.r0_en.eq(getattr(self, f"{read}_en")),
+            ram.r0_addr.eq(getattr(self, f"{read}_slot")),
+            ram.r0_en.eq(getattr(self, f"{read}_en")),
         ]
         half = Signal(name=f"{outputs[0][0]}_half")
         m.d.sync += half.eq(getattr(self, f"{read}_half"))
@@ -71,12 +85,13 @@ class Params(wiring.Component):
         for name, width in outputs:
             target = getattr(self, name)
             for lane in range(self._lanes):
-                m.d.sync += target[lane].eq(self._lane(ram.r0_data, position, width, lane, half))
+                value = self._lane(ram.r0_data, position, width, lane, half)
+                m.d.comb += target[lane].eq(register(m, f"{name}_{lane}", value))
             position += n * width
 
     def _lane(self, row: Value, position: int, width: int, lane: int, half: Value) -> Value:
-        low = row[position + lane * width:position + (lane + 1) * width]
+        low = row[position + lane * width : position + (lane + 1) * width]
         if self._lanes == self._n:
             return low
         other = lane + self._lanes
-        return Mux(half, row[position + other * width:position + (other + 1) * width], low)
+        return Mux(half, row[position + other * width : position + (other + 1) * width], low)

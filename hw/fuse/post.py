@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.fuse import clip as clipping
 from hw.fuse import scale as scaling
-from hw.fuse.layouts import BEAT, control_write, follow, lanes, lanes_of, post_control
+from hw.fuse.layouts import BEAT, control_write, delay, follow, lanes, lanes_of, post_control, register
 from hw.fuse.reduce import COUNT_BITS
 from hw.fuse.requant import COUNT_BITS as CHANGED_BITS
 from hw.fuse.requant import population
@@ -30,7 +30,8 @@ COUNT_LIMIT = (1 << 23) - 1
 def divider(count: int) -> tuple[int, int]:
     """Multiplier and exponent with which `scale` divides by a count, exactly for values up to COUNT_LIMIT.
 
-    The multiplier is a little above 2**s / count, too little to move any quotient but ties, and those away from zero.
+    The multiplier is a little above 2**s / count, too little to move any quotient but ties, and those away
+    from zero.
     """
     if count == 0:
         return 0, 0
@@ -39,7 +40,8 @@ def divider(count: int) -> tuple[int, int]:
 
 
 class PostScale(wiring.Component):
-    """(value + bias) scaled by a multiplier or divided by the count, plus zero point, clipped, saturated to the element type.
+    """(value + bias) scaled by a multiplier or divided by the count, plus zero point, clipped, saturated to
+    the element type.
 
     Latency: LATENCY. Throughput: one beat in each cycle.
 
@@ -65,11 +67,18 @@ class PostScale(wiring.Component):
     def __init__(self, config: MlaConfig):
         self._n, self._lanes = config.n, lanes_of(config)
         self._control = post_control(config.n)
-        super().__init__({
-            "controls": In(control_write(self._control)), "beat": In(BEAT), "o_beat": Out(BEAT),
-            "value": In(lanes(self._lanes)), "count": In(COUNT_BITS), "changed": In(CHANGED_BITS),
-            "o": Out(lanes(self._lanes)), "o_changed": Out(SUM_BITS),
-        })
+        super().__init__(
+            {
+                "controls": In(control_write(self._control)),
+                "beat": In(BEAT),
+                "o_beat": Out(BEAT),
+                "value": In(lanes(self._lanes)),
+                "count": In(COUNT_BITS),
+                "changed": In(CHANGED_BITS),
+                "o": Out(lanes(self._lanes)),
+                "o_changed": Out(SUM_BITS),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -79,25 +88,32 @@ class PostScale(wiring.Component):
         offset = fetch(m, "offset", self.controls, ("zp",), beats[_SCALED].cmd)
         limits = fetch(m, "limits", self.controls, ("lo", "hi"), beats[_SCALED + 1].cmd)
         element = fetch(
-            m, "element", self.controls, ("low", "high", "scalar", "emit_all", "mask", "mask_tail"), beats[_CLIPPED].cmd
+            m,
+            "element",
+            self.controls,
+            ("low", "high", "scalar", "emit_all", "mask", "mask_tail"),
+            beats[_CLIPPED].cmd,
         )
         mult, counting, steps = self._factor(m, beats)
         changed = Signal(self._lanes)
         for lane in range(self._lanes):
-            biased, x = Signal(signed(32), name=f"biased_{lane}"), Signal(signed(32), name=f"x_{lane}")
+            biased = register(m, f"biased_{lane}", self.value[lane] + before.bias, signed(32))
             limited, _ = clipping.clip(m, f"count_{lane}", biased, -COUNT_LIMIT, COUNT_LIMIT)
-            m.d.sync += [biased.eq(self.value[lane] + before.bias), x.eq(Mux(counting, limited, biased))]
+            x = register(m, f"x_{lane}", Mux(counting, limited, biased))
             m.submodules[f"scale_{lane}"] = scale = ScaleLane()
             m.d.comb += [scale.x.eq(x), scale.mult.eq(mult), scale.steps.eq(steps)]
             total = clipping.add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
-            placed, result = Signal(signed(32), name=f"placed_{lane}"), Signal(signed(32), name=f"result_{lane}")
-            m.d.sync += placed.eq(clipping.clip(m, f"lane_{lane}", total, limits.lo, limits.hi)[0])
+            placed = register(
+                m, f"placed_{lane}", clipping.clip(m, f"lane_{lane}", total, limits.lo, limits.hi)[0]
+            )
             saturated, differs = clipping.clip(m, f"element_{lane}", placed, element.low, element.high)
-            m.d.sync += [result.eq(saturated), self.o[lane].eq(result)]
-            m.d.comb += changed[lane].eq(differs)
-        counted = Signal(self._lanes)
-        m.d.sync += counted.eq(changed & self._written(m, beats[_CLIPPED], element))
-        m.d.sync += self.o_changed.eq(population(m, "changed_count", counted) + self.changed)
+            m.d.comb += [
+                self.o[lane].eq(delay(m, f"element_{lane}", saturated, 2)),
+                changed[lane].eq(differs),
+            ]
+        counted = register(m, "counted", changed & self._written(m, beats[_CLIPPED], element))
+        total_changed = population(m, "changed_count", counted) + self.changed
+        m.d.comb += self.o_changed.eq(register(m, "total_changed", total_changed))
         return m
 
     def _factor(self, m: Module, beats: list[data.View]) -> tuple[Signal, Value, data.View]:
@@ -112,21 +128,18 @@ class PostScale(wiring.Component):
         port = rom.read_port()
         m.d.comb += port.addr.eq(self.count)
         entry = data.View(layout, port.data)
-        mult = Signal(signed(32))
         m.submodules.control = control = ScaleControl()
-        m.d.sync += [
-            mult.eq(Mux(select.count, entry.mult, select.mult)),
-            control.exponent.eq(Mux(select.count, entry.exponent, select.exponent)),
-            control.rounding.eq(Mux(select.count, Rounding.SINGLE, select.rounding)),
-        ]
+        mult = register(m, "mult", Mux(select.count, entry.mult, select.mult))
+        exponent = register(m, "exponent", Mux(select.count, entry.exponent, select.exponent))
+        rounding = register(m, "rounding", Mux(select.count, Rounding.SINGLE, select.rounding))
+        m.d.comb += [control.exponent.eq(exponent), control.rounding.eq(rounding)]
         return mult, select.count, control.steps
 
     def _written(self, m: Module, beat: data.View, element: data.View) -> Value:
         """Lanes of the beat that are elements of a result."""
         mask = Signal(self._n, name="mask")
         m.d.comb += mask.eq(Mux(beat.tail, element.mask_tail, element.mask))
-        lanes_here = Mux(beat.half, mask[self._n - self._lanes:], mask[:self._lanes])
+        lanes_here = Mux(beat.half, mask[self._n - self._lanes :], mask[: self._lanes])
         last = beat.half if self._lanes < self._n else 1
         here = Mux(element.scalar, last, lanes_here)
         return here & (element.emit_all | beat.last).replicate(self._lanes)
-

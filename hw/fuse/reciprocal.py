@@ -11,8 +11,8 @@ _ROOT_DIGITS = 32
 class Reciprocal(wiring.Component):
     """recip(x) and rsqrt(x) of docs/machine.md: a multiplier and an exponent.
 
-    x is normalized by binary steps, then its square root (for rsqrt) and the quotient are found one bit a cycle, with the
-    same remainder register. x < 1 counts as 1.
+    x is normalized by binary steps, then its square root (for rsqrt) and the quotient are found one bit a
+    cycle, with the same remainder register. x < 1 counts as 1.
 
     Latency: 38 cycles for recip, 69 for rsqrt, from `start` to `done`. Throughput: one result at a time.
 
@@ -26,11 +26,19 @@ class Reciprocal(wiring.Component):
         The result has been used.
     """
 
-    def __init__(self):
-        super().__init__({
-            "start": In(1), "x": In(signed(32)), "root": In(1), "shift": In(signed(8)),
-            "done": Out(1), "mult": Out(32), "exponent": Out(signed(8)), "taken": In(1),
-        })
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "start": In(1),
+                "x": In(signed(32)),
+                "root": In(1),
+                "shift": In(signed(8)),
+                "done": Out(1),
+                "mult": Out(32),
+                "exponent": Out(signed(8)),
+                "taken": In(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -38,14 +46,15 @@ class Reciprocal(wiring.Component):
         rest, count, is_root = Signal(36), Signal(range(_ROOT_DIGITS)), Signal()
         m.d.comb += self.mult.eq(quotient)
         with m.FSM():
-            with m.State("idle"):
-                with m.If(self.start):
-                    m.d.sync += [
-                        value.eq(Mux(self.x < 1, 1, self.x)), is_root.eq(self.root), count.eq(4),
-                        # 31 - k of recip, or 15 - k of rsqrt, is subtracted while normalizing.
-                        self.exponent.eq(self.shift - Mux(self.root, 15, 31)),
-                    ]
-                    m.next = "normalize"
+            with m.State("idle"), m.If(self.start):
+                m.d.sync += [
+                    value.eq(Mux(self.x < 1, 1, self.x)),
+                    is_root.eq(self.root),
+                    count.eq(4),
+                    # 31 - k of recip, or 15 - k of rsqrt, is subtracted while normalizing.
+                    self.exponent.eq(self.shift - Mux(self.root, 15, 31)),
+                ]
+                m.next = "normalize"
             with m.State("normalize"):
                 self._normalize(m, value, count, is_root)
                 with m.If(count == 0):
@@ -74,11 +83,13 @@ class Reciprocal(wiring.Component):
         return m
 
     def _normalize(self, m: Module, value: Signal, count: Value, is_root: Value) -> None:
-        """One binary step: shift left by 2**count where that many high bits are clear (even amounts only for a root)."""
+        """One binary step: shift left by 2**count where that many high bits are clear (even amounts only
+        for a root).
+        """
         m.d.sync += count.eq(count - 1)
         for step in range(5):
             amount = 1 << step
-            with m.If((count == step) & ~value[32 - amount:].any() & ~(is_root & (step == 0))):
+            with m.If((count == step) & ~value[32 - amount :].any() & ~(is_root & (step == 0))):
                 m.d.sync += [
                     value.eq(value << amount),
                     self.exponent.eq(self.exponent + Mux(is_root, Const(amount // 2, 6), Const(amount, 6))),
@@ -88,10 +99,13 @@ class Reciprocal(wiring.Component):
         """Next bit of the square root of value << 32, two bits of which join the remainder each cycle."""
         longer, trial, difference = Signal(36), Signal(36), Signal(signed(37))
         m.d.comb += [
-            longer.eq(Cat(value[30:], rest[:34])), trial.eq(Cat(Const(1, 2), quotient)), difference.eq(longer - trial),
+            longer.eq(Cat(value[30:], rest[:34])),
+            trial.eq(Cat(Const(1, 2), quotient)),
+            difference.eq(longer - trial),
         ]
         m.d.sync += [
-            value.eq(value << 2), quotient.eq(Cat(~difference[-1], quotient[:31])),
+            value.eq(value << 2),
+            quotient.eq(Cat(~difference[-1], quotient[:31])),
             rest.eq(Mux(difference[-1], longer, difference[:36])),
         ]
 
@@ -100,5 +114,6 @@ class Reciprocal(wiring.Component):
         doubled, remainder = Signal(33), Signal(signed(34))
         m.d.comb += [doubled.eq(rest[:32] << 1), remainder.eq(doubled - value)]
         m.d.sync += [
-            quotient.eq(Cat(~remainder[-1], quotient[:31])), rest.eq(Mux(remainder[-1], doubled, remainder[:33])),
+            quotient.eq(Cat(~remainder[-1], quotient[:31])),
+            rest.eq(Mux(remainder[-1], doubled, remainder[:33])),
         ]

@@ -40,11 +40,17 @@ class WindowReduce(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._n, self._lanes, self._rate = config.n, lanes_of(config), config.fuse_rate
-        super().__init__({
-            "controls": In(control_write(reduce_control(config.n))), "beat": In(BEAT), "o_beat": Out(BEAT),
-            "value": In(lanes(self._lanes)), "o": Out(lanes(self._lanes)), "any": Out(self._lanes),
-            "count": Out(COUNT_BITS),
-        })
+        super().__init__(
+            {
+                "controls": In(control_write(reduce_control(config.n))),
+                "beat": In(BEAT),
+                "o_beat": Out(BEAT),
+                "value": In(lanes(self._lanes)),
+                "o": Out(lanes(self._lanes)),
+                "any": Out(self._lanes),
+                "count": Out(COUNT_BITS),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -55,10 +61,11 @@ class WindowReduce(wiring.Component):
         alone, fresh = Signal(), Signal()
         mask, contributes = Signal(self._n), Signal(self._lanes)
         m.d.comb += [
-            alone.eq(control.reduce == Reduce.NONE), fresh.eq(beat.first | alone),
+            alone.eq(control.reduce == Reduce.NONE),
+            fresh.eq(beat.first | alone),
             mask.eq(Mux(beat.tail, control.mask_tail, control.mask)),
             contributes.eq(
-                Mux(beat.half, mask[self._n - self._lanes:], mask[:self._lanes])
+                Mux(beat.half, mask[self._n - self._lanes :], mask[: self._lanes])
                 & (beat.live | alone).replicate(self._lanes)
             ),
         ]
@@ -71,7 +78,7 @@ class WindowReduce(wiring.Component):
         beat = self.beat
         layout = data.StructLayout({"value": lanes(self._lanes), "any": self._lanes})
         # One state for each half of a row; the one just updated is the output.
-        states = [Signal(layout, name=f"state_{half}") for half in range(self._rate)]
+        states = [Signal(layout, name=f"state_{half}", reset_less=True) for half in range(self._rate)]
         before, after = Signal(layout), Signal(layout)
         m.d.comb += before.eq(states[0])
         if self._rate == 2:
@@ -100,6 +107,7 @@ def combine(m: Module, name: str, reduce: Value, a: Value, b: Value) -> Signal:
     """Sum (wrapping), maximum or minimum of two values; anything for no reduction."""
     merged, less = Signal(signed(32), name=name), Signal(name=f"{name}_less")
     m.d.comb += [
-        less.eq(a < b), merged.eq(Mux(reduce == Reduce.SUM, a + b, Mux(less == (reduce == Reduce.MAX), b, a))),
+        less.eq(a < b),
+        merged.eq(Mux(reduce == Reduce.SUM, a + b, Mux(less == (reduce == Reduce.MAX), b, a))),
     ]
     return merged

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.fuse import clip as clipping
 from hw.fuse import scale as scaling
-from hw.fuse.layouts import BEAT, control_write, follow, lanes, lanes_of, requant_control
+from hw.fuse.layouts import BEAT, control_write, follow, lanes, lanes_of, register, requant_control
 from hw.fuse.scale import ScaleControl, ScaleLane
 from hw.fuse.store import fetch
 
@@ -19,7 +19,8 @@ COUNT_BITS = 6
 
 
 class Requantizer(wiring.Component):
-    """scale(value) by each lane's, the row's or the command's multiplier and exponent, plus zero point, clipped.
+    """scale(value) by each lane's, the row's or the command's multiplier and exponent, plus zero point,
+    clipped.
 
     Latency: LATENCY. Throughput: one beat in each cycle.
 
@@ -50,38 +51,52 @@ class Requantizer(wiring.Component):
         self._n, self._lanes = config.n, lanes_of(config)
         self._control = requant_control(config.n)
         row, narrow = lanes(self._lanes), lanes(self._lanes, 8)
-        super().__init__({
-            "controls": In(control_write(self._control)), "beat": In(BEAT), "o_beat": Out(BEAT), "value": In(row),
-            "mult": In(row), "exponent": In(narrow), "neg_mult": In(row), "neg_exponent": In(narrow),
-            "row_mult": In(signed(32)), "row_exponent": In(signed(8)),
-            "o": Out(row), "changed": Out(COUNT_BITS),
-        })
+        super().__init__(
+            {
+                "controls": In(control_write(self._control)),
+                "beat": In(BEAT),
+                "o_beat": Out(BEAT),
+                "value": In(row),
+                "mult": In(row),
+                "exponent": In(narrow),
+                "neg_mult": In(row),
+                "neg_exponent": In(narrow),
+                "row_mult": In(signed(32)),
+                "row_exponent": In(signed(8)),
+                "o": Out(row),
+                "changed": Out(COUNT_BITS),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         beats = follow(m, "beat", self.beat, LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
         factors = fetch(
-            m, "factors", self.controls,
-            ("slot", "row", "neg_en", "mult", "exponent", "neg_mult", "neg_exponent"), beats[0].cmd,
+            m,
+            "factors",
+            self.controls,
+            ("slot", "row", "neg_en", "mult", "exponent", "neg_mult", "neg_exponent"),
+            beats[0].cmd,
         )
         mode = fetch(m, "mode", self.controls, ("rounding",), beats[1].cmd)
         offset = fetch(m, "offset", self.controls, ("zp",), beats[_SCALED].cmd)
-        limits = fetch(m, "limits", self.controls, ("lo", "hi", "count_all", "mask", "mask_tail"), beats[_SCALED + 1].cmd)
+        limits = fetch(
+            m, "limits", self.controls, ("lo", "hi", "count_all", "mask", "mask_tail"), beats[_SCALED + 1].cmd
+        )
         changed = Signal(self._lanes)
         for lane in range(self._lanes):
             m.submodules[f"scale_{lane}"] = scale = ScaleLane()
             m.submodules[f"control_{lane}"] = control = ScaleControl()
-            m.d.sync += scale.x.eq(self.value[lane])
+            m.d.comb += scale.x.eq(register(m, f"x_{lane}", self.value[lane]))
             self._factors(m, lane, factors, scale, control)
             m.d.comb += [control.rounding.eq(mode.rounding), scale.steps.eq(control.steps)]
             total = clipping.add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
             limited, differs = clipping.clip(m, f"lane_{lane}", total, limits.lo, limits.hi)
-            m.d.sync += self.o[lane].eq(limited)
+            m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", limited))
             m.d.comb += changed[lane].eq(differs)
-        counted = Signal(self._lanes)
-        m.d.sync += counted.eq(changed & self._counting(m, beats[_SCALED + 1], limits))
-        m.d.sync += self.changed.eq(population(m, "changed_count", counted))
+        counted = register(m, "counted", changed & self._counting(m, beats[_SCALED + 1], limits))
+        m.d.comb += self.changed.eq(register(m, "population", population(m, "changed_count", counted)))
         return m
 
     def _factors(
@@ -101,13 +116,16 @@ class Requantizer(wiring.Component):
             m.d.comb += [mult.eq(self.row_mult), exponent.eq(self.row_exponent)]
         with m.Else():
             m.d.comb += [mult.eq(factors.mult), exponent.eq(factors.exponent)]
-        m.d.sync += [scale.mult.eq(mult), control.exponent.eq(exponent)]
+        m.d.comb += [
+            scale.mult.eq(register(m, f"mult_{lane}_1", mult)),
+            control.exponent.eq(register(m, f"exponent_{lane}_1", exponent)),
+        ]
 
     def _counting(self, m: Module, beat: data.View, limits: data.View) -> Value:
         """Lanes whose clip is counted."""
         mask = Signal(self._n, name="mask")
         m.d.comb += mask.eq(Mux(beat.tail, limits.mask_tail, limits.mask))
-        here = Mux(beat.half, mask[self._n - self._lanes:], mask[:self._lanes])
+        here = Mux(beat.half, mask[self._n - self._lanes :], mask[: self._lanes])
         return here & (limits.count_all | beat.live).replicate(self._lanes)
 
 

@@ -8,7 +8,7 @@ from hw.config import MlaConfig
 from hw.fuse import clip as clipping
 from hw.fuse import scale as scaling
 from hw.fuse.delay import Delay
-from hw.fuse.layouts import BEAT, RESIDUAL_CONTROL, control_write, follow, lanes, lanes_of
+from hw.fuse.layouts import BEAT, RESIDUAL_CONTROL, control_write, follow, lanes, lanes_of, register
 from hw.fuse.scale import ScaleControl, ScaleLane
 from hw.fuse.store import fetch
 
@@ -46,10 +46,16 @@ class Residual(wiring.Component):
     def __init__(self, config: MlaConfig):
         self._lanes = lanes_of(config)
         row = lanes(self._lanes)
-        super().__init__({
-            "controls": In(control_write(RESIDUAL_CONTROL)), "beat": In(BEAT), "o_beat": Out(BEAT),
-            "value": In(row), "r": In(lanes(self._lanes, 16)), "o": Out(row),
-        })
+        super().__init__(
+            {
+                "controls": In(control_write(RESIDUAL_CONTROL)),
+                "beat": In(BEAT),
+                "o_beat": Out(BEAT),
+                "value": In(row),
+                "r": In(lanes(self._lanes, 16)),
+                "o": Out(row),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -57,8 +63,11 @@ class Residual(wiring.Component):
         m.d.comb += self.o_beat.eq(beats[-1])
         offsets = fetch(m, "offsets", self.controls, ("x_zp", "r_zp"), beats[0].cmd)
         inputs = fetch(
-            m, "inputs", self.controls,
-            ("x_mult", "r_mult", "x_exponent", "r_exponent", "ls", "raw", "rounding"), beats[1].cmd,
+            m,
+            "inputs",
+            self.controls,
+            ("x_mult", "r_mult", "x_exponent", "r_exponent", "ls", "raw", "rounding"),
+            beats[1].cmd,
         )
         added = fetch(m, "added", self.controls, ("bias",), beats[_SCALED].cmd)
         output = fetch(m, "output", self.controls, ("o_mult", "o_exponent", "rounding"), beats[_SUM].cmd)
@@ -69,16 +78,15 @@ class Residual(wiring.Component):
         m.d.comb += bypass.i.eq(self.value.as_value())
         kept = data.View(lanes(self._lanes), bypass.o)
         for lane in range(self._lanes):
-            x, r = Signal(signed(_ELEMENT), name=f"x_{lane}"), Signal(signed(_ELEMENT), name=f"r_{lane}")
-            m.d.sync += [x.eq(self.value[lane][:16].as_signed() - offsets.x_zp), r.eq(self.r[lane] - offsets.r_zp)]
+            x = register(m, f"x_{lane}", self.value[lane][:16].as_signed() - offsets.x_zp, signed(_ELEMENT))
+            r = register(m, f"r_{lane}", self.r[lane] - offsets.r_zp, signed(_ELEMENT))
             scaled_x = self._scale(m, f"scale_x_{lane}", x, inputs.x_mult, steps[0])
             scaled_r = self._scale(m, f"scale_r_{lane}", r, inputs.r_mult, steps[1])
-            total = Signal(signed(32), name=f"sum_{lane}")
-            m.d.sync += total.eq(scaled_x + scaled_r + added.bias)
+            total = register(m, f"sum_{lane}", scaled_x + scaled_r + added.bias, signed(32))
             scaled_o = self._scale(m, f"scale_o_{lane}", total, output.o_mult, steps[2])
             placed = clipping.add_zero_point(m, f"lane_{lane}", scaled_o, offset.zp)
             limited, _ = clipping.clip(m, f"lane_{lane}", placed, limits.lo, limits.hi)
-            m.d.sync += self.o[lane].eq(Mux(limits.enable, limited, kept[lane]))
+            m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", Mux(limits.enable, limited, kept[lane])))
         return m
 
     def _steps(self, m: Module, inputs: data.View, output: data.View) -> list[data.View]:
@@ -88,7 +96,9 @@ class Residual(wiring.Component):
         m.submodules.control_o = o = ScaleControl()
         for control, exponent in ((x, inputs.x_exponent), (r, inputs.r_exponent)):
             m.d.comb += [
-                control.exponent.eq(exponent), control.ls.eq(inputs.ls), control.raw.eq(inputs.raw),
+                control.exponent.eq(exponent),
+                control.ls.eq(inputs.ls),
+                control.raw.eq(inputs.raw),
                 control.rounding.eq(inputs.rounding),
             ]
         m.d.comb += [o.exponent.eq(output.o_exponent), o.rounding.eq(output.rounding)]

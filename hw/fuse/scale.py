@@ -4,6 +4,7 @@ from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, s
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.fuse.layouts import delay, register
 from hw.isa.enums import Rounding
 
 #: Cycles from the operands to the result.
@@ -17,15 +18,23 @@ def most_shift(x_width: int) -> int:
 
 
 def scale_steps(x_width: int) -> data.StructLayout:
-    """What a lane of `scale` is told, each part in the cycle that needs it (cycles after the operands in its name)."""
-    return data.StructLayout({
-        "bit_2": unsigned(most_shift(x_width) + 1),  # one-hot: the least significant bit kept by the shift
-        "away_2": 1, "even_2": 1,
-        "shift_3": 6,
-        "wrap_4": 1,  # keep the low 32 bits instead of saturating
-        "half_4": 32, "away_4": 1,  # second rounding of the double mode
-        "shift_5": 5,
-    })
+    """What a lane of `scale` is told, each part in the cycle that needs it (cycles after the operands in
+    its name).
+    """
+    return data.StructLayout(
+        {
+            "bit_2": unsigned(
+                most_shift(x_width) + 1
+            ),  # one-hot: the least significant bit kept by the shift
+            "away_2": 1,
+            "even_2": 1,
+            "shift_3": 6,
+            "wrap_4": 1,  # keep the low 32 bits instead of saturating
+            "half_4": 32,
+            "away_4": 1,  # second rounding of the double mode
+            "shift_5": 5,
+        }
+    )
 
 
 class ScaleControl(wiring.Component):
@@ -51,9 +60,15 @@ class ScaleControl(wiring.Component):
     def __init__(self, *, x_width: int = 32):
         self._most = most_shift(x_width)
         self._layout = scale_steps(x_width)
-        super().__init__({
-            "exponent": In(signed(8)), "ls": In(5), "rounding": In(2), "raw": In(1), "steps": Out(self._layout),
-        })
+        super().__init__(
+            {
+                "exponent": In(signed(8)),
+                "ls": In(5),
+                "rounding": In(2),
+                "raw": In(1),
+                "steps": Out(self._layout),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -74,23 +89,32 @@ class ScaleControl(wiring.Component):
             m.d.comb += first.eq(total)
         with m.If(twice):
             m.d.comb += second.eq(Mux(self.exponent < -31, 31, -self.exponent))
-        shift_1, shift_2 = Signal(6), Signal(6)
-        away_1, even_1 = Signal(), Signal()
-        second_1, second_2, second_3, second_4 = (Signal(5, name=f"second_{i}") for i in range(1, 5))
-        wrap = self.raw
-        for i in range(1, 4):
-            stage = Signal(name=f"wrap_{i}")
-            m.d.sync += stage.eq(wrap)
-            wrap = stage
-        steps = self.steps
+        shift_1, shift_2 = (Signal(6, name=f"shift_{i}", reset_less=True) for i in (1, 2))
+        away_1, even_1 = (Signal(name=f"{n}_1", reset_less=True) for n in ("away", "even"))
+        second_1, second_2, second_3, second_4 = (
+            Signal(5, name=f"second_{i}", reset_less=True) for i in range(1, 5)
+        )
+        wrap = delay(m, "wrap", self.raw, 3)
+        steps = Signal(self._layout, reset_less=True)
+        m.d.comb += self.steps.eq(steps)
         one = Const(1, 1)
         m.d.sync += [
-            shift_1.eq(first), second_1.eq(second), away_1.eq(self.rounding == Rounding.AWAY),
+            shift_1.eq(first),
+            second_1.eq(second),
+            away_1.eq(self.rounding == Rounding.AWAY),
             even_1.eq(self.rounding == Rounding.EVEN),
-            steps.bit_2.eq(one << shift_1), steps.away_2.eq(away_1 & (shift_1 != 0)), steps.even_2.eq(even_1 & (shift_1 != 0)),
-            shift_2.eq(shift_1), steps.shift_3.eq(shift_2),
-            second_2.eq(second_1), second_3.eq(second_2), second_4.eq(second_3), steps.shift_5.eq(second_4),
-            steps.half_4.eq((Const(1, 32) << second_3)[1:]), steps.away_4.eq(second_3 != 0), steps.wrap_4.eq(wrap),
+            steps.bit_2.eq(one << shift_1),
+            steps.away_2.eq(away_1 & (shift_1 != 0)),
+            steps.even_2.eq(even_1 & (shift_1 != 0)),
+            shift_2.eq(shift_1),
+            steps.shift_3.eq(shift_2),
+            second_2.eq(second_1),
+            second_3.eq(second_2),
+            second_4.eq(second_3),
+            steps.shift_5.eq(second_4),
+            steps.half_4.eq((Const(1, 32) << second_3)[1:]),
+            steps.away_4.eq(second_3 != 0),
+            steps.wrap_4.eq(wrap),
         ]
         return m
 
@@ -98,7 +122,8 @@ class ScaleControl(wiring.Component):
 class ScaleLane(wiring.Component):
     """One lane of `scale`.
 
-    Rounding is one addition before an arithmetic shift: half of the last bit kept, less one unit where a tie must go down.
+    Rounding is one addition before an arithmetic shift: half of the last bit kept, less one unit where a
+    tie must go down.
 
     Latency: LATENCY. Throughput: one value in each cycle.
 
@@ -119,51 +144,55 @@ class ScaleLane(wiring.Component):
 
     def __init__(self, *, x_width: int = 32):
         self._x_width = x_width
-        super().__init__({
-            "x": In(signed(x_width)), "mult": In(signed(32)), "steps": In(scale_steps(x_width)), "o": Out(signed(32)),
-        })
+        super().__init__(
+            {
+                "x": In(signed(x_width)),
+                "mult": In(signed(32)),
+                "steps": In(scale_steps(x_width)),
+                "o": Out(signed(32)),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         steps, wide = self.steps, most_shift(self._x_width) + 1
         product = self._product(m)
-        exact, rounded = Signal(unsigned(wide)), Signal(unsigned(wide))
+        exact, rounded = Signal(unsigned(wide)), Signal(unsigned(wide), reset_less=True)
         kept, down = Signal(), Signal()
         m.d.comb += [
-            exact.eq(product), kept.eq((exact & steps.bit_2).any()),
+            exact.eq(product),
+            kept.eq((exact & steps.bit_2).any()),
             down.eq((steps.away_2 & product[-1]) | (steps.even_2 & ~kept)),
         ]
         m.d.sync += rounded.eq(exact + steps.bit_2[1:] - down)
-        below = Signal()
-        m.d.sync += below.eq(product[-1])
+        below = register(m, "below", product[-1])
         # Only a negative product gives a negative sum; the greatest positive one may set the top bit.
-        negative, negative_4 = Signal(), Signal()
-        magnitude, shifted = Signal(unsigned(wide)), Signal(unsigned(wide))
+        negative = Signal()
+        magnitude = Signal(unsigned(wide))
         m.d.comb += [
-            negative.eq(below & rounded[-1]), magnitude.eq(rounded ^ negative.replicate(wide)),
+            negative.eq(below & rounded[-1]),
+            magnitude.eq(rounded ^ negative.replicate(wide)),
         ]
-        m.d.sync += [shifted.eq(magnitude >> steps.shift_3), negative_4.eq(negative)]
-        limited, short, lowered = Signal(32), Signal(signed(32)), Signal(signed(33))
+        shifted = register(m, "shifted", magnitude >> steps.shift_3)
+        negative_4 = register(m, "negative_4", negative)
+        limited, short = Signal(32), Signal(signed(32))
         m.d.comb += limited.eq(shifted[:32])
         with m.If(~steps.wrap_4 & shifted[31:].any()):
             m.d.comb += limited.eq(_MAX)
         m.d.comb += short.eq(limited ^ negative_4.replicate(32))
-        m.d.sync += lowered.eq(short + steps.half_4 - (steps.away_4 & short[-1]))
-        m.d.sync += self.o.eq(lowered >> steps.shift_5)
+        lowered = register(m, "lowered", short + steps.half_4 - (steps.away_4 & short[-1]), signed(33))
+        m.d.comb += self.o.eq(register(m, "result", lowered >> steps.shift_5, signed(32)))
         return m
 
     def _product(self, m: Module) -> Value:
-        """x * mult from 16-bit parts, with a register after the multipliers and one after the adders."""
+        """Exact product, from 16-bit parts: a register after the multipliers, one after the adders."""
         x_parts = _split(self.x)
         m_parts = _split(self.mult)
         width = self._x_width + 32
         terms = []
         for i, (x, x_at) in enumerate(x_parts):
             for j, (y, y_at) in enumerate(m_parts):
-                part = Signal(signed(len(x) + len(y)), name=f"part_{i}{j}")
-                m.d.sync += part.eq(x * y)
-                terms.append((part, x_at + y_at))
-        product = Signal(signed(width))
+                terms.append((register(m, f"part_{i}{j}", x * y), x_at + y_at))
         outer = [t for t in terms if t[1] != 16]
         middle = [t for t in terms if t[1] == 16]
         middle_sum = Signal(signed(36))
@@ -174,12 +203,13 @@ class ScaleLane(wiring.Component):
             m.d.comb += outer_sum.eq(Cat(low, outer[1][0]).as_signed())
         else:
             m.d.comb += outer_sum.eq(outer[0][0])
-        m.d.sync += product.eq(outer_sum + (middle_sum << 16))
-        return product
+        return register(m, "product", outer_sum + (middle_sum << 16), signed(width))
 
 
 def _split(value: Value) -> list[tuple[Value, int]]:
-    """Parts that fit a signed 18-bit multiplier: (part, its position); a value of up to 18 bits is one part."""
+    """Parts that fit a signed 18-bit multiplier: (part, its position); a value of up to 18 bits is one
+    part.
+    """
     if len(value) <= 18:
         return [(value, 0)]
     return [(Cat(value[:16], Const(0, 1)).as_signed(), 0), (value[16:].as_signed(), 16)]

@@ -7,22 +7,33 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import follow, lanes
+from hw.fuse.layouts import follow, lanes, register
 from hw.fuse.post import SUM_BITS
 from hw.fuse.tree import registered_tree, tree_latency
 
 _MIN, _MAX = -(1 << 31), (1 << 31) - 1
 
 #: What is counted of a finished point, beside its elements.
-REPORT = data.StructLayout({
-    "valid": 1, "final": 1, "emit": 1, "changed": SUM_BITS, "scaled": 1, "table": 1, "residual": 1, "reduced": 1,
-})
+REPORT = data.StructLayout(
+    {
+        "valid": 1,
+        "final": 1,
+        "emit": 1,
+        "changed": SUM_BITS,
+        "scaled": 1,
+        "table": 1,
+        "residual": 1,
+        "reduced": 1,
+    }
+)
 
 
 class Statistics(wiring.Component):
-    """Follows finished points and tells counters and sequencer about them, a few cycles later and all at the same moment.
+    """Follows finished points and tells counters and sequencer about them, a few cycles later and all at
+    the same moment.
 
-    Latency: 1 + tree_latency(n) + 1 cycles from a point to its events and to `done`. Throughput: one point in each cycle.
+    Latency: 1 + tree_latency(n) + 1 cycles from a point to its events and to `done`. Throughput: one point
+    in each cycle.
 
     Parameters
     ----------
@@ -45,10 +56,19 @@ class Statistics(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._n = config.n
-        super().__init__({
-            "report": In(REPORT), "row": In(lanes(config.n)), "mask": In(config.n), "event": Out(REPORT), "done": Out(1),
-            "rows": Out(32), "zeros": Out(32), "min": Out(32), "max": Out(32),
-        })
+        super().__init__(
+            {
+                "report": In(REPORT),
+                "row": In(lanes(config.n)),
+                "mask": In(config.n),
+                "event": Out(REPORT),
+                "done": Out(1),
+                "rows": Out(32),
+                "zeros": Out(32),
+                "min": Out(32),
+                "max": Out(32),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -62,10 +82,12 @@ class Statistics(wiring.Component):
         empty = Signal(init=1)
         keep_min, keep_max = Signal(), Signal()
         m.d.comb += [
-            keep_min.eq(~empty & (running["min"].as_signed() < least)), keep_max.eq(~empty & (running["max"].as_signed() > most)),
+            keep_min.eq(~empty & (running["min"].as_signed() < least)),
+            keep_max.eq(~empty & (running["max"].as_signed() > most)),
             total["rows"].eq(Mux(empty, 0, running["rows"]) + arrived.emit),
             total["zeros"].eq(Mux(empty, 0, running["zeros"]) + Mux(arrived.emit, zeros, 0)),
-            total["min"].eq(Mux(keep_min, running["min"], least)), total["max"].eq(Mux(keep_max, running["max"], most)),
+            total["min"].eq(Mux(keep_min, running["min"], least)),
+            total["max"].eq(Mux(keep_max, running["max"], most)),
         ]
         m.d.sync += [self.event.eq(arrived), self.done.eq(arrived.valid & arrived.final)]
         with m.If(arrived.valid & arrived.emit):
@@ -76,8 +98,10 @@ class Statistics(wiring.Component):
 
     def _extreme(self, m: Module, name: str, neutral: int, better: Callable[[Value, Value], Value]) -> Value:
         """Minimum or maximum of the row's elements."""
-        filled = [Signal(signed(32), name=f"{name}_in_{lane}") for lane in range(self._n)]
-        m.d.sync += [f.eq(Mux(self.mask[lane], self.row[lane], neutral)) for lane, f in enumerate(filled)]
+        filled = [
+            register(m, f"{name}_in_{lane}", Mux(self.mask[lane], self.row[lane], neutral), signed(32))
+            for lane in range(self._n)
+        ]
 
         def node(name: str, stage: int, a: Value, b: Value) -> Signal:
             chosen = Signal(signed(32), name=name)
@@ -88,8 +112,9 @@ class Statistics(wiring.Component):
 
     def _zeros(self, m: Module) -> Value:
         """Zeros among the row's elements."""
-        flags = [Signal(name=f"zero_{lane}") for lane in range(self._n)]
-        m.d.sync += [f.eq(self.mask[lane] & (self.row[lane] == 0)) for lane, f in enumerate(flags)]
+        flags = [
+            register(m, f"zero_{lane}", self.mask[lane] & (self.row[lane] == 0)) for lane in range(self._n)
+        ]
 
         def node(name: str, stage: int, a: Value, b: Value) -> Signal:
             count = Signal(unsigned(max(len(a), len(b)) + 1), name=name)

@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import BEAT, TABLE_CONTROL, control_write, delay, follow, lanes, lanes_of
+from hw.fuse.layouts import BEAT, TABLE_CONTROL, control_write, delay, follow, lanes, lanes_of, register
 from hw.fuse.store import fetch
 from hw.layouts import SlotWritePort
 from hw.memory.ram import Ram
@@ -18,8 +18,8 @@ _TABLE_BYTES = 512
 class TableLookup(wiring.Component):
     """value -> table[value & 255] where the command asks for it, else unchanged.
 
-    Each lane reads a copy of its own. A copy is as wide as a write (N bytes), so that loading takes every beat; the read
-    picks the entry out of the word.
+    Each lane reads a copy of its own. A copy is as wide as a write (N bytes), so that loading takes every
+    beat; the read picks the entry out of the word.
 
     Latency: LATENCY. Throughput: one beat and one write in each cycle.
 
@@ -42,10 +42,16 @@ class TableLookup(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._n, self._lanes, self._tables = config.n, lanes_of(config), config.table_slots
-        super().__init__({
-            "controls": In(control_write(TABLE_CONTROL)), "write": In(SlotWritePort(config)),
-            "beat": In(BEAT), "o_beat": Out(BEAT), "value": In(lanes(self._lanes)), "o": Out(lanes(self._lanes)),
-        })
+        super().__init__(
+            {
+                "controls": In(control_write(TABLE_CONTROL)),
+                "write": In(SlotWritePort(config)),
+                "beat": In(BEAT),
+                "o_beat": Out(BEAT),
+                "value": In(lanes(self._lanes)),
+                "o": Out(lanes(self._lanes)),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -58,7 +64,8 @@ class TableLookup(wiring.Component):
         )
         row_shift = self._n.bit_length() - 1
         m.d.comb += [
-            ram.w_addr.eq(self.write.addr[row_shift:]), ram.w_data.eq(self.write.data),
+            ram.w_addr.eq(self.write.addr[row_shift:]),
+            ram.w_data.eq(self.write.data),
             ram.w_en.eq(self.write.valid & self.write.table),
         ]
         pick_bits = row_shift - 1
@@ -70,12 +77,12 @@ class TableLookup(wiring.Component):
             ]
             held = delay(m, f"value_{lane}", value, 1)
             entry = self._entry(m, lane, getattr(ram, f"r{lane}_data"), held)
-            m.d.sync += self.o[lane].eq(Mux(second.enable, entry, held))
+            m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", Mux(second.enable, entry, held)))
         return m
 
     def _entry(self, m: Module, lane: int, word: Value, value: Value) -> Signal:
         """Entry `value` picks out of the word read, by a tree of multiplexers."""
-        entries: list[Value] = [word[16 * i:16 * i + 16].as_signed() for i in range(self._n // 2)]
+        entries: list[Value] = [word[16 * i : 16 * i + 16].as_signed() for i in range(self._n // 2)]
         for level in range((self._n // 2 - 1).bit_length()):
             merged = []
             for i in range(len(entries) // 2):
@@ -84,4 +91,3 @@ class TableLookup(wiring.Component):
                 merged.append(node)
             entries = merged
         return entries[0]
-

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from amaranth.hdl import Module, Signal, Value
+from amaranth.hdl import Module, Value
+
+from hw.fuse.layouts import register
 
 LEVELS_PER_STAGE = 2
 
@@ -16,17 +18,18 @@ def tree_latency(count: int) -> int:
 def registered_tree(
     m: Module, name: str, values: Sequence[Value], combine: Callable[[str, int, Value, Value], Value]
 ) -> Value:
-    """Combine the values pairwise; `combine(name, stage, a, b)` returns a named signal of one node in pipeline stage `stage`."""
+    """Combine the values pairwise; `combine(name, stage, a, b)` returns a named signal of one node in
+    pipeline stage `stage`.
+    """
     level = 0
     values = list(values)
     while len(values) > 1:
         stage = level // LEVELS_PER_STAGE
         values = [
-            combine(f"{name}_{level}_{i}", stage, values[2 * i], values[2 * i + 1]) for i in range(len(values) // 2)
+            combine(f"{name}_{level}_{i}", stage, values[2 * i], values[2 * i + 1])
+            for i in range(len(values) // 2)
         ]
         level += 1
         if level % LEVELS_PER_STAGE == 0 or len(values) == 1:
-            registers = [Signal(v.shape(), name=f"{name}_{level}_{i}_r") for i, v in enumerate(values)]
-            m.d.sync += [r.eq(v) for r, v in zip(registers, values, strict=True)]
-            values = list(registers)
+            values = [register(m, f"{name}_{level}_{i}_r", value) for i, value in enumerate(values)]
     return values[0]

@@ -10,8 +10,8 @@ from hw.isa.commands import FUSE_DIMS
 class Walk(wiring.Component):
     """base + the sum of index * stride over some loop dimensions, kept up to date step by step.
 
-    A step that advances dimension L adds L's stride to the value at the start of that dimension's current step and
-    restarts the dimensions inside L from there.
+    A step that advances dimension L adds L's stride to the value at the start of that dimension's current
+    step and restarts the dimensions inside L from there.
 
     Latency: `value` follows `load` and `step` by one cycle. Throughput: one step in each cycle.
 
@@ -37,9 +37,16 @@ class Walk(wiring.Component):
     def __init__(self, *, width: int, dims: tuple[str, ...]):
         self._width, self._dims = width, dims
         strides = {f"stride_{dim}": In(signed(width)) for dim in dims}
-        super().__init__({
-            "load": In(1), "base": In(signed(width)), "step": In(1), "level": In(3), "value": Out(signed(width)), **strides,
-        })
+        super().__init__(
+            {
+                "load": In(1),
+                "base": In(signed(width)),
+                "step": In(1),
+                "level": In(3),
+                "value": Out(signed(width)),
+                **strides,
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()

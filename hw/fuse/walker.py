@@ -18,7 +18,8 @@ _ALL = FUSE_DIMS
 
 
 class Walker(wiring.Component):
-    """Walks commands and makes one point of each step; the next command's first point follows the last one's at once.
+    """Walks commands and makes one point of each step; the next command's first point follows the last
+    one's at once.
 
     Latency: two cycles from a command to its first point. Throughput: one point in each cycle.
 
@@ -42,10 +43,16 @@ class Walker(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        super().__init__({
-            "cmd": In(command_stream(Unit.FUSE)), "read": In(READ_CONTROL), "room": In(1),
-            "load": Out(1), "index": Out(INDEX_BITS), "points": Out(stream.Signature(POINT)),
-        })
+        super().__init__(
+            {
+                "cmd": In(command_stream(Unit.FUSE)),
+                "read": In(READ_CONTROL),
+                "room": In(1),
+                "load": Out(1),
+                "index": Out(INDEX_BITS),
+                "points": Out(stream.Signature(POINT)),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -56,12 +63,18 @@ class Walker(wiring.Component):
         level, at_end = self._loops(m, step, command)
         final = at_end.all()
         m.d.comb += [
-            step.eq(active & buffer.i.ready), buffer.i.valid.eq(active),
+            step.eq(active & buffer.i.ready),
+            buffer.i.valid.eq(active),
             self.cmd.ready.eq((~active | (step & final)) & self.room),
             self.load.eq(self.cmd.valid & self.cmd.ready),
         ]
         with m.If(self.load):
-            m.d.sync += [active.eq(1), command.eq(self.cmd.payload), reads.eq(self.read), index.eq(self.index)]
+            m.d.sync += [
+                active.eq(1),
+                command.eq(self.cmd.payload),
+                reads.eq(self.read),
+                index.eq(self.index),
+            ]
             m.d.sync += self.index.eq(self.index + 1)
         with m.Elif(step & final):
             m.d.sync += active.eq(0)
@@ -69,7 +82,9 @@ class Walker(wiring.Component):
         return m
 
     def _loops(self, m: Module, step: Value, command: Signal) -> tuple[Signal, Signal]:
-        """Loop counters; returns the dimension that advances next and which dimensions are at their last step."""
+        """Loop counters; returns the dimension that advances next and which dimensions are at their last
+        step.
+        """
         level, at_end = Signal(3), Signal(len(_ALL))
         left = {dim: Signal(16, name=f"left_{dim}") for dim in _ALL}
         m.d.comb += at_end.eq(Cat(left[dim] == 0 for dim in _ALL))
@@ -86,17 +101,36 @@ class Walker(wiring.Component):
         return level, at_end
 
     def _walk(
-        self, m: Module, name: str, width: int, base: str, strides: dict[str, str], step: Value, level: Value, command: Signal
+        self,
+        m: Module,
+        name: str,
+        width: int,
+        base: str,
+        strides: dict[str, str],
+        step: Value,
+        level: Value,
+        command: Signal,
     ) -> Value:
         m.submodules[f"walk_{name}"] = walk = Walk(width=width, dims=tuple(strides))
         m.d.comb += [
-            walk.load.eq(self.load), walk.base.eq(self.cmd.payload[base]), walk.step.eq(step), walk.level.eq(level),
+            walk.load.eq(self.load),
+            walk.base.eq(self.cmd.payload[base]),
+            walk.step.eq(step),
+            walk.level.eq(level),
             *(getattr(walk, f"stride_{dim}").eq(command[field]) for dim, field in strides.items()),
         ]
         return walk.value
 
     def _point(
-        self, m: Module, point: Value, command: Signal, reads: Signal, step: Value, level: Value, at_end: Value, index: Value
+        self,
+        m: Module,
+        point: Value,
+        command: Signal,
+        reads: Signal,
+        step: Value,
+        level: Value,
+        at_end: Value,
+        index: Value,
     ) -> None:
         a_strides = {"wx": "a_dwx", "wy": "a_dwy", "x": "a_dx", "y": "a_dy", "n": "a_n"}
         common = (step, level, command)
@@ -125,7 +159,11 @@ class Walker(wiring.Component):
         m.d.comb += [
             point.sp_need.eq(Cat(Mux(live, reads.a_sp, 0), Mux(b_new, reads.b_sp, 0), reads.r_sp)),
             point.acc_need.eq(Cat(live & reads.a_acc, b_new & reads.b_acc)),
-            point.live.eq(live), point.first.eq(first), point.last.eq(last), point.final.eq(at_end.all()),
+            point.live.eq(live),
+            point.first.eq(first),
+            point.last.eq(last),
+            point.final.eq(at_end.all()),
             point.tail.eq(Cat(at_end, 0, 0, 0).bit_select(command.stage.tail_dim, 1)),
-            point.emit.eq(reads.emit_all | last), point.cmd.eq(index),
+            point.emit.eq(reads.emit_all | last),
+            point.cmd.eq(index),
         ]

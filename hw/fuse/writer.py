@@ -18,9 +18,9 @@ from hw.layouts import AccWritePort, SpWritePort
 class Writer(wiring.Component):
     """Takes points in order from the end of the pipeline and writes their results.
 
-    The beats wait in a queue with one place for every credit, the points' addresses in another, filled at issue. A row of
-    bytes takes one write, int16 two, int32 in the scratchpad four; a reciprocal keeps the writer, not the pipeline, until
-    it is found.
+    The beats wait in a queue with one place for every credit, the points' addresses in another, filled at
+    issue. A row of bytes takes one write, int16 two, int32 in the scratchpad four; a reciprocal keeps the
+    writer, not the pipeline, until it is found.
 
     Latency: two cycles from a beat to its write. Throughput: one point in fuse_rate cycles.
 
@@ -49,20 +49,33 @@ class Writer(wiring.Component):
         self._n, self._lanes, self._rate = config.n, lanes_of(config), config.fuse_rate
         self._control = writer_control(config.n)
         self._entry = data.StructLayout({"value": lanes(self._lanes), "changed": SUM_BITS})
-        super().__init__({
-            "controls": In(control_write(self._control)), "push": In(1), "descriptor": In(DESCRIPTOR),
-            "beat": In(1), "value": In(lanes(self._lanes)), "changed": In(SUM_BITS),
-            "sp_write": Out(SpWritePort(config)), "acc_write": Out(AccWritePort(config)),
-            "report": Out(REPORT), "row": Out(lanes(config.n)), "mask": Out(config.n), "refused": Out(1),
-        })
+        super().__init__(
+            {
+                "controls": In(control_write(self._control)),
+                "push": In(1),
+                "descriptor": In(DESCRIPTOR),
+                "beat": In(1),
+                "value": In(lanes(self._lanes)),
+                "changed": In(SUM_BITS),
+                "sp_write": Out(SpWritePort(config)),
+                "acc_write": Out(AccWritePort(config)),
+                "report": Out(REPORT),
+                "row": Out(lanes(config.n)),
+                "mask": Out(config.n),
+                "refused": Out(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.points = points = CreditFifo(DESCRIPTOR, CREDITS // self._rate)
         m.submodules.beats = beats = CreditFifo(self._entry, CREDITS)
         m.d.comb += [
-            points.push.eq(self.push), points.w_data.eq(self.descriptor),
-            beats.push.eq(self.beat), beats.w_data.value.eq(self.value), beats.w_data.changed.eq(self.changed),
+            points.push.eq(self.push),
+            points.w_data.eq(self.descriptor),
+            beats.push.eq(self.beat),
+            beats.w_data.value.eq(self.value),
+            beats.w_data.changed.eq(self.changed),
         ]
         point = points.r_data
         control = fetch(m, "writer", self.controls, tuple(self._control.members), point.cmd)
@@ -73,8 +86,12 @@ class Writer(wiring.Component):
         free, load = Signal(), Signal()
         m.d.comb += [
             function.eq((control.recip | control.rsqrt) & point.emit),
-            unit.start.eq(ready & function), unit.x.eq(scalar), unit.root.eq(control.rsqrt), unit.shift.eq(control.exponent),
-            load.eq(ready & free & (~function | unit.done)), unit.taken.eq(load),
+            unit.start.eq(ready & function),
+            unit.x.eq(scalar),
+            unit.root.eq(control.rsqrt),
+            unit.shift.eq(control.exponent),
+            load.eq(ready & free & (~function | unit.done)),
+            unit.taken.eq(load),
             points.pop.eq(load),
         ]
         if self._rate == 2:
@@ -93,7 +110,7 @@ class Writer(wiring.Component):
         row: list[Value] = [head.value[lane] for lane in range(self._lanes)]
         if self._rate == 1:
             return beats.valid, row, head.changed
-        held, waiting = Signal(self._entry), Signal()
+        held, waiting = Signal(self._entry, reset_less=True), Signal()
         with m.If(beats.pop):
             m.d.sync += waiting.eq(~waiting)
         with m.If(beats.valid & ~waiting):
@@ -104,35 +121,53 @@ class Writer(wiring.Component):
         return beats.valid & waiting, [held.value[lane] for lane in range(self._lanes)] + row, changed
 
     def _load(
-        self, m: Module, load: Value, free: Signal, point: data.View, control: data.View, row: list[Value], changed: Value,
-        scalar: Value, exponent: Value,
+        self,
+        m: Module,
+        load: Value,
+        free: Signal,
+        point: data.View,
+        control: data.View,
+        row: list[Value],
+        changed: Value,
+        scalar: Value,
+        exponent: Value,
     ) -> None:
         """The row being written."""
         n = self._n
         held, to_sp = Signal(REPORT), Signal()
+        held_row = Signal(lanes(n), reset_less=True)
+        m.d.comb += self.row.eq(held_row)
         lane_mask, elements = Signal(n), Signal(n)
         m.d.comb += [
-            lane_mask.eq(Mux(point.tail, control.mask_tail, control.mask)), elements.eq(Mux(control.scalar, 1, lane_mask)),
+            lane_mask.eq(Mux(point.tail, control.mask_tail, control.mask)),
+            elements.eq(Mux(control.scalar, 1, lane_mask)),
         ]
         with m.If(load):
             m.d.sync += [
-                held.final.eq(point.final), held.emit.eq(point.emit), held.changed.eq(changed),
+                held.final.eq(point.final),
+                held.emit.eq(point.emit),
+                held.changed.eq(changed),
                 *(held[name].eq(control[name]) for name in ("scaled", "table", "residual", "reduced")),
-                to_sp.eq(control.sp), self.mask.eq(elements),
+                to_sp.eq(control.sp),
+                self.mask.eq(elements),
             ]
             for lane in range(n):
-                # A scalar goes to every lane, a reciprocal's exponent to the lanes after d_lane: masks pick the right ones.
+                # A scalar goes to every lane, a reciprocal's exponent to the lanes after d_lane: masks
+                # pick the right ones.
                 other = Mux((control.recip | control.rsqrt) & (control.d_lane < lane), exponent, scalar)
-                m.d.sync += self.row[lane].eq(Mux(control.scalar, other, row[lane]))
+                m.d.sync += held_row[lane].eq(Mux(control.scalar, other, row[lane]))
         sp, acc = self.sp_write, self.acc_write
         self._acc(m, load, point, control, lane_mask)
         dtype, left, piece = self._sp(m, load, point, control, elements)
         last = left == 0
         valid, complete = Signal(), Signal()
         m.d.comb += [
-            sp.valid.eq(valid & held.emit & to_sp), acc.valid.eq(valid & held.emit & ~to_sp),
+            sp.valid.eq(valid & held.emit & to_sp),
+            acc.valid.eq(valid & held.emit & ~to_sp),
             complete.eq(valid & (~held.emit | Mux(to_sp, sp.ready & last, acc.ready))),
-            free.eq(~valid | complete), self.report.eq(held), self.report.valid.eq(complete),
+            free.eq(~valid | complete),
+            self.report.eq(held),
+            self.report.valid.eq(complete),
             self.refused.eq((sp.valid & ~sp.ready) | (acc.valid & ~acc.ready)),
         ]
         with m.If(free):
@@ -159,7 +194,13 @@ class Writer(wiring.Component):
         words = Cat(elements[lane].replicate(4) for lane in range(n))
         m.d.comb += sp.mask.eq(mask[:n])
         with m.If(load):
-            m.d.sync += [dtype.eq(control.dtype), piece.eq(0), sp.addr.eq(point.addr), mask.eq(elements), left.eq(0)]
+            m.d.sync += [
+                dtype.eq(control.dtype),
+                piece.eq(0),
+                sp.addr.eq(point.addr),
+                mask.eq(elements),
+                left.eq(0),
+            ]
             with m.If(control.dtype == Dtype.I16):
                 m.d.sync += [mask.eq(halves), left.eq(elements[n // 2])]
             with m.If(control.dtype == Dtype.I32):
@@ -181,12 +222,12 @@ class Writer(wiring.Component):
             32: self.row.as_value(),
         }
         halves = Signal(unsigned(8 * n))
-        m.d.comb += halves.eq(Mux(piece[0], packed[16][8 * n:], packed[16][:8 * n]))
+        m.d.comb += halves.eq(Mux(piece[0], packed[16][8 * n :], packed[16][: 8 * n]))
         words = Signal(unsigned(8 * n))
         with m.Switch(piece):
             for number in range(4):
                 with m.Case(number):
-                    m.d.comb += words.eq(packed[32][8 * n * number:8 * n * (number + 1)])
+                    m.d.comb += words.eq(packed[32][8 * n * number : 8 * n * (number + 1)])
         with m.Switch(dtype):
             with m.Case(Dtype.I16):
                 m.d.comb += self.sp_write.data.eq(halves)
@@ -194,4 +235,3 @@ class Writer(wiring.Component):
                 m.d.comb += self.sp_write.data.eq(words)
             with m.Default():
                 m.d.comb += self.sp_write.data.eq(packed[8])
-

@@ -105,22 +105,30 @@ class Machine:
         Slots as bytes (uint8, 16 * n columns), tables (int16, 256 columns).
     """
 
-    def __init__(self, n: int, sp: np.ndarray, acc: np.ndarray, params: np.ndarray, tables: np.ndarray) -> None:
+    def __init__(
+        self, n: int, sp: np.ndarray, acc: np.ndarray, params: np.ndarray, tables: np.ndarray
+    ) -> None:
         self.n, self.sp, self.acc, self.params, self.tables = n, sp, acc, params, tables
 
     def elements(self, address: int, dtype: int) -> list[int]:
         """N elements of a type (i8 u8 i16 i32) from a scratchpad byte on."""
         kind = ("<i1", "<u1", "<i2", "<i4")[dtype]
         size = np.dtype(kind).itemsize
-        return [int(v) for v in self.sp[address:address + self.n * size].view(kind)]
+        return [int(v) for v in self.sp[address : address + self.n * size].view(kind)]
 
     def slot(self, number: int) -> list[dict[str, int]]:
         """Parameters of each lane."""
         n, data = self.n, self.params[number]
-        words = data[:4 * n].view("<i4"), data[4 * n:8 * n].view("<i4"), data[9 * n:13 * n].view("<i4")
-        exps = data[8 * n:9 * n].view("<i1"), data[13 * n:14 * n].view("<i1")
+        words = data[: 4 * n].view("<i4"), data[4 * n : 8 * n].view("<i4"), data[9 * n : 13 * n].view("<i4")
+        exps = data[8 * n : 9 * n].view("<i1"), data[13 * n : 14 * n].view("<i1")
         return [
-            {"bias": int(words[0][i]), "m": int(words[1][i]), "e": int(exps[0][i]), "nm": int(words[2][i]), "ne": int(exps[1][i])}
+            {
+                "bias": int(words[0][i]),
+                "m": int(words[1][i]),
+                "e": int(exps[0][i]),
+                "nm": int(words[2][i]),
+                "ne": int(exps[1][i]),
+            }
             for i in range(n)
         ]
 
@@ -156,7 +164,9 @@ class Machine:
     def _address(c: dict[str, int], stream: str, index: dict[str, int]) -> int:
         return c[f"{stream}_base"] + sum(index[d] * c[f"{stream}_{d}"] for d in index)
 
-    def _operands(self, c: dict[str, int], index: dict[str, int]) -> tuple[list[int], list[int], list[int], bool]:
+    def _operands(
+        self, c: dict[str, int], index: dict[str, int]
+    ) -> tuple[list[int], list[int], list[int], bool]:
         u = c["u0"] + index["y"] * c["u_y"] + index["wy"] * c["u_wy"]
         v = c["v0"] + index["x"] * c["v_x"] + index["wx"] * c["v_wx"]
         live = (not c["u_lim"] or 0 <= u < c["u_lim"]) and (not c["v_lim"] or 0 <= v < c["v_lim"])
@@ -179,7 +189,11 @@ class Machine:
 
     def _point(self, c: dict[str, int], index: dict[str, int]) -> tuple[list[int], bool, list[bool]]:
         a, b, b_row, live = self._operands(c, index)
-        slots = self.slot(c["p_base"] + index["x"] * c["p_x"] + index["n"] * c["p_n"]) if c["requant"] == 1 else None
+        slots = (
+            self.slot(c["p_base"] + index["x"] * c["p_x"] + index["n"] * c["p_n"])
+            if c["requant"] == 1
+            else None
+        )
         residual = self.elements(self._address(c, "r", index), c["r_dtype"]) if c["residual"] else None
         table = self.tables[c["table_slot"]]
         values, clipped = [], []
@@ -241,7 +255,13 @@ class Machine:
         return (values[-1], wrap(sum(values)), max(values), min(values))[kind]
 
     def _result(
-        self, c: dict[str, int], index: dict[str, int], window: list[list[int]], count: int, lanes: int, out: Outcome
+        self,
+        c: dict[str, int],
+        index: dict[str, int],
+        window: list[list[int]],
+        count: int,
+        lanes: int,
+        out: Outcome,
     ) -> None:
         row = [self._reduced(c["reduce"], lane) for lane in window]
         if c["lane_reduce"]:
@@ -252,7 +272,7 @@ class Machine:
         out.rows += 1
         if c["post"] >= 3:
             pair = (recip, rsqrt)[c["post"] - 3](wrap(row[0] + c["post_bias"]), c["post_shift"])
-            self.acc[address, c["d_lane"]:c["d_lane"] + 2] = pair
+            self.acc[address, c["d_lane"] : c["d_lane"] + 2] = pair
             out.elements.append(pair[0])
             return
         if c["post"]:
@@ -263,7 +283,7 @@ class Machine:
         out.elements += final
         if c["d_dst"]:
             data = np.array(final, np.int64).astype(("<i1", "<u1", "<i2", "<i4")[c["d_dtype"]]).view(np.uint8)
-            self.sp[address:address + len(data)] = data
+            self.sp[address : address + len(data)] = data
         elif c["lane_reduce"]:
             self.acc[address, c["d_lane"]] = final[0]
         else:

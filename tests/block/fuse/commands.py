@@ -18,12 +18,16 @@ def payload(fields: dict[str, int], tag: int) -> dict:
     """The unit's command, with the derived increments."""
     plain = {f.name: fields[f.name] for f in FUSE_FIELDS if f.name not in ("src", "stage")}
     words = {
-        name: {f.name: fields[f.name] for f in packed.fields} for name, packed in (("src", FUSE_SRC), ("stage", FUSE_STAGE))
+        name: {f.name: fields[f.name] for f in packed.fields}
+        for name, packed in (("src", FUSE_SRC), ("stage", FUSE_STAGE))
     }
     c = fields
     derived = {
         "a_start": c["a_base"] + c["u0"] * c["a_u"] + c["v0"] * c["a_v"],
-        "a_dy": c["u_y"] * c["a_u"], "a_dwy": c["u_wy"] * c["a_u"], "a_dx": c["v_x"] * c["a_v"], "a_dwx": c["v_wx"] * c["a_v"],
+        "a_dy": c["u_y"] * c["a_u"],
+        "a_dwy": c["u_wy"] * c["a_u"],
+        "a_dx": c["v_x"] * c["a_v"],
+        "a_dwx": c["v_wx"] * c["a_v"],
     }
     meta = {"wait": 0, "signal": 0, "tag": tag, "macro": 0}
     return plain | words | {k: v % (1 << 20) for k, v in derived.items()} | {"meta": meta}
@@ -55,7 +59,9 @@ def exponent(rng: random.Random) -> int:
     return rng.randint(-12, 3) if rng.random() < 0.8 else rng.randint(-128, 127)
 
 
-def random_command(rng: random.Random, n: int, sp_bytes: int, acc_rows: int, slots: int, tables: int, most_points: int = 32) -> dict[str, int]:
+def random_command(
+    rng: random.Random, n: int, sp_bytes: int, acc_rows: int, slots: int, tables: int, most_points: int = 32
+) -> dict[str, int]:
     """A legal command that reads the lower half of the memories and writes the upper half."""
     c = defaults()
     points = 1
@@ -69,7 +75,20 @@ def random_command(rng: random.Random, n: int, sp_bytes: int, acc_rows: int, slo
         if slots < 16:
             c |= {"p_x": 0, "p_n": 0}
     _walk(rng, c, sp_bytes, acc_rows)
-    for name in ("bias", "mult", "neg_mult", "zp", "x_mult", "r_mult", "o_mult", "r_bias", "o_zp", "post_bias", "post_mult", "post_zp"):
+    for name in (
+        "bias",
+        "mult",
+        "neg_mult",
+        "zp",
+        "x_mult",
+        "r_mult",
+        "o_mult",
+        "r_bias",
+        "o_zp",
+        "post_bias",
+        "post_mult",
+        "post_zp",
+    ):
         small = name in ("zp", "o_zp", "post_zp", "r_bias", "post_bias") and rng.random() < 0.7
         c[name] = multiplier(rng) if "mult" in name else rng.randint(-128, 127) if small else wide(rng)
     for lo, hi in (("clip_lo", "clip_hi"), ("r_lo", "r_hi"), ("post_lo", "post_hi")):
@@ -115,7 +134,12 @@ def _walk(rng: random.Random, c: dict[str, int], sp_bytes: int, acc_rows: int) -
         size = sp_bytes if to_sp else acc_rows
         return size // 4 + half * size // 2, size // 4 // (4 * 4 * 8)
 
-    kinds = {"a": (c["a_src"] == 1, READ), "b": (c["b_src"] == 2, READ), "r": (True, READ), "d": (c["d_dst"] == 1, WRITE)}
+    kinds = {
+        "a": (c["a_src"] == 1, READ),
+        "b": (c["b_src"] == 2, READ),
+        "r": (True, READ),
+        "d": (c["d_dst"] == 1, WRITE),
+    }
     for stream, (to_sp, half) in kinds.items():
         c[f"{stream}_base"], most = region(to_sp, half)
         for dim in ("n", "u", "v") if stream == "a" else FUSE_DIMS:

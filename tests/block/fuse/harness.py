@@ -53,7 +53,7 @@ class Bench:
         self.acc = (draw.integers(-(1 << 31), 1 << 31, (c.acc_rows, c.n)) >> (31 - scale)).astype(np.int32)
         self.params = draw.integers(0, 256, (c.param_slots, 16 * c.n), np.uint8)
         exponents = draw.integers(-12, 4, (c.param_slots, c.n), np.int8)
-        self.params[:, 8 * c.n:9 * c.n] = exponents.view(np.uint8)
+        self.params[:, 8 * c.n : 9 * c.n] = exponents.view(np.uint8)
         self.tables = draw.integers(-(1 << 15), 1 << 15, (c.table_slots, 256), np.int16)
 
     def run(self, commands: list[dict[str, int]]) -> None:
@@ -76,7 +76,7 @@ class Bench:
                 ctx.set(dut.slot_write.valid, 1)
                 ctx.set(dut.slot_write.table, table)
                 ctx.set(dut.slot_write.addr, address)
-                ctx.set(dut.slot_write.data, int.from_bytes(image[address:address + n].tobytes(), "little"))
+                ctx.set(dut.slot_write.data, int.from_bytes(image[address : address + n].tobytes(), "little"))
                 await ctx.tick()
         ctx.set(dut.slot_write.valid, 0)
 
@@ -116,7 +116,7 @@ class Bench:
         port, n = dut.sp_read, self.config.n
         if ctx.get(port.valid) and ctx.get(port.ready):
             address = ctx.get(port.addr)
-            return int.from_bytes(self.sp[address:address + n].tobytes(), "little")
+            return int.from_bytes(self.sp[address : address + n].tobytes(), "little")
         return self.rng.getrandbits(8 * n)
 
     def _read_acc(self, ctx, dut: FuseUnit) -> int:

@@ -1,6 +1,7 @@
 """How many cycles rows take."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -15,8 +16,20 @@ ROWS = 40
 def drain(number: int) -> dict[str, int]:
     """A convolution's drain: accumulator, slot parameters, int8 residual, int8 result."""
     return defaults() | {
-        "a_src": 0, "requant": 1, "bias_en": 1, "residual": 1, "d_dst": 1, "d_dtype": 0, "x_count": ROWS, "a_v": 1,
-        "a_base": ROWS * number, "r_base": 1024, "r_x": 4, "d_base": 8192, "d_x": 4, "p_base": number,
+        "a_src": 0,
+        "requant": 1,
+        "bias_en": 1,
+        "residual": 1,
+        "d_dst": 1,
+        "d_dtype": 0,
+        "x_count": ROWS,
+        "a_v": 1,
+        "a_base": ROWS * number,
+        "r_base": 1024,
+        "r_x": 4,
+        "d_base": 8192,
+        "d_x": 4,
+        "p_base": number,
     }
 
 
@@ -25,7 +38,7 @@ def spacing(commands: list[dict[str, int]], rate: int = 1) -> list[int]:
     bench = Bench(MlaConfig(**CONFIG, fuse_rate=rate), random.Random(1))
     bench.run(commands)
     cycles = [f.cycle for f in bench.finished]
-    return [b - a for a, b in zip(cycles, cycles[1:], strict=False)]
+    return [b - a for a, b in pairwise(cycles)]
 
 
 @pytest.mark.parametrize("rate", [1, 2])

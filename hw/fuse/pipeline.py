@@ -1,0 +1,175 @@
+"""The rigid part of FUSE: from operand registers to elements."""
+
+from itertools import pairwise
+
+from amaranth.hdl import Elaboratable, Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.fuse import lane_reduce, post, reduce, requant, residual, source, tables
+from hw.fuse import op as operator
+from hw.fuse.delay import Delay
+from hw.fuse.lane_reduce import LaneReduce
+from hw.fuse.layouts import BEAT, control_write, controls, delay, lanes, lanes_of, register
+from hw.fuse.op import Operator
+from hw.fuse.params import Params
+from hw.fuse.post import SUM_BITS, PostScale
+from hw.fuse.reduce import WindowReduce
+from hw.fuse.requant import COUNT_BITS, Requantizer
+from hw.fuse.residual import Residual
+from hw.fuse.source import Source
+from hw.fuse.tables import TableLookup
+from hw.layouts import SlotWritePort
+
+#: Stages in order, and the controls each one takes.
+STAGES = {
+    "source": "source",
+    "op": "op",
+    "requant": "requant",
+    "table": "table",
+    "residual": "residual",
+    "table2": "table2",
+    "reduce": "reduce",
+    "lane_reduce": "reduce",
+    "post": "post",
+}
+#: Cycles from the operands to the residual stage.
+_TO_RESIDUAL = operator.LATENCY + requant.LATENCY + tables.LATENCY
+
+
+def latency(config: MlaConfig) -> int:
+    """Cycles from a beat at the operand registers to its end of the pipeline."""
+    late = reduce.LATENCY + lane_reduce.latency(config) + post.LATENCY
+    return source.LATENCY + _TO_RESIDUAL + residual.LATENCY + tables.LATENCY + late
+
+
+class Pipeline(wiring.Component):
+    """Steps 1 to 5 and the saturation of step 6, one stage after the other.
+
+    Latency: latency(config). Throughput: one beat in each cycle; nothing in it ever waits.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        The machine.
+
+    Members
+    -------
+    controls_{stage} : In
+        Controls of a command that enters, for each of STAGES.
+    slot_write : In
+        Writes of parameter slots and tables.
+    sp_data, acc_data, sp_load, acc_load, beat : In
+        Operands and beats (see Source).
+    o_beat : Out(BEAT), o : Out(lanes), o_changed : Out
+        Beat coming out, its elements, and how many lanes clips have changed.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._config = config
+        layouts = controls(config.n)
+        super().__init__(
+            {
+                **{f"controls_{stage}": In(control_write(layouts[kind])) for stage, kind in STAGES.items()},
+                "slot_write": In(SlotWritePort(config)),
+                "sp_data": In(8 * config.n),
+                "acc_data": In(32 * config.n),
+                "sp_load": In(10),
+                "acc_load": In(2),
+                "beat": In(BEAT),
+                "o_beat": Out(BEAT),
+                "o": Out(lanes(lanes_of(config))),
+                "o_changed": Out(SUM_BITS),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        config = self._config
+        m.submodules.source = self._source = Source(config)
+        m.submodules.params = self._params = Params(config)
+        m.submodules.op = self._op = Operator(config)
+        m.submodules.requant = self._requant = Requantizer(config)
+        m.submodules.table = self._table = TableLookup(config)
+        m.submodules.residual = self._residual = Residual(config)
+        m.submodules.table2 = self._table2 = TableLookup(config)
+        m.submodules.reduce = self._reduce = WindowReduce(config)
+        m.submodules.lane_reduce = self._lane_reduce = LaneReduce(config)
+        m.submodules.post = self._post = PostScale(config)
+        m.d.comb += [
+            getattr(self, f"_{stage}").controls.eq(getattr(self, f"controls_{stage}")) for stage in STAGES
+        ]
+        self._operands(m)
+        self._parameters(m)
+        self._values(m)
+        self._results(m)
+        return m
+
+    def _operands(self, m: Module) -> None:
+        source_, op = self._source, self._op
+        m.d.comb += [
+            *(
+                getattr(source_, n).eq(getattr(self, n))
+                for n in ("sp_data", "acc_data", "sp_load", "acc_load", "beat")
+            ),
+            op.beat.eq(source_.o_beat),
+            op.a.eq(source_.a),
+            op.b.eq(source_.b),
+        ]
+
+    def _parameters(self, m: Module) -> None:
+        """Parameters of slots and rows, each in the cycle its stage wants it."""
+        source_, op, params, requant_ = self._source, self._op, self._params, self._requant
+        for target in (params.write, self._table.write, self._table2.write):
+            for name in ("valid", "table", "addr", "data"):
+                m.d.comb += getattr(target, name).eq(getattr(self.slot_write, name))
+        # The bias is wanted one cycle before the multipliers: both reads start where the operands come out.
+        beat = source_.o_beat
+        later = register(m, "later_beat", beat)
+        m.d.comb += [
+            params.bias_en.eq(op.bias_en),
+            params.bias_slot.eq(beat.slot),
+            params.bias_half.eq(beat.half),
+            params.scale_en.eq(later.valid),
+            params.scale_slot.eq(later.slot),
+            params.scale_half.eq(later.half),
+            op.bias.eq(params.bias),
+            *(
+                getattr(requant_, n).eq(getattr(params, n))
+                for n in ("mult", "exponent", "neg_mult", "neg_exponent")
+            ),
+        ]
+        for name in ("row_mult", "row_exponent"):
+            m.d.comb += getattr(requant_, name).eq(delay(m, name, getattr(source_, name), operator.LATENCY))
+
+    def _values(self, m: Module) -> None:
+        """Steps 2 to 4."""
+        m.d.comb += [self._requant.beat.eq(self._op.o_beat), self._requant.value.eq(self._op.value)]
+        m.submodules.elements = elements = Delay(width=16 * lanes_of(self._config), cycles=_TO_RESIDUAL)
+        m.d.comb += [elements.i.eq(self._source.r.as_value()), self._residual.r.as_value().eq(elements.o)]
+        chain = (self._requant, self._table, self._residual, self._table2, self._reduce)
+        for before, after in pairwise(chain):
+            m.d.comb += [after.beat.eq(before.o_beat), after.value.eq(before.o)]
+
+    def _results(self, m: Module) -> None:
+        """Steps 5 and 6."""
+        reduce_, lanes_, post_ = self._reduce, self._lane_reduce, self._post
+        counted = source.LATENCY + operator.LATENCY + requant.LATENCY + 1
+        m.submodules.changed = changed = Delay(
+            width=COUNT_BITS, cycles=latency(self._config) - counted - post.CHANGED_BEFORE
+        )
+        m.d.comb += [
+            lanes_.beat.eq(reduce_.o_beat),
+            lanes_.value.eq(reduce_.o),
+            lanes_.any.eq(reduce_.any),
+            lanes_.count.eq(reduce_.count),
+            post_.beat.eq(lanes_.o_beat),
+            post_.value.eq(lanes_.o),
+            post_.count.eq(lanes_.o_count),
+            changed.i.eq(self._requant.changed),
+            post_.changed.eq(changed.o),
+            self.o_beat.eq(post_.o_beat),
+            self.o.eq(post_.o),
+            self.o_changed.eq(post_.o_changed),
+        ]
