@@ -12,6 +12,8 @@ from cosim.rtl.runner import TOP, ModelRunner
 HERE = Path(__file__).parent
 MODEL_SOURCES = ("main.cpp", "api.cpp", "dram.cpp", "host.cpp")
 MODEL_HEADERS = ("model.h", "dram.h", "host.h")
+COMPRESSION = HERE / "model" / "fst"
+"""Headers in the place of the system's liblz4 and libz, which the wave writer wants."""
 
 VERILATOR_FLAGS = (
     "-O3",
@@ -39,8 +41,8 @@ class Variant:
     @property
     def flags(self) -> tuple[str, ...]:
         """Options for Verilator."""
-        waves = ("--trace-fst", "--trace-structs") if self.waves else ()
-        return waves + (("--coverage-line",) if self.coverage else ())
+        waves = ("--trace-fst", "--trace-structs", "-CFLAGS", f"-I{COMPRESSION}", "-LDFLAGS", "-L.")
+        return (waves if self.waves else ()) + (("--coverage-line",) if self.coverage else ())
 
 
 PLAIN = Variant()
@@ -66,6 +68,7 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
     flags = (*VERILATOR_FLAGS, *variant.flags, f"-I{HERE / 'model'}")
     sources = [(HERE / "mla_top.sv").read_text()]
     sources += [(HERE / "model" / name).read_text() for name in (*MODEL_SOURCES, *MODEL_HEADERS)]
+    sources += [path.read_text() for path in sorted(COMPRESSION.glob("*.h"))]
     key = cache.cache_key([
         verilog, str(n), *sources, *flags, *MAKE_FLAGS, str(libs_dir), *toolchain.versions(),
     ])  # fmt: skip
@@ -74,6 +77,10 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
         chip = folder / "chip.v"
         chip.write_text(verilog)
         work = folder / "work"
+        work.mkdir()
+        if variant.waves:
+            for name in ("liblz4.a", "libz.a"):  # empty: the functions are inline in our headers
+                (work / name).write_bytes(b"!<arch>\n")
         runner = ModelRunner(lock, MAKE_FLAGS)
         runner.build(
             sources=[chip, HERE / "mla_top.sv"], hdl_toplevel=TOP, build_dir=work, parameters={"N": n},

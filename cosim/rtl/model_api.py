@@ -1,21 +1,14 @@
-"""The C interface of the model (model/api.cpp), as seen from inside the simulator process."""
+"""The C interface of the model (model/api.cpp), as seen from inside the simulator process.
+
+This module and those it imports stay free of numpy, which would double the time a simulator takes to start.
+"""
 
 import ctypes
 import mmap
-from collections.abc import Iterable
+from ctypes import byref, c_char_p, c_uint8, c_uint32, c_uint64, c_void_p
 
-import numpy as np
-
-REGISTER_OP = np.dtype([("write", "<u4"), ("address", "<u4"), ("data", "<u4"), ("response", "<u4")])
-"""One register access, laid out as HostOp in model/host.h."""
-
-FAULT = np.dtype(
-    [("start", "<u8"), ("stop", "<u8"), ("response", "<u4"), ("on_read", "<u4"), ("on_write", "<u4")],
-    align=True,
-)
-"""One range that answers with errors, laid out as Fault in model/dram.h."""
-
-RESPONSES = {"SLVERR": 2, "DECERR": 3}
+OP_BYTES = 16
+FAULT_BYTES = 32
 
 
 class ModelApi:
@@ -33,13 +26,12 @@ class ModelApi:
 
     def __init__(self, dram_fd: int, dram_bytes: int, row: int, client_fd: int) -> None:
         self._lib = ctypes.CDLL(None)
-        self._lib.mla_cycle.restype = ctypes.c_uint64
-        self._lib.mla_dram_violation.restype = ctypes.c_char_p
+        self._lib.mla_cycle.restype = c_uint64
+        self._lib.mla_dram_violation.restype = c_char_p
         self._dram = mmap.mmap(dram_fd, dram_bytes)
-        self._ops = np.zeros(0, REGISTER_OP)
+        self._ops = bytearray()
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._dram))
-        size = ctypes.c_uint64(dram_bytes)
-        self._lib.mla_open(ctypes.c_void_p(base), size, ctypes.c_uint32(row), client_fd)
+        self._lib.mla_open(c_void_p(base), c_uint64(dram_bytes), c_uint32(row), client_fd)
 
     def state(self) -> dict[str, int | str]:
         """What every answer to the client carries."""
@@ -51,49 +43,47 @@ class ModelApi:
 
     def order_reset(self, cycles: int) -> None:
         """Hold the reset, then count cycles from 0."""
-        self._lib.mla_order_reset(ctypes.c_uint64(cycles))
+        self._lib.mla_order_reset(c_uint64(cycles))
 
     def order_run(self, cycles: int, stop_on_irq: bool) -> None:
         """Run so many cycles, or until the interrupt."""
-        self._lib.mla_order_run(ctypes.c_uint64(cycles), int(stop_on_irq))
+        self._lib.mla_order_run(c_uint64(cycles), int(stop_on_irq))
 
-    def order_registers(self, ops: bytes, delay_cycles: int) -> np.ndarray:
-        """Execute accesses; the array returned holds their results once the order is done."""
-        self._ops = np.frombuffer(bytearray(ops), REGISTER_OP)
-        pointer = ctypes.c_void_p(self._ops.ctypes.data)
-        self._lib.mla_order_host(pointer, ctypes.c_uint32(len(self._ops)), ctypes.c_uint64(delay_cycles))
+    def order_registers(self, ops: bytes, delay_cycles: int) -> bytearray:
+        """Execute accesses; what is returned holds their results once the order is done."""
+        self._ops = bytearray(ops)
+        count = c_uint32(len(ops) // OP_BYTES)
+        self._lib.mla_order_host(_address(self._ops), count, c_uint64(delay_cycles))
         return self._ops
 
     def dram_timing(self, latency: int, num: int, den: int) -> None:
         """Set cycles to the first beat and num/den bytes a cycle."""
-        self._lib.mla_dram_timing(ctypes.c_uint32(latency), ctypes.c_uint64(num), ctypes.c_uint64(den))
+        self._lib.mla_dram_timing(c_uint32(latency), c_uint64(num), c_uint64(den))
 
-    def dram_faults(self, faults: Iterable[tuple[int, int, str, bool, bool]]) -> None:
+    def dram_faults(self, faults: bytes) -> None:
         """Replace the ranges that answer with errors."""
-        rows = [(start, stop, RESPONSES[name], read, write) for start, stop, name, read, write in faults]
-        table = np.array(rows, FAULT)
-        self._lib.mla_dram_faults(ctypes.c_void_p(table.ctypes.data), ctypes.c_uint32(len(table)))
+        table = bytearray(faults)  # the model copies it
+        self._lib.mla_dram_faults(_address(table), c_uint32(len(faults) // FAULT_BYTES))
 
     def dram_traffic(self) -> list[int]:
         """Beats read, beats written and bursts since the start."""
-        counts = (ctypes.c_uint64 * 3)()
+        counts = (c_uint64 * 3)()
         self._lib.mla_dram_traffic(counts)
         return list(counts)
 
-    def memory(self, path: str, row_bytes: int) -> np.ndarray:
-        """Storage of the memory whose instance path ends in `path`, as rows of bytes, without copying.
+    def memory(self, path: str) -> memoryview:
+        """Storage of the memory whose instance path ends in `path`, without copying.
 
         Raises
         ------
         LookupError
             There is not exactly one.
         """
-        data, length = ctypes.c_void_p(), ctypes.c_uint64()
-        found = self._lib.mla_memory(path.encode(), ctypes.byref(data), ctypes.byref(length))
+        data, length = c_void_p(), c_uint64()
+        found = self._lib.mla_memory(path.encode(), byref(data), byref(length))
         if found != 1 or data.value is None:
             raise LookupError(f"the chip has {found} memories called {path!r} instead of one")
-        storage = (ctypes.c_uint8 * length.value).from_address(data.value)
-        return np.ctypeslib.as_array(storage).reshape(-1, row_bytes)
+        return memoryview((c_uint8 * length.value).from_address(data.value)).cast("B")
 
     def waves_start(self, path: str) -> None:
         """Record waves to a new file."""
@@ -107,3 +97,8 @@ class ModelApi:
     def coverage_write(self, path: str) -> None:
         """Write the line counts so far."""
         self._lib.mla_coverage_write(path.encode())
+
+
+def _address(data: bytearray) -> c_void_p | None:
+    """Pointer to bytes that the caller keeps alive."""
+    return c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(data))) if data else None

@@ -49,6 +49,7 @@ class SimulatorProcess:
             "MLA_SIM_DRAM_BYTES": str(dram_bytes),
             "MLA_SIM_ROW": str(row),
             "COCOTB_RESULTS_FILE": os.devnull,
+            "COCOTB_REWRITE_ASSERTION_FILES": "",  # saves loading pytest
             "COCOTB_LOG_LEVEL": "WARNING",
             "COCOTB_RANDOM_SEED": "1",
         }

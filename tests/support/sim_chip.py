@@ -18,14 +18,13 @@ from tests.support.sim_traffic import ReadTraffic, WriteTraffic
 
 IDENTITY = 0x51A4D
 SP_WORDS, ACC_WORDS = 8, 16
-GO_READ, GO_WRITE = 1, 2
 
 
 class Reg(IntEnum):
     """Byte addresses of the registers."""
 
     IDENTITY = 0x00
-    GO = 0x04  #: bit 0 starts reading, bit 1 writing
+    GO = 0x04  #: bit 0 starts reading, bit 1 writing, bit 2 clears the words that SELECT chooses
     BUSY = 0x08
     READ_BASE = 0x0C
     WRITE_BASE = 0x10
@@ -53,21 +52,22 @@ WRITABLE = (Reg.READ_BASE, Reg.WRITE_BASE, Reg.BEATS, Reg.SLOW, Reg.STROBE, Reg.
 
 
 class Banks(wiring.Component):
-    """Memories in a hierarchy like the machine's. Word 0 of each is written once, lest they be removed."""
+    """Memories in a hierarchy like the machine's; `clear` zeroes the word at `address` of each."""
 
     def __init__(self, names: list[str], width: int, depth: int):
         self._names, self._width, self._depth = names, width, depth
-        super().__init__({"bank": In(8), "address": In(8), "word": Out(width)})
+        super().__init__({"clear": In(1), "bank": In(8), "address": In(8), "word": Out(width)})
 
     def elaborate(self, platform: object) -> Elaboratable:
         """The logic."""
         m = Module()
-        started = Signal()
-        m.d.sync += started.eq(1)
         with m.Switch(self.bank):
             for index, name in enumerate(self._names):
                 m.submodules[name] = ram = Ram(width=self._width, depth=self._depth, granularity=8)
-                m.d.comb += [ram.r0_addr.eq(self.address), ram.w_en.eq((~started).replicate(len(ram.w_en)))]
+                m.d.comb += [
+                    ram.r0_addr.eq(self.address), ram.w_addr.eq(self.address),
+                    ram.w_en.eq(self.clear.replicate(len(ram.w_en))),
+                ]  # fmt: skip
                 with m.Case(index):
                     m.d.comb += self.word.eq(ram.r0_data)
         return m
@@ -126,6 +126,7 @@ class SimChip(wiring.Component):
             read.slow.eq(held[Reg.SLOW]), write.strobe.eq(held[Reg.STROBE]),
             *(engine.beats.eq(held[Reg.BEATS]) for engine in (read, write)),
             *(engine.now.eq(now) for engine in (read, write)),
+            *(banks.clear.eq(go & regs.value[2]) for banks in (sp, acc)),
             *(banks.bank.eq(held[Reg.SELECT][8:16]) for banks in (sp, acc)),
             *(banks.address.eq(held[Reg.SELECT][:8]) for banks in (sp, acc)),
         ]  # fmt: skip

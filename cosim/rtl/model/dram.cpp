@@ -27,6 +27,7 @@ void Dram::reset() {
     beat_ = ReadBeat{};
     answer_valid_ = write_ready_ = read_turn_ = false;
     tokens_ = idle_tokens();
+    violation.clear();
 }
 
 uint32_t Dram::step(uint64_t now, const DramPins& pins) {

@@ -37,7 +37,7 @@ public:
 
     void set_timing(uint32_t latency, uint64_t num, uint64_t den);
     void set_faults(const Fault* faults, uint32_t count) { faults_.assign(faults, faults + count); }
-    // Forgets everything in flight; contents, timing and faults stay.
+    // Forgets everything in flight and any violation; contents, timing and faults stay.
     void reset();
     // One clock edge. Returns the control outputs packed as mla_top.sv unpacks them.
     uint32_t step(uint64_t now, const DramPins& pins);

@@ -1,0 +1,127 @@
+"""What goes wrong while a simulator is built, and the variants with waves and coverage."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cosim.device import BuildError, DiskFullError, ToolMissingError
+from cosim.rtl.build import PLAIN, Variant, build_simulator
+from cosim.rtl.yardstick import bare_array_khz
+from hw.errors import InputError
+from tests.support.sim_chip import Reg
+from tests.support.sim_device import GO_READ, N, is_running, open_sim, traffic, verilog
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def fake_compiler(folder: Path, action: str) -> Path:
+    """A C++ compiler that knows its version and otherwise does `action`."""
+    path = folder / "fake-c++"
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo fake 1.0 && exit 0\n{action}\n')
+    path.chmod(0o755)
+    return path
+
+
+def leftovers(cache: Path) -> list[str]:
+    """What a failed build left behind, beside locks."""
+    return [str(path) for path in cache.rglob("*") if path.is_dir() and path.name != "sim"]
+
+
+@pytest.mark.parametrize(
+    ("action", "error", "message"),
+    [
+        ("echo sorry: no C++ today >&2; exit 3", BuildError, "(?s)make failed.*sorry: no C\\+\\+ today"),
+        ("cat /dev/zero > /dev/full; exit 1", DiskFullError, "no room left on the disk while make"),
+    ],
+)
+def test_failing_compiler(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, error: type, message: str
+):
+    monkeypatch.setenv("CXX", str(fake_compiler(tmp_path, action)))
+    with pytest.raises(error, match=message):
+        build_simulator(verilog(), N)
+    assert leftovers(cache) == []
+
+
+def test_missing_tools(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ToolMissingError, match=r"the C\+\+ compiler 'no-such-compiler' is not on the PATH"):
+        build_simulator(verilog(), N)
+    monkeypatch.setenv("CXX", str(fake_compiler(tmp_path, "exit 0")))
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ToolMissingError, match=r"'make' is not on the PATH; install the package make"):
+        build_simulator(verilog(), N)
+    assert leftovers(cache) == []
+
+
+def test_bad_verilog_shows_what_verilator_says(cache: Path):
+    with pytest.raises(BuildError, match=r"(?s)verilator_bin failed.*syntax error"):
+        build_simulator("module mla_chip(; endmodule", N)
+    assert leftovers(cache) == []
+
+
+def test_an_interrupted_build_leaves_nothing(cache: Path, tmp_path: Path):
+    mark = tmp_path / "compiling"
+    compiler = fake_compiler(tmp_path, f"echo $$ >> {mark}; exec sleep 1000")
+    builder = subprocess.Popen(
+        [sys.executable, "-c", "from tests.support.sim_device import open_sim; open_sim()"],
+        cwd=ROOT,
+        env=os.environ | {"CXX": str(compiler)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not mark.exists() or not mark.read_text().strip():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    builder.send_signal(signal.SIGINT)
+    _, errors = builder.communicate(timeout=20)
+    assert "KeyboardInterrupt" in errors
+    assert leftovers(cache) == []
+    assert not any(is_running(int(pid)) for pid in mark.read_text().split())
+
+
+def test_waves_and_coverage(tmp_path: Path):
+    with open_sim(variant=Variant(waves=True, coverage=True)) as device:
+        device.start_waves(tmp_path / "some.fst")
+        traffic(device, GO_READ, 20)
+        device.stop_waves()
+        size = (tmp_path / "some.fst").stat().st_size
+        assert size > 1000
+        traffic(device, GO_READ, 2000)
+        assert (tmp_path / "some.fst").stat().st_size == size
+        device.write_coverage(tmp_path / "lines.dat")
+        assert "mla_chip" in (tmp_path / "lines.dat").read_text()
+
+
+def test_plain_builds_have_no_extras(tmp_path: Path):
+    with open_sim(variant=PLAIN) as device:
+        with pytest.raises(InputError, match="waves need a device opened with"):
+            device.start_waves(tmp_path / "some.fst")
+        with pytest.raises(InputError, match="coverage needs a device opened with"):
+            device.write_coverage(tmp_path / "lines.dat")
+
+
+def test_seeds_fill_what_no_reset_clears():
+    def contents(seed: int) -> bytes:
+        with open_sim(seed=seed) as device:
+            assert device.read_reg(Reg.IDENTITY)
+            return device.read_sp(0, 2048).tobytes()
+
+    assert contents(0) == bytes(2048)
+    assert contents(5) == contents(5) != contents(6)
+
+
+def test_the_yardstick_runs():
+    assert bare_array_khz(0.1) > 10

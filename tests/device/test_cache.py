@@ -1,0 +1,109 @@
+"""The cache: an entry is complete or absent, whatever happens while it is made."""
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from cosim.device import DiskFullError
+from cosim.rtl import cache
+from hw.errors import InputError, WorkError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "things"
+
+
+def entries(folder: Path) -> list[str]:
+    """What is in the cache beside locks."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
+
+
+def fill(folder: Path, lock: int) -> None:
+    (folder / "file").write_text("content")
+
+
+def test_an_entry_is_made_once(folder: Path):
+    made: list[Path] = []
+
+    def make(place: Path, lock: int) -> None:
+        made.append(place)
+        fill(place, lock)
+
+    for _ in range(3):
+        assert (cache.cached("things", "key", make) / "file").read_text() == "content"
+    assert len(made) == 1
+    assert entries(folder) == ["key"]
+
+
+def test_two_at_once_make_it_once(folder: Path):
+    made: list[Path] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def make(place: Path, lock: int) -> None:
+        made.append(place)
+        begun.set()
+        go_on.wait(10)
+        fill(place, lock)
+
+    threads = [threading.Thread(target=cache.cached, args=("things", "key", make)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    begun.wait(10)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("blow", [KeyboardInterrupt, WorkError("no"), OSError(errno.EIO, "I/O error")])
+def test_a_failure_leaves_nothing(folder: Path, blow: BaseException):
+    def make(place: Path, lock: int) -> None:
+        fill(place, lock)
+        raise blow
+
+    with pytest.raises((KeyboardInterrupt, WorkError)):
+        cache.cached("things", "key", make)
+    assert entries(folder) == []
+
+
+def test_what_a_killed_build_left_is_replaced(folder: Path):
+    (folder / "key.part").mkdir(parents=True)
+    (folder / "key.part" / "half").write_text("half")
+    entry = cache.cached("things", "key", fill)
+    assert [path.name for path in entry.iterdir()] == ["file"]
+    assert entries(folder) == ["key"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_named(folder: Path, code: int):
+    def make(place: Path, lock: int) -> None:
+        raise OSError(code, "full")
+
+    with pytest.raises(DiskFullError, match=f"no room left on the disk of the cache {folder}"):
+        cache.cached("things", "key", make)
+
+
+def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "file"))
+    with pytest.raises(WorkError, match="cannot be used: Not a directory; set MLA_CACHE to move it"):
+        cache.cached("things", "key", fill)
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "with blank"))
+    with pytest.raises(InputError, match="MLA_CACHE must be a path without blanks"):
+        cache.cached("things", "key", fill)
+
+
+def test_old_entries_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "KEEP_ENTRIES", 3)
+    for number in range(5):
+        cache.cached("things", f"key{number}", fill)
+    assert entries(folder) == ["key2", "key3", "key4"]
+
+
+def test_keys_tell_parts_apart():
+    assert cache.cache_key(["ab", "c"]) != cache.cache_key(["a", "bc"])
+    assert cache.cache_key(["a", b"b"]) == cache.cache_key(["a", "b"])
