@@ -12,8 +12,8 @@ from hw.units.walk import LoopNest, chosen, follow
 
 #: Loops over weight tiles, innermost first.
 TILE_DIMS = ("kx", "ky", "ic", "oc")
-#: Bits that hold every coordinate a command can reach, padding included: u0 + y * u_y + ky * u_ky.
-COORDINATE_BITS = 30
+#: Bits of a coordinate: the issue stage lets only -65536..65535 pass.
+COORDINATE_BITS = 17
 
 
 def add_places(

@@ -50,11 +50,11 @@ class RowWalker(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         layout = command_layout(Unit.MATRIX)
-        waiting, running = Signal(), Signal()
+        waiting, running, full = Signal(), Signal(), Signal()
         queued, held, now = Signal(layout, reset_less=True), Signal(layout, reset_less=True), Signal(layout)
         begin, step, tile_end, command_end = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
-            step.eq(running & (~self.rows.valid | self.rows.ready)),
+            step.eq(running & ~full),
             begin.eq(waiting & (~running | (step & command_end))),
             self.ready.eq(~waiting | begin),
             now.eq(Mux(begin, queued, held)),
@@ -86,7 +86,7 @@ class RowWalker(wiring.Component):
         # In a depthwise stream y has no end of its own.
         inner = [sweep.advance[0] & ~tile_end, Mux(held.word.dw, sweep.last[0], sweep.advance[1]) & ~tile_end]
         outer = [tile_end & tiles.advance[i] for i in range(len(TILE_DIMS))]
-        row = Signal(row_layout(self.config))
+        row, spare = Signal(row_layout(self.config)), Signal(row_layout(self.config), reset_less=True)
         add_places(
             m,
             row,
@@ -105,10 +105,13 @@ class RowWalker(wiring.Component):
             m, row, held=held, begin=begin, step=step, tile_end=tile_end, tiles=tiles, depthwise=depthwise
         )
         m.d.comb += [row.stream.eq(pixel), row.last.eq(command_end)]
-        with m.If(step):
+        # What a refusal leaves over waits in `spare`, so that `step` does not depend on `rows.ready`.
+        with m.If(step & self.rows.valid & ~self.rows.ready):
+            m.d.sync += [spare.eq(row), full.eq(1)]
+        with m.Elif(step):
             m.d.sync += [self.rows.payload.eq(row), self.rows.valid.eq(1)]
         with m.Elif(self.rows.ready):
-            m.d.sync += self.rows.valid.eq(0)
+            m.d.sync += [self.rows.payload.eq(spare), self.rows.valid.eq(full), full.eq(0)]
         return m
 
     def _connect_tile(

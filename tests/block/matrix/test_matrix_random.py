@@ -43,7 +43,7 @@ def normal(rng: random.Random, n: int) -> dict[str, int]:
     while values["x_count"] * values["y_count"] > 2 * n:
         values[rng.choice(("x_count", "y_count"))] = 1
     values |= {
-        name: rng.choice((1, 2, -1, rng.randrange(-2048, 2048))) for name in ("u_y", "u_ky", "v_x", "v_kx")
+        name: rng.choice((1, 2, -1, rng.randrange(-1024, 1024))) for name in ("u_y", "u_ky", "v_x", "v_kx")
     }
     values |= {name: rng.randrange(n + 1) for name in ("k_rows", "k_tail")}
     return command(**values, w_transpose=rng.randrange(2))
