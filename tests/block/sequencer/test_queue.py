@@ -1,0 +1,144 @@
+"""Four command queues on one set of semaphores against counters kept in Python."""
+
+import random
+from collections import deque
+
+import pytest
+from amaranth.hdl import Elaboratable, Module
+from amaranth.lib.wiring import connect
+from amaranth.sim import Simulator
+
+from hw.config import MlaConfig
+from hw.isa.enums import Unit
+from hw.sequencer.semaphores import Semaphores
+from hw.units.queue import CommandQueue
+
+CONFIG = MlaConfig(n=4, queue_depth=3)
+
+
+class Bench(Elaboratable):
+    """Queues and semaphores."""
+
+    def __init__(self):
+        self.semaphores = Semaphores()
+        self.queues = [CommandQueue(u, CONFIG) for u in Unit]
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.semaphores = self.semaphores
+        for u, queue in zip(Unit, self.queues, strict=True):
+            m.submodules[f"queue_{u.name.lower()}"] = queue
+            connect(m, queue.semaphores, self.semaphores.units[u])
+        return m
+
+
+class Model:
+    """What docs/machine.md says about queues and semaphores."""
+
+    def __init__(self):
+        self.count = {(p, c, i): 0 for p in range(4) for c in range(5) for i in range(4)}
+        self.queued = [deque() for _ in Unit]
+        self.started = [deque() for _ in Unit]
+
+    def lacks(self, u: int) -> int:
+        wait = self.queued[u][0]["wait"]
+        return sum(1 << b for b in range(16) if wait >> b & 1 and not self.count[b >> 2, u, b & 3])
+
+    def may_start(self, u: int) -> bool:
+        if not self.queued[u] or self.lacks(u):
+            return False
+        signal = self.queued[u][0]["signal"]
+        owed = [sum(meta["signal"] >> b & 1 for meta in self.started[u]) for b in range(20)]
+        fits = all(self.count[u, b >> 2, b & 3] + owed[b] < 63 for b in range(20) if signal >> b & 1)
+        return fits and len(self.started[u]) < 16
+
+    def start(self, u: int) -> None:
+        meta = self.queued[u].popleft()
+        for b in range(16):
+            self.count[b >> 2, u, b & 3] -= meta["wait"] >> b & 1
+        self.started[u].append(meta)
+
+    def retire(self, u: int) -> dict:
+        meta = self.started[u].popleft()
+        for b in range(20):
+            self.count[u, b >> 2, b & 3] += meta["signal"] >> b & 1
+        return meta
+
+
+def sparse(rng: random.Random, width: int, most: int) -> int:
+    return sum({1 << rng.randrange(width) for _ in range(rng.randint(0, most))})
+
+
+@pytest.mark.parametrize(("seed", "signals"), [(1, 1), (2, 3)])
+def test_queues_and_semaphores(seed: int, signals: int):
+    """With more signals than waits the semaphores fill up and commands wait for room."""
+    print(f"seed {seed}")
+    rng, bench, model = random.Random(seed), Bench(), Model()
+    starts = 0
+
+    async def testbench(ctx):
+        nonlocal starts
+        for cycle in range(1500):
+            flush = rng.random() < 0.003
+            seq_take = 0
+            for b in range(16):
+                if model.count[b >> 2, 4, b & 3] and rng.random() < 0.05:
+                    seq_take |= 1 << b
+            ctx.set(bench.semaphores.seq_take, seq_take)
+            ctx.set(bench.semaphores.clear, flush)
+            offers, readies, dones = [], [], []
+            for u, queue in enumerate(bench.queues):
+                held = [1 << b for b in range(16) if model.count[b >> 2, u, b & 3]]
+                wait = rng.choice(held) if held and rng.random() < 0.8 else 0
+                meta = {"wait": wait or sparse(rng, 16, int(rng.random() < 0.02)), "signal": sparse(rng, 20, signals), "tag": rng.getrandbits(6),
+                        "macro": cycle & 0xFF}
+                offers.append(meta if rng.random() < 0.5 else None)
+                readies.append(rng.random() < 0.7)
+                dones.append(bool(model.started[u]) and rng.random() < 0.3)
+                ctx.set(queue.input.valid, offers[u] is not None)
+                ctx.set(queue.input.payload.meta, meta)
+                ctx.set(queue.output.ready, readies[u])
+                ctx.set(queue.done, dones[u])
+                ctx.set(queue.flush, flush)
+            await ctx.delay(1e-7)
+            actions = []
+            for u, queue in enumerate(bench.queues):
+                waiting, running = len(model.queued[u]), len(model.started[u])
+                may = model.may_start(u)
+                note = f"cycle {cycle}, unit {u}"
+                assert ctx.get(queue.queued) == waiting, note
+                assert ctx.get(queue.input.ready) == (waiting < CONFIG.queue_depth), note
+                assert ctx.get(queue.output.valid) == may, note
+                assert ctx.get(queue.idle) == (not waiting and not running), note
+                assert ctx.get(queue.stuck) == (not running and not may), note
+                assert ctx.get(queue.started) == (may and readies[u]), note
+                lacking = model.lacks(u) if waiting else 0
+                assert ctx.get(queue.head_waits) == sum(1 << p for p in range(4) if lacking >> 4 * p & 15), note
+                if may:
+                    payload = ctx.get(queue.output.payload)
+                    assert {k: payload["meta"][k] for k in model.queued[u][0]} == model.queued[u][0], note
+                if dones[u]:
+                    first = model.started[u][0]
+                    assert ctx.get(queue.retired), note
+                    assert (ctx.get(queue.retired_tag), ctx.get(queue.retired_macro)) == (first["tag"], first["macro"]), note
+                actions.append((waiting < CONFIG.queue_depth, may and readies[u]))
+            for (room, start), u in zip(actions, range(4), strict=True):
+                if dones[u]:
+                    model.retire(u)
+                if start:
+                    model.start(u)
+                    starts += 1
+                if offers[u] and room:
+                    model.queued[u].append(offers[u])
+            for b in range(16):
+                model.count[b >> 2, 4, b & 3] -= seq_take >> b & 1
+            if flush:
+                model.__init__()
+            await ctx.tick()
+
+    simulator = Simulator(bench)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(testbench)
+    simulator.run()
+    print(f"{starts} commands started")
+    assert starts > 200
