@@ -1,6 +1,7 @@
 """GEMM on the resident program `gemm_i8`: tile sizes, layout of B, operands."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +13,27 @@ from hw.errors import InputError
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
 from hw.isa.enums import Dtype, Requant, Rounding
 
+#: Cycles of a load's round trip, and of the sequencer for one step; for estimates.
+_LATENCY = 160
+_ISSUE = 130
+
 
 @dataclass(frozen=True)
 class GemmTiles:
-    """Tile of gemm_i8: `mt` rows by `nt` blocks of columns, k in pieces of `kt`, and its estimated cycles."""
+    """Tile of gemm_i8: `mt` rows by `nt` blocks of columns, k in pieces of `kt`; rings of `buffers` for A and B."""
 
     mt: int
     nt: int
     kt: int
-    cycles: int
+    buffers: int
+    cycles: int  # estimated
 
 
-def gemm_tiles(config: MlaConfig, m: int, n: int, k: int, c_bytes: int = 1) -> GemmTiles:
-    """Tile sizes with the least estimated cycles that fit the machine; `c_bytes` is the size of a result.
+def gemm_tiles(
+    config: MlaConfig, m: int, n: int, k: int, c_bytes: int = 1, rings: tuple[int, ...] = (4, 3, 2)
+) -> GemmTiles:
+    """Tile sizes with the least estimated cycles that fit the machine; `c_bytes` is the size of a result,
+    `rings` are the depths of the rings of buffers to choose from.
 
     Raises
     ------
@@ -35,15 +44,15 @@ def gemm_tiles(config: MlaConfig, m: int, n: int, k: int, c_bytes: int = 1) -> G
         raise InputError(f"GEMM sizes must be in 1..{(1 << 20) - 1}, not {m}x{n}x{k}")
     lanes, blocks = config.n, ceil_div(n, config.n)
     best: GemmTiles | None = None
-    for kt in [k, *(c * lanes for c in cuts(ceil_div(k, lanes)) if c * lanes < k)]:
-        for nt in cuts(min(blocks, config.param_slots // 2)):
-            for mt in cuts(m):
-                sp = 2 * (mt * kt + nt * lanes * kt + c_bytes * mt * nt * lanes + lanes)
-                if mt > 0xFFFF or mt * nt > config.acc_rows // 2 or sp > config.sp_bytes or kt >= 1 << 16:
-                    continue
-                cycles = _estimate(config, m, blocks, k, mt, nt, kt, c_bytes)
-                if best is None or cycles < best.cycles:
-                    best = GemmTiles(mt, nt, kt, cycles)
+    depths = [k, *(c * lanes for c in cuts(ceil_div(k, lanes)) if c * lanes < k)]
+    for kt, nt, mt, ring in product(depths, cuts(min(blocks, config.param_slots // 4)), cuts(m), rings):
+        if mt > 0xFFFF or mt * nt > config.acc_rows // 2 or kt >= 1 << 16:
+            continue
+        sp = ring * (mt * kt + nt * lanes * kt + lanes) + 2 * c_bytes * mt * nt * lanes
+        if sp <= config.sp_bytes:
+            cycles = _estimate(config, (m, blocks, k), (mt, nt, kt, ring), c_bytes)
+            if best is None or cycles < best.cycles:
+                best = GemmTiles(mt, nt, kt, ring, cycles)
     if best is None:
         raise InputError(
             f"GEMM {m}x{n}x{k} does not fit: no tile is small enough for a scratchpad of {config.sp_bytes}"
@@ -51,16 +60,20 @@ def gemm_tiles(config: MlaConfig, m: int, n: int, k: int, c_bytes: int = 1) -> G
     return best
 
 
-def _estimate(config: MlaConfig, m: int, blocks: int, k: int, mt: int, nt: int, kt: int, c_bytes: int) -> int:
-    """Cycles: a step takes the longest of array, bus, sequencer; first load and last store stand alone."""
+def _estimate(
+    config: MlaConfig, shape: tuple[int, int, int], tile: tuple[int, int, int, int], c_bytes: int
+) -> int:
+    """Cycles: all steps take the longest of array, bus, sequencer; the first loads and the last store stand alone."""
     lanes = config.n
+    (m, blocks, k), (mt, nt, kt, ring) = shape, tile
     rows, steps = ceil_div(m, mt), ceil_div(m, mt) * ceil_div(blocks, nt) * ceil_div(k, kt)
-    array = blocks * ceil_div(k, lanes) * (rows - 1) * max(mt, lanes)
-    array += blocks * ceil_div(k, lanes) * max(m - (rows - 1) * mt, lanes)
+    array = blocks * ceil_div(k, lanes) * ((rows - 1) * max(mt, lanes) + max(m - (rows - 1) * mt, lanes))
     a_loads = 1 if kt == k else ceil_div(blocks, nt)
     bus = m * ceil_div(k, lanes) * a_loads + rows * blocks * (k + 9) + m * blocks * c_bytes
+    if ring == 2:  # a load begins only when the array has left its buffer: its latency shows
+        bus += _LATENCY * steps
     first = mt * ceil_div(kt, lanes) + nt * kt
-    return max(array, bus, steps * 120) + first + (1 + c_bytes) * mt * nt + 250 + 8 * steps
+    return max(array, bus, steps * _ISSUE) + first + (1 + c_bytes) * mt * nt + 250 + 8 * steps
 
 
 def pack_weights(config: MlaConfig, b: NDArray[np.integer]) -> NDArray[np.uint8]:
@@ -107,7 +120,7 @@ def gemm_operands(
     b_size = tiles.nt * lanes * tiles.kt
     c_size = tiles.mt * tiles.nt * lanes
     a_sp, b_sp, c_sp = place(
-        [2 * a_size, 2 * b_size, 2 * c_size], config.sp_bytes // config.sp_banks, config.sp_bytes
+        [tiles.buffers * a_size, tiles.buffers * b_size, 2 * c_size], config.sp_bytes // config.sp_banks, config.sp_bytes
     )
     n_tail = n - (blocks - 1) * lanes
     src = FUSE_SRC.pack(requant=Requant.SLOT, rounding=rounding, bias_en=1)
@@ -116,4 +129,5 @@ def gemm_operands(
         a, b, c, p, m, n, k, k if a_pitch is None else a_pitch, lanes, k * lanes, n, 9 * lanes, tiles.mt,
         tiles.nt, tiles.kt, blocks, n_tail, a_sp, a_size, b_sp, b_size, c_sp, c_size, config.acc_rows // 2,
         MATRIX_WORD.pack(), a_zp, 0, src, stage, zp, clip_operand(*clip), lanes.bit_length() - 1,
+        tiles.buffers,
     ]  # fmt: skip

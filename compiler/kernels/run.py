@@ -89,7 +89,7 @@ class Operators(Library):
             "gemm_i32",
             (m, n),
             lambda y: gemm_i32_operands(
-                config, gemm_tiles(config, m, n, k, C_BYTES), a=put(a), b=put(pack_weights(config, b)), c=y,
+                config, gemm_tiles(config, m, n, k, C_BYTES, rings=(2,)), a=put(a), b=put(pack_weights(config, b)), c=y,
                 m=m, n=n, k=k, c0=0 if c0 is None else put(c0.astype(np.int32)), alpha=alpha, beta=beta,
                 a_zp=a_zp, b_zp=b_zp,
             ),

@@ -2,11 +2,11 @@
 ;
 ; A is m x k bytes with a_pitch bytes from row to row; B comes in blocks of N columns, each k rows of N bytes (b_row
 ; bytes apart, b_block bytes from block to block; spare columns of the last block may hold anything); C is m x n bytes.
-; A tile of C is mt rows by nt blocks of columns; k is cut into pieces of kt (a multiple of N, or all of k). Two buffers
-; each of A, B, C and the accumulator let the loads, the array, the drain and the stores of neighbouring steps overlap:
-; step i may reuse what step i-2 has left, so the sequencer takes its tokens before it issues.
+; A tile of C is mt rows by nt blocks of columns; k is cut into pieces of kt (a multiple of N, or all of k). Rings of buffers
+; of A and B, and two each of C and the accumulator, let the loads, the array, the drain and the stores of neighbouring
+; steps overlap: a step may reuse what an earlier one has left, so the sequencer takes that one's tokens before it issues.
 .name gemm_i8
-.signature operands: 32; semaphores at entry and exit: all zero; regions at entry and exit: none
+.signature operands: 33; semaphores at entry and exit: all zero; regions at entry and exit: none
 .operand a, 0            ; DRAM address of A
 .operand b, 1            ; DRAM address of B
 .operand c, 2            ; DRAM address of C
@@ -24,9 +24,9 @@
 .operand kt, 14
 .operand blocks, 15      ; blocks of columns: n / N rounded up
 .operand n_tail, 16      ; columns of the last block
-.operand a_sp, 17        ; scratchpad: two buffers of A, a_size bytes each, rows kt bytes apart
+.operand a_sp, 17        ; scratchpad: `buffers` buffers of A, a_size bytes each, rows kt bytes apart
 .operand a_size, 18
-.operand b_sp, 19        ; two buffers of B, b_size bytes each
+.operand b_sp, 19        ; `buffers` buffers of B, b_size bytes each
 .operand b_size, 20
 .operand c_sp, 21        ; two buffers of C, c_size bytes each, rows nt * N bytes apart
 .operand c_size, 22
@@ -38,6 +38,7 @@
 .operand fuse_stage, 28
 .operand zp, 29
 .operand log2_n, 31
+.operand buffers, 32     ; 2 or more
 .operand clip, 30        ; clip range: least in bits 7..0, greatest in bits 15..8, both signed
 
 .reg m0, r1              ; first row of the tile
@@ -48,7 +49,7 @@
 .reg depth, r6           ; k in this piece
 .reg i, r7               ; steps of the array so far
 .reg j, r8               ; tiles so far
-.reg a_odd, r9           ; which buffer of A
+.reg a_next, r9          ; next buffer of A
 .reg a_buf, r10
 .reg b_buf, r11
 .reg c_buf, r12
@@ -57,6 +58,7 @@
 .reg t, r15
 .reg u, r16
 .reg two, r17
+.reg b_next, r19         ; next buffer of B
 .reg tile_pitch, r18     ; bytes from row to row of a tile of C in the scratchpad
 
     add two, 2
@@ -98,12 +100,8 @@ cols_loop:
     mul c_buf, t, $c_size
     add c_buf, c_buf, $c_sp
     mul acc, t, $acc_size
+    and t, j, 3                      ; parameters of this tile's columns: the drain of tile j-4 has left their slots
     mul slot, t, $nt
-    blt j, two, drained              ; the drain of tile j-2 has left accumulator and slots, its store the buffer of C
-    wait fuse:0
-    wait store:0
-drained:
-    ; parameters of this tile's columns
     mul t, b0, $p_block
     set load.dram, t, $p
     set load.word, space=param
@@ -122,16 +120,19 @@ drained:
 depth_loop:
     sub depth, $k, k0
     min depth, depth, $kt
-    blt i, two, left                 ; step i-2 of the array has left its buffers
+    blt i, $buffers, left            ; an earlier step of the array has left its buffers
     wait matrix:0
 left:
     bne k0, r0, load_a               ; A stays for all tiles of these rows unless k is cut
     blt depth, $k, load_a
     bne b0, r0, load_b
 load_a:
-    mul a_buf, a_odd, $a_size
+    mul a_buf, a_next, $a_size
     add a_buf, a_buf, $a_sp
-    xor a_odd, a_odd, 1
+    add a_next, a_next, 1
+    blt a_next, $buffers, a_placed
+    add a_next, 0
+a_placed:
     mul t, m0, $a_pitch
     add t, t, $a
     set load.dram, t, k0
@@ -143,9 +144,12 @@ load_a:
     set load.z_count, 1
     issue load
 load_b:
-    and t, i, 1
-    mul b_buf, t, $b_size
+    mul b_buf, b_next, $b_size
     add b_buf, b_buf, $b_sp
+    add b_next, b_next, 1
+    blt b_next, $buffers, b_placed
+    add b_next, 0
+b_placed:
     mul t, b0, $b_block
     mul u, k0, $b_row
     add t, t, u
@@ -177,6 +181,11 @@ load_b:
     sltu t, r0, k0                   ; pieces after the first add to the accumulator
     shl t, t, 1
     set matrix.word, $matrix_word, t
+    bne k0, r0, drained
+    blt j, two, drained              ; the drain of tile j-2 has left its accumulator, its store the buffer of C
+    wait fuse:0
+    wait store:0
+drained:
     add i, i, 1
     add k0, k0, depth
     blt k0, $k, more_depth
@@ -209,8 +218,8 @@ load_b:
     blt b0, $blocks, cols_loop
     add m0, m0, rows
     blt m0, $m, rows_loop
-    ; take the tokens of the last two steps and tiles: all has reached DRAM
-    min i, i, 2
+    ; take the tokens of the last steps and tiles: all has reached DRAM
+    min i, i, $buffers
     loop i, arrays_done
     wait matrix:0
 arrays_done:
