@@ -42,18 +42,29 @@ class Alu(wiring.Component):
     sum: Out(32)
     taken: Out(1)
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         second, total = Signal(32), Signal(32)
-        m.d.comb += [second.eq(self.b + self.imm), self.second.eq(second), total.eq(self.a + second), self.sum.eq(total)]
+        m.d.comb += [
+            second.eq(self.b + self.imm),
+            self.second.eq(second),
+            total.eq(self.a + second),
+            self.sum.eq(total),
+        ]
         less, less_unsigned, equal = self._compare(m, second, "second")
         shifted = self._shift(m, second)
         with m.Switch(self.op):
             for op, value in (
-                (MicroOp.SUB, self.a - second), (MicroOp.MUL, self.product),
-                (MicroOp.MIN, Mux(less, self.a, second)), (MicroOp.MAX, Mux(less, second, self.a)),
-                (MicroOp.AND, self.a & second), (MicroOp.OR, self.a | second), (MicroOp.XOR, self.a ^ second),
-                (MicroOp.SLT, less), (MicroOp.SLTU, less_unsigned), (MicroOp.SEQ, equal),
+                (MicroOp.SUB, self.a - second),
+                (MicroOp.MUL, self.product),
+                (MicroOp.MIN, Mux(less, self.a, second)),
+                (MicroOp.MAX, Mux(less, second, self.a)),
+                (MicroOp.AND, self.a & second),
+                (MicroOp.OR, self.a | second),
+                (MicroOp.XOR, self.a ^ second),
+                (MicroOp.SLT, less),
+                (MicroOp.SLTU, less_unsigned),
+                (MicroOp.SEQ, equal),
             ):
                 with m.Case(int(op)):
                     m.d.comb += self.result.eq(value)
@@ -64,8 +75,12 @@ class Alu(wiring.Component):
         branch_less, branch_less_unsigned, branch_equal = self._compare(m, self.b, "branch")
         with m.Switch(self.op):
             for op, value in (
-                (MicroOp.BEQ, branch_equal), (MicroOp.BNE, ~branch_equal), (MicroOp.BLT, branch_less),
-                (MicroOp.BGE, ~branch_less), (MicroOp.BLTU, branch_less_unsigned), (MicroOp.BGEU, ~branch_less_unsigned),
+                (MicroOp.BEQ, branch_equal),
+                (MicroOp.BNE, ~branch_equal),
+                (MicroOp.BLT, branch_less),
+                (MicroOp.BGE, ~branch_less),
+                (MicroOp.BLTU, branch_less_unsigned),
+                (MicroOp.BGEU, ~branch_less_unsigned),
             ):
                 with m.Case(int(op)):
                     m.d.comb += self.taken.eq(value)

@@ -17,17 +17,18 @@ from hw.sequencer.config_registers import config_layout
 from hw.sequencer.layouts import windows_layout
 
 #: Walk increments, modulo 2**20: the first address, then those of the four coordinate dimensions.
-INCREMENTS_LAYOUT = data.StructLayout({name: 20 for name in ("start", "du1", "du2", "dv1", "dv2")})
+INCREMENTS_LAYOUT = data.StructLayout(dict.fromkeys(("start", "du1", "du2", "dv1", "dv2"), 20))
 
 
 class BoundsChecker(wiring.Component):
     """Checks each stream of a command against its memory or the DRAM windows, four products a cycle.
 
-    Four stages follow each other: operands, product, ends of the box, comparison. The multipliers serve the scalar MUL while no
-    check runs.
+    Four stages follow each other: operands, product, ends of the box, comparison. The multipliers serve the
+    scalar MUL while no check runs.
 
-    Latency: from `start` to `done`, LOAD and STORE 5 cycles (a fill 4), MATRIX 9, FUSE 8, one more with slots, two more
-    with B, two more with a residual; a depthwise MATRIX 21 to 32. Throughput: one command at a time.
+    Latency: from `start` to `done`, LOAD and STORE 5 cycles (a fill 4), MATRIX 9, FUSE 8, one more with
+    slots, two more with B, two more with a residual; a depthwise MATRIX 21 to 32. Throughput: one command at
+    a time.
 
     Parameters
     ----------
@@ -49,7 +50,8 @@ class BoundsChecker(wiring.Component):
     bad : Out
         The command is to be refused as BAD_COMMAND.
     fail, fail_kind, fail_address : Out
-        A box reaches outside its space; the first such in the order of checks (bits 3..2 of `fail_kind`: the trap).
+        A box reaches outside its space; the first such in the order of checks (bits 3..2 of `fail_kind`: the
+        trap).
     increments : Out
         Derived walk increments, valid from `done` to the next start.
     mul, mul_a, mul_b : In
@@ -60,15 +62,27 @@ class BoundsChecker(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        super().__init__({
-            "start": In(1), "unit": In(2), **{u.name.lower(): In(config_layout(u)) for u in Unit},
-            "windows": In(windows_layout(config)), "clear": In(1),
-            "done": Out(1), "bad": Out(1), "fail": Out(1), "fail_kind": Out(Kind.BITS), "fail_address": Out(32),
-            "increments": Out(INCREMENTS_LAYOUT),
-            "mul": In(1), "mul_a": In(32), "mul_b": In(32), "mul_product": Out(32),
-        })
+        super().__init__(
+            {
+                "start": In(1),
+                "unit": In(2),
+                **{u.name.lower(): In(config_layout(u)) for u in Unit},
+                "windows": In(windows_layout(config)),
+                "clear": In(1),
+                "done": Out(1),
+                "bad": Out(1),
+                "fail": Out(1),
+                "fail_kind": Out(Kind.BITS),
+                "fail_address": Out(32),
+                "increments": Out(INCREMENTS_LAYOUT),
+                "mul": In(1),
+                "mul_a": In(32),
+                "mul_b": In(32),
+                "mul_product": Out(32),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.select = select = OperandSelect(self.config)
         m.submodules.multipliers = multipliers = Multipliers()
@@ -95,11 +109,19 @@ class BoundsChecker(wiring.Component):
             m.d.sync += window_points.eq(products[2] > 255)
         last = stages[2]
         m.d.comb += [
-            verdict.start.eq(self.start), verdict.valid.eq(last.valid & last.last & ~(last.activations & empty)),
-            verdict.kind.eq(last.kind), verdict.order.eq(last.order), verdict.low.eq(low), verdict.high.eq(high),
-            verdict.windows.eq(self.windows), self.fail.eq(verdict.fail), self.fail_kind.eq(verdict.fail_kind),
+            verdict.start.eq(self.start),
+            verdict.valid.eq(last.valid & last.last & ~(last.activations & empty)),
+            verdict.kind.eq(last.kind),
+            verdict.order.eq(last.order),
+            verdict.low.eq(low),
+            verdict.high.eq(high),
+            verdict.windows.eq(self.windows),
+            self.fail.eq(verdict.fail),
+            self.fail_kind.eq(verdict.fail_kind),
             self.fail_address.eq(verdict.fail_address),
-            self.bad.eq(wide | ((self.unit == Unit.FUSE) & window_points & (self.fuse.stage.post == Post.COUNT))),
+            self.bad.eq(
+                wide | ((self.unit == Unit.FUSE) & window_points & (self.fuse.stage.post == Post.COUNT))
+            ),
         ]
         m.d.sync += self.done.eq(last.valid & last.final & ~self.clear)
         return m
@@ -111,10 +133,14 @@ class BoundsChecker(wiring.Component):
         step = Signal(STEP_BITS)
         m.d.comb += [
             depthwise.eq((self.unit == Unit.MATRIX) & self.matrix.word.dw),
-            rows.start.eq(self.start & depthwise), rows.clear.eq(self.clear),
-            rows.length.eq(self.matrix.dw_len), rows.lead.eq(self.matrix.dw_lead),
-            rows.width.eq(self.matrix.x_count), rows.stride.eq(self.matrix.dw_sy),
-            select.dw_rows.eq(rows.rows), select.dw_out_rows.eq(rows.out_rows),
+            rows.start.eq(self.start & depthwise),
+            rows.clear.eq(self.clear),
+            rows.length.eq(self.matrix.dw_len),
+            rows.lead.eq(self.matrix.dw_lead),
+            rows.width.eq(self.matrix.x_count),
+            rows.stride.eq(self.matrix.dw_sy),
+            select.dw_rows.eq(rows.rows),
+            select.dw_out_rows.eq(rows.out_rows),
             begin.eq((self.start & ~depthwise) | rows.done),
             valid.eq(begin | running),
             select.step.eq(Mux(begin, select.first, step)),
@@ -126,8 +152,9 @@ class BoundsChecker(wiring.Component):
 
     def _operands(self, m: Module, select: OperandSelect, multipliers: Multipliers, valid: Value) -> None:
         """Multiplier operands: a step's, or the halves of a scalar multiplication."""
-        a_low, a_high, b_low, b_high = (word[part] for word in (self.mul_a, self.mul_b)
-                                        for part in (slice(0, 16), slice(16, 32)))
+        a_low, a_high, b_low, b_high = (
+            word[part] for word in (self.mul_a, self.mul_b) for part in (slice(0, 16), slice(16, 32))
+        )
         scalar = {"x0": a_low, "y0": b_low, "x1": a_low, "y1": b_high, "x2": a_high, "y2": b_low}
         for name in (f"{side}{i}" for i in range(LANES) for side in "xy"):
             operand = getattr(select, name)
@@ -143,7 +170,10 @@ class BoundsChecker(wiring.Component):
     def _box(self, m: Module, control: data.View, products: list[Value]) -> tuple[Signal, Signal]:
         """Ends of the box of the stream so far."""
         ends = []
-        for name, enables, base in (("low", control.to_low, control.base), ("high", control.to_high, control.end)):
+        for name, enables, base in (
+            ("low", control.to_low, control.base),
+            ("high", control.to_high, control.end),
+        ):
             end = Signal(signed(SUM_BITS), name=name)
             origin = Signal(signed(SUM_BITS), name=f"{name}_origin")
             m.d.comb += origin.eq(Mux(control.first, base, end))
@@ -161,16 +191,24 @@ class BoundsChecker(wiring.Component):
     def _increments(self, m: Module, control: data.View, products: list[Value]) -> None:
         """Walk increments."""
         start = Signal(20)
-        m.d.comb += start.eq(Mux(self.unit == Unit.MATRIX, self.matrix.a_base, self.fuse.a_base)
-                             + (products[1] + products[2]))
-        for name, value in (("start", start), ("du1", products[3]), ("du2", products[2]), ("dv1", products[3]),
-                            ("dv2_lane1", products[1]), ("dv2_lane3", products[3])):
+        m.d.comb += start.eq(
+            Mux(self.unit == Unit.MATRIX, self.matrix.a_base, self.fuse.a_base) + (products[1] + products[2])
+        )
+        for name, value in (
+            ("start", start),
+            ("du1", products[3]),
+            ("du2", products[2]),
+            ("dv1", products[3]),
+            ("dv2_lane1", products[1]),
+            ("dv2_lane3", products[3]),
+        ):
             with m.If(control.valid & control.capture[name]):
                 m.d.sync += self.increments[name.partition("_")[0]].eq(value)
 
-    def _ranges(self, m: Module, control: data.View, products: list[Value],
-                select: OperandSelect) -> tuple[Signal, Signal]:
-        """Coordinate ranges of the activations; returns whether all is padding, and whether a range is too wide."""
+    def _ranges(
+        self, m: Module, control: data.View, products: list[Value], select: OperandSelect
+    ) -> tuple[Signal, Signal]:
+        """Coordinate ranges; returns whether all is padding, and whether a range is too wide."""
         empty, wide = Signal(2), Signal(2)
         matrix = Signal()
         m.d.comb += matrix.eq(self.unit == Unit.MATRIX)
@@ -180,9 +218,12 @@ class BoundsChecker(wiring.Component):
                 found.capture.eq(control.valid & control.coordinates),
                 found.origin.eq(Mux(matrix, self.matrix[f"{axis}0"], self.fuse[f"{axis}0"])),
                 found.limit.eq(Mux(matrix, self.matrix[f"{axis}_lim"], self.fuse[f"{axis}_lim"])),
-                found.p0.eq(products[2 * i]), found.p1.eq(products[2 * i + 1]),
-                getattr(select, f"{axis}_low").eq(found.low), getattr(select, f"{axis}_high").eq(found.high),
-                empty[i].eq(found.empty), wide[i].eq(found.wide),
+                found.p0.eq(products[2 * i]),
+                found.p1.eq(products[2 * i + 1]),
+                getattr(select, f"{axis}_low").eq(found.low),
+                getattr(select, f"{axis}_high").eq(found.high),
+                empty[i].eq(found.empty),
+                wide[i].eq(found.wide),
             ]
         any_empty, any_wide = Signal(), Signal()
         with_range = matrix | (self.unit == Unit.FUSE)

@@ -12,8 +12,8 @@ _PER_CYCLE = 2
 class Divider(wiring.Component):
     """Unsigned quotient, two bits a cycle.
 
-    Latency: `done` is set 11 cycles after `start`. Throughput: one division at a time. A division by zero ends with
-    an undefined quotient.
+    Latency: `done` is set 11 cycles after `start`. Throughput: one division at a time. A division by zero
+    ends with an undefined quotient.
 
     Members
     -------
@@ -33,7 +33,7 @@ class Divider(wiring.Component):
     done: Out(1)
     quotient: Out(BITS)
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         divisor, rest = Signal(_DIVISOR), Signal(_DIVISOR)
         work = Signal(BITS)  # dividend bits still to come, above the quotient bits found
@@ -50,8 +50,17 @@ class Divider(wiring.Component):
             next_rest = kept
             bits.insert(0, ~less[-1])
         with m.If(self.start):
-            m.d.sync += [work.eq(self.dividend), divisor.eq(self.divisor), rest.eq(0), left.eq(BITS // _PER_CYCLE)]
+            m.d.sync += [
+                work.eq(self.dividend),
+                divisor.eq(self.divisor),
+                rest.eq(0),
+                left.eq(BITS // _PER_CYCLE),
+            ]
         with m.Elif(left != 0):
-            m.d.sync += [work.eq(Cat(*bits, work[: BITS - _PER_CYCLE])), rest.eq(next_rest), left.eq(left - 1)]
+            m.d.sync += [
+                work.eq(Cat(*bits, work[: BITS - _PER_CYCLE])),
+                rest.eq(next_rest),
+                left.eq(left - 1),
+            ]
         m.d.comb += [self.done.eq(left == 0), self.quotient.eq(work)]
         return m

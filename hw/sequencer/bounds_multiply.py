@@ -25,13 +25,21 @@ class Multipliers(wiring.Component):
         Product of lane i.
     """
 
-    def __init__(self):
-        super().__init__({"en": In(1)} | {
-            name: port for i in range(LANES) for name, port in (
-                (f"x{i}", In(signed(X_BITS))), (f"y{i}", In(signed(Y_BITS))), (f"p{i}", Out(signed(X_BITS + Y_BITS))))
-        })
+    def __init__(self) -> None:
+        super().__init__(
+            {"en": In(1)}
+            | {
+                name: port
+                for i in range(LANES)
+                for name, port in (
+                    (f"x{i}", In(signed(X_BITS))),
+                    (f"y{i}", In(signed(Y_BITS))),
+                    (f"p{i}", Out(signed(X_BITS + Y_BITS))),
+                )
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         for i in range(LANES):
             x = Signal(signed(X_BITS), name=f"x_{i}")

@@ -39,9 +39,15 @@ def load_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Value
     return {
         "not_fill": ~word.fill,
         "dst_count": _named(m, Unit.LOAD, "dst_count", 16, Mux(word.transpose, length, fields.y_count)),
-        "dst_touched": _named(m, Unit.LOAD, "dst_touched", 21,
-                              Mux(word.transpose, fields.y_count, Mux(word.int4, length << 1, length))),
-        **_halves(fields, "dram_y"), **_halves(fields, "dram_z"),
+        "dst_touched": _named(
+            m,
+            Unit.LOAD,
+            "dst_touched",
+            21,
+            Mux(word.transpose, fields.y_count, Mux(word.int4, length << 1, length)),
+        ),
+        **_halves(fields, "dram_y"),
+        **_halves(fields, "dram_z"),
     }
 
 
@@ -60,11 +66,24 @@ def matrix_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Val
     most_rows = Mux(fields.ic_count == 1, rows_tail, _larger(rows, rows_tail))
     most_columns = Mux(fields.oc_count == 1, columns_tail, _larger(columns, columns_tail))
     return {
-        "dw": word.dw, "not_dw": ~word.dw, "row": Const(n), "one": Const(1),
-        "tile": _named(m, Unit.MATRIX, "tile", 7, Mux(
-            word.dw, word.taps * word.groups, Mux(word.w_transpose, most_columns, most_rows))),
-        "dw_columns": _named(m, Unit.MATRIX, "dw_columns", 16,
-                             Mux(fields.dw_len < fields.x_count, fields.dw_len, fields.x_count)),
+        "dw": word.dw,
+        "not_dw": ~word.dw,
+        "row": Const(n),
+        "one": Const(1),
+        "tile": _named(
+            m,
+            Unit.MATRIX,
+            "tile",
+            7,
+            Mux(word.dw, word.taps * word.groups, Mux(word.w_transpose, most_columns, most_rows)),
+        ),
+        "dw_columns": _named(
+            m,
+            Unit.MATRIX,
+            "dw_columns",
+            16,
+            Mux(fields.dw_len < fields.x_count, fields.dw_len, fields.x_count),
+        ),
     }
 
 
@@ -77,17 +96,27 @@ def fuse_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Value
     elements = _named(m, Unit.FUSE, "elements", 6, Mux(stage.lane_reduce != 0, 1, widest))
     uses_b = src.b_src != BSource.NONE
     return {
-        "use_b": uses_b, "use_r": stage.residual,
+        "use_b": uses_b,
+        "use_r": stage.residual,
         "use_slots": (src.requant == Requant.SLOT) | (stage.post == Post.COUNT),
         "one": Const(1),
         "a_touched": _named(m, Unit.FUSE, "a_touched", 8, Mux(src.a_src, _bytes(n, src.a_dtype), 1)),
-        "b_touched": _named(m, Unit.FUSE, "b_touched", 8, Mux(src.b_src == BSource.SP, _bytes(n, src.b_dtype), 1)),
+        "b_touched": _named(
+            m, Unit.FUSE, "b_touched", 8, Mux(src.b_src == BSource.SP, _bytes(n, src.b_dtype), 1)
+        ),
         "r_touched": _named(m, Unit.FUSE, "r_touched", 8, _bytes(n, stage.r_dtype)),
-        "d_touched": _named(m, Unit.FUSE, "d_touched", 8, Mux(stage.d_dst, _bytes(elements, stage.d_dtype), 1)),
+        "d_touched": _named(
+            m, Unit.FUSE, "d_touched", 8, Mux(stage.d_dst, _bytes(elements, stage.d_dtype), 1)
+        ),
     }
 
 
-VALUES = {Unit.LOAD: load_values, Unit.MATRIX: matrix_values, Unit.FUSE: fuse_values, Unit.STORE: store_values}
+VALUES = {
+    Unit.LOAD: load_values,
+    Unit.MATRIX: matrix_values,
+    Unit.FUSE: fuse_values,
+    Unit.STORE: store_values,
+}
 
 
 class Kind:
@@ -108,9 +137,15 @@ def spaces(fields: dict[Unit, object]) -> dict[str, Value | int]:
     """Space (see `Kind`) of each stream."""
     fuse, load = fields[Unit.FUSE], fields[Unit.LOAD]
     return {
-        "load_dram": Kind.DRAM_READ, "store_dram": Kind.DRAM_WRITE, "store_src": Kind.SP,
-        "load_dst": Mux(load.word.space == Space.SP, Kind.SP, Mux(load.word.space == Space.PARAM, Kind.PARAM, Kind.TABLE)),
-        "matrix_a": Kind.SP, "matrix_w": Kind.SP, "matrix_acc": Kind.ACC,
+        "load_dram": Kind.DRAM_READ,
+        "store_dram": Kind.DRAM_WRITE,
+        "store_src": Kind.SP,
+        "load_dst": Mux(
+            load.word.space == Space.SP, Kind.SP, Mux(load.word.space == Space.PARAM, Kind.PARAM, Kind.TABLE)
+        ),
+        "matrix_a": Kind.SP,
+        "matrix_w": Kind.SP,
+        "matrix_acc": Kind.ACC,
         "fuse_a": Mux(fuse.src.a_src, Kind.SP, Kind.ACC),
         "fuse_b": Mux(fuse.src.b_src == BSource.SP, Kind.SP, Kind.ACC),
         "fuse_r": Kind.SP,
@@ -122,7 +157,10 @@ def spaces(fields: dict[Unit, object]) -> dict[str, Value | int]:
 def address_bits(config: MlaConfig) -> dict[int, int]:
     """log2 of the size of each on-chip space."""
     sizes = {
-        Kind.SP: config.sp_bytes, Kind.ACC: config.acc_rows, Kind.SLOT: config.param_slots,
-        Kind.PARAM: config.param_slots * 16 * config.n, Kind.TABLE: config.table_slots * 512,
+        Kind.SP: config.sp_bytes,
+        Kind.ACC: config.acc_rows,
+        Kind.SLOT: config.param_slots,
+        Kind.PARAM: config.param_slots * 16 * config.n,
+        Kind.TABLE: config.table_slots * 512,
     }
     return {kind: (size - 1).bit_length() for kind, size in sizes.items()}

@@ -43,7 +43,7 @@ class CoordinateRange(wiring.Component):
     empty: Out(1)
     wide: Out(1)
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         low, high = Signal(signed(_SUM)), Signal(signed(_SUM))
         below, limited, too_high = Signal(), Signal(), Signal()

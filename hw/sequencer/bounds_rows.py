@@ -36,7 +36,7 @@ class DepthwiseRows(wiring.Component):
     out_rows: Out(BITS)
     clear: In(1)
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.image = image = Divider()
         m.submodules.output = output = Divider()

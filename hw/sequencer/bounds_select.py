@@ -1,5 +1,7 @@
 """First stage of the bounds checker: the operands of one step."""
 
+from collections.abc import Callable
+
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -10,26 +12,47 @@ from hw.sequencer.bounds_divide import BITS as ROW_BITS
 from hw.sequencer.bounds_multiply import X_BITS, Y_BITS
 from hw.sequencer.bounds_operands import VALUES, Kind, spaces
 from hw.sequencer.bounds_steps import (
-    COORDINATE_STEPS, LANES, NUMBER, STEP_BITS, STEPS, STREAMS, Lane, Step, Use, successors,
+    COORDINATE_STEPS,
+    LANES,
+    NUMBER,
+    OPTIONAL,
+    ORDER,
+    STEP_BITS,
+    STEPS,
+    STREAMS,
+    Lane,
+    Step,
+    Use,
 )
 from hw.sequencer.config_registers import config_layout
 
 #: What later stages need to know of a step.
-CONTROL_LAYOUT = data.StructLayout({
-    "valid": 1,
-    "final": 1,  # last step of the command
-    "first": 1, "last": 1,  # of the stream's box
-    "kind": Kind.BITS, "order": 2,
-    "dram": 1,  # odd lanes carry upper halves
-    "coordinates": 1, "activations": 1, "slots": 1,
-    "capture": data.StructLayout({"start": 1, "du1": 1, "du2": 1, "dv1": 1, "dv2_lane1": 1, "dv2_lane3": 1}),
-    "to_low": LANES, "to_high": LANES,
-    "base": 32, "end": 33,  # first and last byte (row, slot) touched at the walk's first step
-})
+CONTROL_LAYOUT = data.StructLayout(
+    {
+        "valid": 1,
+        "final": 1,  # last step of the command
+        "first": 1,
+        "last": 1,  # of the stream's box
+        "kind": Kind.BITS,
+        "order": 2,
+        "dram": 1,  # odd lanes carry upper halves
+        "coordinates": 1,
+        "activations": 1,
+        "slots": 1,
+        "capture": data.StructLayout(
+            {"start": 1, "du1": 1, "du2": 1, "dv1": 1, "dv2_lane1": 1, "dv2_lane3": 1}
+        ),
+        "to_low": LANES,
+        "to_high": LANES,
+        "base": 32,
+        "end": 33,  # first and last byte (row, slot) touched at the walk's first step
+    }
+)
 
 
 class OperandSelect(wiring.Component):
-    """Chooses multiplier operands, base and end of the box, and control bits of a step, and says which step follows.
+    """Chooses multiplier operands, base and end of the box, and control bits of a step, and says which step
+    follows.
 
     Latency: combinational. Throughput: one step a cycle.
 
@@ -63,15 +86,24 @@ class OperandSelect(wiring.Component):
     def __init__(self, config: MlaConfig):
         self.config = config
         coordinate = signed(X_BITS)
-        super().__init__({
-            "unit": In(2), "step": In(STEP_BITS), **{u.name.lower(): In(config_layout(u)) for u in Unit},
-            **{name: In(coordinate) for name in ("u_low", "u_high", "v_low", "v_high")},
-            "dw_rows": In(ROW_BITS), "dw_out_rows": In(ROW_BITS),
-            **{f"x{i}": Out(signed(X_BITS)) for i in range(LANES)}, **{f"y{i}": Out(signed(Y_BITS)) for i in range(LANES)},
-            "control": Out(CONTROL_LAYOUT), "first": Out(STEP_BITS), "next": Out(STEP_BITS), "more": Out(1),
-        })
+        super().__init__(
+            {
+                "unit": In(2),
+                "step": In(STEP_BITS),
+                **{u.name.lower(): In(config_layout(u)) for u in Unit},
+                **{name: In(coordinate) for name in ("u_low", "u_high", "v_low", "v_high")},
+                "dw_rows": In(ROW_BITS),
+                "dw_out_rows": In(ROW_BITS),
+                **{f"x{i}": Out(signed(X_BITS)) for i in range(LANES)},
+                **{f"y{i}": Out(signed(Y_BITS)) for i in range(LANES)},
+                "control": Out(CONTROL_LAYOUT),
+                "first": Out(STEP_BITS),
+                "next": Out(STEP_BITS),
+                "more": Out(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         fields = {u: getattr(self, u.name.lower()) for u in Unit}
         values = {u: VALUES[u](m, fields[u], self.config) for u in Unit}
@@ -91,13 +123,17 @@ class OperandSelect(wiring.Component):
             for name, step in STEPS.items():
                 with m.Case(NUMBER[name]):
                     for i, lane in enumerate(step.lanes):
-                        self._lane(m, i, lane, lambda field, step=step: value(step, field), raw, counts, negative)
+                        self._lane(
+                            m, i, lane, lambda field, step=step: value(step, field), raw, counts, negative
+                        )
                     m.d.comb += self._constants(name, step)
                     if step.stream:
                         stream = STREAMS[step.stream]
                         m.d.comb += [
-                            base.eq(value(step, stream.base)), touched.eq(value(step, stream.touched)),
-                            self.control.kind.eq(kinds[step.stream]), self.control.order.eq(stream.order),
+                            base.eq(value(step, stream.base)),
+                            touched.eq(value(step, stream.touched)),
+                            self.control.kind.eq(kinds[step.stream]),
+                            self.control.order.eq(stream.order),
                         ]
         for i in range(LANES):
             m.d.comb += getattr(self, f"x{i}").eq(raw[i] - counts[i])
@@ -116,7 +152,16 @@ class OperandSelect(wiring.Component):
             found |= {f"{axis}_first": Mux(back, high, low), f"{axis}_second": Mux(back, low, high)}
         return found
 
-    def _lane(self, m: Module, i: int, lane: Lane, value, raw: list[Signal], counts: Signal, negative: Signal) -> None:
+    def _lane(
+        self,
+        m: Module,
+        i: int,
+        lane: Lane,
+        value: Callable[[str], Value],
+        raw: list[Signal],
+        counts: Signal,
+        negative: Signal,
+    ) -> None:
         """Operands of one lane."""
         if lane.use == Use.OFF:
             return
@@ -124,7 +169,11 @@ class OperandSelect(wiring.Component):
         sign = value(lane.sign) if lane.sign else y
         m.d.comb += [raw[i].eq(value(lane.x)), getattr(self, f"y{i}").eq(y), counts[i].eq(int(lane.count))]
         if lane.use == Use.BOX:
-            m.d.comb += [negative[i].eq(sign[-1]), self.control.to_low[i].eq(negative[i]), self.control.to_high[i].eq(~negative[i])]
+            m.d.comb += [
+                negative[i].eq(sign[-1]),
+                self.control.to_low[i].eq(negative[i]),
+                self.control.to_high[i].eq(~negative[i]),
+            ]
         elif lane.use == Use.LOW:
             m.d.comb += self.control.to_low[i].eq(1)
         elif lane.use == Use.HIGH:
@@ -134,7 +183,8 @@ class OperandSelect(wiring.Component):
         """Control bits that depend on the step alone."""
         control = self.control
         return [
-            control.first.eq(int(step.first)), control.last.eq(int(step.last)),
+            control.first.eq(int(step.first)),
+            control.last.eq(int(step.last)),
             control.dram.eq(int(name in ("load_dram", "store_dram"))),
             control.coordinates.eq(int(name in COORDINATE_STEPS)),
             control.activations.eq(int(step.stream in ("matrix_a", "fuse_a"))),
@@ -144,6 +194,7 @@ class OperandSelect(wiring.Component):
 
     def _next(self, m: Module, values: dict[Unit, dict[str, Value]]) -> None:
         """First and following step."""
+
         def choose(unit: Unit, name: str | None, chosen: Signal) -> None:
             for step, condition in reversed(successors(unit, name)):
                 with m.If(values[unit][condition] if condition else 1):
@@ -160,3 +211,15 @@ class OperandSelect(wiring.Component):
                 with m.Case(int(unit)):
                     choose(unit, None, self.first)
         m.d.comb += self.control.final.eq(~self.more)
+
+
+def successors(unit: Unit, name: str | None) -> list[tuple[str, str | None]]:
+    """(step, condition) in order of preference after `name` (None: at the start)."""
+    order = ORDER[unit]
+    rest = order[0 if name is None else order.index(name) + 1 :]
+    found = []
+    for step in rest:
+        found.append((step, OPTIONAL.get(step)))
+        if step not in OPTIONAL:
+            break
+    return found

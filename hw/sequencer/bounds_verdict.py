@@ -40,13 +40,22 @@ class BoxVerdict(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        super().__init__({
-            "start": In(1), "valid": In(1), "kind": In(Kind.BITS), "order": In(2), "low": In(signed(SUM_BITS)),
-            "high": In(signed(SUM_BITS)), "windows": In(windows_layout(config)),
-            "fail": Out(1), "fail_kind": Out(Kind.BITS), "fail_address": Out(32),
-        })
+        super().__init__(
+            {
+                "start": In(1),
+                "valid": In(1),
+                "kind": In(Kind.BITS),
+                "order": In(2),
+                "low": In(signed(SUM_BITS)),
+                "high": In(signed(SUM_BITS)),
+                "windows": In(windows_layout(config)),
+                "fail": Out(1),
+                "fail_kind": Out(Kind.BITS),
+                "fail_address": Out(32),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         beyond, outside, below = Signal(SUM_BITS), Signal(), Signal()
         fail_order = Signal(2)
@@ -59,14 +68,18 @@ class BoxVerdict(wiring.Component):
         dram = self.kind[2:] == Kind.DRAM_READ >> 2
         m.d.comb += [
             outside.eq(Mux(dram, below | ~self._permitted(m), below | beyond.any())),
-            earlier.eq((self.kind[2:] < self.fail_kind[2:])
-                       | ((self.kind[2:] == self.fail_kind[2:]) & (self.order < fail_order))),
+            earlier.eq(
+                (self.kind[2:] < self.fail_kind[2:])
+                | ((self.kind[2:] == self.fail_kind[2:]) & (self.order < fail_order))
+            ),
         ]
         with m.If(self.start):
             m.d.sync += self.fail.eq(0)
         with m.Elif(self.valid & outside & (~self.fail | earlier)):
             m.d.sync += [
-                self.fail.eq(1), self.fail_kind.eq(self.kind), fail_order.eq(self.order),
+                self.fail.eq(1),
+                self.fail_kind.eq(self.kind),
+                fail_order.eq(self.order),
                 self.fail_address.eq(Mux(below | dram, self.low, self.high)),
             ]
         return m
@@ -78,7 +91,9 @@ class BoxVerdict(wiring.Component):
             window = self.windows[i]
             m.d.comb += permitted[i].eq(
                 Mux(self.kind[0], window.perm[1], window.perm[0])
-                & (self.low[:32] >= window.base) & (self.high[:32] <= window.last))
+                & (self.low[:32] >= window.base)
+                & (self.high[:32] <= window.last)
+            )
         found = Signal()
         m.d.comb += found.eq(permitted.any() & ~self.low[32:].any() & ~self.high[32:].any())
         return found

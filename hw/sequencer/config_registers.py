@@ -45,12 +45,17 @@ class UnitRegisters(wiring.Component):
 
     def __init__(self, unit: Unit):
         self.unit = unit
-        super().__init__({
-            "w_en": In(1), "w_index": In(FIELD_INDEX_BITS), "w_data": In(32), "clear": In(1),
-            "fields": Out(config_layout(unit)),
-        })
+        super().__init__(
+            {
+                "w_en": In(1),
+                "w_index": In(FIELD_INDEX_BITS),
+                "w_data": In(32),
+                "clear": In(1),
+                "fields": Out(config_layout(unit)),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         # One wide signal: a register a field would make the simulator decide for each of them in every cycle.
         values = Signal(self.fields.as_value().shape(), init=default_word(self.unit))
@@ -81,13 +86,18 @@ class ConfigRegisters(wiring.Component):
         Current fields.
     """
 
-    def __init__(self):
-        super().__init__({
-            "w_en": In(1), "w_field": In(2 + FIELD_INDEX_BITS), "w_data": In(32), "clear": In(len(Unit)),
-            **{unit.name.lower(): Out(config_layout(unit)) for unit in Unit},
-        })
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "w_en": In(1),
+                "w_field": In(2 + FIELD_INDEX_BITS),
+                "w_data": In(32),
+                "clear": In(len(Unit)),
+                **{unit.name.lower(): Out(config_layout(unit)) for unit in Unit},
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         for unit in Unit:
             m.submodules[unit.name.lower()] = registers = UnitRegisters(unit)

@@ -1,37 +1,48 @@
 """Sequencer core: runs one micro-program at a time."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
-from amaranth.lib.wiring import In, Out, connect, flipped
+from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D
 from hw.layouts import command_stream
 from hw.sequencer.config_registers import ConfigRegisters
-from hw.sequencer.core_calls import CallStack
+from hw.sequencer.core_connect import connect_frames, connect_issue
 from hw.sequencer.core_execute import Execute
 from hw.sequencer.core_fetch import Fetch
-from hw.sequencer.core_layouts import COUNTER_BITS, FRAME_LAYOUT
+from hw.sequencer.core_layouts import FRAME_LAYOUT
 from hw.sequencer.core_read import OperandRead
 from hw.sequencer.issue import Issue
 from hw.sequencer.layouts import (
-    PC_BITS, SEGMENT_LAYOUT, START_LAYOUT, STATISTICS_LAYOUT, TRAP_LAYOUT, windows_layout,
+    PC_BITS,
+    SEGMENT_LAYOUT,
+    START_LAYOUT,
+    STATISTICS_LAYOUT,
+    TRAP_LAYOUT,
+    windows_layout,
 )
-from hw.sequencer.loops import LoopStack
 
 #: Counter events.
-PULSES = ("micro_scalar", "micro_config", "micro_issue", "micro_control", "micro_sync", "fetch_stalls", "queue_stalls",
-           "sync_stalls")
+PULSES = (
+    "micro_scalar",
+    "micro_config",
+    "micro_issue",
+    "micro_control",
+    "micro_sync",
+    "fetch_stalls",
+    "queue_stalls",
+    "sync_stalls",
+)
 
 
 class Core(wiring.Component):
     """Fetches, reads operands and executes: three stages behind the instruction store.
 
-    Latency: the first instruction executes 4 cycles after `start` is taken; `halted` comes one cycle after HALT executed.
-    Throughput: one instruction a cycle; a taken branch, call or loop entry costs 2 cycles more, RET and CALLP 3, MUL 2, a
-    second macro operand in one instruction 1; going round a hardware loop costs nothing; ISSUE takes one cycle more than
-    BoundsChecker's latency and the wait for a full queue.
+    Latency: the first instruction executes 4 cycles after `start` is taken; `halted` comes one cycle after
+    HALT executed. Throughput: one instruction a cycle; a taken branch, call or loop entry costs 2 cycles
+    more, RET and CALLP 3, MUL 2, a second macro operand in one instruction 1; going round a hardware loop
+    costs nothing; ISSUE takes one cycle more than BoundsChecker's latency and the wait for a full queue.
 
     Parameters
     ----------
@@ -78,18 +89,42 @@ class Core(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        super().__init__({
-            "start": In(stream.Signature(START_LAYOUT)), "fetch_addr": Out(PC_BITS), "fetch_en": Out(1), "fetch_data": In(64),
-            "operand_addr": Out(6), "operand_data": In(32), "seg_index": Out(8), "seg_info": In(SEGMENT_LAYOUT),
-            "in_use": Out(config.segments), "halted": Out(1), "steps": Out(32), "trap": Out(TRAP_LAYOUT), "clear": In(1),
-            "stop": In(1), "step_limit": In(32), "windows": In(windows_layout(config)),
-            **{u.name.lower(): Out(command_stream(u)) for u in Unit},
-            "seq_tokens": In(16), "seq_take": Out(16), "unit_idle": In(4), "tag_hold": In(1), "blocked": Out(1), "blocked_pc": Out(PC_BITS),
-            "statistics": In(STATISTICS_LAYOUT), "running": Out(1), "tag": Out(6), "macro": Out(32), "pc": Out(PC_BITS),
-            "segment": Out(8), **{name: Out(1) for name in PULSES},
-        })
+        super().__init__(
+            {
+                "start": In(stream.Signature(START_LAYOUT)),
+                "fetch_addr": Out(PC_BITS),
+                "fetch_en": Out(1),
+                "fetch_data": In(64),
+                "operand_addr": Out(6),
+                "operand_data": In(32),
+                "seg_index": Out(8),
+                "seg_info": In(SEGMENT_LAYOUT),
+                "in_use": Out(config.segments),
+                "halted": Out(1),
+                "steps": Out(32),
+                "trap": Out(TRAP_LAYOUT),
+                "clear": In(1),
+                "stop": In(1),
+                "step_limit": In(32),
+                "windows": In(windows_layout(config)),
+                **{u.name.lower(): Out(command_stream(u)) for u in Unit},
+                "seq_tokens": In(16),
+                "seq_take": Out(16),
+                "unit_idle": In(4),
+                "tag_hold": In(1),
+                "blocked": Out(1),
+                "blocked_pc": Out(PC_BITS),
+                "statistics": In(STATISTICS_LAYOUT),
+                "running": Out(1),
+                "tag": Out(6),
+                "macro": Out(32),
+                "pc": Out(PC_BITS),
+                "segment": Out(8),
+                **{name: Out(1) for name in PULSES},
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.fetch = fetch = Fetch()
         m.submodules.read = read = OperandRead(self.config)
@@ -101,23 +136,38 @@ class Core(wiring.Component):
         boot = self._life(m, execute, started, active, operands)
         m.d.comb += [
             flush.eq(self.clear | started | execute.redirect | execute.halt | execute.trap),
-            fetch.enable.eq(active), fetch.redirect.eq(boot | execute.redirect),
+            fetch.enable.eq(active),
+            fetch.redirect.eq(boot | execute.redirect),
             fetch.target.eq(Mux(boot, frame.base, execute.target)),
-            fetch.stop.eq(started | self.clear | execute.halt | execute.trap), fetch.take.eq(read.take),
-            self.fetch_addr.eq(fetch.fetch_addr), self.fetch_en.eq(fetch.fetch_en),
-            read.word.eq(self.fetch_data), read.pc.eq(fetch.pc), read.valid.eq(fetch.valid), read.flush.eq(flush),
-            read.clear.eq(started), read.frame.eq(frame), read.operands.eq(operands),
-            self.operand_addr.eq(read.operand_addr), read.operand_data.eq(self.operand_data),
-            read.statistics.eq(self.statistics), read.tag.eq(Mux(execute.set_tag, execute.total, self.tag)),
-            read.w_en.eq(execute.valid & read.instruction.scalar), read.w_addr.eq(read.instruction.d),
-            read.w_data.eq(execute.result), read.commit.eq(execute.finish_scalar),
+            fetch.stop.eq(started | self.clear | execute.halt | execute.trap),
+            fetch.take.eq(read.take),
+            self.fetch_addr.eq(fetch.fetch_addr),
+            self.fetch_en.eq(fetch.fetch_en),
+            read.word.eq(self.fetch_data),
+            read.pc.eq(fetch.pc),
+            read.valid.eq(fetch.valid),
+            read.flush.eq(flush),
+            read.clear.eq(started),
+            read.frame.eq(frame),
+            read.operands.eq(operands),
+            self.operand_addr.eq(read.operand_addr),
+            read.operand_data.eq(self.operand_data),
+            read.statistics.eq(self.statistics),
+            read.tag.eq(Mux(execute.set_tag, execute.total, self.tag)),
+            read.w_en.eq(execute.valid & read.instruction.scalar),
+            read.w_addr.eq(read.instruction.d),
+            read.w_data.eq(execute.result),
+            read.commit.eq(execute.finish_scalar),
             read.accept.eq(~read.ready_valid | execute.finish),
-            execute.active.eq(active), execute.valid.eq(read.ready_valid), execute.instruction.eq(read.instruction),
-            execute.tokens.eq(self.seq_tokens), execute.idle.eq(self.unit_idle),
+            execute.active.eq(active),
+            execute.valid.eq(read.ready_valid),
+            execute.instruction.eq(read.instruction),
+            execute.tokens.eq(self.seq_tokens),
+            execute.idle.eq(self.unit_idle),
             execute.tag_hold.eq(self.tag_hold),
         ]
-        self._frames(m, fetch, execute, frame, started)
-        self._issue(m, execute, issue, registers, read.instruction, started)
+        connect_frames(m, self, fetch, execute, frame, started)
+        connect_issue(m, self, execute, issue, registers, started)
         self._limit(m, execute, started)
         self._report(m, execute, issue, read.instruction, frame, active)
         return m
@@ -136,13 +186,21 @@ class Core(wiring.Component):
         with m.Else():
             m.d.sync += frozen.eq(frozen | self.stop)
             with m.If(started):
-                m.d.sync += [self.running.eq(1), operands.eq(self.start.p.operands), self.macro.eq(self.start.p.macro)]
+                m.d.sync += [
+                    self.running.eq(1),
+                    operands.eq(self.start.p.operands),
+                    self.macro.eq(self.start.p.macro),
+                ]
             with m.If(execute.halt | execute.trap):
                 m.d.sync += self.running.eq(0)
             with m.If(execute.trap):
                 m.d.sync += [
-                    self.trap.valid.eq(1), self.trap.cause.eq(execute.cause), self.trap.address.eq(execute.address),
-                    self.trap.pc.eq(self.pc), self.trap.segment.eq(self.segment), self.trap.tag.eq(self.tag),
+                    self.trap.valid.eq(1),
+                    self.trap.cause.eq(execute.cause),
+                    self.trap.address.eq(execute.address),
+                    self.trap.pc.eq(self.pc),
+                    self.trap.segment.eq(self.segment),
+                    self.trap.tag.eq(self.tag),
                     self.trap.macro.eq(self.macro),
                 ]
         with m.If(started):
@@ -150,55 +208,6 @@ class Core(wiring.Component):
         with m.Elif(execute.set_tag):
             m.d.sync += self.tag.eq(execute.total)
         return boot & active
-
-    def _frames(self, m: Module, fetch: Fetch, execute: Execute, frame: Signal, started: Signal) -> None:
-        """Running segment, callers, loops."""
-        m.submodules.calls = calls = CallStack(self.config)
-        m.submodules.loops = loops = LoopStack(self.config, width=COUNTER_BITS)
-        begin, x = self.start.p, execute.instruction
-        with m.If(started):
-            m.d.sync += [frame.segment.eq(begin.segment), frame.base.eq(begin.base), frame.limit.eq(begin.base + begin.length)]
-        with m.Elif(execute.enter):
-            m.d.sync += frame.eq(execute.callee)
-        with m.Elif(execute.ret):
-            m.d.sync += frame.eq(calls.top.frame)
-        m.d.comb += [
-            calls.clear.eq(started), calls.push.eq(execute.call), calls.pop.eq(execute.ret),
-            calls.entry.frame.eq(frame), calls.entry.pc.eq(x.pc), calls.entry.loop_depth.eq(loops.depth),
-            calls.entry.loop_frame.eq(loops.frame),
-            execute.calls_empty.eq(calls.empty), execute.calls_full.eq(calls.full), execute.return_pc.eq(calls.top.pc),
-            loops.clear.eq(started), loops.fetch_pc.eq(fetch.pc), loops.fetch_step.eq(fetch.step),
-            fetch.loop_back.eq(loops.fetch_back), fetch.loop_start.eq(loops.fetch_start),
-            loops.pc.eq(execute.arrive), loops.step.eq(execute.step), loops.redirect.eq(fetch.redirect),
-            execute.back.eq(loops.back), execute.back_start.eq(loops.back_start),
-            loops.push.eq(execute.push_loop), loops.push_start.eq(execute.target), loops.push_last.eq(x.target - 1),
-            loops.push_trips.eq(execute.total), loops.pop.eq(execute.pop_loop),
-            loops.call.eq(execute.call), loops.ret.eq(execute.return_loops),
-            loops.ret_depth.eq(calls.top.loop_depth), loops.ret_frame.eq(calls.top.loop_frame),
-            execute.loops_full.eq(loops.depth == self.config.loop_depth), execute.loops_empty.eq(loops.depth == loops.frame),
-            self.seg_index.eq(x.d), execute.segment.eq(self.seg_info), self.segment.eq(frame.segment),
-            self.in_use.eq(Mux(self.running | self.trap.valid,
-                               calls.in_use | (1 << frame.segment[: (self.config.segments - 1).bit_length()]), 0)),
-        ]
-
-    def _issue(self, m: Module, execute: Execute, issue: Issue, registers: ConfigRegisters, x: Value, started: Signal) -> None:
-        """Configuration registers and the issue block."""
-        d, unit_bits = ISSUE_D.offset("signal_seq"), 2
-        m.d.comb += [
-            registers.w_en.eq(execute.set_field), registers.w_field.eq(x.d), registers.w_data.eq(execute.total),
-            registers.clear.eq(Mux(started, 0b1111, Mux(execute.clear_fields, 1 << x.d[:unit_bits], 0))),
-            issue.start.eq(execute.start_issue), issue.unit.eq(x.d[:unit_bits]), issue.windows.eq(self.windows),
-            issue.clear.eq(self.clear | self.stop),
-            issue.meta.wait.eq(x.imm[:16]), issue.meta.signal.eq(Cat(x.imm[16:], x.d[d : d + 4])),
-            issue.meta.tag.eq(self.tag), issue.meta.macro.eq(self.macro),
-            issue.mul.eq(execute.multiply), issue.mul_a.eq(x.a), issue.mul_b.eq(execute.second),
-            execute.product.eq(issue.mul_product), execute.issued.eq(issue.issued), execute.issue_trap.eq(issue.trap),
-            execute.issue_cause.eq(issue.cause), execute.issue_address.eq(issue.address),
-        ]
-        for unit in Unit:
-            name = unit.name.lower()
-            m.d.comb += getattr(issue, f"config_{name}").eq(getattr(registers, name))
-            connect(m, getattr(issue, name), flipped(getattr(self, name)))
 
     def _limit(self, m: Module, execute: Execute, started: Signal) -> None:
         """Counts instructions against the limit; the comparison has a cycle of its own."""
@@ -209,13 +218,20 @@ class Core(wiring.Component):
         with m.Else():
             m.d.sync += [self.steps.eq(after), hit.eq((self.step_limit != 0) & (after >= self.step_limit))]
 
-    def _report(self, m: Module, execute: Execute, issue: Issue, x: Value, frame: Value, active: Signal) -> None:
+    def _report(
+        self, m: Module, execute: Execute, issue: Issue, x: Value, frame: Value, active: Signal
+    ) -> None:
         """State and events for the outside."""
         m.d.comb += [
-            self.pc.eq(x.pc - frame.base), self.blocked_pc.eq(self.pc),
-            self.blocked.eq(active & (execute.syncing | issue.full)), self.seq_take.eq(execute.take),
-            self.fetch_stalls.eq(active & ~execute.valid), self.queue_stalls.eq(active & issue.full),
+            self.pc.eq(x.pc - frame.base),
+            self.blocked_pc.eq(self.pc),
+            self.blocked.eq(active & (execute.syncing | issue.full)),
+            self.seq_take.eq(execute.take),
+            self.fetch_stalls.eq(active & ~execute.valid),
+            self.queue_stalls.eq(active & issue.full),
             self.sync_stalls.eq(execute.syncing),
-            *(getattr(self, f"micro_{name}").eq(getattr(execute, f"finish_{name}"))
-              for name in ("scalar", "config", "issue", "control", "sync")),
+            *(
+                getattr(self, f"micro_{name}").eq(getattr(execute, f"finish_{name}"))
+                for name in ("scalar", "config", "issue", "control", "sync")
+            ),
         ]

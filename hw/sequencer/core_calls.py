@@ -37,12 +37,20 @@ class CallStack(wiring.Component):
     def __init__(self, config: MlaConfig):
         self.config = config
         layout = return_layout(config)
-        super().__init__({
-            "clear": In(1), "push": In(1), "entry": In(layout), "pop": In(1), "top": Out(layout),
-            "empty": Out(1), "full": Out(1), "in_use": Out(config.segments),
-        })
+        super().__init__(
+            {
+                "clear": In(1),
+                "push": In(1),
+                "entry": In(layout),
+                "pop": In(1),
+                "top": Out(layout),
+                "empty": Out(1),
+                "full": Out(1),
+                "in_use": Out(config.segments),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         depth, segments = self.config.call_depth, self.config.segments
         entries = [Signal(return_layout(self.config), name=f"entry{i}") for i in range(depth)]
@@ -66,5 +74,10 @@ class CallStack(wiring.Component):
             mask_next = Signal(segments, name=f"mask{i}")
             m.d.comb += mask_next.eq(one | (mask if i else 0))
             mask = mask_next
-        m.d.comb += [self.top.eq(entries[0]), self.empty.eq(~used[0]), self.full.eq(used[-1]), self.in_use.eq(mask)]
+        m.d.comb += [
+            self.top.eq(entries[0]),
+            self.empty.eq(~used[0]),
+            self.full.eq(used[-1]),
+            self.in_use.eq(mask),
+        ]
         return m

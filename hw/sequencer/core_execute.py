@@ -1,14 +1,15 @@
 """Third stage of the sequencer core: execution."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
-from amaranth.lib import data, wiring
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.isa.enums import Trap
 from hw.isa.micro import MicroOp
 from hw.sequencer.alu import Alu
-from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, OUT_BIT, Fault
+from hw.sequencer.core_flow import call_cases, loop_cases, raise_trap
+from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, Fault
 from hw.sequencer.layouts import SEGMENT_LAYOUT
 
 _BRANCHES = (MicroOp.BEQ, MicroOp.BNE, MicroOp.BLT, MicroOp.BGE, MicroOp.BLTU, MicroOp.BGEU)
@@ -17,8 +18,8 @@ _BRANCHES = (MicroOp.BEQ, MicroOp.BNE, MicroOp.BLT, MicroOp.BGE, MicroOp.BLTU, M
 class Execute(wiring.Component):
     """Decides what the instruction does in this cycle; all state it changes lies elsewhere.
 
-    Latency: one cycle; MUL 3, CALLP 2, ISSUE as the issue block takes, WAIT and FENCE until they can complete.
-    Throughput: one instruction at a time.
+    Latency: one cycle; MUL 3, CALLP 2, ISSUE as the issue block takes, WAIT and FENCE until they can
+    complete. Throughput: one instruction at a time.
 
     Members
     -------
@@ -72,21 +73,68 @@ class Execute(wiring.Component):
     def __init__(self, config: MlaConfig):
         self.config = config
         outputs = (
-            "finish", "finish_scalar", "finish_config", "finish_issue", "finish_control", "finish_sync", "trap", "redirect",
-            "multiply", "start_issue", "push_loop", "pop_loop", "call", "return_loops", "ret", "enter", "halt", "set_field",
-            "clear_fields", "set_tag", "syncing", "step",
+            "finish",
+            "finish_scalar",
+            "finish_config",
+            "finish_issue",
+            "finish_control",
+            "finish_sync",
+            "trap",
+            "redirect",
+            "multiply",
+            "start_issue",
+            "push_loop",
+            "pop_loop",
+            "call",
+            "return_loops",
+            "ret",
+            "enter",
+            "halt",
+            "set_field",
+            "clear_fields",
+            "set_tag",
+            "syncing",
+            "step",
         )
-        inputs = ("active", "valid", "limit_hit", "issued", "issue_trap", "loops_full", "loops_empty", "calls_full",
-                  "calls_empty", "back", "tag_hold")
-        super().__init__({
-            **{name: In(1) for name in inputs}, **{name: Out(1) for name in outputs},
-            "instruction": In(EXECUTE_LAYOUT), "tokens": In(16), "idle": In(4), "issue_cause": In(5), "issue_address": In(32),
-            "product": In(32), "return_pc": In(COUNTER_BITS), "back_start": In(COUNTER_BITS), "arrive": Out(COUNTER_BITS), "segment": In(SEGMENT_LAYOUT),
-            "cause": Out(5), "address": Out(32), "target": Out(COUNTER_BITS), "result": Out(32), "total": Out(32),
-            "second": Out(32), "take": Out(16), "callee": Out(FRAME_LAYOUT),
-        })
+        inputs = (
+            "active",
+            "valid",
+            "limit_hit",
+            "issued",
+            "issue_trap",
+            "loops_full",
+            "loops_empty",
+            "calls_full",
+            "calls_empty",
+            "back",
+            "tag_hold",
+        )
+        super().__init__(
+            {
+                **{name: In(1) for name in inputs},
+                **{name: Out(1) for name in outputs},
+                "instruction": In(EXECUTE_LAYOUT),
+                "tokens": In(16),
+                "idle": In(4),
+                "issue_cause": In(5),
+                "issue_address": In(32),
+                "product": In(32),
+                "return_pc": In(COUNTER_BITS),
+                "back_start": In(COUNTER_BITS),
+                "arrive": Out(COUNTER_BITS),
+                "segment": In(SEGMENT_LAYOUT),
+                "cause": Out(5),
+                "address": Out(32),
+                "target": Out(COUNTER_BITS),
+                "result": Out(32),
+                "total": Out(32),
+                "second": Out(32),
+                "take": Out(16),
+                "callee": Out(FRAME_LAYOUT),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.alu = alu = Alu()
         x = self.instruction
@@ -95,13 +143,23 @@ class Execute(wiring.Component):
         info = Signal(SEGMENT_LAYOUT)
         onward = Signal(COUNTER_BITS)
         m.d.comb += [
-            alu.op.eq(x.op), alu.a.eq(x.a), alu.b.eq(x.b), alu.imm.eq(x.imm), alu.product.eq(self.product),
-            self.result.eq(alu.result), self.total.eq(alu.sum), self.second.eq(alu.second),
+            alu.op.eq(x.op),
+            alu.a.eq(x.a),
+            alu.b.eq(x.b),
+            alu.imm.eq(x.imm),
+            alu.product.eq(self.product),
+            self.result.eq(alu.result),
+            self.total.eq(alu.sum),
+            self.second.eq(alu.second),
             faulty.eq((x.fault != Fault.NONE) | self.limit_hit),
             go.eq(self.active & self.valid & ~faulty),
-            self.target.eq(x.target), self.arrive.eq(x.pc), self.step.eq(self.finish & ~self.redirect & ~self.halt),
+            self.target.eq(x.target),
+            self.arrive.eq(x.pc),
+            self.step.eq(self.finish & ~self.redirect & ~self.halt),
             onward.eq(Mux(self.back, self.back_start, self.arrive + 1)),
-            self.callee.segment.eq(x.d), self.callee.base.eq(info.base), self.callee.limit.eq(info.base + info.length),
+            self.callee.segment.eq(x.d),
+            self.callee.base.eq(info.base),
+            self.callee.limit.eq(info.base + info.length),
         ]
         with m.If(phase == 0):
             m.d.sync += info.eq(self.segment)
@@ -110,37 +168,55 @@ class Execute(wiring.Component):
         with m.Elif(go & ~phase.all()):
             m.d.sync += phase.eq(phase + 1)
         with m.If(self.active & self.valid & faulty):
-            self._trap(m, self._fault_cause(), Mux((x.fault == Fault.BAD_OPERAND) & ~self.limit_hit, x.selector, 0))
+            raise_trap(
+                m,
+                self,
+                self._fault_cause(),
+                Mux((x.fault == Fault.BAD_OPERAND) & ~self.limit_hit, x.selector, 0),
+            )
         with m.Elif(go), m.Switch(x.op):
             self._waiting(m, phase)
-            self._loops(m, alu, onward)
-            self._calls(m, phase, info, onward)
+            loop_cases(m, self, alu.sum, onward)
+            call_cases(m, self, phase, info, onward)
             self._simple(m, alu)
-        scalar, config, issue, sync = (self.finish & x[name] for name in ("scalar", "config", "issue", "sync"))
+        scalar, config, issue, sync = (
+            self.finish & x[name] for name in ("scalar", "config", "issue", "sync")
+        )
         control = self.finish & ~(x.scalar | x.config | x.issue | x.sync)
         m.d.comb += [
-            self.finish_scalar.eq(scalar), self.finish_config.eq(config), self.finish_issue.eq(issue),
-            self.finish_sync.eq(sync), self.finish_control.eq(control),
+            self.finish_scalar.eq(scalar),
+            self.finish_config.eq(config),
+            self.finish_issue.eq(issue),
+            self.finish_sync.eq(sync),
+            self.finish_control.eq(control),
         ]
         return m
 
     def _fault_cause(self) -> Value:
         fault = self.instruction.fault
-        return Mux(fault == Fault.PC_RANGE, Trap.PC_RANGE, Mux(
-            self.limit_hit, Trap.STEP_LIMIT, Mux(fault == Fault.ILLEGAL, Trap.ILLEGAL_INSTRUCTION, Trap.BAD_OPERAND)))
-
-    def _trap(self, m: Module, cause: Value | int, address: Value | int = 0) -> None:
-        m.d.comb += [self.trap.eq(1), self.cause.eq(cause), self.address.eq(address)]
+        return Mux(
+            fault == Fault.PC_RANGE,
+            Trap.PC_RANGE,
+            Mux(
+                self.limit_hit,
+                Trap.STEP_LIMIT,
+                Mux(fault == Fault.ILLEGAL, Trap.ILLEGAL_INSTRUCTION, Trap.BAD_OPERAND),
+            ),
+        )
 
     def _simple(self, m: Module, alu: Alu) -> None:
         """Instructions of one cycle that cannot trap."""
         with m.Case(*map(int, _BRANCHES)):
             m.d.comb += [self.finish.eq(1), self.redirect.eq(alu.taken)]
-        for op, output in ((MicroOp.SET, self.set_field), (MicroOp.CLEAR, self.clear_fields), (MicroOp.HALT, self.halt)):
+        for op, output in (
+            (MicroOp.SET, self.set_field),
+            (MicroOp.CLEAR, self.clear_fields),
+            (MicroOp.HALT, self.halt),
+        ):
             with m.Case(int(op)):
                 m.d.comb += [self.finish.eq(1), output.eq(1)]
         with m.Case(int(MicroOp.TRAP)):
-            self._trap(m, Trap.SOFTWARE, self.instruction.imm)
+            raise_trap(m, self, Trap.SOFTWARE, self.instruction.imm)
         with m.Default():  # scalar; undefined operations do not come here
             m.d.comb += self.finish.eq(1)
 
@@ -160,49 +236,4 @@ class Execute(wiring.Component):
         with m.Case(int(MicroOp.ISSUE)):
             m.d.comb += [self.start_issue.eq(phase == 0), self.finish.eq(self.issued)]
             with m.If(self.issue_trap):
-                self._trap(m, self.issue_cause, self.issue_address)
-
-    def _loops(self, m: Module, alu: Alu, onward: Signal) -> None:
-        """LOOP and BREAK."""
-        x = self.instruction
-        with m.Case(int(MicroOp.LOOP)):
-            none, next_pc = Signal(name="no_trips"), Signal(COUNTER_BITS)
-            m.d.comb += [none.eq(alu.sum.as_signed() <= 0), next_pc.eq(x.pc + 1)]
-            with m.If((x.target <= next_pc) | (~none & self.loops_full)):
-                self._trap(m, Trap.LOOP_STACK)
-            with m.Elif(none):
-                m.d.comb += [self.finish.eq(1), self.redirect.eq(1), self.step.eq(1), self.arrive.eq(x.target - 1),
-                             self.target.eq(onward)]
-            with m.Else():
-                m.d.comb += [self.finish.eq(1), self.redirect.eq(1), self.push_loop.eq(1), self.target.eq(next_pc)]
-        with m.Case(int(MicroOp.BREAK)):
-            with m.If(self.loops_empty):
-                self._trap(m, Trap.LOOP_STACK)
-            with m.Else():
-                m.d.comb += [self.finish.eq(1), self.redirect.eq(1), self.pop_loop.eq(1)]
-
-    def _calls(self, m: Module, phase: Signal, info: data.View, onward: Signal) -> None:
-        """CALL, CALLP and RET."""
-        x = self.instruction
-        with m.Case(int(MicroOp.CALL)):
-            with m.If(self.calls_full):
-                self._trap(m, Trap.CALL_STACK)
-            with m.Else():
-                m.d.comb += [self.finish.eq(1), self.redirect.eq(1), self.call.eq(1)]
-        with m.Case(int(MicroOp.CALLP)):
-            inside = (info.base + x.imm[:OUT_BIT - 1])[:OUT_BIT]
-            with m.If((phase != 0) & ~(info.valid & info.pinned)):
-                self._trap(m, Trap.SEGMENT_INVALID)
-            with m.Elif((phase != 0) & self.calls_full):
-                self._trap(m, Trap.CALL_STACK)
-            with m.Elif(phase != 0):
-                m.d.comb += [self.finish.eq(1), self.redirect.eq(1), self.call.eq(1), self.enter.eq(1),
-                             self.target.eq(Cat(inside, x.target[OUT_BIT]))]
-        with m.Case(int(MicroOp.RET)):
-            with m.If(self.calls_empty):
-                self._trap(m, Trap.CALL_STACK)
-            with m.Elif(phase == 0):
-                m.d.comb += self.return_loops.eq(1)
-            with m.Else():
-                m.d.comb += [self.finish.eq(1), self.redirect.eq(1), self.ret.eq(1), self.step.eq(1),
-                             self.arrive.eq(self.return_pc), self.target.eq(onward)]
+                raise_trap(m, self, self.issue_cause, self.issue_address)

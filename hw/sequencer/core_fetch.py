@@ -9,7 +9,8 @@ from hw.sequencer.layouts import PC_BITS
 
 
 class Fetch(wiring.Component):
-    """Fetches word after word, back to the start at the end of a hardware loop, from the target after a redirect.
+    """Fetches word after word, back to the start at the end of a hardware loop, from the target after a
+    redirect.
 
     Latency: the store's data comes one cycle after the address and is held while `fetch_en` is low.
     Throughput: one instruction a cycle.
@@ -47,7 +48,7 @@ class Fetch(wiring.Component):
     pc: Out(COUNTER_BITS)
     take: In(1)
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         following, chosen = Signal(COUNTER_BITS), Signal(COUNTER_BITS)
         m.d.comb += [

@@ -2,13 +2,16 @@
 
 from enum import IntEnum
 
+from amaranth.hdl import Cat, Value
 from amaranth.lib import data
 
 from hw.config import MlaConfig
+from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
+from hw.isa.enums import Unit
 from hw.sequencer.layouts import PC_BITS
 
-#: Program counters inside the core: absolute word in the instruction store, and in the top bit that the target of a
-#: branch was no word a segment can have.
+#: Program counters inside the core: absolute word in the instruction store, and in the top bit that the
+#: target of a branch was no word a segment can have.
 COUNTER_BITS = PC_BITS + 2
 OUT_BIT = COUNTER_BITS - 1
 
@@ -23,17 +26,23 @@ class Fault(IntEnum):
 
 
 #: An instruction with its operands.
-EXECUTE_LAYOUT = data.StructLayout({
-    "op": 6,
-    "d": 10,
-    "a": 32, "b": 32,
-    "imm": 32,  # of LOOP: the immediate count alone
-    "target": COUNTER_BITS,
-    "pc": COUNTER_BITS,
-    "fault": Fault.BAD_OPERAND.bit_length(),
-    "selector": 8,  # the bad one
-    "scalar": 1, "config": 1, "issue": 1, "sync": 1,
-})
+EXECUTE_LAYOUT = data.StructLayout(
+    {
+        "op": 6,
+        "d": 10,
+        "a": 32,
+        "b": 32,
+        "imm": 32,  # of LOOP: the immediate count alone
+        "target": COUNTER_BITS,
+        "pc": COUNTER_BITS,
+        "fault": Fault.BAD_OPERAND.bit_length(),
+        "selector": 8,  # the bad one
+        "scalar": 1,
+        "config": 1,
+        "issue": 1,
+        "sync": 1,
+    }
+)
 
 #: Part of the instruction store a program runs in; `limit` is the first word beyond.
 FRAME_LAYOUT = data.StructLayout({"segment": 8, "base": PC_BITS, "limit": PC_BITS + 1})
@@ -42,6 +51,17 @@ FRAME_LAYOUT = data.StructLayout({"segment": 8, "base": PC_BITS, "limit": PC_BIT
 def return_layout(config: MlaConfig) -> data.StructLayout:
     """What a call saves."""
     count = range(config.loop_depth + 1)
-    return data.StructLayout({
-        "frame": FRAME_LAYOUT, "pc": COUNTER_BITS, "loop_depth": count, "loop_frame": count,
-    })
+    return data.StructLayout(
+        {
+            "frame": FRAME_LAYOUT,
+            "pc": COUNTER_BITS,
+            "loop_depth": count,
+            "loop_frame": count,
+        }
+    )
+
+
+def field_exists(number: Value) -> Value:
+    """Whether a field number names a field."""
+    index, unit = number[:FIELD_INDEX_BITS], number[FIELD_INDEX_BITS:]
+    return Cat(*((unit == int(u)) & (index < len(UNIT_FIELDS[u])) for u in Unit)).any()

@@ -5,13 +5,19 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.isa.micro import (
-    FORMS, MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE, WORD, Class, MicroOp, Statistic,
+    FORMS,
+    MAX_OPERANDS,
+    OPERAND_BASE,
+    STATISTIC_BASE,
+    WORD,
+    Class,
+    MicroOp,
+    Statistic,
 )
 from hw.layouts import packed_layout
-from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, OUT_BIT, Fault
+from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, OUT_BIT, Fault, field_exists
 from hw.sequencer.layouts import PC_BITS, STATISTICS_LAYOUT
 from hw.sequencer.regfile import RegisterFile
 
@@ -60,15 +66,31 @@ class OperandRead(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        super().__init__({
-            "word": In(WORD_LAYOUT), "pc": In(COUNTER_BITS), "valid": In(1), "take": Out(1),
-            "flush": In(1), "clear": In(1), "frame": In(FRAME_LAYOUT), "operands": In(6),
-            "operand_addr": Out(_INDEX), "operand_data": In(32), "statistics": In(STATISTICS_LAYOUT), "tag": In(6),
-            "w_en": In(1), "w_addr": In(5), "w_data": In(32), "commit": In(1),
-            "instruction": Out(EXECUTE_LAYOUT), "ready_valid": Out(1), "accept": In(1),
-        })
+        super().__init__(
+            {
+                "word": In(WORD_LAYOUT),
+                "pc": In(COUNTER_BITS),
+                "valid": In(1),
+                "take": Out(1),
+                "flush": In(1),
+                "clear": In(1),
+                "frame": In(FRAME_LAYOUT),
+                "operands": In(6),
+                "operand_addr": Out(_INDEX),
+                "operand_data": In(32),
+                "statistics": In(STATISTICS_LAYOUT),
+                "tag": In(6),
+                "w_en": In(1),
+                "w_addr": In(5),
+                "w_data": In(32),
+                "commit": In(1),
+                "instruction": Out(EXECUTE_LAYOUT),
+                "ready_valid": Out(1),
+                "accept": In(1),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         word, pc, valid = Signal(WORD_LAYOUT), Signal(COUNTER_BITS), Signal()
         advance = Signal()
@@ -93,8 +115,12 @@ class OperandRead(wiring.Component):
             m.d.comb += fault.eq(Fault.BAD_OPERAND)
         loop = word.opcode == MicroOp.LOOP
         target = Signal(COUNTER_BITS)
-        m.d.comb += target.eq(Cat((self.frame.base + word.imm[:PC_BITS].as_unsigned())[:OUT_BIT],
-                                  word.imm[PC_BITS:16].any() | (~loop & word.imm[16:].any())))
+        m.d.comb += target.eq(
+            Cat(
+                (self.frame.base + word.imm[:PC_BITS].as_unsigned())[:OUT_BIT],
+                word.imm[PC_BITS:16].any() | (~loop & word.imm[16:].any()),
+            )
+        )
         with m.If(self.flush):
             m.d.sync += self.ready_valid.eq(0)
         with m.Elif(self.accept):
@@ -102,8 +128,14 @@ class OperandRead(wiring.Component):
         with m.If(advance):
             out = self.instruction
             m.d.sync += [
-                out.op.eq(word.opcode), out.d.eq(word.d), out.a.eq(a), out.b.eq(b), out.target.eq(target),
-                out.imm.eq(Mux(loop, word.imm[16:].as_signed(), word.imm)), out.pc.eq(pc), out.fault.eq(fault),
+                out.op.eq(word.opcode),
+                out.d.eq(word.d),
+                out.a.eq(a),
+                out.b.eq(b),
+                out.target.eq(target),
+                out.imm.eq(Mux(loop, word.imm[16:].as_signed(), word.imm)),
+                out.pc.eq(pc),
+                out.fault.eq(fault),
                 out.selector.eq(selector),
                 *(out[name].eq(decoded[name]) for name in ("scalar", "config", "issue", "sync")),
             ]
@@ -114,7 +146,7 @@ class OperandRead(wiring.Component):
         names = ("scalar", "config", "issue", "sync", "uses_a", "uses_b", "illegal")
         decoded = {name: Signal(name=name) for name in names}
         illegal_d = {
-            MicroOp.SET: ~_field_exists(word.d),
+            MicroOp.SET: ~field_exists(word.d),
             MicroOp.CLEAR: word.d >= len(Unit),
             MicroOp.CALLP: word.d >= self.config.segments,
         }
@@ -122,17 +154,21 @@ class OperandRead(wiring.Component):
             for op, form in FORMS.items():
                 with m.Case(int(op)):
                     m.d.comb += [
-                        decoded["scalar"].eq(int(form.cls == Class.SCALAR)), decoded["config"].eq(int(form.cls == Class.CONFIG)),
-                        decoded["issue"].eq(int(form.cls == Class.ISSUE)), decoded["sync"].eq(int(form.cls == Class.SYNC)),
-                        decoded["uses_a"].eq(int("a" in form.operands)), decoded["uses_b"].eq(int("b" in form.operands)),
+                        decoded["scalar"].eq(int(form.cls == Class.SCALAR)),
+                        decoded["config"].eq(int(form.cls == Class.CONFIG)),
+                        decoded["issue"].eq(int(form.cls == Class.ISSUE)),
+                        decoded["sync"].eq(int(form.cls == Class.SYNC)),
+                        decoded["uses_a"].eq(int("a" in form.operands)),
+                        decoded["uses_b"].eq(int("b" in form.operands)),
                         decoded["illegal"].eq(illegal_d.get(op, 0)),
                     ]
             with m.Default():
                 m.d.comb += decoded["illegal"].eq(1)
         return decoded
 
-    def _buffer(self, m: Module, word: data.View, decoded: dict[str, Signal], valid: Value,
-                advance: Value) -> tuple[Signal, Signal]:
+    def _buffer(
+        self, m: Module, word: data.View, decoded: dict[str, Signal], valid: Value, advance: Value
+    ) -> tuple[Signal, Signal]:
         """Address of the operand buffer; returns a's data and whether b's is still to come."""
         two, second, waits = Signal(), Signal(), Signal()
         a_data = Signal(32)
@@ -153,19 +189,30 @@ class OperandRead(wiring.Component):
             m.d.comb += self.operand_addr.eq(Mux(_in_buffer(word.a) & ~two, word.a, word.b))
         return a_data, waits
 
-    def _operands(self, m: Module, word: data.View, decoded: dict[str, Signal],
-                  a_from_buffer: Value) -> tuple[Signal, Signal, Signal, Signal]:
+    def _operands(
+        self, m: Module, word: data.View, decoded: dict[str, Signal], a_from_buffer: Value
+    ) -> tuple[Signal, Signal, Signal, Signal]:
         """Values of both selectors and whether each is bad."""
         m.submodules.registers = registers = RegisterFile()
         m.d.comb += [
-            registers.clear.eq(self.clear), registers.w_en.eq(self.commit), registers.w_addr.eq(self.w_addr),
-            registers.w_data.eq(self.w_data), registers.a_addr.eq(word.a[:5]), registers.b_addr.eq(word.b[:5]),
+            registers.clear.eq(self.clear),
+            registers.w_en.eq(self.commit),
+            registers.w_addr.eq(self.w_addr),
+            registers.w_data.eq(self.w_data),
+            registers.a_addr.eq(word.a[:5]),
+            registers.b_addr.eq(word.b[:5]),
         ]
         results = []
-        for name, selector, stored, buffered in (("a", word.a, registers.a_data, a_from_buffer),
-                                                 ("b", word.b, registers.b_data, self.operand_data)):
+        for name, selector, stored, buffered in (
+            ("a", word.a, registers.a_data, a_from_buffer),
+            ("b", word.b, registers.b_data, self.operand_data),
+        ):
             used = decoded[f"uses_{name}"]
-            value, bad, statistic = Signal(32, name=f"{name}_value"), Signal(name=f"{name}_bad"), Signal(32, name=f"{name}_statistic")
+            value, bad, statistic = (
+                Signal(32, name=f"{name}_value"),
+                Signal(name=f"{name}_bad"),
+                Signal(32, name=f"{name}_statistic"),
+            )
             register = Signal(32, name=f"{name}_register")
             forward = self.w_en & (self.w_addr == selector[:5]) & (self.w_addr != 0)
             m.d.comb += register.eq(Mux(forward, self.w_data, stored))
@@ -177,27 +224,31 @@ class OperandRead(wiring.Component):
                 with m.If(selector[5:] == 0):
                     m.d.comb += value.eq(register)
                 with m.Elif(_in_buffer(selector)):
-                    m.d.comb += [value.eq(buffered), bad.eq((selector[:6] >= self.operands) | (selector[:6] >= MAX_OPERANDS))]
+                    m.d.comb += [
+                        value.eq(buffered),
+                        bad.eq((selector[:6] >= self.operands) | (selector[:6] >= MAX_OPERANDS)),
+                    ]
                 with m.Else():
-                    m.d.comb += [value.eq(statistic), bad.eq((selector < STATISTIC_BASE)
-                                                             | (selector >= STATISTIC_BASE + len(Statistic)))]
+                    m.d.comb += [
+                        value.eq(statistic),
+                        bad.eq((selector < STATISTIC_BASE) | (selector >= STATISTIC_BASE + len(Statistic))),
+                    ]
             results += [value, bad]
         return results[0], results[1], results[2], results[3]
 
     def _statistics(self) -> dict[Statistic, Value | int]:
         return {
-            Statistic.FUSE_ROWS: self.statistics.fuse_rows, Statistic.FUSE_ZEROS: self.statistics.fuse_zeros,
-            Statistic.FUSE_MIN: self.statistics.fuse_min, Statistic.FUSE_MAX: self.statistics.fuse_max,
-            Statistic.MATRIX_ZEROS: self.statistics.matrix_zeros, Statistic.N: self.config.n,
-            Statistic.OPERANDS: self.operands, Statistic.TAG: self.tag, Statistic.CYCLE: self.statistics.cycle,
+            Statistic.FUSE_ROWS: self.statistics.fuse_rows,
+            Statistic.FUSE_ZEROS: self.statistics.fuse_zeros,
+            Statistic.FUSE_MIN: self.statistics.fuse_min,
+            Statistic.FUSE_MAX: self.statistics.fuse_max,
+            Statistic.MATRIX_ZEROS: self.statistics.matrix_zeros,
+            Statistic.N: self.config.n,
+            Statistic.OPERANDS: self.operands,
+            Statistic.TAG: self.tag,
+            Statistic.CYCLE: self.statistics.cycle,
         }
 
 
 def _in_buffer(selector: Value) -> Value:
     return selector[6:] == OPERAND_BASE >> 6
-
-
-def _field_exists(number: Value) -> Value:
-    """Whether a field number names a field."""
-    index, unit = number[:FIELD_INDEX_BITS], number[FIELD_INDEX_BITS:]
-    return Cat(*((unit == int(u)) & (index < len(UNIT_FIELDS[u])) for u in Unit)).any()

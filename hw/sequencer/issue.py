@@ -14,15 +14,21 @@ from hw.sequencer.layouts import windows_layout
 
 #: Increment of `hw.sequencer.bounds.INCREMENTS_LAYOUT` that each derived field of a command takes.
 _INCREMENTS = {
-    "a_start": "start", "a_dy": "du1", "a_dky": "du2", "a_dwy": "du2", "a_dx": "dv1", "a_dkx": "dv2", "a_dwx": "dv2",
+    "a_start": "start",
+    "a_dy": "du1",
+    "a_dky": "du2",
+    "a_dwy": "du2",
+    "a_dx": "dv1",
+    "a_dkx": "dv2",
+    "a_dwx": "dv2",
 }
 
 
 class Issue(wiring.Component):
     """Executes the `issue` instruction.
 
-    Latency: a command is offered as many cycles after `start` as the bounds checker takes; `issued` comes with its transfer, `trap`
-    in the cycle it would have been offered. Throughput: one command at a time.
+    Latency: a command is offered as many cycles after `start` as the bounds checker takes; `issued` comes
+    with its transfer, `trap` in the cycle it would have been offered. Throughput: one command at a time.
 
     Parameters
     ----------
@@ -55,22 +61,39 @@ class Issue(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        super().__init__({
-            "start": In(1), "unit": In(2), "meta": In(META_LAYOUT),
-            **{f"config_{u.name.lower()}": In(config_layout(u)) for u in Unit},
-            "windows": In(windows_layout(config)), "clear": In(1),
-            **{u.name.lower(): Out(command_stream(u)) for u in Unit},
-            "issued": Out(1), "full": Out(1), "trap": Out(1), "cause": Out(5), "address": Out(32),
-            "mul": In(1), "mul_a": In(32), "mul_b": In(32), "mul_product": Out(32),
-        })
+        super().__init__(
+            {
+                "start": In(1),
+                "unit": In(2),
+                "meta": In(META_LAYOUT),
+                **{f"config_{u.name.lower()}": In(config_layout(u)) for u in Unit},
+                "windows": In(windows_layout(config)),
+                "clear": In(1),
+                **{u.name.lower(): Out(command_stream(u)) for u in Unit},
+                "issued": Out(1),
+                "full": Out(1),
+                "trap": Out(1),
+                "cause": Out(5),
+                "address": Out(32),
+                "mul": In(1),
+                "mul_a": In(32),
+                "mul_b": In(32),
+                "mul_product": Out(32),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.checker = checker = BoundsChecker(self.config)
         m.d.comb += [
-            checker.start.eq(self.start), checker.unit.eq(self.unit), checker.windows.eq(self.windows),
-            checker.clear.eq(self.clear), checker.mul.eq(self.mul), checker.mul_a.eq(self.mul_a),
-            checker.mul_b.eq(self.mul_b), self.mul_product.eq(checker.mul_product),
+            checker.start.eq(self.start),
+            checker.unit.eq(self.unit),
+            checker.windows.eq(self.windows),
+            checker.clear.eq(self.clear),
+            checker.mul.eq(self.mul),
+            checker.mul_a.eq(self.mul_a),
+            checker.mul_b.eq(self.mul_b),
+            self.mul_product.eq(checker.mul_product),
         ]
         for unit in Unit:
             name = unit.name.lower()

@@ -15,7 +15,9 @@ def load_rules(fields: object, config: MlaConfig) -> list[Value]:
     word, n = fields.word, config.n
     elsewhere = word.space != Space.SP
     low = (n - 1).bit_length()
-    unaligned = Cat(getattr(fields, name).as_unsigned()[:low] for name in ("dst", "dst_y", "dst_z", "len")).any()
+    unaligned = Cat(
+        getattr(fields, name).as_unsigned()[:low] for name in ("dst", "dst_y", "dst_z", "len")
+    ).any()
     return [
         *_zero(fields, "len", "y_count", "z_count"),
         word.space > Space.TABLE,
@@ -36,7 +38,10 @@ def matrix_rules(fields: object, config: MlaConfig) -> list[Value]:
     zero_points = [
         # Nine bits: an unsigned operand's must not be negative, a signed operand's must fit eight.
         (unsigned & value[8]) | (~unsigned & (value[8] ^ value[7]))
-        for value, unsigned in ((fields.a_zp.as_unsigned(), word.a_unsigned), (fields.w_zp.as_unsigned(), word.w_unsigned))
+        for value, unsigned in (
+            (fields.a_zp.as_unsigned(), word.a_unsigned),
+            (fields.w_zp.as_unsigned(), word.w_unsigned),
+        )
     ]
     taps = word.taps * word.groups
     depth = word.groups * fields.x_count + (word.taps << 1)

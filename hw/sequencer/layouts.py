@@ -9,27 +9,44 @@ from hw.config import MlaConfig
 PC_BITS = 14
 
 #: One program to run.
-START_LAYOUT = data.StructLayout({
-    "segment": 8,
-    "base": PC_BITS,  # first word in the instruction store
-    "length": PC_BITS,
-    "tag": 6,
-    "macro": 32,  # number of the macro-instruction since reset
-    "operands": 6,  # operands the macro-instruction has
-})
+START_LAYOUT = data.StructLayout(
+    {
+        "segment": 8,
+        "base": PC_BITS,  # first word in the instruction store
+        "length": PC_BITS,
+        "tag": 6,
+        "macro": 32,  # number of the macro-instruction since reset
+        "operands": 6,  # operands the macro-instruction has
+    }
+)
 
 #: What the core asks about a segment.
 SEGMENT_LAYOUT = data.StructLayout({"valid": 1, "pinned": 1, "base": PC_BITS, "length": PC_BITS})
 
 #: Trap record.
-TRAP_LAYOUT = data.StructLayout({
-    "valid": 1, "cause": 5, "pc": PC_BITS, "segment": 8, "tag": 6, "macro": 32, "address": 32,
-})
+TRAP_LAYOUT = data.StructLayout(
+    {
+        "valid": 1,
+        "cause": 5,
+        "pc": PC_BITS,
+        "segment": 8,
+        "tag": 6,
+        "macro": 32,
+        "address": 32,
+    }
+)
 
 #: Values of the statistics selectors that come from outside the core.
-STATISTICS_LAYOUT = data.StructLayout({
-    "fuse_rows": 32, "fuse_zeros": 32, "fuse_min": 32, "fuse_max": 32, "matrix_zeros": 32, "cycle": 32,
-})
+STATISTICS_LAYOUT = data.StructLayout(
+    {
+        "fuse_rows": 32,
+        "fuse_zeros": 32,
+        "fuse_min": 32,
+        "fuse_max": 32,
+        "matrix_zeros": 32,
+        "cycle": 32,
+    }
+)
 
 #: DRAM protection window; `perm` bit 0 is read, bit 1 write.
 WINDOW_LAYOUT = data.StructLayout({"base": 32, "last": 32, "perm": 2})
@@ -43,8 +60,8 @@ def windows_layout(config: MlaConfig) -> data.ArrayLayout:
 class SemaphorePort(wiring.Signature):
     """One unit's access to the semaphores, seen from its command queue.
 
-    Consumer masks (`available`, `take`) are indexed producer << 2 | index, producer masks (`room`, `owe`, `give`)
-    consumer << 2 | index, the sequencer being consumer 4.
+    Consumer masks (`available`, `take`) are indexed producer << 2 | index, producer masks (`room`, `owe`,
+    `give`) consumer << 2 | index, the sequencer being consumer 4.
 
     Members
     -------
@@ -58,5 +75,7 @@ class SemaphorePort(wiring.Signature):
         Signals of the command that retires in this cycle.
     """
 
-    def __init__(self):
-        super().__init__({"available": In(16), "room": In(20), "take": Out(16), "owe": Out(20), "give": Out(20)})
+    def __init__(self) -> None:
+        super().__init__(
+            {"available": In(16), "room": In(20), "take": Out(16), "owe": Out(20), "give": Out(20)}
+        )

@@ -10,11 +10,13 @@ from hw.config import MlaConfig
 class LoopStack(wiring.Component):
     """Hardware loops, as the instructions that completed left them and as the fetched ones will leave them.
 
-    Fetching runs ahead of completing, so trip counts exist twice: the fetch side counts when it passes a loop's last
-    instruction, the completing side when that instruction falls through. A redirect copies the completing side's state over
-    the fetch side's; every push, pop, call and return redirects, so both sides decide alike.
+    Fetching runs ahead of completing, so trip counts exist twice: the fetch side counts when it passes a
+    loop's last instruction, the completing side when that instruction falls through. A redirect copies the
+    completing side's state over the fetch side's; every push, pop, call and return redirects, so both sides
+    decide alike.
 
-    Latency: decisions are combinational. Throughput: one instruction each cycle on each side, loops ending together included.
+    Latency: decisions are combinational. Throughput: one instruction each cycle on each side, loops ending
+    together included.
 
     Parameters
     ----------
@@ -52,15 +54,33 @@ class LoopStack(wiring.Component):
     def __init__(self, config: MlaConfig, *, width: int):
         self.levels, self.width = config.loop_depth, width
         count = range(self.levels + 1)
-        super().__init__({
-            "clear": In(1), "fetch_pc": In(width), "fetch_step": In(1), "fetch_back": Out(1), "fetch_start": Out(width),
-            "pc": In(width), "step": In(1), "redirect": In(1),
-            "back": Out(1), "back_start": Out(width), "push": In(1), "push_start": In(width), "push_last": In(width), "push_trips": In(32), "pop": In(1),
-            "call": In(1), "ret": In(1), "ret_depth": In(count), "ret_frame": In(count),
-            "depth": Out(count), "frame": Out(count),
-        })
+        super().__init__(
+            {
+                "clear": In(1),
+                "fetch_pc": In(width),
+                "fetch_step": In(1),
+                "fetch_back": Out(1),
+                "fetch_start": Out(width),
+                "pc": In(width),
+                "step": In(1),
+                "redirect": In(1),
+                "back": Out(1),
+                "back_start": Out(width),
+                "push": In(1),
+                "push_start": In(width),
+                "push_last": In(width),
+                "push_trips": In(32),
+                "pop": In(1),
+                "call": In(1),
+                "ret": In(1),
+                "ret_depth": In(count),
+                "ret_frame": In(count),
+                "depth": Out(count),
+                "frame": Out(count),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         start = [Signal(self.width, name=f"start{i}") for i in range(self.levels)]
         last = [Signal(self.width, name=f"last{i}") for i in range(self.levels)]
@@ -97,8 +117,9 @@ class LoopStack(wiring.Component):
             m.d.sync += ahead_depth.eq(ahead_after)
         return m
 
-    def _decide(self, m: Module, side: str, pc: Signal, depth: Signal, left: list[Signal],
-                last: list[Signal]) -> tuple[Signal, Signal]:
+    def _decide(
+        self, m: Module, side: str, pc: Signal, depth: Signal, left: list[Signal], last: list[Signal]
+    ) -> tuple[Signal, Signal]:
         """Which loop is repeated after `pc` falls through (one-hot), and how many loops are open then."""
         back = Signal(self.levels, name=f"{side}_back")
         after = Signal.like(self.depth, name=f"{side}_depth_after")

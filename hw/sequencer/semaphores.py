@@ -15,8 +15,8 @@ _BITS = SEMAPHORE_MAX.bit_length()
 class PlaneCounters(wiring.Component):
     """Many counters side by side, kept as bit planes so that one wide operation steps them all.
 
-    Latency: a step is visible in the next cycle. Throughput: every counter may step each cycle. A counter told to go
-    both ways keeps its value; the user never steps a full one up nor an empty one down.
+    Latency: a step is visible in the next cycle. Throughput: every counter may step each cycle. A counter
+    told to go both ways keeps its value; the user never steps a full one up nor an empty one down.
 
     Parameters
     ----------
@@ -40,11 +40,17 @@ class PlaneCounters(wiring.Component):
 
     def __init__(self, *, count: int, bits: int):
         self.planes = [Signal(count, name=f"plane{k}") for k in range(bits)]
-        super().__init__({
-            "up": In(count), "down": In(count), "clear": In(1), "nonzero": Out(count), "full": Out(count),
-        })
+        super().__init__(
+            {
+                "up": In(count),
+                "down": In(count),
+                "clear": In(1),
+                "nonzero": Out(count),
+                "full": Out(count),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         carry = Signal(self.up.shape(), name="carry0")
         borrow = Signal(self.up.shape(), name="borrow0")
@@ -65,7 +71,8 @@ class PlaneCounters(wiring.Component):
 class Semaphores(wiring.Component):
     """Four semaphores for each (producer unit, consumer) pair, with the signals started commands still owe.
 
-    Beside each count a second counter holds count plus owed signals, so that a command only starts when its signals will fit.
+    Beside each count a second counter holds count plus owed signals, so that a command only starts when its
+    signals will fit.
 
     Latency: takes, promises and signals are visible in the next cycle. Throughput: all ports every cycle.
 
@@ -91,19 +98,21 @@ class Semaphores(wiring.Component):
     seq_take: In(16)
     clear: In(1)
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.counts = PlaneCounters(count=_COUNTERS, bits=_BITS)
         self.reserved = PlaneCounters(count=_COUNTERS, bits=_BITS)
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.counts = counts = self.counts
         m.submodules.reserved = reserved = self.reserved
         taken = Signal(_COUNTERS)
         takes = [*(self.units[u].take for u in Unit), self.seq_take]
         m.d.comb += [
-            taken.eq(Cat(take.word_select(producer, SEMAPHORES_PER_PAIR) for producer in Unit for take in takes)),
+            taken.eq(
+                Cat(take.word_select(producer, SEMAPHORES_PER_PAIR) for producer in Unit for take in takes)
+            ),
             counts.up.eq(Cat(self.units[u].give for u in Unit)),
             counts.down.eq(taken),
             counts.clear.eq(self.clear),

@@ -17,8 +17,9 @@ STARTED_MAX = 16
 class CommandQueue(wiring.Component):
     """Queue of the commands that have not started, and of what the started ones still owe.
 
-    The head is offered to the engine once every semaphore it waits on holds a token and every one it signals has room; the
-    transfer starts it and takes the tokens. When the engine says that its oldest command is done, its signals are given.
+    The head is offered to the engine once every semaphore it waits on holds a token and every one it signals
+    has room; the transfer starts it and takes the tokens. When the engine says that its oldest command is
+    done, its signals are given.
 
     Latency: a command can start one cycle after it was queued; its signals are given in the cycle of `done`.
     Throughput: one command a cycle at each end.
@@ -64,14 +65,25 @@ class CommandQueue(wiring.Component):
     def __init__(self, unit: Unit, config: MlaConfig):
         self.unit, self.depth = unit, config.queue_depth
         self.in_flight = Signal(range(STARTED_MAX + 1))
-        super().__init__({
-            "input": In(command_stream(unit)), "output": Out(command_stream(unit)), "done": In(1),
-            "semaphores": Out(SemaphorePort()), "flush": In(1), "queued": Out(range(self.depth + 1)),
-            "idle": Out(1), "stuck": Out(1), "head_waits": Out(len(Unit)), "started": Out(1), "retired": Out(1),
-            "retired_tag": Out(META_LAYOUT["tag"].shape), "retired_macro": Out(META_LAYOUT["macro"].shape),
-        })
+        super().__init__(
+            {
+                "input": In(command_stream(unit)),
+                "output": Out(command_stream(unit)),
+                "done": In(1),
+                "semaphores": Out(SemaphorePort()),
+                "flush": In(1),
+                "queued": Out(range(self.depth + 1)),
+                "idle": Out(1),
+                "stuck": Out(1),
+                "head_waits": Out(len(Unit)),
+                "started": Out(1),
+                "retired": Out(1),
+                "retired_tag": Out(META_LAYOUT["tag"].shape),
+                "retired_macro": Out(META_LAYOUT["macro"].shape),
+            }
+        )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         push, start = Signal(), Signal()
         m.d.comb += [
@@ -129,7 +141,9 @@ class CommandQueue(wiring.Component):
             port.owe.eq(Mux(self.started, meta.signal, 0)),
             self.idle.eq(empty & none_started),
             self.stuck.eq(none_started & ~allowed),
-            self.head_waits.eq(Mux(empty, 0, Cat(lacks.word_select(u, SEMAPHORES_PER_PAIR).any() for u in Unit))),
+            self.head_waits.eq(
+                Mux(empty, 0, Cat(lacks.word_select(u, SEMAPHORES_PER_PAIR).any() for u in Unit))
+            ),
         ]
 
 

@@ -1,4 +1,4 @@
-"""Circuits whose assertions say what command queues and semaphores promise, for every behaviour around them."""
+"""Circuits whose assertions say what command queues and semaphores promise."""
 
 from functools import partial
 
@@ -15,9 +15,9 @@ _PER_PRODUCER = (SEQUENCER + 1) * SEMAPHORES_PER_PAIR
 
 
 class QueueContract(Contract):
-    """Counts of queued and started commands; what a start needs, takes and promises. Any commands, engine and semaphores."""
+    """Counts of queued and started commands; what a start needs, takes and promises."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(CommandQueue(Unit.STORE, CONFIG))
 
     def claim(self, m: Module, block: CommandQueue) -> None:
@@ -30,10 +30,16 @@ class QueueContract(Contract):
         meta, port = block.output.payload.meta, block.semaphores
         m.d.comb += [
             Assume(~done | (running != 0)),
-            Assert(inside == block.queued), Assert(running == block.in_flight), Assert(inside <= CONFIG.queue_depth), Assert(running <= STARTED_MAX),
+            Assert(inside == block.queued),
+            Assert(running == block.in_flight),
+            Assert(inside <= CONFIG.queue_depth),
+            Assert(running <= STARTED_MAX),
             Assert(block.idle == ((inside == 0) & (running == 0))),
             Assert(~block.output.valid | ((inside != 0) & (running != STARTED_MAX))),
-            Assert(~block.output.valid | (((meta.wait & ~port.available) == 0) & ((meta.signal & ~port.room) == 0))),
+            Assert(
+                ~block.output.valid
+                | (((meta.wait & ~port.available) == 0) & ((meta.signal & ~port.room) == 0))
+            ),
             Assert(start == (block.output.valid & block.output.ready)),
             Assert(port.take == (meta.wait & start.replicate(16))),
             Assert(port.owe == (meta.signal & start.replicate(20))),
@@ -43,14 +49,16 @@ class QueueContract(Contract):
 
 
 class QueueOrderContract(Contract):
-    """Any one command comes out as the one it went in as, in its turn, and its signals are given in its turn."""
+    """Any one command comes out unchanged and in its turn, and its signals are given in its turn."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(CommandQueue(Unit.STORE, CONFIG))
 
     def claim(self, m: Module, block: CommandQueue) -> None:
         pick, held, later = Signal(3), Signal(3), Signal()
-        m.d.comb += pick.eq(block.input.payload.meta.tag)  # the tag is free, so every place in the order is looked at
+        m.d.comb += pick.eq(
+            block.input.payload.meta.tag
+        )  # the tag is free, so every place in the order is looked at
         m.d.sync += later.eq(1)
         with m.If(~later):
             m.d.sync += held.eq(pick)
@@ -58,10 +66,21 @@ class QueueOrderContract(Contract):
         command = Signal.like(block.input.payload.as_value())
         signal = Signal(20)
         push = block.input.valid & block.input.ready
-        m.d.sync += [pushes.eq(pushes + push), starts.eq(starts + block.started), dones.eq(dones + block.done)]
-        m.d.comb += [Assume(~block.flush), Assume(~block.done | (dones < starts)), Assume(later | ~block.input.valid)]
+        m.d.sync += [
+            pushes.eq(pushes + push),
+            starts.eq(starts + block.started),
+            dones.eq(dones + block.done),
+        ]
+        m.d.comb += [
+            Assume(~block.flush),
+            Assume(~block.done | (dones < starts)),
+            Assume(later | ~block.input.valid),
+        ]
         with m.If(push & (pushes == held)):
-            m.d.sync += [command.eq(block.input.payload.as_value()), signal.eq(block.input.payload.meta.signal)]
+            m.d.sync += [
+                command.eq(block.input.payload.as_value()),
+                signal.eq(block.input.payload.meta.signal),
+            ]
         with m.If(block.started & (starts == held)):
             m.d.comb += Assert(block.output.payload.as_value() == command)
         with m.If(block.done & (dones == held)):
@@ -95,10 +114,16 @@ class SemaphoreContract(Contract):
             take, available = block.seq_take[into], block.seq_tokens[into]
         else:
             take, available = block.units[consumer].take[into], block.units[consumer].available[into]
-        count, reserved = (Cat(plane[number] for plane in counters.planes) for counters in (block.counts, block.reserved))
+        count, reserved = (
+            Cat(plane[number] for plane in counters.planes) for counters in (block.counts, block.reserved)
+        )
         m.d.comb += [
-            Assume(~take | available), Assume(~owe | room), Assume(~give | (count < reserved)),
-            Assert(count <= reserved), Assert(available == (count != 0)), Assert(room == (reserved != SEMAPHORE_MAX)),
+            Assume(~take | available),
+            Assume(~owe | room),
+            Assume(~give | (count < reserved)),
+            Assert(count <= reserved),
+            Assert(available == (count != 0)),
+            Assert(room == (reserved != SEMAPHORE_MAX)),
         ]
         expected, promised = Signal(signed(9)), Signal(signed(9))
         m.d.sync += [expected.eq(count + give - take), promised.eq(reserved + owe - take)]

@@ -11,8 +11,14 @@ from hw.isa.enums import Unit
 from hw.sequencer.core import Core
 from tests.block.sequencer.interpreter import Outcome, Segment
 
-STATISTICS = {"fuse_rows": 17, "fuse_zeros": 0, "fuse_min": -5 & 0xFFFFFFFF, "fuse_max": 0x7FFFFFFF,
-              "matrix_zeros": 0x80000000, "cycle": 123456}
+STATISTICS = {
+    "fuse_rows": 17,
+    "fuse_zeros": 0,
+    "fuse_min": -5 & 0xFFFFFFFF,
+    "fuse_max": 0x7FFFFFFF,
+    "matrix_zeros": 0x80000000,
+    "cycle": 123456,
+}
 UNITS = [u.name.lower() for u in Unit]
 
 
@@ -35,20 +41,27 @@ class Bench(Elaboratable):
         m.submodules.buffer = buffer = memory.Memory(shape=unsigned(32), depth=64, init=self.operands)
         fetch, operand = store.read_port(), buffer.read_port()
         m.d.comb += [
-            fetch.addr.eq(core.fetch_addr), fetch.en.eq(core.fetch_en), core.fetch_data.eq(fetch.data),
-            operand.addr.eq(core.operand_addr), core.operand_data.eq(operand.data),
+            fetch.addr.eq(core.fetch_addr),
+            fetch.en.eq(core.fetch_en),
+            core.fetch_data.eq(fetch.data),
+            operand.addr.eq(core.operand_addr),
+            core.operand_data.eq(operand.data),
         ]
         with m.Switch(core.seg_index):
             for i, segment in enumerate(self.segments):
                 with m.Case(i):
                     m.d.comb += [
-                        core.seg_info.valid.eq(int(segment.valid)), core.seg_info.pinned.eq(int(segment.pinned)),
-                        core.seg_info.base.eq(segment.base), core.seg_info.length.eq(len(segment.words)),
+                        core.seg_info.valid.eq(int(segment.valid)),
+                        core.seg_info.pinned.eq(int(segment.pinned)),
+                        core.seg_info.base.eq(segment.base),
+                        core.seg_info.length.eq(len(segment.words)),
                     ]
         for i, name in enumerate(UNITS):
             port = getattr(core, name)
             m.d.comb += self.transfers[i].eq(port.valid & port.ready)
-        m.d.comb += self.quiet.eq(~self.transfers.any() & ~core.halted & ~core.trap.valid & ~core.seq_take.any())
+        m.d.comb += self.quiet.eq(
+            ~self.transfers.any() & ~core.halted & ~core.trap.valid & ~core.seq_take.any()
+        )
         return m
 
 
@@ -79,8 +92,14 @@ class Driver:
     async def _one(self, ctx, job: dict, timeout: int) -> Outcome:
         core, out = self.core, Outcome()
         segment = self.bench.segments[job["segment"]]
-        for name, value in (("segment", job["segment"]), ("base", segment.base), ("length", len(segment.words)),
-                            ("tag", job["tag"]), ("macro", job["macro"]), ("operands", job["operands"])):
+        for name, value in (
+            ("segment", job["segment"]),
+            ("base", segment.base),
+            ("length", len(segment.words)),
+            ("tag", job["tag"]),
+            ("macro", job["macro"]),
+            ("operands", job["operands"]),
+        ):
             ctx.set(getattr(core.start.payload, name), value)
         ctx.set(core.step_limit, job["limit"])
         ctx.set(core.start.valid, 1)

@@ -34,13 +34,23 @@ def coordinates(f: dict[str, int], axis: str, dims: list[tuple[int, int]]) -> tu
 def verdict(config, unit: Unit, raw: dict[str, int], windows) -> tuple[Trap, int] | None:
     """Trap and address, or None for a legal command."""
     f = unpacked(unit, raw)
-    bad, streams = {Unit.LOAD: _load, Unit.STORE: _store, Unit.MATRIX: _matrix, Unit.FUSE: _fuse}[unit](config, f)
+    bad, streams = {Unit.LOAD: _load, Unit.STORE: _store, Unit.MATRIX: _matrix, Unit.FUSE: _fuse}[unit](
+        config, f
+    )
     if bad:
         return Trap.BAD_COMMAND, 0
-    limits = {"sp": config.sp_bytes, "acc": config.acc_bytes // (4 * config.n), "slot": config.param_slots,
-              "param": config.param_slots * 16 * config.n, "table": 512 * config.table_slots}
-    for trap, spaces in ((Trap.SP_BOUNDS, ("sp",)), (Trap.ACC_BOUNDS, ("acc",)),
-                         (Trap.SLOT_BOUNDS, ("slot", "param", "table"))):
+    limits = {
+        "sp": config.sp_bytes,
+        "acc": config.acc_bytes // (4 * config.n),
+        "slot": config.param_slots,
+        "param": config.param_slots * 16 * config.n,
+        "table": 512 * config.table_slots,
+    }
+    for trap, spaces in (
+        (Trap.SP_BOUNDS, ("sp",)),
+        (Trap.ACC_BOUNDS, ("acc",)),
+        (Trap.SLOT_BOUNDS, ("slot", "param", "table")),
+    ):
         for space, low, high in streams():
             if space in spaces and (low < 0 or high >= limits[space]):
                 return trap, (low if low < 0 else high) & 0xFFFFFFFF
@@ -59,19 +69,29 @@ def walk(space: str, base: int, dims: list[tuple[int, int]], touched: int) -> tu
 
 def _load(config, f):
     n, away = config.n, f["space"] != 0
-    bad = (0 in (f["len"], f["y_count"], f["z_count"]) or f["space"] == 3
-           or f["transpose"] and (f["int4"] or f["fill"] or f["len"] > n or f["y_count"] > n or away)
-           or f["int4"] and (away or f["fill"])
-           or away and any(f[k] % n for k in ("dst", "dst_y", "dst_z", "len")))
+    bad = (
+        0 in (f["len"], f["y_count"], f["z_count"])
+        or f["space"] == 3
+        or (f["transpose"] and (f["int4"] or f["fill"] or f["len"] > n or f["y_count"] > n or away))
+        or (f["int4"] and (away or f["fill"]))
+        or (away and any(f[k] % n for k in ("dst", "dst_y", "dst_z", "len")))
+    )
 
     def streams():
         space = ("sp", "param", "table")[f["space"]]
         if f["transpose"]:
             yield walk(space, f["dst"], [(f["z_count"], f["dst_z"]), (f["len"], f["dst_y"])], f["y_count"])
         else:
-            yield walk(space, f["dst"], [(f["z_count"], f["dst_z"]), (f["y_count"], f["dst_y"])], f["len"] << f["int4"])
+            yield walk(
+                space,
+                f["dst"],
+                [(f["z_count"], f["dst_z"]), (f["y_count"], f["dst_y"])],
+                f["len"] << f["int4"],
+            )
         if not f["fill"]:
-            yield walk("read", f["dram"], [(f["z_count"], f["dram_z"]), (f["y_count"], f["dram_y"])], f["len"])
+            yield walk(
+                "read", f["dram"], [(f["z_count"], f["dram_z"]), (f["y_count"], f["dram_y"])], f["len"]
+            )
 
     return bad, streams
 
@@ -101,7 +121,9 @@ def _matrix(config, f):
         bad |= not low <= f[f"{side}_zp"] <= high
     if dw:
         taps = f["taps"] * f["groups"]
-        bad |= taps == 0 or taps > n or (f["groups"] > 1 and f["groups"] * p + 2 * f["taps"] > config.line_depth)
+        bad |= (
+            taps == 0 or taps > n or (f["groups"] > 1 and f["groups"] * p + 2 * f["taps"] > config.line_depth)
+        )
         bad |= any(f[k] != 1 for k in ("y_count", "kx_count", "ky_count", "ic_count")) or f["w_transpose"]
         bad |= 0 in (f["dw_sx"], f["dw_sy"], f["dw_out_w"], f["dw_len"]) or f["dw_len"] <= f["dw_lead"]
         bad |= bool(f["keep"] and f["oc_count"] > 1)
@@ -120,14 +142,28 @@ def _matrix(config, f):
             yield from _a_stream(f, "sp", u, v, [(oc, f["a_oc"])], n)
             yield walk("sp", f["w_base"], [(oc, f["w_oc"]), (f["taps"] * f["groups"], f["w_row"])], n)
             rows = ((f["dw_len"] - 1 - f["dw_lead"]) // p) // f["dw_sy"] + 1
-            yield walk("acc", f["acc_base"], [(oc, f["acc_oc"]), (rows, f["acc_y"]), (f["dw_out_w"], f["acc_x"])], 1)
+            yield walk(
+                "acc", f["acc_base"], [(oc, f["acc_oc"]), (rows, f["acc_y"]), (f["dw_out_w"], f["acc_x"])], 1
+            )
             return
         yield from _a_stream(f, "sp", u, v, [(oc, f["a_oc"]), (f["ic_count"], f["a_ic"])], n)
-        main, tail, blocks = (f["n_cols"], f["n_tail"], oc) if f["w_transpose"] else (f["k_rows"], f["k_tail"], f["ic_count"])
+        main, tail, blocks = (
+            (f["n_cols"], f["n_tail"], oc) if f["w_transpose"] else (f["k_rows"], f["k_tail"], f["ic_count"])
+        )
         main = main or n
         lines = [tail or main] + [main] * (blocks > 1)
-        yield walk("sp", f["w_base"], [(oc, f["w_oc"]), (f["ic_count"], f["w_ic"]), (f["ky_count"], f["w_ky"]),
-                                       (f["kx_count"], f["w_kx"]), (max(lines), f["w_row"])], n)
+        yield walk(
+            "sp",
+            f["w_base"],
+            [
+                (oc, f["w_oc"]),
+                (f["ic_count"], f["w_ic"]),
+                (f["ky_count"], f["w_ky"]),
+                (f["kx_count"], f["w_kx"]),
+                (max(lines), f["w_row"]),
+            ],
+            n,
+        )
         yield walk("acc", f["acc_base"], [(oc, f["acc_oc"]), (f["y_count"], f["acc_y"]), (p, f["acc_x"])], 1)
 
     return u[2] or v[2], streams
@@ -140,7 +176,12 @@ def _fuse(config, f):
     bad |= f["requant"] == 2 and (f["b_src"] == 0 or f["rq_lane"] + 1 >= n)
     bad |= bool(f["b_bcast"]) and f["b_lane"] >= n
     bad |= f["b_src"] == 3 or f["op"] > 4 or (f["op"] not in (0, 4) and f["b_src"] == 0)
-    bad |= f["r_dtype"] == 3 or f["table_slot"] >= config.table_slots or f["r_ls"] > 30 or f["tail_dim"] in (5, 6)
+    bad |= (
+        f["r_dtype"] == 3
+        or f["table_slot"] >= config.table_slots
+        or f["r_ls"] > 30
+        or f["tail_dim"] in (5, 6)
+    )
     bad |= f["lane_reduce"] != 0 and f["d_dst"] == 0 and f["d_lane"] + pair >= n
     bad |= pair and (f["lane_reduce"] == 0 or f["d_dst"] == 1)
     bad |= f["post"] > 4 or (f["post"] == 2 and f["wx_count"] * f["wy_count"] > 255)
@@ -154,8 +195,14 @@ def _fuse(config, f):
         return walk("sp" if sp else "acc", f[f"{name}_base"], dims, size if sp else 1)
 
     def streams():
-        yield from _a_stream(f, "sp" if f["a_src"] else "acc", u, v, [(f["n_count"], f["a_n"])],
-                             n * SIZES[f["a_dtype"]] if f["a_src"] else 1)
+        yield from _a_stream(
+            f,
+            "sp" if f["a_src"] else "acc",
+            u,
+            v,
+            [(f["n_count"], f["a_n"])],
+            n * SIZES[f["a_dtype"]] if f["a_src"] else 1,
+        )
         if f["b_src"]:
             yield operand("b", f["b_src"] == 2, n * SIZES[f["b_dtype"]])
         if f["residual"]:

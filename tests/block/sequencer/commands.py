@@ -17,11 +17,20 @@ def _word(rng: random.Random, unit: Unit, name: str, n: int) -> int:
     packed = PACKED_FIELDS[f"{unit.name.lower()}.{name}"]
     parts = {}
     for part in packed.fields:
-        legal = {"space": 2, "op": 4, "b_src": 2, "r_dtype": 2, "post": 4, "r_ls": 30, "table_slot": 0}.get(part.name, part.high)
+        legal = {"space": 2, "op": 4, "b_src": 2, "r_dtype": 2, "post": 4, "r_ls": 30, "table_slot": 0}.get(
+            part.name, part.high
+        )
         if "lane" in part.name and part.width == 5:
             legal = n - 2
         parts[part.name] = rng.randint(0, legal)
-    for name, rare in (("dw", 0.4), ("transpose", 0.2), ("fill", 0.2), ("int4", 0.2), ("keep", 0.1), ("w_transpose", 0.3)):
+    for name, rare in (
+        ("dw", 0.4),
+        ("transpose", 0.2),
+        ("fill", 0.2),
+        ("int4", 0.2),
+        ("keep", 0.1),
+        ("w_transpose", 0.3),
+    ):
         if name in parts:
             parts[name] = int(rng.random() < rare)
     if "taps" in parts:
@@ -51,7 +60,9 @@ def command(rng: random.Random, unit: Unit, config) -> dict[str, int]:
         elif name.endswith("_count"):
             value = small(rng, 12)
         elif name in ("dram_y", "dram_z"):
-            value = rng.choice((0, 64, -64, rng.randrange(-(1 << 28), 1 << 28), rng.getrandbits(32) - (1 << 31)))
+            value = rng.choice(
+                (0, 64, -64, rng.randrange(-(1 << 28), 1 << 28), rng.getrandbits(32) - (1 << 31))
+            )
         elif name == "dram":
             value = rng.choice((rng.getrandbits(32), rng.randrange(1 << 20), 0xFFFFFFFF))
         elif name == "len":

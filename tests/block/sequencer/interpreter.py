@@ -24,6 +24,8 @@ class Trapped(Exception):  # noqa: N818
 
 @dataclass
 class Segment:
+    """Part of the instruction store."""
+
     base: int
     words: list[int]
     valid: bool = True
@@ -36,21 +38,25 @@ class Outcome:
 
     trap: dict | None = None
     steps: int = 0
-    classes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(
-        ("scalar", "config", "issue", "control", "sync"), 0))
+    classes: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("scalar", "config", "issue", "control", "sync"), 0)
+    )
     commands: list[tuple[int, dict[str, int], dict[str, int]]] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
 
 
 def default_fields(unit: int) -> dict[str, int]:
     from hw.isa.commands import UNIT_FIELDS
+
     return {f.name: f.default for f in UNIT_FIELDS[unit]}
 
 
 class Interpreter:
     """Runs one program to its end; waits and fences always succeed."""
 
-    def __init__(self, config, segments: list[Segment], operands: list[int], statistics: dict[str, int], check=None):
+    def __init__(
+        self, config, segments: list[Segment], operands: list[int], statistics: dict[str, int], check=None
+    ):
         self.config, self.segments, self.operands, self.statistics = config, segments, operands, statistics
         self.check = check or (lambda unit, fields: None)
 
@@ -66,8 +72,13 @@ class Interpreter:
             while self._step(limit):
                 pass
         except Trapped as trap:
-            self.out.trap = {"cause": trap.cause, "pc": self.pc & 0x3FFF, "segment": self.segment, "tag": self.tag,
-                             "address": trap.address}
+            self.out.trap = {
+                "cause": trap.cause,
+                "pc": self.pc & 0x3FFF,
+                "segment": self.segment,
+                "tag": self.tag,
+                "address": trap.address,
+            }
         return self.out
 
     def _read(self, selector: int) -> int:
@@ -102,8 +113,11 @@ class Interpreter:
         if not 1 <= number <= 33:
             raise Trapped(Trap.ILLEGAL_INSTRUCTION)
         op = MicroOp(number)
-        if (op is MicroOp.SET and field_of(d) is None) or (op is MicroOp.CLEAR and d > 3) or (
-                op is MicroOp.CALLP and d >= self.config.segments):
+        if (
+            (op is MicroOp.SET and field_of(d) is None)
+            or (op is MicroOp.CLEAR and d > 3)
+            or (op is MicroOp.CALLP and d >= self.config.segments)
+        ):
             raise Trapped(Trap.ILLEGAL_INSTRUCTION)
         cls = self._execute(op, d, sa, sb, imm)
         self.out.steps += 1
@@ -116,9 +130,20 @@ class Interpreter:
             a, y = self._read(sa), 0
             y = (self._read(sb) + imm) & M32
             value = {
-                "ADD": a + y, "SUB": a - y, "MUL": a * y, "MIN": min(s32(a), s32(y)), "MAX": max(s32(a), s32(y)),
-                "AND": a & y, "OR": a | y, "XOR": a ^ y, "SHL": a << (y & 31), "SHR": a >> (y & 31),
-                "SAR": s32(a) >> (y & 31), "SLT": int(s32(a) < s32(y)), "SLTU": int(a < y), "SEQ": int(a == y),
+                "ADD": a + y,
+                "SUB": a - y,
+                "MUL": a * y,
+                "MIN": min(s32(a), s32(y)),
+                "MAX": max(s32(a), s32(y)),
+                "AND": a & y,
+                "OR": a | y,
+                "XOR": a ^ y,
+                "SHL": a << (y & 31),
+                "SHR": a >> (y & 31),
+                "SAR": s32(a) >> (y & 31),
+                "SLT": int(s32(a) < s32(y)),
+                "SLTU": int(a < y),
+                "SEQ": int(a == y),
             }[name] & M32
             if d & 31:
                 self.regs[d & 31] = value
@@ -126,8 +151,14 @@ class Interpreter:
             return "scalar"
         if MicroOp.BEQ <= op <= MicroOp.BGEU:
             a, b = self._read(sa), self._read(sb)
-            taken = {"BEQ": a == b, "BNE": a != b, "BLT": s32(a) < s32(b), "BGE": s32(a) >= s32(b), "BLTU": a < b,
-                     "BGEU": a >= b}[name]
+            taken = {
+                "BEQ": a == b,
+                "BNE": a != b,
+                "BLT": s32(a) < s32(b),
+                "BGE": s32(a) >= s32(b),
+                "BLTU": a < b,
+                "BGEU": a >= b,
+            }[name]
             if taken:
                 self.pc = imm & M32
             else:

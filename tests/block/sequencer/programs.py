@@ -52,7 +52,9 @@ def instruction(rng: random.Random, pc: int, length: int, wild: float) -> int:
         target = rng.choice((length, 1 << 14, (1 << 14) + pc, -1, 1 << 20))
     a, b = selector(rng, wild), selector(rng, wild)
     if kind < 0.35:
-        return encode(rng.choice(ALU), d=rng.randrange(6) | rng.choice((0, 0, 0, 32, 512)), a=a, b=b, imm=immediate(rng))
+        return encode(
+            rng.choice(ALU), d=rng.randrange(6) | rng.choice((0, 0, 0, 32, 512)), a=a, b=b, imm=immediate(rng)
+        )
     if kind < 0.5:
         unit = rng.randrange(4)
         d = unit << 7 | rng.randrange(len(UNIT_FIELDS[unit])) if rng.random() >= wild else rng.randrange(1024)

@@ -22,7 +22,9 @@ def place(programs: list[list[int]], pinned: int = 0) -> list[Segment]:
     """Segments one behind the other."""
     segments, base = [], 3
     for i, words in enumerate(programs):
-        segments.append(Segment(base, words, valid=i % 5 != 1 or i >= pinned, pinned=i < pinned and i % 3 != 2))
+        segments.append(
+            Segment(base, words, valid=i % 5 != 1 or i >= pinned, pinned=i < pinned and i % 3 != 2)
+        )
         base += len(words)
     return segments
 
@@ -51,13 +53,17 @@ def _bits(value: int) -> int:
     return value & 0xFFFFFFFF
 
 
-def run(programs: list[list[int]], *, stalls: bool = True, limit: int = 0, operands: int = 12, seed: int = 1) -> tuple[
-        list[Outcome], Driver]:
+def run(
+    programs: list[list[int]], *, stalls: bool = True, limit: int = 0, operands: int = 12, seed: int = 1
+) -> tuple[list[Outcome], Driver]:
     """Run each program alone and compare it with the reference."""
     rng = random.Random(seed)
     values = [rng.getrandbits(32) for _ in range(48)]
     segments = place(programs)
-    jobs = [dict(segment=i, tag=i & 63, macro=i * 77, operands=operands, limit=limit) for i in range(len(programs))]
+    jobs = [
+        {"segment": i, "tag": i & 63, "macro": i * 77, "operands": operands, "limit": limit}
+        for i in range(len(programs))
+    ]
     driver = Driver(Bench(CONFIG, segments, values), seed, stalls)
     got = driver.run(jobs)
     for i, (mine, reference) in enumerate(zip(got, expect(segments, values, jobs), strict=True)):
@@ -69,17 +75,28 @@ def run(programs: list[list[int]], *, stalls: bool = True, limit: int = 0, opera
 def test_random_programs(seed: int):
     print(f"seed {seed}")
     rng = random.Random(seed)
-    operands = [rng.choice((rng.getrandbits(32), rng.randrange(8), -rng.randrange(8) & 0xFFFFFFFF)) for _ in range(48)]
+    operands = [
+        rng.choice((rng.getrandbits(32), rng.randrange(8), -rng.randrange(8) & 0xFFFFFFFF)) for _ in range(48)
+    ]
     segments = place([program(rng) for _ in range(120)], pinned=16)
-    jobs = [dict(segment=i, tag=rng.randrange(64), macro=rng.getrandbits(32), operands=rng.choice((0, 5, 12, 48)),
-                 limit=rng.choice((200, 200, 200, 30, 7))) for i in range(len(segments)) if segments[i].valid]
+    jobs = [
+        {
+            "segment": i,
+            "tag": rng.randrange(64),
+            "macro": rng.getrandbits(32),
+            "operands": rng.choice((0, 5, 12, 48)),
+            "limit": rng.choice((200, 200, 200, 30, 7)),
+        }
+        for i in range(len(segments))
+        if segments[i].valid
+    ]
     driver = Driver(Bench(CONFIG, segments, operands), seed)
     got = driver.run(jobs)
     want = expect(segments, operands, jobs)
     for job, mine, reference in zip(jobs, got, want, strict=True):
         compare(mine, reference, f"seed {seed}, segment {job['segment']}")
     ended = sum(o.trap is None for o in want)
-    print(f"{ended} of {len(jobs)} ended, {sum(o.steps for o in want)} instructions in {sum(driver.cycles)} cycles")
+    print(f"{ended} of {len(jobs)} ended, {sum(o.steps for o in want)} instructions")
     assert ended >= 10
 
 
@@ -134,7 +151,10 @@ TRAPS = {
     "empty loop": ([loop(1, count=2), HALT], Trap.LOOP_STACK),
     "deep loop": ([loop(9, count=2)] * 5 + [HALT] * 5, Trap.LOOP_STACK),
     "break": ([encode(MicroOp.BREAK)], Trap.LOOP_STACK),
-    "break in a call": ([loop(4, count=2), encode(MicroOp.CALL, imm=3), HALT, encode(MicroOp.BREAK)], Trap.LOOP_STACK),
+    "break in a call": (
+        [loop(4, count=2), encode(MicroOp.CALL, imm=3), HALT, encode(MicroOp.BREAK)],
+        Trap.LOOP_STACK,
+    ),
     "return": ([encode(MicroOp.RET)], Trap.CALL_STACK),
     "recursion": ([encode(MicroOp.CALL)], Trap.CALL_STACK),
     "software": ([encode(MicroOp.TRAP, imm=-7)], Trap.SOFTWARE),
@@ -142,8 +162,14 @@ TRAPS = {
     "command": ([encode(MicroOp.SET, d=4), issue(Unit.LOAD)], Trap.BAD_COMMAND),
     "scratchpad": ([encode(MicroOp.SET, d=2, imm=4096), issue(Unit.LOAD)], Trap.SP_BOUNDS),
     "accumulator": ([encode(MicroOp.SET, d=128 + 3, imm=0xFFFF), issue(Unit.MATRIX)], Trap.ACC_BOUNDS),
-    "slots": ([encode(MicroOp.SET, d=0, imm=1), encode(MicroOp.SET, d=2, imm=1 << 19), issue(Unit.LOAD)], Trap.BAD_COMMAND),
-    "window": ([encode(MicroOp.SET, d=1, imm=-1), encode(MicroOp.SET, d=3, imm=2), issue(Unit.LOAD)], Trap.DRAM_WINDOW),
+    "slots": (
+        [encode(MicroOp.SET, d=0, imm=1), encode(MicroOp.SET, d=2, imm=1 << 19), issue(Unit.LOAD)],
+        Trap.BAD_COMMAND,
+    ),
+    "window": (
+        [encode(MicroOp.SET, d=1, imm=-1), encode(MicroOp.SET, d=3, imm=2), issue(Unit.LOAD)],
+        Trap.DRAM_WINDOW,
+    ),
 }
 
 
@@ -159,12 +185,45 @@ def test_corners_of_loops_and_calls():
     programs = [
         [loop(2, count=1), ADD, *dump(range(1, 3)), HALT],
         [loop(3, count=3), loop(3, count=0), ADD, *dump(range(1, 3)), HALT],  # skipped at the end of another
-        [loop(2, count=3), encode(MicroOp.CALL, imm=5), *dump(range(1, 2)), HALT, ADD, ret],  # call as last of the body
-        [loop(4, count=3), ADD, encode(MicroOp.BEQ, imm=4), ADD, *dump(range(1, 2)), HALT],  # leaves by a branch
+        [
+            loop(2, count=3),
+            encode(MicroOp.CALL, imm=5),
+            *dump(range(1, 2)),
+            HALT,
+            ADD,
+            ret,
+        ],  # call as last of the body
+        [
+            loop(4, count=3),
+            ADD,
+            encode(MicroOp.BEQ, imm=4),
+            ADD,
+            *dump(range(1, 2)),
+            HALT,
+        ],  # leaves by a branch
         [loop(4, count=3), ADD, encode(MicroOp.BEQ, imm=0), ADD, HALT],
-        [loop(5, count=3), loop(5, count=2), ADD, encode(MicroOp.BREAK, imm=5), ADD, ADD, *dump(range(1, 2)), HALT],
-        [loop(3, count=4), encode(MicroOp.CALL, imm=8), ADD, *dump(range(1, 3)), HALT,
-         loop(12, count=2), ADD, loop(12, count=3), ret, HALT],  # returns from within two loops
+        [
+            loop(5, count=3),
+            loop(5, count=2),
+            ADD,
+            encode(MicroOp.BREAK, imm=5),
+            ADD,
+            ADD,
+            *dump(range(1, 2)),
+            HALT,
+        ],
+        [
+            loop(3, count=4),
+            encode(MicroOp.CALL, imm=8),
+            ADD,
+            *dump(range(1, 3)),
+            HALT,
+            loop(12, count=2),
+            ADD,
+            loop(12, count=3),
+            ret,
+            HALT,
+        ],  # returns from within two loops
         [loop(3, a=64, count=0), ADD, ADD, HALT],
     ]
     run(programs, limit=100)

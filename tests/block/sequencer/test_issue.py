@@ -37,8 +37,11 @@ def derived(unit: Unit, f: dict[str, int]) -> dict[str, int]:
         return {}
     inner = "k" if unit == Unit.MATRIX else "w"
     values = {
-        "a_start": f["a_base"] + f["u0"] * f["a_u"] + f["v0"] * f["a_v"], "a_dy": f["u_y"] * f["a_u"],
-        f"a_d{inner}y": f[f"u_{inner}y"] * f["a_u"], "a_dx": f["v_x"] * f["a_v"], f"a_d{inner}x": f[f"v_{inner}x"] * f["a_v"],
+        "a_start": f["a_base"] + f["u0"] * f["a_u"] + f["v0"] * f["a_v"],
+        "a_dy": f["u_y"] * f["a_u"],
+        f"a_d{inner}y": f[f"u_{inner}y"] * f["a_u"],
+        "a_dx": f["v_x"] * f["a_v"],
+        f"a_d{inner}x": f[f"v_{inner}x"] * f["a_v"],
     }
     return {name: value & 0xFFFFF for name, value in values.items()}
 
@@ -70,7 +73,12 @@ def test_random_commands(n: int, unit: Unit):
                     ctx.set(dut.windows[i], {"base": base, "last": last, "perm": perm})
             fields = command(rng, unit, config)
             ctx.set(getattr(dut, f"config_{name}"), config_layout(unit).from_bits(pack(unit, fields)))
-            meta = {"wait": rng.getrandbits(16), "signal": rng.getrandbits(20), "tag": rng.getrandbits(6), "macro": 7}
+            meta = {
+                "wait": rng.getrandbits(16),
+                "signal": rng.getrandbits(20),
+                "tag": rng.getrandbits(6),
+                "macro": 7,
+            }
             ctx.set(dut.meta, meta)
             ctx.set(dut.unit, int(unit))
             ctx.set(dut.start, 1)

@@ -90,8 +90,12 @@ def test_queues_and_semaphores(seed: int, signals: int):
             for u, queue in enumerate(bench.queues):
                 held = [1 << b for b in range(16) if model.count[b >> 2, u, b & 3]]
                 wait = rng.choice(held) if held and rng.random() < 0.8 else 0
-                meta = {"wait": wait or sparse(rng, 16, int(rng.random() < 0.02)), "signal": sparse(rng, 20, signals), "tag": rng.getrandbits(6),
-                        "macro": cycle & 0xFF}
+                meta = {
+                    "wait": wait or sparse(rng, 16, int(rng.random() < 0.02)),
+                    "signal": sparse(rng, 20, signals),
+                    "tag": rng.getrandbits(6),
+                    "macro": cycle & 0xFF,
+                }
                 offers.append(meta if rng.random() < 0.5 else None)
                 readies.append(rng.random() < 0.7)
                 dones.append(bool(model.started[u]) and rng.random() < 0.3)
@@ -113,14 +117,19 @@ def test_queues_and_semaphores(seed: int, signals: int):
                 assert ctx.get(queue.stuck) == (not running and not may), note
                 assert ctx.get(queue.started) == (may and readies[u]), note
                 lacking = model.lacks(u) if waiting else 0
-                assert ctx.get(queue.head_waits) == sum(1 << p for p in range(4) if lacking >> 4 * p & 15), note
+                assert ctx.get(queue.head_waits) == sum(1 << p for p in range(4) if lacking >> 4 * p & 15), (
+                    note
+                )
                 if may:
                     payload = ctx.get(queue.output.payload)
                     assert {k: payload["meta"][k] for k in model.queued[u][0]} == model.queued[u][0], note
                 if dones[u]:
                     first = model.started[u][0]
                     assert ctx.get(queue.retired), note
-                    assert (ctx.get(queue.retired_tag), ctx.get(queue.retired_macro)) == (first["tag"], first["macro"]), note
+                    assert (ctx.get(queue.retired_tag), ctx.get(queue.retired_macro)) == (
+                        first["tag"],
+                        first["macro"],
+                    ), note
                 actions.append((waiting < CONFIG.queue_depth, may and readies[u]))
             for (room, start), u in zip(actions, range(4), strict=True):
                 if dones[u]:

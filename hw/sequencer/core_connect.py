@@ -1,0 +1,116 @@
+"""How the core's stages are joined with its stacks and with the issue block."""
+
+from amaranth.hdl import Cat, Module, Mux, Value
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import connect, flipped
+
+from hw.isa.enums import Unit
+from hw.isa.micro import ISSUE_D
+from hw.sequencer.config_registers import ConfigRegisters
+from hw.sequencer.core_calls import CallStack
+from hw.sequencer.core_execute import Execute
+from hw.sequencer.core_fetch import Fetch
+from hw.sequencer.core_layouts import COUNTER_BITS
+from hw.sequencer.issue import Issue
+from hw.sequencer.loops import LoopStack
+
+
+def connect_frames(
+    m: Module, core: wiring.Component, fetch: Fetch, execute: Execute, frame: data.View, started: Value
+) -> None:
+    """Running segment, callers, loops."""
+    m.submodules.calls = calls = CallStack(core.config)
+    m.submodules.loops = loops = LoopStack(core.config, width=COUNTER_BITS)
+    begin, x = core.start.p, execute.instruction
+    with m.If(started):
+        m.d.sync += [
+            frame.segment.eq(begin.segment),
+            frame.base.eq(begin.base),
+            frame.limit.eq(begin.base + begin.length),
+        ]
+    with m.Elif(execute.enter):
+        m.d.sync += frame.eq(execute.callee)
+    with m.Elif(execute.ret):
+        m.d.sync += frame.eq(calls.top.frame)
+    m.d.comb += [
+        calls.clear.eq(started),
+        calls.push.eq(execute.call),
+        calls.pop.eq(execute.ret),
+        calls.entry.frame.eq(frame),
+        calls.entry.pc.eq(x.pc),
+        calls.entry.loop_depth.eq(loops.depth),
+        calls.entry.loop_frame.eq(loops.frame),
+        execute.calls_empty.eq(calls.empty),
+        execute.calls_full.eq(calls.full),
+        execute.return_pc.eq(calls.top.pc),
+        loops.clear.eq(started),
+        loops.fetch_pc.eq(fetch.pc),
+        loops.fetch_step.eq(fetch.step),
+        fetch.loop_back.eq(loops.fetch_back),
+        fetch.loop_start.eq(loops.fetch_start),
+        loops.pc.eq(execute.arrive),
+        loops.step.eq(execute.step),
+        loops.redirect.eq(fetch.redirect),
+        execute.back.eq(loops.back),
+        execute.back_start.eq(loops.back_start),
+        loops.push.eq(execute.push_loop),
+        loops.push_start.eq(execute.target),
+        loops.push_last.eq(x.target - 1),
+        loops.push_trips.eq(execute.total),
+        loops.pop.eq(execute.pop_loop),
+        loops.call.eq(execute.call),
+        loops.ret.eq(execute.return_loops),
+        loops.ret_depth.eq(calls.top.loop_depth),
+        loops.ret_frame.eq(calls.top.loop_frame),
+        execute.loops_full.eq(loops.depth == core.config.loop_depth),
+        execute.loops_empty.eq(loops.depth == loops.frame),
+        core.seg_index.eq(x.d),
+        execute.segment.eq(core.seg_info),
+        core.segment.eq(frame.segment),
+        core.in_use.eq(
+            Mux(
+                core.running | core.trap.valid,
+                calls.in_use | (1 << frame.segment[: (core.config.segments - 1).bit_length()]),
+                0,
+            )
+        ),
+    ]
+
+
+def connect_issue(
+    m: Module,
+    core: wiring.Component,
+    execute: Execute,
+    issue: Issue,
+    registers: ConfigRegisters,
+    started: Value,
+) -> None:
+    """Configuration registers and the issue block."""
+    x = execute.instruction
+    d, unit_bits = ISSUE_D.offset("signal_seq"), 2
+    m.d.comb += [
+        registers.w_en.eq(execute.set_field),
+        registers.w_field.eq(x.d),
+        registers.w_data.eq(execute.total),
+        registers.clear.eq(Mux(started, 0b1111, Mux(execute.clear_fields, 1 << x.d[:unit_bits], 0))),
+        issue.start.eq(execute.start_issue),
+        issue.unit.eq(x.d[:unit_bits]),
+        issue.windows.eq(core.windows),
+        issue.clear.eq(core.clear | core.stop),
+        issue.meta.wait.eq(x.imm[:16]),
+        issue.meta.signal.eq(Cat(x.imm[16:], x.d[d : d + 4])),
+        issue.meta.tag.eq(core.tag),
+        issue.meta.macro.eq(core.macro),
+        issue.mul.eq(execute.multiply),
+        issue.mul_a.eq(x.a),
+        issue.mul_b.eq(execute.second),
+        execute.product.eq(issue.mul_product),
+        execute.issued.eq(issue.issued),
+        execute.issue_trap.eq(issue.trap),
+        execute.issue_cause.eq(issue.cause),
+        execute.issue_address.eq(issue.address),
+    ]
+    for unit in Unit:
+        name = unit.name.lower()
+        m.d.comb += getattr(issue, f"config_{name}").eq(getattr(registers, name))
+        connect(m, getattr(issue, name), flipped(getattr(core, name)))
