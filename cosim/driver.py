@@ -64,7 +64,7 @@ class Driver:
         self.set("RING_LOG2", ring_slots.bit_length() - 1)
         self.set("IRQ_ENABLE", 15)
         self.set_window(0, self.memory.used, device.dram.size - self.memory.used)
-        self.set("CONTROL", 1)
+        self.set("CONTROL", 3)
 
     def get(self, name: str) -> int:
         """Read a register by name."""

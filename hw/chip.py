@@ -160,6 +160,7 @@ class Chip(wiring.Component):
             state.fuse_busy.eq(~queues[Unit.FUSE].idle),
             state.dma_busy.eq(~queues[Unit.LOAD].idle | ~queues[Unit.STORE].idle), state.macro_in_flight.eq(~control.status[0]),
             meter.fuse_out_events.eq(datapath.fuse_out_events), meter.seq_tag.eq(core.tag),
+            meter.counting.eq(~control.gated | ~control.status[0]),
         ]
         m.d.comb += [seq[name].eq(datapath.sp_events[name]) for name in datapath.sp_events.shape().members]
         m.d.comb += [seq[name].eq(control.events[name]) for name in control.events.shape().members]

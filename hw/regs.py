@@ -43,7 +43,7 @@ REGISTERS: tuple[Register, ...] = (
     *_bank(0x000, (("ID", "ro", "0x4D4C4131"), ("ISA_VERSION", "ro", "version of the encodings, 1"))),
     *_bank(0x010, tuple((f"CONFIG_{f.upper()}", "ro", f"MlaConfig.{f}") for f in CONFIG_FIELDS)),
     *_bank(0x080, (
-        ("CONTROL", "rw", "bit 0: the sequencer may take macro-instructions"),
+        ("CONTROL", "rw", "bit 0: the sequencer may take macro-instructions; bit 1: cycles are counted only while any is in flight"),
         ("RESUME", "wo", "1: go on after a trap"),
         ("STATUS", "ro", "bit 0 idle (ring empty, all complete), 1 trapped, 2 program running, 3 loader busy, 4 dispatch copy busy"),
         ("IRQ_STATUS", "w1c", "bit 0 completion with irq set, 1 trap, 2 segment check finished, 3 loader error"),

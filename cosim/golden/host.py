@@ -78,7 +78,7 @@ class Host:
             | {
                 "ID": lambda: ID,
                 "ISA_VERSION": lambda: 1,
-                "CONTROL": lambda: int(m.enabled),
+                "CONTROL": lambda: m.enabled | m.gated << 1,
                 "STATUS": lambda: int(m.idle) | m.trapped << 1 | (m.running is not None) << 2,
                 "IRQ_STATUS": lambda: m.irq,
                 "RING_BASE": lambda: m.ring.base,
@@ -96,11 +96,14 @@ class Host:
             }
         )
 
+    def _control(self, value: int) -> None:
+        self.machine.enabled, self.machine.gated = bool(value & 1), bool(value & 2)
+
     def _writers(self) -> dict[str, Callable[[int], None]]:
         m = self.machine
 
         return {
-            "CONTROL": lambda value: setattr(m, "enabled", bool(value & 1)),
+            "CONTROL": self._control,
             "RESUME": lambda value: self._resume(value),
             "IRQ_STATUS": lambda value: setattr(m, "irq", m.irq & ~value),
             "RING_BASE": lambda value: setattr(m.ring, "base", value & ~255),

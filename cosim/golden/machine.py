@@ -57,6 +57,7 @@ class Machine:
         self.flight: deque[Macro] = deque()
         self.trapped = False
         self.enabled = False
+        self.gated = False
         self.irq = 0
         self.ring = Ring(dram)
         self.step_limit = self.watchdog = 0

@@ -50,7 +50,7 @@ class Csr(wiring.Component):
         Operations on the segment table and the dispatch table.
     resume : Out
         One cycle for each write of 1 to RESUME.
-    control, ring_base, ring_log2, ring_head, step_limit, watchdog, segment_select, maximum_select, windows : Out
+    control, gated, ring_base, ring_log2, ring_head, step_limit, watchdog, segment_select, maximum_select, windows : Out
         Values of the registers.
     irq : Out
         Interrupt pin, level.
@@ -66,7 +66,7 @@ class Csr(wiring.Component):
             "counter_select": Out(32), "counter_read": Out(1), "counter_done": In(1), "counter_value": In(64),
             "maximum_select": Out(32), "maximum_value": In(32),
             "segment_op": Out(stream.Signature(SEGMENT_OP_LAYOUT)), "table_op": Out(stream.Signature(TABLE_OP_LAYOUT)),
-            "resume": Out(1), "control": Out(1), "ring_base": Out(32), "ring_log2": Out(5), "ring_head": Out(32),
+            "resume": Out(1), "control": Out(1), "gated": Out(1), "ring_base": Out(32), "ring_log2": Out(5), "ring_head": Out(32),
             "step_limit": Out(32), "watchdog": Out(32), "segment_select": Out(32), "windows": Out(windows_layout(config)),
             "irq": Out(1),
         })
@@ -86,7 +86,7 @@ class Csr(wiring.Component):
         self._interrupts(m, values)
         self._read_only(values)
         m.d.comb += [
-            self.control.eq(values["CONTROL"]), self.ring_base.eq(values["RING_BASE"]), self.ring_log2.eq(values["RING_LOG2"]),
+            self.control.eq(values["CONTROL"][0]), self.gated.eq(values["CONTROL"][1]), self.ring_base.eq(values["RING_BASE"]), self.ring_log2.eq(values["RING_LOG2"]),
             self.ring_head.eq(values["RING_HEAD"]), self.step_limit.eq(values["STEP_LIMIT"]),
             self.watchdog.eq(values["WATCHDOG"]), self.segment_select.eq(values["SEG_SELECT"]),
             self.counter_select.eq(values["COUNTER_SELECT"]), self.maximum_select.eq(values["MAXIMUM_SELECT"]),

@@ -41,6 +41,8 @@ class Meter(wiring.Component):
         Events that come ready made.
     seq_tag : In
         Current tag of the sequencer.
+    counting : In
+        Cycles, their causes, and busy and stalled cycles count.
     settled : Out(5)
         A bit for each unit and the sequencer: its counters can take another tag now.
     select, read, done, value
@@ -54,7 +56,7 @@ class Meter(wiring.Component):
         super().__init__({
             "units": In(data.ArrayLayout(UNIT_LAYOUT, len(Unit))), "state": In(STATE_LAYOUT),
             **{f"{name}_events": In(event_layout(name)) for name in (*UNIT_GROUPS, "fuse_out", "seq")},
-            "seq_tag": In(6), "settled": Out(len(Unit) + 1),
+            "seq_tag": In(6), "counting": In(1), "settled": Out(len(Unit) + 1),
             "select": In(32), "read": In(1), "done": Out(1), "value": Out(64), "ready": Out(1),
         })
 
@@ -70,7 +72,7 @@ class Meter(wiring.Component):
         for unit in Unit:
             self._unit(m, collector, unit)
         for name in causes.cause.shape().members:
-            m.d.comb += collector.matrix_events[f"cause_{name}"].eq(causes.cause[name])
+            m.d.comb += collector.matrix_events[f"cause_{name}"].eq(causes.cause[name] & self.counting)
         m.d.comb += [
             collector.fuse_out_events.eq(self.fuse_out_events), collector.fuse_out_tag.eq(self.units[Unit.FUSE].tag),
             collector.seq_events.eq(self.seq_events), collector.seq_tag.eq(self.seq_tag),
@@ -86,9 +88,9 @@ class Meter(wiring.Component):
         tag = Signal(6, name=f"{name}_tag")
         m.d.comb += [
             tag.eq(Mux(state.active, state.tag, self.seq_tag)), getattr(collector, f"{name}_tag").eq(tag), events.eq(source),
-            events[f"{name}_busy"].eq(state.active),
-            events[f"{name}_stall_empty"].eq(~state.active & ~state.queued),
-            events[f"{name}_stall_semaphore"].eq(~state.active & state.queued),
+            events[f"{name}_busy"].eq(state.active & self.counting),
+            events[f"{name}_stall_empty"].eq(~state.active & ~state.queued & self.counting),
+            events[f"{name}_stall_semaphore"].eq(~state.active & state.queued & self.counting),
             getattr(collector, f"{name}_done_events")[f"{name}_commands"].eq(state.retired),
             getattr(collector, f"{name}_done_tag").eq(state.retired_tag),
             self.settled[unit].eq(~getattr(collector, f"{name}_busy")),
@@ -100,5 +102,5 @@ class Meter(wiring.Component):
             collector.seq_events.overlap_load_matrix.eq(load & matrix),
             collector.seq_events.overlap_matrix_store.eq(matrix & store),
             collector.seq_events.overlap_all.eq(load & matrix & store),
-            collector.seq_events.cycles.eq(1),
+            collector.seq_events.cycles.eq(self.counting),
         ]

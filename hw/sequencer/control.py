@@ -74,13 +74,15 @@ class Control(wiring.Component):
         EVENT_LAYOUT.
     status : Out
         Register STATUS.
+    gated : Out
+        Cycles are counted only while a macro-instruction is in flight.
     """
 
     def __init__(self, config: MlaConfig):
         self.config = config
         beats = stream.Signature(read_beat(config))
         super().__init__(lite_pins() | {
-            "irq": Out(1), "cycle": Out(64), "status": Out(5), "events": Out(EVENT_LAYOUT),
+            "irq": Out(1), "cycle": Out(64), "status": Out(5), "gated": Out(1), "events": Out(EVENT_LAYOUT),
             "start": Out(stream.Signature(START_LAYOUT)), "fetch_addr": In(WIS_ADDR_BITS), "fetch_en": In(1), "fetch_data": Out(64),
             "operand_addr": In(6), "operand_data": Out(32), "seg_index": In(8), "seg_info": Out(SEGMENT_LAYOUT),
             "in_use": In(config.segments), "halted": In(1), "steps": In(32), "trap": In(TRAP_LAYOUT),
@@ -178,7 +180,7 @@ class Control(wiring.Component):
         connect(m, ring.macro, dispatch.macro)
         connect(m, dispatch.start, flipped(self.start))
         m.d.comb += [
-            ring.enable.eq(csr.control), ring.base.eq(csr.ring_base), ring.log2.eq(csr.ring_log2), ring.head.eq(csr.ring_head),
+            self.gated.eq(csr.gated), ring.enable.eq(csr.control), ring.base.eq(csr.ring_base), ring.log2.eq(csr.ring_log2), ring.head.eq(csr.ring_head),
             ring.operand_addr.eq(Mux(dispatch.operand_taken, dispatch.operand_addr, self.operand_addr)),
             self.operand_data.eq(ring.operand_data), dispatch.operand_data.eq(ring.operand_data),
             table.hold.eq(dispatch.table_hold), table.addr.eq(dispatch.table_addr), table.en.eq(dispatch.table_en),
