@@ -1,0 +1,66 @@
+"""Circuits whose assertions say that binding is atomic: no dispatch sees parts of two tables."""
+
+from amaranth.hdl import Assert, Assume, Module, Signal
+
+from hw.config import MlaConfig
+from hw.sequencer.control_layouts import ENTRY_LAYOUT
+from hw.sequencer.dispatch import Dispatch
+from hw.sequencer.dispatch_table import DispatchTable
+from tests.formal.axi_contracts import Contract
+
+_ENTRIES = 2
+CONFIG = MlaConfig(n=4, opcodes=8, candidates=2)
+
+
+class TableContract(Contract):
+    """Whatever the host writes and commits and whenever it does: each look-up returns the entry as of the last commit, a commit never falls
+    into a dispatch, and the shadow keeps every write. One entry, any, stands for all.
+    """
+
+    def __init__(self):
+        super().__init__(DispatchTable(entries=_ENTRIES))
+
+    def claim(self, m: Module, block: DispatchTable) -> None:
+        """Follow one entry of both tables from the host's operations alone."""
+        op = block.op
+        later, pick = Signal(), Signal(1)
+        in_force, shadow = Signal(ENTRY_LAYOUT), Signal(ENTRY_LAYOUT)
+        looked, expected, held = Signal(), Signal(ENTRY_LAYOUT), Signal()
+        commit = Signal()
+        # The first cycle's address is free, so the entry can be any.
+        m.d.sync += later.eq(1)
+        with m.If(~later):
+            m.d.sync += pick.eq(block.addr)
+        m.d.comb += [commit.eq(op.valid & op.ready & op.p.commit)]
+        with m.If(commit):
+            m.d.sync += in_force.eq(shadow)
+        with m.Elif(op.valid & op.ready & (op.p.index == pick)):
+            m.d.sync += shadow.eq(op.p.entry)
+        m.d.sync += [looked.eq(later & block.ready & block.en & (block.addr == pick)), expected.eq(in_force), held.eq(block.hold)]
+        m.d.comb += [
+            Assume(~block.en | (block.hold & block.ready)),
+            Assume(later | ~op.valid),
+            Assert(~looked | (block.entry.as_value() == expected.as_value())),
+            Assert(~(commit & block.hold)),
+        ]
+
+
+class DispatchContract(Contract):
+    """Dispatch says `hold` from its first look-up to its last: a candidate that is not the first is only looked up in a run of
+    `hold` that began with the first.
+    """
+
+    def __init__(self):
+        super().__init__(Dispatch(CONFIG))
+
+    def claim(self, m: Module, block: Dispatch) -> None:
+        """Follow the run of `hold`."""
+        run, first = Signal(), Signal()
+        m.d.comb += [
+            first.eq(block.table_addr[0] == 0),
+            Assert(~block.table_en | block.table_hold), Assert(~block.table_en | first | run),
+        ]
+        m.d.sync += run.eq(block.table_hold & (run | block.table_en & first))
+
+
+CONTRACTS = {"table": TableContract, "dispatch": DispatchContract}
