@@ -102,20 +102,17 @@ class SpReadLane(wiring.Component):
         offset, offset_2 = Signal(lane_bits), Signal(lane_bits)
         odd = Signal()
         banks = Signal(3, name="bank_even"), Signal(3, name="bank_odd")
-        words = Signal(8 * n, name="word_even"), Signal(8 * n, name="word_odd")
         m.d.sync += [
             Cat(offset, odd).eq(self.addr[: lane_bits + 1]),
             offset_2.eq(offset),
             banks[0].eq(self.even_bank),
             banks[1].eq(self.odd_bank),
         ]
-        for bank, word, source in zip(banks, words, (self.even, self.odd), strict=True):
-            with m.Switch(bank):
-                for b in range(self._config.sp_banks):
-                    with m.Case(b):
-                        m.d.comb += word.eq(source.word_select(b, 8 * n))
-        # Byte j of the row that holds the first byte is wanted for j >= offset, of the row after it for j <
-        # offset.
+        words = [
+            self._pick(m, f"word_{half}", source, bank)
+            for half, source, bank in zip(("even", "odd"), (self.even, self.odd), banks, strict=True)
+        ]
+        # Byte j comes from the row of the first byte if j >= offset, else from the row after it.
         from_even = Signal(n)
         merged = Signal(8 * n)
         m.d.comb += from_even.eq(Cat(offset <= j for j in range(n)) ^ odd.replicate(n))
@@ -124,3 +121,16 @@ class SpReadLane(wiring.Component):
         )
         m.d.comb += self.data.eq(rotate_right(m, "rotated", merged, offset_2, n))
         return m
+
+    def _pick(self, m: Module, name: str, source: Value, bank: Signal) -> Value:
+        """The word of one bank: a tree of two-way choices, which an FPGA packs into its wide multiplexers."""
+        width = 8 * self._config.n
+        level: list[Value] = [source.word_select(b, width) for b in range(self._config.sp_banks)]
+        for bit in range(len(bank)):
+            chosen: list[Value] = []
+            for i in range(0, len(level), 2):
+                node = Signal(width, name=f"{name}_{bit}_{i // 2}")
+                m.d.comb += node.eq(Mux(bank[bit], level[i + 1], level[i]))
+                chosen.append(node)
+            level = chosen
+        return level[0]
