@@ -5,12 +5,14 @@ import random
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cosim.rtl import toolchain
 from hw.emit import convert
 from hw.fuse.post import COUNT_LIMIT, divider
 from hw.fuse.scale import LATENCY
+from tests.numerics import kernels
 from tests.numerics.reference import SINGLE, divide, scale
 from tests.numerics.scale_stage import ScaleStage
 
@@ -84,3 +86,12 @@ def test_division_by_counts() -> None:
             for value in (magnitude, -magnitude):
                 if abs(value) <= COUNT_LIMIT:
                     assert scale(value, mult, exponent, 0, SINGLE) == divide(value, count), (value, count)
+
+
+def test_array_form() -> None:
+    """The form for whole arrays, which the comparisons with LiteRT use, is the same function."""
+    rng = random.Random(9)
+    for _ in range(2000):
+        x, m = (rng.randint(-(1 << 31), (1 << 31) - 1) >> rng.randrange(31) for _ in range(2))
+        e, ls, mode = rng.randint(-40, 40), rng.choice((0, 20, 30)), rng.randrange(4)
+        assert int(kernels.scale(np.array([x]), m, e, ls, mode)[0]) == scale(x, m, e, ls, mode)

@@ -1,0 +1,115 @@
+"""FUSE parameters that reproduce LiteRT's kernels, and the steps they use on whole arrays."""
+
+import math
+
+import numpy as np
+
+from tests.numerics.reference import DOUBLE, EVEN, MAX, MIN, SINGLE, recip
+
+Values = np.ndarray
+
+
+def half_up(p: Values, s: int) -> Values:
+    """Divide by 2**s, halves towards plus infinity; without the sum that could overflow."""
+    return ((p >> (s - 1)) + 1) >> 1 if s else p
+
+
+def half_away(p: Values, s: int) -> Values:
+    """Divide by 2**s, halves away from zero."""
+    return np.where(p < 0, -half_up(-p, s), half_up(p, s))
+
+
+def half_even(p: Values, s: int) -> Values:
+    """Divide by 2**s, halves to even."""
+    rest, one = p & ((1 << s) - 1), 1 << s
+    floor = p >> s
+    return floor + ((2 * rest > one) | ((2 * rest == one) & (floor & 1 == 1)))
+
+
+def scale(x: Values, m: int, e: int, ls: int, mode: int) -> Values:
+    """`scale` of docs/machine.md for one multiplier."""
+    p, s = x.astype(np.int64) * m, min(max(31 - ls - e, 0), 63)
+    if mode == DOUBLE and e < 0:
+        result = half_away(np.clip(half_up(p, 31 - ls), MIN, MAX), min(-e, 31))
+    elif mode in (DOUBLE, SINGLE):
+        result = half_up(p, s)
+    else:
+        result = half_even(p, s) if mode == EVEN else half_away(p, s)
+    return np.clip(result, MIN, MAX)
+
+
+def quantize(real: float) -> tuple[int, int]:
+    """TFLite's QuantizeMultiplier: 31-bit multiplier and exponent."""
+    if real == 0:
+        return 0, 0
+    fraction, exponent = math.frexp(real)
+    mult = math.floor(fraction * (1 << 31) + 0.5)
+    if mult == 1 << 31:
+        mult, exponent = mult >> 1, exponent + 1
+    return (0, 0) if exponent < -31 else (mult, exponent)
+
+
+def add_reference(x_scale: float, r_scale: float, o_scale: float) -> dict[str, int]:
+    """ADD of the reference kernels: left shift 20, double rounding."""
+    twice = 2 * max(x_scale, r_scale)
+    pairs = {"x": x_scale / twice, "r": r_scale / twice, "o": twice / ((1 << 20) * o_scale)}
+    fields = {"r_ls": 20, "r_raw": 0, "rounding": DOUBLE}
+    for name, real in pairs.items():
+        fields[f"{name}_mult"], fields[f"{name}_exponent"] = quantize(real)
+    return fields
+
+
+def add_xnnpack(x_scale: float, r_scale: float, o_scale: float) -> dict[str, int]:
+    """ADD of XNNPACK: 21-bit multipliers without rounding, one shift at the end."""
+    x_real, r_real = np.float32(x_scale) / np.float32(o_scale), np.float32(r_scale) / np.float32(o_scale)
+    exponent = math.frexp(float(max(x_real, r_real)))[1] - 1
+    shift = 20 - exponent
+    fields = {"r_ls": 0, "r_raw": 1, "rounding": SINGLE, "o_mult": 1, "o_exponent": 31 - shift}
+    for name, real in (("x", x_real), ("r", r_real)):
+        fields |= {f"{name}_mult": round(float(real) * 2.0**shift), f"{name}_exponent": 0}
+    return fields
+
+
+def add(f: dict[str, int], x: Values, x_zp: int, r: Values, r_zp: int, o_zp: int) -> Values:
+    """FUSE step 4 on int8 values."""
+    xs, rs = x.astype(np.int64) - x_zp, r.astype(np.int64) - r_zp
+    if f["r_raw"]:
+        total = xs * f["x_mult"] + rs * f["r_mult"]
+    else:
+        total = scale(xs, f["x_mult"], f["x_exponent"], f["r_ls"], f["rounding"])
+        total = total + scale(rs, f["r_mult"], f["r_exponent"], f["r_ls"], f["rounding"])
+    assert np.abs(total).max() < 1 << 31
+    return np.clip(scale(total, f["o_mult"], f["o_exponent"], 0, f["rounding"]) + o_zp, -128, 127)
+
+
+def multiply(real: float, mode: int, a: Values, a_zp: int, b: Values, b_zp: int, o_zp: int) -> Values:
+    """FUSE step 1 with op mul, then step 2."""
+    product = (a.astype(np.int64) - a_zp) * (b.astype(np.int64) - b_zp)
+    return np.clip(scale(product, *quantize(real), 0, mode) + o_zp, -128, 127)
+
+
+def divide(value: Values, count: Values) -> Values:
+    """Post-scale count."""
+    magnitude = (np.abs(value) + count // 2) // count
+    return np.where(value < 0, -magnitude, magnitude)
+
+
+def softmax_tables(scale_in: float, width: int) -> tuple[Values, Values]:
+    """Tables of exp(-d * scale) in fixed point, at index -d modulo 256: high parts (units of 2**15) and low
+    15 bits.
+
+    The unit leaves room for the sum over `width` values in an int32.
+    """
+    unit = 30 - (width - 1).bit_length()
+    exact = np.floor(np.exp(-np.arange(256) * float(np.float32(scale_in))) * 2.0**unit + 0.5).astype(np.int64)
+    table = np.roll(exact[::-1], 1)
+    return table >> 15, table & 0x7FFF
+
+
+def softmax(scale_in: float, x: Values) -> Values:
+    """Softmax of each row: maximum, difference, two table lookups joined by the raw residual add, sum, recip, row scale."""
+    difference = x.astype(np.int64) - x.max(-1, keepdims=True)
+    high, low = softmax_tables(scale_in, x.shape[-1])
+    powers = high[difference & 255] * (1 << 15) + low[difference & 255]
+    rows = [scale(row, *recip(int(row.sum()), 8), 0, EVEN) for row in powers]
+    return np.clip(np.array(rows) - 128, -128, 127)
