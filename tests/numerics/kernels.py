@@ -21,9 +21,10 @@ def half_away(p: Values, s: int) -> Values:
 
 def half_even(p: Values, s: int) -> Values:
     """Divide by 2**s, halves to even."""
-    rest, one = p & ((1 << s) - 1), 1 << s
-    floor = p >> s
-    return floor + ((2 * rest > one) | ((2 * rest == one) & (floor & 1 == 1)))
+    if s == 0:
+        return p
+    rest, half, floor = p & ((1 << s) - 1), 1 << (s - 1), p >> s
+    return floor + ((rest > half) | ((rest == half) & (floor & 1 == 1)))
 
 
 def scale(x: Values, m: int, e: int, ls: int, mode: int) -> Values:
@@ -107,7 +108,7 @@ def softmax_tables(scale_in: float, width: int) -> tuple[Values, Values]:
 
 
 def softmax(scale_in: float, x: Values) -> Values:
-    """Softmax of each row: maximum, difference, two table lookups joined by the raw residual add, sum, recip, row scale."""
+    """Softmax of each row: difference from the maximum, two tables joined, sum, recip, row scale."""
     difference = x.astype(np.int64) - x.max(-1, keepdims=True)
     high, low = softmax_tables(scale_in, x.shape[-1])
     powers = high[difference & 255] * (1 << 15) + low[difference & 255]
