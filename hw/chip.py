@@ -65,27 +65,23 @@ class Chip(wiring.Component):
         """A unit's queue between sequencer and unit."""
         name = unit.name.lower()
         engine = getattr(datapath, name)
-        last_tag, may_start = Signal(6, name=f"{name}_last_tag"), Signal(name=f"{name}_may_start")
+        may_start = meter.may_start[unit]
         connect(m, getattr(core, name), queue.input)
         connect(m, queue.semaphores, semaphores.units[unit])
         m.d.comb += [
-            # Another tag starts only when the counters have put the last one away: they stay exact by tag.
-            may_start.eq(meter.settled[unit] | (queue.output.payload.meta.tag == last_tag)),
             engine.payload.eq(queue.output.payload), engine.valid.eq(queue.output.valid & may_start),
             queue.output.ready.eq(engine.ready & may_start),
             queue.done.eq(datapath.done[unit]), queue.flush.eq(control.flush),
         ]
-        with m.If(queue.started):
-            m.d.sync += last_tag.eq(queue.output.payload.meta.tag)
 
     def _program(self, m: Module, control: Control, core: Core, semaphores: Semaphores, queues: list[CommandQueue],
                  meter: Meter) -> None:
         """Programs from the control side to the core."""
         may_start = Signal()
         m.d.comb += [
-            may_start.eq(meter.ready & (meter.settled[len(Unit)] | (control.start.payload.tag == core.tag))),
+            may_start.eq(meter.ready & (~meter.seq_hold | (control.start.payload.tag == core.tag))),
             core.start.payload.eq(control.start.payload), core.start.valid.eq(control.start.valid & may_start),
-            control.start.ready.eq(core.start.ready & may_start), core.tag_hold.eq(~meter.settled[len(Unit)]),
+            control.start.ready.eq(core.start.ready & may_start), core.tag_hold.eq(meter.seq_hold),
         ]
         for name in ("fetch_addr", "fetch_en", "operand_addr", "seg_index", "in_use", "halted", "steps", "trap", "blocked_pc"):
             m.d.comb += getattr(control, name).eq(getattr(core, name))
@@ -148,7 +144,8 @@ class Chip(wiring.Component):
             name, state = unit.name.lower(), meter.units[unit]
             m.d.comb += [
                 state.active.eq(getattr(datapath, f"{name}_active")), state.tag.eq(getattr(datapath, f"{name}_tag")),
-                state.queued.eq(queue.queued != 0), state.idle.eq(queue.idle), state.retired.eq(queue.retired),
+                state.queued.eq(queue.queued != 0), state.started.eq(queue.started),
+                state.next_tag.eq(queue.output.payload.meta.tag), state.retired.eq(queue.retired),
                 state.retired_tag.eq(queue.retired_tag),
                 getattr(meter, f"{name}_events").eq(getattr(datapath, f"{name}_events")),
             ]
@@ -160,18 +157,34 @@ class Chip(wiring.Component):
             state.fuse_busy.eq(~queues[Unit.FUSE].idle),
             state.dma_busy.eq(~queues[Unit.LOAD].idle | ~queues[Unit.STORE].idle), state.macro_in_flight.eq(~control.status[0]),
             meter.fuse_out_events.eq(datapath.fuse_out_events), meter.seq_tag.eq(core.tag),
-            meter.counting.eq(~control.gated | ~control.status[0]),
+            meter.counting.eq(~control.gated | ~control.status[0]), datapath.tag_busy.eq(meter.dma_busy),
         ]
         m.d.comb += [seq[name].eq(datapath.sp_events[name]) for name in datapath.sp_events.shape().members]
-        m.d.comb += [seq[name].eq(control.events[name]) for name in control.events.shape().members]
+        self._dispatches(m, control, core, meter)
         m.d.comb += [seq[name].eq(getattr(core, name)) for name in PULSES]
         m.d.comb += [
             seq.acc_reads.eq(datapath.acc_reads), seq.acc_conflicts.eq(datapath.acc_conflicts),
             meter.select.eq(control.counter_select), meter.read.eq(control.counter_read),
             control.counter_done.eq(meter.done), control.counter_value.eq(meter.value),
         ]
+        m.d.comb += meter.units[Unit.MATRIX].tagged.eq(datapath.matrix_tagged)
         with m.Switch(control.maximum_select):
             with m.Case(0):
                 m.d.comb += control.maximum_value.eq(datapath.in_flight_max)
             with m.Case(1):
                 m.d.comb += control.maximum_value.eq(datapath.latency_max)
+
+    def _dispatches(self, m: Module, control: Control, core: Core, meter: Meter) -> None:
+        """A dispatch counts in the cycle in which the program's tag is the sequencer's."""
+        first, other, begun = Signal(), Signal(), Signal()
+        m.d.sync += [
+            begun.eq(core.start.valid & core.start.ready),
+            first.eq(control.events.dispatch_first | (first & ~begun)),
+            other.eq(control.events.dispatch_other | (other & ~begun)),
+        ]
+        m.d.comb += [
+            meter.seq_events.dispatch_first.eq(first & begun), meter.seq_events.dispatch_other.eq(other & begun),
+            meter.seq_events.macros.eq(begun), meter.seq_events.wis_words.eq(control.events.wis_words),
+            meter.seq_events.wis_loads.eq(control.events.wis_loads),
+            meter.trap_events.traps.eq(control.events.traps), meter.trap_tag.eq(control.trap_tag),
+        ]

@@ -49,6 +49,8 @@ class Datapath(wiring.Component):
         Counter events.
     {unit}_active, {unit}_tag : Out
         The unit has a command; its tag.
+    matrix_tagged : Out
+        There are events of MATRIX with a tag in this cycle.
     matrix_state : Out
         MATRIX_STATE.
     results : Out
@@ -71,7 +73,7 @@ class Datapath(wiring.Component):
             **{f"{unit}_active": Out(1) for unit in units}, **{f"{unit}_tag": Out(6) for unit in units},
             "fuse_out_events": Out(event_layout("fuse_out")), "sp_events": Out(sp_event_layout(config)),
             "acc_reads": Out(2), "acc_conflicts": Out(2),
-            "matrix_state": Out(data.StructLayout(dict.fromkeys(MATRIX_STATE, 1))), "results": Out(RESULTS_LAYOUT),
+            "matrix_tagged": Out(1), "matrix_state": Out(data.StructLayout(dict.fromkeys(MATRIX_STATE, 1))), "results": Out(RESULTS_LAYOUT),
             "in_flight_max": Out(16), "latency_max": Out(16),
         })
 
@@ -86,7 +88,7 @@ class Datapath(wiring.Component):
             connect(m, flipped(getattr(self, name)), unit.cmd)
             m.d.comb += [
                 self.done[Unit[name.upper()]].eq(unit.done), getattr(self, f"{name}_events").eq(unit.events),
-                getattr(self, f"{name}_active").eq(unit.active), getattr(self, f"{name}_tag").eq(unit.active_tag),
+                getattr(self, f"{name}_active").eq(unit.active), getattr(self, f"{name}_tag").eq(unit.event_tag if name == "matrix" else unit.active_tag),
             ]
         self._memories(m, **units)
         self._bus(m, units["load"], units["store"])
@@ -124,7 +126,7 @@ class Datapath(wiring.Component):
         m.d.comb += [
             self.fuse_out_events.eq(fuse.out_events), self.results.fuse_rows.eq(fuse.rows),
             self.results.fuse_zeros.eq(fuse.zeros), self.results.fuse_min.eq(fuse.min), self.results.fuse_max.eq(fuse.max),
-            self.results.matrix_zeros.eq(matrix.zeros), self.in_flight_max.eq(load.in_flight_max),
+            self.results.matrix_zeros.eq(matrix.zeros), self.matrix_tagged.eq(matrix.tagged), self.in_flight_max.eq(load.in_flight_max),
             self.latency_max.eq(load.latency_max),
         ]
         m.d.comb += [self.matrix_state[name].eq(getattr(matrix, name)) for name in MATRIX_STATE]

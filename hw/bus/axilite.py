@@ -62,7 +62,7 @@ class AxiLite(wiring.Component):
             "read": Out(stream.Signature(LITE_READ)), "read_data": In(32), "read_bad": In(1),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         self._writes(m)
         self._reads(m)

@@ -71,7 +71,7 @@ class Csr(wiring.Component):
             "irq": Out(1),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         values: dict[str, Value] = {}
         for name, zeros in _PLAIN.items():

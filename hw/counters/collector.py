@@ -23,7 +23,7 @@ class Collector(wiring.Component):
 
     Sums of a tag that a group has just left and the round over all counters alternate. A host's read waits for the former, then
     collects the selected counter, so its value is exact for the cycle in which it is taken. After reset the memory is
-    cleared, one word a cycle, then `ready` rises.
+    cleared, one word a cycle, then `ready` rises; events are kept meanwhile, except those of single counters.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ class Collector(wiring.Component):
 
     Members
     -------
-    {group}_events, {group}_tag : In, {group}_busy : Out
+    {group}_events, {group}_tag : In, {group}_busy, {group}_cur : Out
         For each of hw.isa.counters.GROUPS. While a group of more than one counter is busy its tag is not looked at: events
-        go to the tag it had. Whoever needs them exact by tag changes it only when the group is not busy.
+        go to the tag it had, `cur`. Whoever needs them exact by tag changes it only when the group is not busy.
     select_counter, select_tag : In
         What the host looks at.
     read : In
@@ -44,7 +44,7 @@ class Collector(wiring.Component):
     value : Out
         64 bits.
     ready : Out
-        The memory is clear and counting has begun.
+        The memory is clear.
     """
 
     def __init__(self, config: MlaConfig):
@@ -52,7 +52,8 @@ class Collector(wiring.Component):
         ports: dict = {}
         for group in GROUPS:
             ports |= {f"{group}_events": In(event_layout(group)), f"{group}_tag": In(6)}
-        ports |= {f"{group}_busy": Out(1) for group in _COLLECTED}
+        for group in _COLLECTED:
+            ports |= {f"{group}_busy": Out(1), f"{group}_cur": Out(6)}
         super().__init__(ports | {
             "select_counter": In(16), "select_tag": In(16), "read": In(1), "read_done": Out(1), "value": Out(64),
             "ready": Out(1),
@@ -94,9 +95,10 @@ class Collector(wiring.Component):
             m.submodules[name] = groups[name] = group = CounterGroup(name)
             events = getattr(self, f"{name}_events").as_value()
             m.d.comb += [
-                group.events.eq(Mux(self.ready, events, 0)),
+                group.events.eq(events),
                 group.tag.eq(Mux(group.busy, group.cur_tag, getattr(self, f"{name}_tag"))),
                 getattr(self, f"{name}_busy").eq(group.busy),
+                getattr(self, f"{name}_cur").eq(group.cur_tag),
             ]
         return groups
 

@@ -7,8 +7,9 @@ from amaranth.lib.wiring import In, Out
 from hw.isa.counters import COUNTERS
 from hw.layouts import event_layout
 
-#: Bits a small sum has beyond its increment: it overflows after 2**SPARE_BITS cycles, and is collected more often.
-SPARE_BITS = 10
+#: Bits a small sum has beyond its increment: it overflows after 2**SPARE_BITS cycles. It is collected more often, and the
+#: memory is cleared in fewer.
+SPARE_BITS = 13
 
 
 def group_counters(group: str) -> list[int]:

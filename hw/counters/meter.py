@@ -1,4 +1,4 @@
-"""Gathers what the machine reports into the events of the counters."""
+"""Gathers what the machine reports into the events of the counters, and says when a tag may change."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -10,12 +10,14 @@ from hw.counters.collector import Collector
 from hw.isa.enums import Unit
 from hw.layouts import event_layout
 
-#: What a command queue and its unit show the meter.
+#: What a unit and its command queue show the meter.
 UNIT_LAYOUT = data.StructLayout({
     "active": 1,  # the unit has a command
-    "tag": 6,  # of the unit's events
+    "tagged": 1,  # `tag` is that of this cycle's events
+    "tag": 6,
     "queued": 1,  # commands wait in the queue
-    "idle": 1,  # nothing queued or started
+    "started": 1,  # its head starts
+    "next_tag": 6,  # tag of the head
     "retired": 1,
     "retired_tag": 6,
 })
@@ -25,6 +27,10 @@ UNIT_GROUPS = tuple(unit.name.lower() for unit in Unit)
 
 class Meter(wiring.Component):
     """All counters, and the events that need a view of the whole machine: causes, queues, overlaps.
+
+    A group of counters takes another tag only when it has put the sums of the last one away, some hundred cycles after a change. So that
+    counts stay exact by tag, commands and programs with another tag wait for that (`may_start`, `seq_hold`); LOAD and STORE
+    see to it themselves (`dma_busy`).
 
     Parameters
     ----------
@@ -37,26 +43,31 @@ class Meter(wiring.Component):
         UNIT_LAYOUT for each unit.
     state : In
         What the cause of the cycle is found from.
-    {unit}_events, fuse_out_events, seq_events : In
+    {unit}_events, fuse_out_events, seq_events, trap_events : In
         Events that come ready made.
-    seq_tag : In
-        Current tag of the sequencer.
+    seq_tag, trap_tag : In
+        Current tag of the sequencer; tag of a trap.
     counting : In
         Cycles, their causes, and busy and stalled cycles count.
-    settled : Out(5)
-        A bit for each unit and the sequencer: its counters can take another tag now.
+    may_start : Out(4)
+        A bit for each unit: the head of its queue may start.
+    seq_hold : Out
+        The sequencer may not change its tag.
+    dma_busy : Out(2)
+        LOAD, STORE may not change their tag.
     select, read, done, value
         The host's counter window; `select` as register COUNTER_SELECT.
     ready : Out
-        Counting.
+        Programs may start.
     """
 
     def __init__(self, config: MlaConfig):
         self._config = config
         super().__init__({
             "units": In(data.ArrayLayout(UNIT_LAYOUT, len(Unit))), "state": In(STATE_LAYOUT),
-            **{f"{name}_events": In(event_layout(name)) for name in (*UNIT_GROUPS, "fuse_out", "seq")},
-            "seq_tag": In(6), "counting": In(1), "settled": Out(len(Unit) + 1),
+            **{f"{name}_events": In(event_layout(name)) for name in (*UNIT_GROUPS, "fuse_out", "seq", "trap")},
+            "seq_tag": In(6), "trap_tag": In(6), "counting": In(1),
+            "may_start": Out(len(Unit)), "seq_hold": Out(1), "dma_busy": Out(2),
             "select": In(32), "read": In(1), "done": Out(1), "value": Out(64), "ready": Out(1),
         })
 
@@ -68,32 +79,66 @@ class Meter(wiring.Component):
             causes.state.eq(self.state), collector.select_counter.eq(self.select[:16]),
             collector.select_tag.eq(self.select[16:]), collector.read.eq(self.read), self.done.eq(collector.read_done),
             self.value.eq(collector.value), self.ready.eq(collector.ready),
+            collector.seq_events.eq(self.seq_events), collector.seq_tag.eq(self.seq_tag),
+            collector.trap_events.eq(self.trap_events), collector.trap_tag.eq(self.trap_tag),
+            collector.fuse_out_events.eq(self.fuse_out_events), collector.fuse_out_tag.eq(collector.fuse_tag),
+            self.seq_hold.eq(collector.seq_busy | (collector.seq_cur != self.seq_tag)),
+            self.dma_busy.eq(collector.load_busy | collector.store_busy << 1),
         ]
         for unit in Unit:
-            self._unit(m, collector, unit)
+            self._events(m, collector, unit)
         for name in causes.cause.shape().members:
             m.d.comb += collector.matrix_events[f"cause_{name}"].eq(causes.cause[name] & self.counting)
-        m.d.comb += [
-            collector.fuse_out_events.eq(self.fuse_out_events), collector.fuse_out_tag.eq(self.units[Unit.FUSE].tag),
-            collector.seq_events.eq(self.seq_events), collector.seq_tag.eq(self.seq_tag),
-            self.settled[-1].eq(~collector.seq_busy),
-        ]
         self._overlaps(m, collector)
+        self._matrix_tag(m, collector)
+        self._fuse_tag(m, collector)
+        m.d.comb += [
+            collector.load_tag.eq(self.units[Unit.LOAD].tag), collector.store_tag.eq(self.units[Unit.STORE].tag),
+            self.may_start[Unit.LOAD].eq(1), self.may_start[Unit.STORE].eq(1),
+        ]
         return m
 
-    def _unit(self, m: Module, collector: Collector, unit: Unit) -> None:
-        """Events of a unit and its queue, and the tag they go to: the sequencer's while the unit has no command."""
+    def _events(self, m: Module, collector: Collector, unit: Unit) -> None:
+        """Events of a unit and its queue."""
         name, state = unit.name.lower(), self.units[unit]
-        events, source = getattr(collector, f"{name}_events"), getattr(self, f"{name}_events")
-        tag = Signal(6, name=f"{name}_tag")
+        events = getattr(collector, f"{name}_events")
         m.d.comb += [
-            tag.eq(Mux(state.active, state.tag, self.seq_tag)), getattr(collector, f"{name}_tag").eq(tag), events.eq(source),
+            events.eq(getattr(self, f"{name}_events")),
             events[f"{name}_busy"].eq(state.active & self.counting),
             events[f"{name}_stall_empty"].eq(~state.active & ~state.queued & self.counting),
             events[f"{name}_stall_semaphore"].eq(~state.active & state.queued & self.counting),
             getattr(collector, f"{name}_done_events")[f"{name}_commands"].eq(state.retired),
             getattr(collector, f"{name}_done_tag").eq(state.retired_tag),
-            self.settled[unit].eq(~getattr(collector, f"{name}_busy")),
+        ]
+
+    def _last(self, m: Module, unit: Unit) -> Signal:
+        """Tag of the command that started last."""
+        last = Signal(6, name=f"{unit.name.lower()}_last")
+        with m.If(self.units[unit].started):
+            m.d.sync += last.eq(self.units[unit].next_tag)
+        return last
+
+    def _matrix_tag(self, m: Module, collector: Collector) -> None:
+        """The array's cycles go to the tag of its last events, and to the sequencer's when it has no command."""
+        state, held, tag = self.units[Unit.MATRIX], Signal(6, name="matrix_held"), Signal(6, name="matrix_tag")
+        last, cur, busy = self._last(m, Unit.MATRIX), collector.matrix_cur, collector.matrix_busy
+        m.d.comb += tag.eq(Mux(state.active, Mux(state.tagged, state.tag, held), self.seq_tag))
+        m.d.sync += held.eq(tag)
+        steady, quiet = Signal(), Signal()
+        m.d.comb += [
+            collector.matrix_tag.eq(tag),
+            steady.eq((state.next_tag == last) | (~busy & (cur == last) & (tag == last))),
+            quiet.eq(Mux(busy, cur == state.next_tag, cur == tag)),
+            self.may_start[Unit.MATRIX].eq(Mux(state.active, steady, quiet)),
+        ]
+
+    def _fuse_tag(self, m: Module, collector: Collector) -> None:
+        """FUSE is empty before a command with another tag: its pipeline holds one tag at a time."""
+        state, tag = self.units[Unit.FUSE], Signal(6, name="fuse_tag")
+        last = self._last(m, Unit.FUSE)
+        m.d.comb += [
+            tag.eq(last), collector.fuse_tag.eq(tag),
+            self.may_start[Unit.FUSE].eq((state.next_tag == last) | (~state.active & ~collector.fuse_busy)),
         ]
 
     def _overlaps(self, m: Module, collector: Collector) -> None:

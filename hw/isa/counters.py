@@ -100,11 +100,11 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("sync_stalls", "seq", 1, False, "cycles the sequencer waited for a semaphore or a fence"),
     Counter("wis_words", "seq", 1, True, "words written to the instruction store"),
     Counter("wis_loads", "seq", 1, True, "segments that passed their check"),
-    Counter("traps", "seq", 1, True, "traps"),
+    Counter("traps", "trap", 1, True, "traps"),
 )
 
 #: Places with a tag of their own: what a unit is working on, what leaves FUSE's pipeline, what retires, the sequencer.
-GROUPS = ("matrix", "matrix_done", "fuse", "fuse_out", "fuse_done", "load", "load_done", "store", "store_done", "seq")
+GROUPS = ("matrix", "matrix_done", "fuse", "fuse_out", "fuse_done", "load", "load_done", "store", "store_done", "seq", "trap")
 
 #: Values that are not sums, kept for the whole machine: (name, doc).
 MAXIMA = (

@@ -48,7 +48,7 @@ class Wis(wiring.Component):
         self.words = config.wis_words
         super().__init__()
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.mem = mem = Ram(width=64, depth=self.words, reads=2)
         m.d.comb += [

@@ -13,6 +13,11 @@ def _named(m: Module, unit: Unit, name: str, width: int, value: Value) -> Signal
     return signal
 
 
+def times_groups(value: Value, groups: Value) -> Value:
+    """`value` times the two bits of `groups`, as an addition: it must not take a multiplier."""
+    return Mux(groups[0], value, 0) + Mux(groups[1], value << 1, 0)
+
+
 def _or_default(value: Value, default: Value | int) -> Value:
     return Mux(value == 0, default, value)
 
@@ -75,7 +80,9 @@ def matrix_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Val
             Unit.MATRIX,
             "tile",
             7,
-            Mux(word.dw, word.taps * word.groups, Mux(word.w_transpose, most_columns, most_rows)),
+            Mux(
+                word.dw, times_groups(word.taps, word.groups), Mux(word.w_transpose, most_columns, most_rows)
+            ),
         ),
         "dw_columns": _named(
             m,

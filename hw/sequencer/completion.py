@@ -74,7 +74,7 @@ class Completion(wiring.Component):
             "progress": Out(1), "irq": Out(1), "error": Out(BUS_ERROR_LAYOUT),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         pushes, halts, writes = (Signal(_INDEX_BITS + 1, name=name) for name in ("pushes", "halts", "writes"))
         flying = Signal(range(IN_FLIGHT + 1))

@@ -42,7 +42,7 @@ class RecordWriter(wiring.Component):
             "aw": Out(stream.Signature(BURST)), "w": Out(stream.Signature(write_beat(config))),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         record = self.record.p
         first_byte = RECORD_WORD * 4 // self.n * self.n  # a burst starts with a whole beat

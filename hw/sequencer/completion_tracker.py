@@ -43,7 +43,7 @@ class RetireTracker(wiring.Component):
     passed: Out(1)
     index: Out(_INDEX_BITS)
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.ends = ends = Ram(width=_COUNT_BITS + 1, depth=IN_FLIGHT, comb=True)
         issues, issues_next = Signal(_COUNT_BITS), Signal(_COUNT_BITS)

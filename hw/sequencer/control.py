@@ -14,7 +14,14 @@ from hw.sequencer.completion import Completion
 from hw.sequencer.control_layouts import BUS_ERROR_LAYOUT
 from hw.sequencer.dispatch import Dispatch
 from hw.sequencer.dispatch_table import DispatchTable
-from hw.sequencer.layouts import PC_BITS, SEGMENT_LAYOUT, START_LAYOUT, STATISTICS_LAYOUT, TRAP_LAYOUT, windows_layout
+from hw.sequencer.layouts import (
+    PC_BITS,
+    SEGMENT_LAYOUT,
+    START_LAYOUT,
+    STATISTICS_LAYOUT,
+    TRAP_LAYOUT,
+    windows_layout,
+)
 from hw.sequencer.loader import Loader
 from hw.sequencer.ring import Ring
 from hw.sequencer.segments import SegmentTable
@@ -22,9 +29,7 @@ from hw.sequencer.segments_host import SegmentHost
 from hw.sequencer.traps import Traps
 
 #: Events of the control side, one cycle each; names as in hw.isa.counters.
-EVENT_LAYOUT = data.StructLayout({
-    name: 1 for name in ("macros", "dispatch_first", "dispatch_other", "wis_words", "wis_loads", "traps")
-})
+EVENT_LAYOUT = data.StructLayout(dict.fromkeys(("macros", "dispatch_first", "dispatch_other", "wis_words", "wis_loads", "traps"), 1))
 _UNITS = len(Unit)
 
 
@@ -74,6 +79,8 @@ class Control(wiring.Component):
         EVENT_LAYOUT.
     status : Out
         Register STATUS.
+    trap_tag : Out
+        Tag of the trap that events.traps counts.
     gated : Out
         Cycles are counted only while a macro-instruction is in flight.
     """
@@ -82,7 +89,7 @@ class Control(wiring.Component):
         self.config = config
         beats = stream.Signature(read_beat(config))
         super().__init__(lite_pins() | {
-            "irq": Out(1), "cycle": Out(64), "status": Out(5), "gated": Out(1), "events": Out(EVENT_LAYOUT),
+            "irq": Out(1), "cycle": Out(64), "status": Out(5), "gated": Out(1), "trap_tag": Out(6), "events": Out(EVENT_LAYOUT),
             "start": Out(stream.Signature(START_LAYOUT)), "fetch_addr": In(WIS_ADDR_BITS), "fetch_en": In(1), "fetch_data": Out(64),
             "operand_addr": In(6), "operand_data": Out(32), "seg_index": In(8), "seg_info": Out(SEGMENT_LAYOUT),
             "in_use": In(config.segments), "halted": In(1), "steps": In(32), "trap": In(TRAP_LAYOUT),
@@ -98,7 +105,7 @@ class Control(wiring.Component):
             "maximum_select": Out(32), "maximum_value": In(32),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self.config
         m.submodules.axilite = axilite = AxiLite()
@@ -123,7 +130,7 @@ class Control(wiring.Component):
             csr.loader_error.eq(host.error),
             self.events.macros.eq(dispatch.first | dispatch.other), self.events.dispatch_first.eq(dispatch.first),
             self.events.dispatch_other.eq(dispatch.other), self.events.wis_words.eq(host.w_en),
-            self.events.wis_loads.eq(host.loaded), self.events.traps.eq(traps.event),
+            self.events.wis_loads.eq(host.loaded), self.events.traps.eq(traps.event), self.trap_tag.eq(traps.record.tag),
         ]
         return m
 

@@ -182,9 +182,9 @@ class Core(wiring.Component):
         ]
         m.d.sync += [boot.eq(started), self.halted.eq(execute.halt)]
         with m.If(self.clear):
-            m.d.sync += [self.running.eq(0), frozen.eq(self.stop), self.trap.valid.eq(0)]
+            m.d.sync += [self.running.eq(0), frozen.eq(0), self.trap.valid.eq(0)]
         with m.Else():
-            m.d.sync += frozen.eq(frozen | self.stop)
+            m.d.sync += frozen.eq(frozen | (self.stop & self.running))
             with m.If(started):
                 m.d.sync += [
                     self.running.eq(1),

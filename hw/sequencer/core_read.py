@@ -52,10 +52,9 @@ class OperandRead(wiring.Component):
     statistics, tag : In
         Values of statistics.
     w_en, w_addr, w_data : In
-        Register written by the execute stage at the end of this cycle. `w_en` may be early: what is forwarded
-        is only used when the instruction ahead completes.
+        Register the instruction ahead writes; forwarded at once.
     commit : In
-        The write takes place.
+        It is written.
     instruction : Out
         Instruction with operands, registered.
     ready_valid : Out

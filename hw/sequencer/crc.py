@@ -43,7 +43,7 @@ class Crc32(wiring.Component):
     word: In(64)
     crc: Out(32)
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         state = Signal(32, init=_INITIAL)
         mixed, following = Signal(64), Signal(32)

@@ -12,6 +12,7 @@ from hw.sequencer.control_layouts import ENTRY_LAYOUT, MACRO_LAYOUT, NO_SEGMENT,
 from hw.sequencer.dispatch_guard import DispatchGuard
 from hw.sequencer.layouts import SEGMENT_LAYOUT, START_LAYOUT, STATISTICS_LAYOUT, TRAP_LAYOUT
 
+
 class _Lookup:
     """Registers of one look-up."""
 
@@ -89,7 +90,7 @@ class Dispatch(wiring.Component):
             "running": Out(1), "waiting": Out(1), "trap": Out(TRAP_LAYOUT), "clear": In(1), "first": Out(1), "other": Out(1),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.guard = guard = DispatchGuard(self.config)
         header = self.macro.p.header
@@ -107,16 +108,15 @@ class Dispatch(wiring.Component):
                 self.claim.eq(fsm.ongoing("CLAIM") | fsm.ongoing("START") | fsm.ongoing("RUN")),
                 self.operand_taken.eq(fsm.ongoing("GUARD") | fsm.ongoing("VALUE")), self.start.valid.eq(fsm.ongoing("START")),
             ]
-            with m.State("IDLE"):
-                with m.If(self.macro.valid & self.enable & self.table_ready):
-                    with m.If(self.macro.p.fault):
-                        self._trap(m, at, Trap.BUS_READ, NO_SEGMENT, self.macro.p.address)
-                    with m.Elif(bad):
-                        self._trap(m, at, Trap.BAD_MACRO, NO_SEGMENT, header.as_value())
-                    with m.Elif(beyond):
-                        self._trap(m, at, Trap.UNBOUND, NO_SEGMENT, header.opcode)
-                    with m.Else():
-                        self._read(m, at, 0)
+            with m.State("IDLE"), m.If(self.macro.valid & self.enable & self.table_ready):
+                with m.If(self.macro.p.fault):
+                    self._trap(m, at, Trap.BUS_READ, NO_SEGMENT, self.macro.p.address)
+                with m.Elif(bad):
+                    self._trap(m, at, Trap.BAD_MACRO, NO_SEGMENT, header.as_value())
+                with m.Elif(beyond):
+                    self._trap(m, at, Trap.UNBOUND, NO_SEGMENT, header.opcode)
+                with m.Else():
+                    self._read(m, at, 0)
             self._guard_states(m, guard, at)
             with m.State("CLAIM"):
                 self._load_start(m)
@@ -131,14 +131,12 @@ class Dispatch(wiring.Component):
                     m.next = "RUN"
                 with m.Elif(self.clear):
                     m.next = "IDLE"
-            with m.State("RUN"):
-                with m.If(self.halted | self.clear):
-                    m.d.comb += self.macro.ready.eq(1)
-                    m.next = "IDLE"
-            with m.State("TRAP"):
-                with m.If(self.clear):
-                    m.d.comb += self.macro.ready.eq(1)
-                    m.next = "IDLE"
+            with m.State("RUN"), m.If(self.halted | self.clear):
+                m.d.comb += self.macro.ready.eq(1)
+                m.next = "IDLE"
+            with m.State("TRAP"), m.If(self.clear):
+                m.d.comb += self.macro.ready.eq(1)
+                m.next = "IDLE"
         self._report(m, at, in_trap)
         self._push(m, at)
         return m

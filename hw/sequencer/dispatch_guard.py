@@ -44,7 +44,7 @@ class DispatchGuard(wiring.Component):
             "statistics": In(STATISTICS_LAYOUT), "compare": In(3), "value": In(32), "holds": Out(1),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         statistic, is_operand, defined = Signal(32), Signal(), Signal()
         subject, known = Signal(32), Signal()

@@ -44,7 +44,7 @@ class DispatchTable(wiring.Component):
             "addr": In(self.index_bits), "en": In(1), "entry": Out(ENTRY_LAYOUT), "ready": Out(1), "busy": Out(1),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.banks = banks = Ram(width=ENTRY_LAYOUT.size, depth=2 * self.entries, reads=2)
         active, sweep = Signal(), Signal(self.index_bits + 1)

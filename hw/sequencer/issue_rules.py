@@ -4,6 +4,7 @@ from amaranth.hdl import Cat, Value
 
 from hw.config import MlaConfig
 from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Space, Unit
+from hw.sequencer.bounds_operands import times_groups
 
 
 def _zero(fields: object, *names: str) -> list[Value]:
@@ -43,8 +44,8 @@ def matrix_rules(fields: object, config: MlaConfig) -> list[Value]:
             (fields.w_zp.as_unsigned(), word.w_unsigned),
         )
     ]
-    taps = word.taps * word.groups
-    depth = word.groups * fields.x_count + (word.taps << 1)
+    taps = times_groups(word.taps, word.groups)
+    depth = times_groups(fields.x_count, word.groups) + (word.taps << 1)
     depthwise = [
         *_zero(word, "taps", "groups"),
         *_zero(fields, "dw_sx", "dw_sy", "dw_out_w", "dw_len"),

@@ -49,7 +49,7 @@ class Loader(wiring.Component):
             "ar": Out(stream.Signature(BURST)), "r": In(stream.Signature(read_beat(self.config))),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.dma = dma = LoaderDma(self.config)
         m.submodules.checker = checker = SegmentChecker()
@@ -65,13 +65,12 @@ class Loader(wiring.Component):
         matches = Signal()
         m.d.sync += [self.result.valid.eq(0), matches.eq(checker.crc == self.job.crc)]
         with m.FSM(name="loader"):
-            with m.State("IDLE"):
-                with m.If(self.start):
-                    m.d.comb += dma.start.eq(self.job.load)
-                    with m.If(self.job.load):
-                        m.next = "LOAD"
-                    with m.Else():
-                        m.next = "SETTLE"
+            with m.State("IDLE"), m.If(self.start):
+                m.d.comb += dma.start.eq(self.job.load)
+                with m.If(self.job.load):
+                    m.next = "LOAD"
+                with m.Else():
+                    m.next = "SETTLE"
             with m.State("LOAD"):
                 with m.If(dma.done & dma.failed):
                     m.d.sync += [self.result.valid.eq(1), self.result.good.eq(0), self.result.bus.eq(1)]

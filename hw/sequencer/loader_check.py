@@ -36,7 +36,7 @@ class SegmentChecker(wiring.Component):
     done: Out(1)
     crc: Out(32)
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.crc = crc = Crc32()
         reading, left = Signal(), Signal(PC_BITS)

@@ -55,7 +55,7 @@ class LoaderDma(wiring.Component):
             "write": Out(stream.Signature(WIS_WRITE_LAYOUT)), "done": Out(1), "failed": Out(1),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         busy = Signal()
         taken_burst = Signal()  # the last word of a burst's beats leaves the buffer

@@ -51,7 +51,7 @@ class Ring(wiring.Component):
             "mask": Out(16), "more": Out(1),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.slots = slots = RingSlots(self.config)
         connect(m, flipped(self.r), slots.r)
@@ -90,11 +90,10 @@ class Ring(wiring.Component):
                     m.d.comb += requested.eq(1)
                     m.d.sync += [self.ar.valid.eq(1), number.eq(number + 1)]
                     m.next = "REQUEST"
-            with m.State("REQUEST"):
-                with m.If(self.ar.ready):
-                    m.d.sync += [left.eq(left - 1), self.ar.p.addr.eq(self.ar.p.addr + burst * self.config.n)]
-                    with m.If(left == 1):
-                        m.d.sync += self.ar.p.len.eq(RingSlots.beats(self.config) - (bursts - 1) * burst - 1)
-                    with m.If(left == 0):
-                        m.d.sync += self.ar.valid.eq(0)
-                        m.next = "IDLE"
+            with m.State("REQUEST"), m.If(self.ar.ready):
+                m.d.sync += [left.eq(left - 1), self.ar.p.addr.eq(self.ar.p.addr + burst * self.config.n)]
+                with m.If(left == 1):
+                    m.d.sync += self.ar.p.len.eq(RingSlots.beats(self.config) - (bursts - 1) * burst - 1)
+                with m.If(left == 0):
+                    m.d.sync += self.ar.valid.eq(0)
+                    m.next = "IDLE"

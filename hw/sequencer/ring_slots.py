@@ -59,7 +59,7 @@ class RingSlots(wiring.Component):
         """Beats of one slot."""
         return _WORDS * 4 // config.n
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.d.comb += self.r.ready.eq(1)
         beat, half = Signal(range(self.slot_beats)), Signal()  # of the beat to come

@@ -58,7 +58,7 @@ class SegmentTable(wiring.Component):
             "pinned": Out(config.segments),
         })
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         # Base and length are only looked at while the state says that they were written.
         m.submodules.extents = extents = Ram(width=2 * PC_BITS, depth=self.segments, reads=3, comb=True)
@@ -71,7 +71,7 @@ class SegmentTable(wiring.Component):
             (self.core_index, self.core_info), (self.dispatch_index, self.dispatch_info),
         )):
             self._look_up(m, extents, port, states, index, info)
-        extent = getattr(extents, "r2_data")
+        extent = extents.r2_data
         m.d.comb += [
             extents.r2_addr.eq(self.host_index),
             self.host_entry.base.eq(extent[:PC_BITS]), self.host_entry.length.eq(extent[PC_BITS:]),

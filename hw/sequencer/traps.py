@@ -95,7 +95,7 @@ class Traps(wiring.Component):
     count: Out(32)
     event: Out(1)
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.watch = watch = TrapWatch(settle=SETTLE)
         held, report = Signal(TRAP_LAYOUT), Signal()
@@ -131,18 +131,15 @@ class Traps(wiring.Component):
                     m.next = "ABORT"
                 with m.Elif(watch.still):
                     m.next = "FLUSH"
-            with m.State("ABORT"):
-                with m.If(watch.still):
-                    m.next = "FLUSH"
+            with m.State("ABORT"), m.If(watch.still):
+                m.next = "FLUSH"
             with m.State("FLUSH"):
                 m.next = "RECORDS"
-            with m.State("RECORDS"):
-                with m.If(self.flight_empty):
-                    m.d.comb += report.eq(1)
-                    m.next = "TRAPPED"
-            with m.State("TRAPPED"):
-                with m.If(self.resume):
-                    m.next = "RUN"
+            with m.State("RECORDS"), m.If(self.flight_empty):
+                m.d.comb += report.eq(1)
+                m.next = "TRAPPED"
+            with m.State("TRAPPED"), m.If(self.resume):
+                m.next = "RUN"
         self._record(m, held, report, running | draining)
         return m
 

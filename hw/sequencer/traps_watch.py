@@ -52,7 +52,7 @@ class TrapWatch(wiring.Component):
         self.settle = settle
         super().__init__()
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         quiet, blocked = Signal(), Signal()
         m.d.comb += [

@@ -54,8 +54,8 @@ class MatrixUnit(wiring.Component):
         matrix_stall_bank; the others stay 0.
     active : Out(1)
         A command was accepted and is not done.
-    active_tag : Out(6)
-        Tag of the step whose events these are; without one, of the step that comes next.
+    tagged : Out(1), event_tag : Out(6)
+        There are events of a step in this cycle; its tag.
     row_entering, wait_weights, weight_shift, wait_acts, wait_acc, in_flight : Out(1)
         Of this cycle: a row is issued; a tile waits and a weight read is refused; a tile waits otherwise; an
         activation read is refused; the accumulator holds a row up (never: it forwards); rows are on their
@@ -74,7 +74,8 @@ class MatrixUnit(wiring.Component):
                 "update": Out(AccUpdatePort(config)),
                 "events": Out(event_layout("matrix")),
                 "active": Out(1),
-                "active_tag": Out(6),
+                "tagged": Out(1),
+                "event_tag": Out(6),
                 **{
                     name: Out(1)
                     for name in (
@@ -183,11 +184,4 @@ class MatrixUnit(wiring.Component):
             m.d.comb += event.eq(values.get(name, 0))
             events.append(event)
         m.d.comb += self.events.eq(Cat(events))
-        last_tag = Signal.like(self.active_tag)
-        m.d.sync += last_tag.eq(self.active_tag)
-        with m.If(counted.valid):
-            m.d.comb += self.active_tag.eq(counted.tag)
-        with m.Elif(walker.rows.valid):
-            m.d.comb += self.active_tag.eq(walker.rows.payload.tag)
-        with m.Else():
-            m.d.comb += self.active_tag.eq(last_tag)
+        m.d.comb += [self.tagged.eq(counted.valid), self.event_tag.eq(counted.tag)]
