@@ -150,6 +150,11 @@ band_loop:
 block_loop:
     sub cols, $blocks, b0
     min cols, cols, $nt
+    add t, b0, cols
+    seq t, t, $blocks
+    mul t, t, $n_tail                ; 0 (all lanes) but in the last block of columns
+    set matrix.n_tail, t
+    set fuse.lanes_tail, t
     and t, i, 1
     mul w_buf, t, $w_size
     add w_buf, w_buf, $w_sp
@@ -211,10 +216,6 @@ load_w:
     set fuse.d_base, y_buf
     set fuse.x_count, pixels
     set fuse.n_count, cols
-    add t, b0, cols
-    seq t, t, $blocks
-    mul t, t, $n_tail                ; 0 (all lanes) but in the last block
-    set fuse.lanes_tail, t
     issue fuse, wait(matrix:0), signal(store:0, seq:0)
     mul t, oy, $out_w
     mul t, t, $y_pixel

@@ -97,6 +97,11 @@ rows_loop:
 cols_loop:
     sub cols, $blocks, b0
     min cols, cols, $nt
+    add t, b0, cols
+    seq t, t, $blocks
+    mul t, t, $n_tail                ; 0 (all lanes) but in the last block of columns
+    set matrix.n_tail, t
+    set fuse.lanes_tail, t
     and t, j, 1                      ; buffers of this tile
     mul c_buf, t, $c_size
     add c_buf, c_buf, $c_sp
@@ -188,10 +193,6 @@ load_b:
     issue matrix, wait(load:0), signal(fuse:0, seq:0)
     set fuse.x_count, rows
     set fuse.n_count, cols
-    add t, b0, cols
-    seq t, t, $blocks
-    mul t, t, $n_tail                ; 0 (all lanes) but in the last block of the matrix
-    set fuse.lanes_tail, t
     beq $mode, r0, drain
     set fuse.b_base, c_buf
     blt $mode, two, drain_and_add
