@@ -14,9 +14,27 @@ LITE_WRITE = data.StructLayout({"addr": LITE_ADDR_BITS, "data": 32})
 #: One register read.
 LITE_READ = data.StructLayout({"addr": LITE_ADDR_BITS})
 
-_IN_PINS = {"awvalid": 1, "awaddr": LITE_ADDR_BITS, "wvalid": 1, "wdata": 32, "wstrb": 4, "bready": 1, "arvalid": 1,
-            "araddr": LITE_ADDR_BITS, "rready": 1}
-_OUT_PINS = {"awready": 1, "wready": 1, "bvalid": 1, "bresp": 2, "arready": 1, "rvalid": 1, "rdata": 32, "rresp": 2}
+_IN_PINS = {
+    "awvalid": 1,
+    "awaddr": LITE_ADDR_BITS,
+    "wvalid": 1,
+    "wdata": 32,
+    "wstrb": 4,
+    "bready": 1,
+    "arvalid": 1,
+    "araddr": LITE_ADDR_BITS,
+    "rready": 1,
+}
+_OUT_PINS = {
+    "awready": 1,
+    "wready": 1,
+    "bvalid": 1,
+    "bresp": 2,
+    "arready": 1,
+    "rvalid": 1,
+    "rdata": 32,
+    "rresp": 2,
+}
 
 
 def lite_pins(prefix: str = "s_axil_") -> dict[str, wiring.Member]:
@@ -57,10 +75,16 @@ class AxiLite(wiring.Component):
     """
 
     def __init__(self):
-        super().__init__(lite_pins() | {
-            "write": Out(stream.Signature(LITE_WRITE)), "write_bad": In(1),
-            "read": Out(stream.Signature(LITE_READ)), "read_data": In(32), "read_bad": In(1),
-        })
+        super().__init__(
+            lite_pins()
+            | {
+                "write": Out(stream.Signature(LITE_WRITE)),
+                "write_bad": In(1),
+                "read": Out(stream.Signature(LITE_READ)),
+                "read_data": In(32),
+                "read_bad": In(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -72,26 +96,34 @@ class AxiLite(wiring.Component):
         have_address, have_data, whole = Signal(), Signal(), Signal()
         done = Signal()
         m.d.comb += [
-            self.s_axil_awready.eq(~have_address), self.s_axil_wready.eq(~have_data),
+            self.s_axil_awready.eq(~have_address),
+            self.s_axil_wready.eq(~have_data),
             self.write.valid.eq(have_address & have_data & whole & ~self.s_axil_bvalid),
             done.eq(have_address & have_data & ~self.s_axil_bvalid & (self.write.ready | ~whole)),
         ]
         with m.If(self.s_axil_awvalid & self.s_axil_awready):
             m.d.sync += [have_address.eq(1), self.write.p.addr.eq(self.s_axil_awaddr)]
         with m.If(self.s_axil_wvalid & self.s_axil_wready):
-            m.d.sync += [have_data.eq(1), self.write.p.data.eq(self.s_axil_wdata), whole.eq(self.s_axil_wstrb.all())]
+            m.d.sync += [
+                have_data.eq(1),
+                self.write.p.data.eq(self.s_axil_wdata),
+                whole.eq(self.s_axil_wstrb.all()),
+            ]
         with m.If(self.s_axil_bready):
             m.d.sync += self.s_axil_bvalid.eq(0)
         with m.If(done):
             m.d.sync += [
-                have_address.eq(0), have_data.eq(0), self.s_axil_bvalid.eq(1),
+                have_address.eq(0),
+                have_data.eq(0),
+                self.s_axil_bvalid.eq(1),
                 self.s_axil_bresp.eq(Mux(self.write_bad | ~whole, _RESP_ERROR, 0)),
             ]
 
     def _reads(self, m: Module) -> None:
         have_address = Signal()
         m.d.comb += [
-            self.s_axil_arready.eq(~have_address), self.read.valid.eq(have_address & ~self.s_axil_rvalid),
+            self.s_axil_arready.eq(~have_address),
+            self.read.valid.eq(have_address & ~self.s_axil_rvalid),
         ]
         with m.If(self.s_axil_arvalid & self.s_axil_arready):
             m.d.sync += [have_address.eq(1), self.read.p.addr.eq(self.s_axil_araddr)]
@@ -99,6 +131,8 @@ class AxiLite(wiring.Component):
             m.d.sync += self.s_axil_rvalid.eq(0)
         with m.If(self.read.valid & self.read.ready):
             m.d.sync += [
-                have_address.eq(0), self.s_axil_rvalid.eq(1), self.s_axil_rdata.eq(self.read_data),
+                have_address.eq(0),
+                self.s_axil_rvalid.eq(1),
+                self.s_axil_rdata.eq(self.read_data),
                 self.s_axil_rresp.eq(Mux(self.read_bad, _RESP_ERROR, 0)),
             ]

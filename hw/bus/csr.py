@@ -13,9 +13,23 @@ from hw.sequencer.layouts import TRAP_LAYOUT, windows_layout
 ISA_VERSION = 1
 #: Registers that only hold what the host wrote: name -> low bits that read 0.
 _PLAIN = {
-    "CONTROL": 0, "IRQ_ENABLE": 0, "RING_BASE": 8, "RING_LOG2": 0, "RING_HEAD": 0, "STEP_LIMIT": 0, "WATCHDOG": 0,
-    "SEG_SELECT": 0, "SEG_BASE": 0, "SEG_LENGTH": 0, "SEG_CRC": 0, "WIS_DATA_LO": 0, "LOADER_SOURCE": 6,
-    "DISPATCH_INDEX": 0, "DISPATCH_WORD": 0, "COUNTER_SELECT": 0, "MAXIMUM_SELECT": 0,
+    "CONTROL": 0,
+    "IRQ_ENABLE": 0,
+    "RING_BASE": 8,
+    "RING_LOG2": 0,
+    "RING_HEAD": 0,
+    "STEP_LIMIT": 0,
+    "WATCHDOG": 0,
+    "SEG_SELECT": 0,
+    "SEG_BASE": 0,
+    "SEG_LENGTH": 0,
+    "SEG_CRC": 0,
+    "WIS_DATA_LO": 0,
+    "LOADER_SOURCE": 6,
+    "DISPATCH_INDEX": 0,
+    "DISPATCH_WORD": 0,
+    "COUNTER_SELECT": 0,
+    "MAXIMUM_SELECT": 0,
 }
 _WIDTHS = {"CONTROL": 2, "IRQ_ENABLE": 4, "RING_LOG2": 5}
 #: Cycles from MAXIMUM_SELECT to its value.
@@ -58,18 +72,42 @@ class Csr(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        super().__init__({
-            "write": In(stream.Signature(LITE_WRITE)), "write_bad": Out(1),
-            "read": In(stream.Signature(LITE_READ)), "read_data": Out(32), "read_bad": Out(1),
-            "cycle": In(64), "status": In(5), "tail": In(32), "trap": In(TRAP_LAYOUT), "trap_count": In(32),
-            "segment_status": In(5), "loader_error": In(3), "irq_set": In(4),
-            "counter_select": Out(32), "counter_read": Out(1), "counter_done": In(1), "counter_value": In(64),
-            "maximum_select": Out(32), "maximum_value": In(32),
-            "segment_op": Out(stream.Signature(SEGMENT_OP_LAYOUT)), "table_op": Out(stream.Signature(TABLE_OP_LAYOUT)),
-            "resume": Out(1), "control": Out(1), "gated": Out(1), "ring_base": Out(32), "ring_log2": Out(5), "ring_head": Out(32),
-            "step_limit": Out(32), "watchdog": Out(32), "segment_select": Out(32), "windows": Out(windows_layout(config)),
-            "irq": Out(1),
-        })
+        super().__init__(
+            {
+                "write": In(stream.Signature(LITE_WRITE)),
+                "write_bad": Out(1),
+                "read": In(stream.Signature(LITE_READ)),
+                "read_data": Out(32),
+                "read_bad": Out(1),
+                "cycle": In(64),
+                "status": In(5),
+                "tail": In(32),
+                "trap": In(TRAP_LAYOUT),
+                "trap_count": In(32),
+                "segment_status": In(5),
+                "loader_error": In(3),
+                "irq_set": In(4),
+                "counter_select": Out(32),
+                "counter_read": Out(1),
+                "counter_done": In(1),
+                "counter_value": In(64),
+                "maximum_select": Out(32),
+                "maximum_value": In(32),
+                "segment_op": Out(stream.Signature(SEGMENT_OP_LAYOUT)),
+                "table_op": Out(stream.Signature(TABLE_OP_LAYOUT)),
+                "resume": Out(1),
+                "control": Out(1),
+                "gated": Out(1),
+                "ring_base": Out(32),
+                "ring_log2": Out(5),
+                "ring_head": Out(32),
+                "step_limit": Out(32),
+                "watchdog": Out(32),
+                "segment_select": Out(32),
+                "windows": Out(windows_layout(config)),
+                "irq": Out(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -86,10 +124,16 @@ class Csr(wiring.Component):
         self._interrupts(m, values)
         self._read_only(values)
         m.d.comb += [
-            self.control.eq(values["CONTROL"][0]), self.gated.eq(values["CONTROL"][1]), self.ring_base.eq(values["RING_BASE"]), self.ring_log2.eq(values["RING_LOG2"]),
-            self.ring_head.eq(values["RING_HEAD"]), self.step_limit.eq(values["STEP_LIMIT"]),
-            self.watchdog.eq(values["WATCHDOG"]), self.segment_select.eq(values["SEG_SELECT"]),
-            self.counter_select.eq(values["COUNTER_SELECT"]), self.maximum_select.eq(values["MAXIMUM_SELECT"]),
+            self.control.eq(values["CONTROL"][0]),
+            self.gated.eq(values["CONTROL"][1]),
+            self.ring_base.eq(values["RING_BASE"]),
+            self.ring_log2.eq(values["RING_LOG2"]),
+            self.ring_head.eq(values["RING_HEAD"]),
+            self.step_limit.eq(values["STEP_LIMIT"]),
+            self.watchdog.eq(values["WATCHDOG"]),
+            self.segment_select.eq(values["SEG_SELECT"]),
+            self.counter_select.eq(values["COUNTER_SELECT"]),
+            self.maximum_select.eq(values["MAXIMUM_SELECT"]),
         ]
         self._read(m, values)
         return m
@@ -112,16 +156,24 @@ class Csr(wiring.Component):
         op, table = self.segment_op, self.table_op
         known = Signal()
         m.d.comb += [
-            op.p.segment.eq(values["SEG_SELECT"]), op.p.base.eq(values["SEG_BASE"]), op.p.length.eq(values["SEG_LENGTH"]),
-            op.p.address.eq(word_address), op.p.word.eq(Cat(values["WIS_DATA_LO"], data)), op.p.crc.eq(values["SEG_CRC"]),
-            op.p.source.eq(values["LOADER_SOURCE"]), table.p.index.eq(values["DISPATCH_INDEX"]),
-            table.p.entry.candidate.eq(values["DISPATCH_WORD"]), table.p.entry.value.eq(data),
-            known.eq((data != 0) & (data <= SegmentOp.PIN.value)), self.resume.eq(self._writes("RESUME") & data[0]),
+            op.p.segment.eq(values["SEG_SELECT"]),
+            op.p.base.eq(values["SEG_BASE"]),
+            op.p.length.eq(values["SEG_LENGTH"]),
+            op.p.address.eq(word_address),
+            op.p.word.eq(Cat(values["WIS_DATA_LO"], data)),
+            op.p.crc.eq(values["SEG_CRC"]),
+            op.p.source.eq(values["LOADER_SOURCE"]),
+            table.p.index.eq(values["DISPATCH_INDEX"]),
+            table.p.entry.candidate.eq(values["DISPATCH_WORD"]),
+            table.p.entry.value.eq(data),
+            known.eq((data != 0) & (data <= SegmentOp.PIN.value)),
+            self.resume.eq(self._writes("RESUME") & data[0]),
         ]
         with m.If(self._writes("WIS_ADDRESS")):
             m.d.sync += word_address.eq(data)
         for name, kind, does in (
-            ("SEG_COMMAND", SegmentOp(data[:3]), known), ("WIS_DATA_HI", SegmentOp.WRITE, Const(1)),
+            ("SEG_COMMAND", SegmentOp(data[:3]), known),
+            ("WIS_DATA_HI", SegmentOp.WRITE, Const(1)),
             ("LOADER_COMMAND", SegmentOp.LOAD, data == 1),
         ):
             with m.If(self._writes(name)):
@@ -130,22 +182,36 @@ class Csr(wiring.Component):
             m.d.sync += word_address.eq(word_address + 1)
         for name, commit, does in (("DISPATCH_VALUE", 0, Const(1)), ("DISPATCH_COMMIT", 1, data[0])):
             with m.If(self._writes(name)):
-                m.d.comb += [table.valid.eq(does), table.p.commit.eq(commit), self.write.ready.eq(table.ready | ~does)]
+                m.d.comb += [
+                    table.valid.eq(does),
+                    table.p.commit.eq(commit),
+                    self.write.ready.eq(table.ready | ~does),
+                ]
 
     def _interrupts(self, m: Module, values: dict[str, Value]) -> None:
         raised, cleared = Signal(4, name="irq_status"), Signal(4)
         values["IRQ_STATUS"] = raised
         with m.If(self._writes("IRQ_STATUS")):
             m.d.comb += cleared.eq(self.write.p.data)
-        m.d.sync += [raised.eq(raised & ~cleared | self.irq_set), self.irq.eq((raised & values["IRQ_ENABLE"]).any())]
+        m.d.sync += [
+            raised.eq(raised & ~cleared | self.irq_set),
+            self.irq.eq((raised & values["IRQ_ENABLE"]).any()),
+        ]
 
     def _read_only(self, values: dict[str, Value]) -> None:
         values |= {"ID": Const(ID, 32), "ISA_VERSION": Const(ISA_VERSION, 32)}
         values |= {f"CONFIG_{name.upper()}": Const(getattr(self.config, name), 32) for name in CONFIG_FIELDS}
-        values |= {f"TRAP_{name.upper()}": self.trap[name] for name in ("cause", "pc", "segment", "tag", "macro", "address")}
         values |= {
-            "STATUS": self.status, "RING_TAIL": self.tail, "TRAP_COUNT": self.trap_count, "SEG_STATUS": self.segment_status,
-            "LOADER_ERROR": self.loader_error, "MAXIMUM": self.maximum_value,
+            f"TRAP_{name.upper()}": self.trap[name]
+            for name in ("cause", "pc", "segment", "tag", "macro", "address")
+        }
+        values |= {
+            "STATUS": self.status,
+            "RING_TAIL": self.tail,
+            "TRAP_COUNT": self.trap_count,
+            "SEG_STATUS": self.segment_status,
+            "LOADER_ERROR": self.loader_error,
+            "MAXIMUM": self.maximum_value,
         }
 
     def _read(self, m: Module, values: dict[str, Value]) -> None:
@@ -154,7 +220,9 @@ class Csr(wiring.Component):
         settled = Signal(range(_SETTLE + 1))
         cycle_high, counter_high = Signal(32), Signal(32)
         values |= {
-            "CYCLE_LO": self.cycle[:32], "CYCLE_HI": cycle_high, "COUNTER_LO": self.counter_value[:32],
+            "CYCLE_LO": self.cycle[:32],
+            "CYCLE_HI": cycle_high,
+            "COUNTER_LO": self.counter_value[:32],
             "COUNTER_HI": counter_high,
         }
         with m.If(self._writes("MAXIMUM_SELECT")):
@@ -163,7 +231,8 @@ class Csr(wiring.Component):
             m.d.sync += settled.eq(settled + 1)
         step, is_counter, is_cycle = Signal(), Signal(), Signal()
         m.d.comb += [
-            is_counter.eq(address[2:] == ADDRESS["COUNTER_LO"] >> 2), is_cycle.eq(address[2:] == ADDRESS["CYCLE_LO"] >> 2),
+            is_counter.eq(address[2:] == ADDRESS["COUNTER_LO"] >> 2),
+            is_cycle.eq(address[2:] == ADDRESS["CYCLE_LO"] >> 2),
             self.counter_read.eq(self.read.valid & ~taken & is_counter),
             step.eq(self.read.valid & ~taken & (settled == _SETTLE) & (~is_counter | self.counter_done)),
             self.read.ready.eq(taken),

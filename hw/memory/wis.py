@@ -52,8 +52,14 @@ class Wis(wiring.Component):
         m = Module()
         m.submodules.mem = mem = Ram(width=64, depth=self.words, reads=2)
         m.d.comb += [
-            mem.r0_addr.eq(self.fetch_addr), mem.r0_en.eq(self.fetch_en), self.fetch_data.eq(mem.r0_data),
-            mem.r1_addr.eq(self.check_addr), mem.r1_en.eq(self.check_en), self.check_data.eq(mem.r1_data),
-            mem.w_addr.eq(self.w_addr), mem.w_data.eq(self.w_data), mem.w_en.eq(self.w_en),
+            mem.r0_addr.eq(self.fetch_addr),
+            mem.r0_en.eq(self.fetch_en),
+            self.fetch_data.eq(mem.r0_data),
+            mem.r1_addr.eq(self.check_addr),
+            mem.r1_en.eq(self.check_en),
+            self.check_data.eq(mem.r1_data),
+            mem.w_addr.eq(self.w_addr),
+            mem.w_data.eq(self.w_data),
+            mem.w_en.eq(self.w_en),
         ]
         return m

@@ -65,14 +65,31 @@ class Completion(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        super().__init__({
-            "push": In(PUSH_LAYOUT), "halt": In(1), "steps": In(32), "issued": In(len(Unit)), "retired": In(len(Unit)),
-            "flush": In(1), "cause": In(5), "cycle": In(32), "base": In(32), "mask": In(16),
-            "aw": Out(stream.Signature(BURST)), "w": Out(stream.Signature(write_beat(config))),
-            "b": In(stream.Signature(RESPONSE)),
-            "full": Out(1), "empty": Out(1), "waiting": Out(1), "oldest": Out(OLDEST_LAYOUT), "tail": Out(32),
-            "progress": Out(1), "irq": Out(1), "error": Out(BUS_ERROR_LAYOUT),
-        })
+        super().__init__(
+            {
+                "push": In(PUSH_LAYOUT),
+                "halt": In(1),
+                "steps": In(32),
+                "issued": In(len(Unit)),
+                "retired": In(len(Unit)),
+                "flush": In(1),
+                "cause": In(5),
+                "cycle": In(32),
+                "base": In(32),
+                "mask": In(16),
+                "aw": Out(stream.Signature(BURST)),
+                "w": Out(stream.Signature(write_beat(config))),
+                "b": In(stream.Signature(RESPONSE)),
+                "full": Out(1),
+                "empty": Out(1),
+                "waiting": Out(1),
+                "oldest": Out(OLDEST_LAYOUT),
+                "tail": Out(32),
+                "progress": Out(1),
+                "irq": Out(1),
+                "error": Out(BUS_ERROR_LAYOUT),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -82,14 +99,24 @@ class Completion(wiring.Component):
         complete, trapped = Signal(IN_FLIGHT), Signal(IN_FLIGHT)
         # A flush ends the program that was running, too.
         m.d.comb += [
-            finish.eq(self.halt | self.flush & (pushes != halts)), answered.eq(self.b.valid), self.b.ready.eq(1),
-            self.full.eq(flying == IN_FLIGHT), self.empty.eq(flying == 0), self.progress.eq(answered),
-            self.waiting.eq((writes != pushes) & ~complete.bit_select(writes[:_INDEX_BITS], 1)
-                            & (flying == (pushes - writes)[: _INDEX_BITS + 1])),
+            finish.eq(self.halt | self.flush & (pushes != halts)),
+            answered.eq(self.b.valid),
+            self.b.ready.eq(1),
+            self.full.eq(flying == IN_FLIGHT),
+            self.empty.eq(flying == 0),
+            self.progress.eq(answered),
+            self.waiting.eq(
+                (writes != pushes)
+                & ~complete.bit_select(writes[:_INDEX_BITS], 1)
+                & (flying == (pushes - writes)[: _INDEX_BITS + 1])
+            ),
         ]
         m.d.sync += [
-            pushes.eq(pushes + self.push.valid), halts.eq(halts + finish), writes.eq(writes + sent),
-            flying.eq(flying + self.push.valid - answered), self.tail.eq(self.tail + answered),
+            pushes.eq(pushes + self.push.valid),
+            halts.eq(halts + finish),
+            writes.eq(writes + sent),
+            flying.eq(flying + self.push.valid - answered),
+            self.tail.eq(self.tail + answered),
         ]
         ends = self._track(m, pushes, halts, finish, complete)
         with m.If(self.flush):
@@ -111,8 +138,11 @@ class Completion(wiring.Component):
             m.submodules[f"tracker_{unit.name.lower()}"] = tracker
             index, mine = tracker.index, passed[unit]
             m.d.comb += [
-                tracker.issued.eq(self.issued[unit]), tracker.retired.eq(self.retired[unit]), tracker.halt.eq(finish),
-                tracker.flush.eq(self.flush), stamps[unit].eq(tracker.passed << index),
+                tracker.issued.eq(self.issued[unit]),
+                tracker.retired.eq(self.retired[unit]),
+                tracker.halt.eq(finish),
+                tracker.flush.eq(self.flush),
+                stamps[unit].eq(tracker.passed << index),
             ]
             with m.If(tracker.passed):
                 m.d.sync += mine.bit_select(index, 1).eq(1)
@@ -121,7 +151,8 @@ class Completion(wiring.Component):
             with m.If(self.push.valid):
                 m.d.sync += mine.bit_select(pushes[:_INDEX_BITS], 1).eq(0)
         m.d.comb += [
-            complete.eq((passed[0] & passed[1]) & (passed[2] & passed[3])), halted.eq(finish << halts[:_INDEX_BITS]),
+            complete.eq((passed[0] & passed[1]) & (passed[2] & passed[3])),
+            halted.eq(finish << halts[:_INDEX_BITS]),
             stamp.eq((stamps[0] | stamps[1]) | (stamps[2] | stamps[3]) | halted),
         ]
         for i, end in enumerate(ends):
@@ -136,11 +167,20 @@ class Completion(wiring.Component):
         entry, pushed = data.View(_ENTRY_LAYOUT, entries.r0_data), Signal(_ENTRY_LAYOUT)
         number, index = Signal(32), writes[:_INDEX_BITS]
         m.d.comb += [
-            pushed.program.eq(self.push.program), pushed.candidate.eq(self.push.candidate), pushed.tag.eq(self.push.tag),
+            pushed.program.eq(self.push.program),
+            pushed.candidate.eq(self.push.candidate),
+            pushed.tag.eq(self.push.tag),
             pushed.begin.eq(self.cycle),
-            entries.w_addr.eq(pushes), entries.w_data.eq(pushed), entries.w_en.eq(self.push.valid), entries.r0_addr.eq(index),
-            steps.w_addr.eq(halts), steps.w_data.eq(self.steps), steps.w_en.eq(finish), steps.r0_addr.eq(index),
-            self.oldest.program.eq(entry.program), self.oldest.tag.eq(entry.tag),
+            entries.w_addr.eq(pushes),
+            entries.w_data.eq(pushed),
+            entries.w_en.eq(self.push.valid),
+            entries.r0_addr.eq(index),
+            steps.w_addr.eq(halts),
+            steps.w_data.eq(self.steps),
+            steps.w_en.eq(finish),
+            steps.r0_addr.eq(index),
+            self.oldest.program.eq(entry.program),
+            self.oldest.tag.eq(entry.tag),
             self.oldest.number.eq(number),
         ]
         end = Signal(32)
@@ -150,11 +190,17 @@ class Completion(wiring.Component):
                     m.d.comb += end.eq(cycle)
         out, record = writer.record, writer.record.p.record
         m.d.comb += [
-            out.valid.eq((writes != pushes) & complete.bit_select(index, 1)), sent.eq(out.valid & out.ready),
+            out.valid.eq((writes != pushes) & complete.bit_select(index, 1)),
+            sent.eq(out.valid & out.ready),
             out.p.slot.eq(self.base + Cat(Const(0, 8), number[:16] & self.mask)),
-            record.program.eq(entry.program), record.candidate.eq(entry.candidate), record.done.eq(1),
-            record.sequence.eq(number), record.trap.eq(Mux(trapped.bit_select(index, 1), self.cause, 0)),
-            out.p.begin.eq(entry.begin), out.p.end.eq(end), out.p.steps.eq(steps.r0_data),
+            record.program.eq(entry.program),
+            record.candidate.eq(entry.candidate),
+            record.done.eq(1),
+            record.sequence.eq(number),
+            record.trap.eq(Mux(trapped.bit_select(index, 1), self.cause, 0)),
+            out.p.begin.eq(entry.begin),
+            out.p.end.eq(end),
+            out.p.steps.eq(steps.r0_data),
         ]
         m.d.sync += number.eq(number + sent)
         connect(m, writer.aw, flipped(self.aw))

@@ -37,10 +37,13 @@ class RecordWriter(wiring.Component):
     def __init__(self, config: MlaConfig):
         self.n = config.n
         self.beats = max(1, _RECORD_BYTES // config.n)
-        super().__init__({
-            "record": In(stream.Signature(WRITE_LAYOUT)),
-            "aw": Out(stream.Signature(BURST)), "w": Out(stream.Signature(write_beat(config))),
-        })
+        super().__init__(
+            {
+                "record": In(stream.Signature(WRITE_LAYOUT)),
+                "aw": Out(stream.Signature(BURST)),
+                "w": Out(stream.Signature(write_beat(config))),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -50,17 +53,29 @@ class RecordWriter(wiring.Component):
         width = 8 * self.n * self.beats
         words, left, address = Signal(width), Signal(range(self.beats + 1)), Signal(32)
         m.d.comb += [
-            self.record.ready.eq(~self.aw.valid & ~self.w.valid), self.w.p.data.eq(words),
-            self.w.p.strb.eq(((1 << min(self.n, _RECORD_BYTES)) - 1) << skip), self.w.p.last.eq(left == 0),
-            self.aw.p.addr.eq(address), self.aw.p.len.eq(self.beats - 1),
+            self.record.ready.eq(~self.aw.valid & ~self.w.valid),
+            self.w.p.data.eq(words),
+            self.w.p.strb.eq(((1 << min(self.n, _RECORD_BYTES)) - 1) << skip),
+            self.w.p.last.eq(left == 0),
+            self.aw.p.addr.eq(address),
+            self.aw.p.len.eq(self.beats - 1),
         ]
         with m.If(self.aw.ready):
             m.d.sync += self.aw.valid.eq(0)
         with m.If(self.w.valid & self.w.ready):
-            m.d.sync += [words.eq(words >> 8 * self.n), left.eq(Mux(left == 0, 0, left - 1)), self.w.valid.eq(left != 0)]
+            m.d.sync += [
+                words.eq(words >> 8 * self.n),
+                left.eq(Mux(left == 0, 0, left - 1)),
+                self.w.valid.eq(left != 0),
+            ]
         with m.If(self.record.valid & self.record.ready):
             m.d.sync += [
-                self.aw.valid.eq(1), address.eq(record.slot + first_byte), self.w.valid.eq(1), left.eq(self.beats - 1),
-                words.eq(Cat(Const(0, 8 * skip), record.record.as_value(), record.begin, record.end, record.steps)),
+                self.aw.valid.eq(1),
+                address.eq(record.slot + first_byte),
+                self.w.valid.eq(1),
+                left.eq(self.beats - 1),
+                words.eq(
+                    Cat(Const(0, 8 * skip), record.record.as_value(), record.begin, record.end, record.steps)
+                ),
             ]
         return m

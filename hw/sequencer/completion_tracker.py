@@ -52,15 +52,22 @@ class RetireTracker(wiring.Component):
         ahead, over = Signal(_COUNT_BITS), Signal()
         m.d.comb += [
             issues_next.eq(issues + self.issued),
-            ends.w_addr.eq(halts), ends.w_en.eq(self.halt),
-            ends.w_data[:_COUNT_BITS].eq(issues_next), ends.w_data[_COUNT_BITS].eq(~self.spared),
+            ends.w_addr.eq(halts),
+            ends.w_en.eq(self.halt),
+            ends.w_data[:_COUNT_BITS].eq(issues_next),
+            ends.w_data[_COUNT_BITS].eq(~self.spared),
             self.spared.eq(issues_next == previous_end),
-            ends.r0_addr.eq(passes), ahead.eq(retires - ends.r0_data[:_COUNT_BITS]),
-            self.index.eq(passes), over.eq((passes != halts) & ~ahead[-1]), self.passed.eq(over & ends.r0_data[_COUNT_BITS]),
+            ends.r0_addr.eq(passes),
+            ahead.eq(retires - ends.r0_data[:_COUNT_BITS]),
+            self.index.eq(passes),
+            over.eq((passes != halts) & ~ahead[-1]),
+            self.passed.eq(over & ends.r0_data[_COUNT_BITS]),
         ]
         m.d.sync += [
-            issues.eq(issues_next), retires.eq(Mux(self.flush, issues_next, retires + self.retired)),
-            halts.eq(halts + self.halt), passes.eq(passes + over),
+            issues.eq(issues_next),
+            retires.eq(Mux(self.flush, issues_next, retires + self.retired)),
+            halts.eq(halts + self.halt),
+            passes.eq(passes + over),
         ]
         with m.If(self.halt):
             m.d.sync += previous_end.eq(issues_next)

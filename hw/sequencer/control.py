@@ -1,6 +1,6 @@
 """The control side of the machine: everything around the core that executes programs."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Cat, Elaboratable, Module, Mux
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -9,9 +9,10 @@ from hw.bus.axilite import AxiLite, join_lite_pins, lite_pins
 from hw.bus.csr import Csr
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
-from hw.memory.wis import WIS_ADDR_BITS, Wis
+from hw.memory.wis import WIS_ADDR_BITS
 from hw.sequencer.completion import Completion
 from hw.sequencer.control_layouts import BUS_ERROR_LAYOUT
+from hw.sequencer.control_store import ProgramStore
 from hw.sequencer.dispatch import Dispatch
 from hw.sequencer.dispatch_table import DispatchTable
 from hw.sequencer.layouts import (
@@ -22,14 +23,13 @@ from hw.sequencer.layouts import (
     TRAP_LAYOUT,
     windows_layout,
 )
-from hw.sequencer.loader import Loader
 from hw.sequencer.ring import Ring
-from hw.sequencer.segments import SegmentTable
-from hw.sequencer.segments_host import SegmentHost
 from hw.sequencer.traps import Traps
 
 #: Events of the control side, one cycle each; names as in hw.isa.counters.
-EVENT_LAYOUT = data.StructLayout(dict.fromkeys(("macros", "dispatch_first", "dispatch_other", "wis_words", "wis_loads", "traps"), 1))
+EVENT_LAYOUT = data.StructLayout(
+    dict.fromkeys(("macros", "dispatch_first", "dispatch_other", "wis_words", "wis_loads", "traps"), 1)
+)
 _UNITS = len(Unit)
 
 
@@ -88,22 +88,60 @@ class Control(wiring.Component):
     def __init__(self, config: MlaConfig):
         self.config = config
         beats = stream.Signature(read_beat(config))
-        super().__init__(lite_pins() | {
-            "irq": Out(1), "cycle": Out(64), "status": Out(5), "gated": Out(1), "trap_tag": Out(6), "events": Out(EVENT_LAYOUT),
-            "start": Out(stream.Signature(START_LAYOUT)), "fetch_addr": In(WIS_ADDR_BITS), "fetch_en": In(1), "fetch_data": Out(64),
-            "operand_addr": In(6), "operand_data": Out(32), "seg_index": In(8), "seg_info": Out(SEGMENT_LAYOUT),
-            "in_use": In(config.segments), "halted": In(1), "steps": In(32), "trap": In(TRAP_LAYOUT),
-            "core_blocked": In(1), "blocked_pc": In(PC_BITS), "core_pc": In(PC_BITS), "core_segment": In(8), "core_tag": In(6),
-            "stop": Out(1), "flush": Out(1), "abort": Out(1), "step_limit": Out(32), "windows": Out(windows_layout(config)),
-            "statistics": In(STATISTICS_LAYOUT), "issued": In(_UNITS), "retired": In(_UNITS), "idle": In(_UNITS),
-            "stuck": In(_UNITS), "busy": In(_UNITS), "load_error": In(BUS_ERROR_LAYOUT), "store_error": In(BUS_ERROR_LAYOUT),
-            "fetch_ar": Out(stream.Signature(BURST)), "fetch_r": In(beats),
-            "loader_ar": Out(stream.Signature(BURST)), "loader_r": In(beats),
-            "record_aw": Out(stream.Signature(BURST)), "record_w": Out(stream.Signature(write_beat(config))),
-            "record_b": In(stream.Signature(RESPONSE)),
-            "counter_select": Out(32), "counter_read": Out(1), "counter_done": In(1), "counter_value": In(64),
-            "maximum_select": Out(32), "maximum_value": In(32),
-        })
+        super().__init__(
+            lite_pins()
+            | {
+                "irq": Out(1),
+                "cycle": Out(64),
+                "status": Out(5),
+                "gated": Out(1),
+                "trap_tag": Out(6),
+                "events": Out(EVENT_LAYOUT),
+                "start": Out(stream.Signature(START_LAYOUT)),
+                "fetch_addr": In(WIS_ADDR_BITS),
+                "fetch_en": In(1),
+                "fetch_data": Out(64),
+                "operand_addr": In(6),
+                "operand_data": Out(32),
+                "seg_index": In(8),
+                "seg_info": Out(SEGMENT_LAYOUT),
+                "in_use": In(config.segments),
+                "halted": In(1),
+                "steps": In(32),
+                "trap": In(TRAP_LAYOUT),
+                "core_blocked": In(1),
+                "blocked_pc": In(PC_BITS),
+                "core_pc": In(PC_BITS),
+                "core_segment": In(8),
+                "core_tag": In(6),
+                "stop": Out(1),
+                "flush": Out(1),
+                "abort": Out(1),
+                "step_limit": Out(32),
+                "windows": Out(windows_layout(config)),
+                "statistics": In(STATISTICS_LAYOUT),
+                "issued": In(_UNITS),
+                "retired": In(_UNITS),
+                "idle": In(_UNITS),
+                "stuck": In(_UNITS),
+                "busy": In(_UNITS),
+                "load_error": In(BUS_ERROR_LAYOUT),
+                "store_error": In(BUS_ERROR_LAYOUT),
+                "fetch_ar": Out(stream.Signature(BURST)),
+                "fetch_r": In(beats),
+                "loader_ar": Out(stream.Signature(BURST)),
+                "loader_r": In(beats),
+                "record_aw": Out(stream.Signature(BURST)),
+                "record_w": Out(stream.Signature(write_beat(config))),
+                "record_b": In(stream.Signature(RESPONSE)),
+                "counter_select": Out(32),
+                "counter_read": Out(1),
+                "counter_done": In(1),
+                "counter_value": In(64),
+                "maximum_select": Out(32),
+                "maximum_value": In(32),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -116,21 +154,29 @@ class Control(wiring.Component):
         m.submodules.completion = completion = Completion(config)
         m.submodules.traps = traps = Traps()
         self._registers(m, axilite, csr)
-        host = self._segments(m, csr, dispatch)
+        m.submodules.store = store = ProgramStore(config)
+        self._store(m, csr, dispatch, store)
         self._dispatch(m, csr, ring, table, dispatch, completion, traps)
         self._completion(m, csr, ring, dispatch, completion, traps)
-        self._traps(m, csr, host, ring, dispatch, completion, traps)
+        self._traps(m, csr, store, ring, dispatch, completion, traps)
         m.d.sync += self.cycle.eq(self.cycle + 1)
         m.d.comb += [
-            self.status.eq(Cat(
-                completion.tail == csr.ring_head, traps.trapped, dispatch.running, host.busy, table.busy,
-            )),
+            self.status.eq(
+                Cat(
+                    completion.tail == csr.ring_head,
+                    traps.trapped,
+                    dispatch.running,
+                    store.busy,
+                    table.busy,
+                )
+            ),
             csr.status.eq(self.status),
-            csr.irq_set.eq(Cat(completion.irq, traps.event, host.irq_check, host.irq_error)),
-            csr.loader_error.eq(host.error),
-            self.events.macros.eq(dispatch.first | dispatch.other), self.events.dispatch_first.eq(dispatch.first),
-            self.events.dispatch_other.eq(dispatch.other), self.events.wis_words.eq(host.w_en),
-            self.events.wis_loads.eq(host.loaded), self.events.traps.eq(traps.event), self.trap_tag.eq(traps.record.tag),
+            csr.irq_set.eq(Cat(completion.irq, traps.event, store.irq_check, store.irq_error)),
+            self.events.macros.eq(dispatch.first | dispatch.other),
+            self.events.dispatch_first.eq(dispatch.first),
+            self.events.dispatch_other.eq(dispatch.other),
+            self.events.traps.eq(traps.event),
+            self.trap_tag.eq(traps.record.tag),
         ]
         return m
 
@@ -139,87 +185,135 @@ class Control(wiring.Component):
         connect(m, axilite.write, csr.write)
         connect(m, axilite.read, csr.read)
         m.d.comb += [
-            axilite.write_bad.eq(csr.write_bad), axilite.read_data.eq(csr.read_data), axilite.read_bad.eq(csr.read_bad),
-            csr.cycle.eq(self.cycle), self.irq.eq(csr.irq), self.step_limit.eq(csr.step_limit), self.windows.eq(csr.windows),
-            self.counter_select.eq(csr.counter_select), self.counter_read.eq(csr.counter_read),
-            csr.counter_done.eq(self.counter_done), csr.counter_value.eq(self.counter_value),
-            self.maximum_select.eq(csr.maximum_select), csr.maximum_value.eq(self.maximum_value),
+            axilite.write_bad.eq(csr.write_bad),
+            axilite.read_data.eq(csr.read_data),
+            axilite.read_bad.eq(csr.read_bad),
+            csr.cycle.eq(self.cycle),
+            self.irq.eq(csr.irq),
+            self.step_limit.eq(csr.step_limit),
+            self.windows.eq(csr.windows),
+            self.counter_select.eq(csr.counter_select),
+            self.counter_read.eq(csr.counter_read),
+            csr.counter_done.eq(self.counter_done),
+            csr.counter_value.eq(self.counter_value),
+            self.maximum_select.eq(csr.maximum_select),
+            csr.maximum_value.eq(self.maximum_value),
         ]
 
-    def _segments(self, m: Module, csr: Csr, dispatch: Dispatch) -> SegmentHost:
-        m.submodules.wis = wis = Wis(self.config)
-        m.submodules.segments = segments = SegmentTable(self.config)
-        m.submodules.host = host = SegmentHost(self.config)
-        m.submodules.loader = loader = Loader(self.config)
-        connect(m, csr.segment_op, host.op)
-        connect(m, loader.write, host.load_write)
-        connect(m, loader.ar, flipped(self.loader_ar))
-        connect(m, flipped(self.loader_r), loader.r)
-        used, claimed = Signal(self.config.segments), Signal(self.config.segments)
+    def _store(self, m: Module, csr: Csr, dispatch: Dispatch, store: ProgramStore) -> None:
+        connect(m, csr.segment_op, store.op)
+        connect(m, store.ar, flipped(self.loader_ar))
+        connect(m, flipped(self.loader_r), store.r)
         m.d.comb += [
-            claimed.eq(dispatch.claim << dispatch.claim_segment[: segments.index_bits]),
-            used.eq(self.in_use | segments.pinned | claimed), host.used.eq(used),
-            wis.fetch_addr.eq(self.fetch_addr), wis.fetch_en.eq(self.fetch_en), self.fetch_data.eq(wis.fetch_data),
-            wis.check_addr.eq(loader.check_addr), wis.check_en.eq(loader.check_en), loader.check_data.eq(wis.check_data),
-            wis.w_en.eq(host.w_en), wis.w_addr.eq(host.w_addr), wis.w_data.eq(host.w_data),
-            segments.core_index.eq(self.seg_index), self.seg_info.eq(segments.core_info),
-            segments.dispatch_index.eq(dispatch.lookup_index), dispatch.lookup_info.eq(segments.dispatch_info),
-            segments.host_index.eq(host.index), host.entry.eq(segments.host_entry), segments.host_define.eq(host.define),
-            segments.host_base.eq(host.base), segments.host_length.eq(host.length), segments.host_set.eq(host.set),
-            segments.host_state.eq(host.state), segments.host_pin.eq(host.pin), segments.loader_set.eq(host.loader_set),
-            segments.loader_index.eq(host.loader_index), segments.loader_state.eq(host.loader_state),
-            loader.job.eq(host.job), loader.start.eq(host.start), loader.cancel.eq(host.cancel),
-            host.checking.eq(loader.checking), host.result.eq(loader.result),
+            store.fetch_addr.eq(self.fetch_addr),
+            store.fetch_en.eq(self.fetch_en),
+            self.fetch_data.eq(store.fetch_data),
+            store.core_index.eq(self.seg_index),
+            self.seg_info.eq(store.core_info),
+            store.dispatch_index.eq(dispatch.lookup_index),
+            dispatch.lookup_info.eq(store.dispatch_info),
+            store.in_use.eq(self.in_use),
+            store.claim.eq(dispatch.claim),
+            store.claim_segment.eq(dispatch.claim_segment),
+            store.select.eq(csr.segment_select),
+            csr.segment_status.eq(store.segment_status),
+            csr.loader_error.eq(store.error),
+            self.events.wis_words.eq(store.written),
+            self.events.wis_loads.eq(store.loaded),
         ]
-        selected = csr.segment_select[: segments.index_bits]
-        m.d.comb += segments.status_index.eq(selected)
-        with m.If(csr.segment_select < self.config.segments):
-            m.d.comb += csr.segment_status.eq(Cat(
-                segments.status, segments.pinned.bit_select(selected, 1), used.bit_select(selected, 1),
-            ))
-        return host
 
-    def _dispatch(self, m: Module, csr: Csr, ring: Ring, table: DispatchTable, dispatch: Dispatch, completion: Completion,
-                  traps: Traps) -> None:
+    def _dispatch(
+        self,
+        m: Module,
+        csr: Csr,
+        ring: Ring,
+        table: DispatchTable,
+        dispatch: Dispatch,
+        completion: Completion,
+        traps: Traps,
+    ) -> None:
         connect(m, csr.table_op, table.op)
         connect(m, ring.ar, flipped(self.fetch_ar))
         connect(m, flipped(self.fetch_r), ring.r)
         connect(m, ring.macro, dispatch.macro)
         connect(m, dispatch.start, flipped(self.start))
         m.d.comb += [
-            self.gated.eq(csr.gated), ring.enable.eq(csr.control), ring.base.eq(csr.ring_base), ring.log2.eq(csr.ring_log2), ring.head.eq(csr.ring_head),
+            self.gated.eq(csr.gated),
+            ring.enable.eq(csr.control),
+            ring.base.eq(csr.ring_base),
+            ring.log2.eq(csr.ring_log2),
+            ring.head.eq(csr.ring_head),
             ring.operand_addr.eq(Mux(dispatch.operand_taken, dispatch.operand_addr, self.operand_addr)),
-            self.operand_data.eq(ring.operand_data), dispatch.operand_data.eq(ring.operand_data),
-            table.hold.eq(dispatch.table_hold), table.addr.eq(dispatch.table_addr), table.en.eq(dispatch.table_en),
-            dispatch.table_entry.eq(table.entry), dispatch.table_ready.eq(table.ready),
-            dispatch.statistics.eq(self.statistics), dispatch.halted.eq(self.halted), dispatch.clear.eq(traps.flush),
+            self.operand_data.eq(ring.operand_data),
+            dispatch.operand_data.eq(ring.operand_data),
+            table.hold.eq(dispatch.table_hold),
+            table.addr.eq(dispatch.table_addr),
+            table.en.eq(dispatch.table_en),
+            dispatch.table_entry.eq(table.entry),
+            dispatch.table_ready.eq(table.ready),
+            dispatch.statistics.eq(self.statistics),
+            dispatch.halted.eq(self.halted),
+            dispatch.clear.eq(traps.flush),
             dispatch.enable.eq(csr.control & traps.enable & ~completion.full),
         ]
 
-    def _completion(self, m: Module, csr: Csr, ring: Ring, dispatch: Dispatch, completion: Completion, traps: Traps) -> None:
+    def _completion(
+        self, m: Module, csr: Csr, ring: Ring, dispatch: Dispatch, completion: Completion, traps: Traps
+    ) -> None:
         connect(m, completion.aw, flipped(self.record_aw))
         connect(m, completion.w, flipped(self.record_w))
         connect(m, flipped(self.record_b), completion.b)
         m.d.comb += [
-            completion.push.eq(dispatch.push), completion.halt.eq(self.halted & dispatch.running),
-            completion.steps.eq(Mux(dispatch.running, self.steps, 0)), completion.issued.eq(self.issued),
-            completion.retired.eq(self.retired), completion.flush.eq(traps.flush), completion.cause.eq(traps.cause),
-            completion.cycle.eq(self.cycle), completion.base.eq(csr.ring_base), completion.mask.eq(ring.mask),
+            completion.push.eq(dispatch.push),
+            completion.halt.eq(self.halted & dispatch.running),
+            completion.steps.eq(Mux(dispatch.running, self.steps, 0)),
+            completion.issued.eq(self.issued),
+            completion.retired.eq(self.retired),
+            completion.flush.eq(traps.flush),
+            completion.cause.eq(traps.cause),
+            completion.cycle.eq(self.cycle),
+            completion.base.eq(csr.ring_base),
+            completion.mask.eq(ring.mask),
             csr.tail.eq(completion.tail),
         ]
 
-    def _traps(self, m: Module, csr: Csr, host: SegmentHost, ring: Ring, dispatch: Dispatch, completion: Completion,
-               traps: Traps) -> None:
+    def _traps(
+        self,
+        m: Module,
+        csr: Csr,
+        store: ProgramStore,
+        ring: Ring,
+        dispatch: Dispatch,
+        completion: Completion,
+        traps: Traps,
+    ) -> None:
         m.d.comb += [
-            traps.core.eq(self.trap), traps.dispatch.eq(dispatch.trap), traps.in_use.eq(host.trap),
-            traps.load_error.eq(self.load_error), traps.store_error.eq(self.store_error),
-            traps.record_error.eq(completion.error), traps.stuck.eq(self.stuck), traps.idle.eq(self.idle),
-            traps.busy.eq(self.busy), traps.program_running.eq(dispatch.running), traps.core_blocked.eq(self.core_blocked),
-            traps.core_pc.eq(self.core_pc), traps.blocked_pc.eq(self.blocked_pc), traps.core_segment.eq(self.core_segment),
-            traps.core_tag.eq(self.core_tag), traps.macro.eq(dispatch.start.p.macro),
+            traps.core.eq(self.trap),
+            traps.dispatch.eq(dispatch.trap),
+            traps.in_use.eq(store.trap),
+            traps.load_error.eq(self.load_error),
+            traps.store_error.eq(self.store_error),
+            traps.record_error.eq(completion.error),
+            traps.stuck.eq(self.stuck),
+            traps.idle.eq(self.idle),
+            traps.busy.eq(self.busy),
+            traps.program_running.eq(dispatch.running),
+            traps.core_blocked.eq(self.core_blocked),
+            traps.core_pc.eq(self.core_pc),
+            traps.blocked_pc.eq(self.blocked_pc),
+            traps.core_segment.eq(self.core_segment),
+            traps.core_tag.eq(self.core_tag),
+            traps.macro.eq(dispatch.start.p.macro),
             traps.dispatch_idle.eq(dispatch.waiting & (~ring.more | completion.full)),
-            traps.flight_empty.eq(completion.empty), traps.flight_waiting.eq(completion.waiting),
-            traps.oldest.eq(completion.oldest), traps.progress.eq(completion.progress), traps.watchdog.eq(csr.watchdog),
-            traps.resume.eq(csr.resume), csr.trap.eq(traps.record), csr.trap_count.eq(traps.count),
-            self.stop.eq(traps.stop), self.flush.eq(traps.flush), self.abort.eq(traps.abort),
+            traps.flight_empty.eq(completion.empty),
+            traps.flight_waiting.eq(completion.waiting),
+            traps.oldest.eq(completion.oldest),
+            traps.progress.eq(completion.progress),
+            traps.watchdog.eq(csr.watchdog),
+            traps.resume.eq(csr.resume),
+            csr.trap.eq(traps.record),
+            csr.trap_count.eq(traps.count),
+            self.stop.eq(traps.stop),
+            self.flush.eq(traps.flush),
+            self.abort.eq(traps.abort),
         ]

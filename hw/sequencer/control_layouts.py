@@ -37,9 +37,18 @@ class LoaderError(enum.Enum, shape=unsigned(3)):
 
 
 #: One request of the host to the segment table; the members an operation does not use are ignored.
-SEGMENT_OP_LAYOUT = data.StructLayout({
-    "kind": SegmentOp, "segment": 32, "base": 32, "length": 32, "address": 32, "word": 64, "source": 32, "crc": 32,
-})
+SEGMENT_OP_LAYOUT = data.StructLayout(
+    {
+        "kind": SegmentOp,
+        "segment": 32,
+        "base": 32,
+        "length": 32,
+        "address": 32,
+        "word": 64,
+        "source": 32,
+        "crc": 32,
+    }
+)
 
 #: Entry of the segment table as the scan sees it.
 SEGMENT_ENTRY_LAYOUT = data.StructLayout({"base": PC_BITS, "length": PC_BITS, "state": 3})
@@ -48,9 +57,16 @@ SEGMENT_ENTRY_LAYOUT = data.StructLayout({"base": PC_BITS, "length": PC_BITS, "s
 IN_USE_TRAP_LAYOUT = data.StructLayout({"valid": 1, "segment": 8, "address": 32})
 
 #: What the loader has to do; `load` 0: only check.
-JOB_LAYOUT = data.StructLayout({
-    "load": 1, "base": PC_BITS, "length": PC_BITS, "source": 32, "crc": 32,
-})
+JOB_LAYOUT = data.StructLayout(
+    {
+        "load": 1,
+        "segment": 8,
+        "base": PC_BITS,
+        "length": PC_BITS,
+        "source": 32,
+        "crc": 32,
+    }
+)
 
 #: End of a job.
 JOB_RESULT_LAYOUT = data.StructLayout({"valid": 1, "good": 1, "bus": 1})

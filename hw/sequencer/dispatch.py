@@ -80,15 +80,34 @@ class Dispatch(wiring.Component):
         self.config = config
         self.candidate_bits = (config.candidates - 1).bit_length()
         self.index_bits = (config.opcodes - 1).bit_length() + self.candidate_bits
-        super().__init__({
-            "macro": In(stream.Signature(MACRO_LAYOUT)), "enable": In(1),
-            "table_hold": Out(1), "table_addr": Out(self.index_bits), "table_en": Out(1), "table_entry": In(ENTRY_LAYOUT),
-            "table_ready": In(1),
-            "operand_taken": Out(1), "operand_addr": Out(6), "operand_data": In(32), "statistics": In(STATISTICS_LAYOUT),
-            "lookup_index": Out(8), "lookup_info": In(SEGMENT_LAYOUT), "claim": Out(1), "claim_segment": Out(8),
-            "start": Out(stream.Signature(START_LAYOUT)), "halted": In(1), "push": Out(PUSH_LAYOUT),
-            "running": Out(1), "waiting": Out(1), "trap": Out(TRAP_LAYOUT), "clear": In(1), "first": Out(1), "other": Out(1),
-        })
+        super().__init__(
+            {
+                "macro": In(stream.Signature(MACRO_LAYOUT)),
+                "enable": In(1),
+                "table_hold": Out(1),
+                "table_addr": Out(self.index_bits),
+                "table_en": Out(1),
+                "table_entry": In(ENTRY_LAYOUT),
+                "table_ready": In(1),
+                "operand_taken": Out(1),
+                "operand_addr": Out(6),
+                "operand_data": In(32),
+                "statistics": In(STATISTICS_LAYOUT),
+                "lookup_index": Out(8),
+                "lookup_info": In(SEGMENT_LAYOUT),
+                "claim": Out(1),
+                "claim_segment": Out(8),
+                "start": Out(stream.Signature(START_LAYOUT)),
+                "halted": In(1),
+                "push": Out(PUSH_LAYOUT),
+                "running": Out(1),
+                "waiting": Out(1),
+                "trap": Out(TRAP_LAYOUT),
+                "clear": In(1),
+                "first": Out(1),
+                "other": Out(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -98,15 +117,20 @@ class Dispatch(wiring.Component):
         opcode = header.opcode[: self.index_bits - self.candidate_bits]
         bad, beyond, in_trap = Signal(), Signal(), Signal()
         m.d.comb += [
-            bad.eq((header.magic != MAGIC) | (header.operands > MAX_OPERANDS)), beyond.eq(header.opcode >= self.config.opcodes),
-            self.table_addr.eq(Cat(at.asked, opcode)), self.claim_segment.eq(self.lookup_index),
+            bad.eq((header.magic != MAGIC) | (header.operands > MAX_OPERANDS)),
+            beyond.eq(header.opcode >= self.config.opcodes),
+            self.table_addr.eq(Cat(at.asked, opcode)),
+            self.claim_segment.eq(self.lookup_index),
         ]
         m.d.sync += at.trapped.eq(0)
         with m.FSM(name="dispatch") as fsm:
             m.d.comb += [
-                self.waiting.eq(fsm.ongoing("IDLE")), self.running.eq(fsm.ongoing("RUN")), in_trap.eq(fsm.ongoing("TRAP")),
+                self.waiting.eq(fsm.ongoing("IDLE")),
+                self.running.eq(fsm.ongoing("RUN")),
+                in_trap.eq(fsm.ongoing("TRAP")),
                 self.claim.eq(fsm.ongoing("CLAIM") | fsm.ongoing("START") | fsm.ongoing("RUN")),
-                self.operand_taken.eq(fsm.ongoing("GUARD") | fsm.ongoing("VALUE")), self.start.valid.eq(fsm.ongoing("START")),
+                self.operand_taken.eq(fsm.ongoing("GUARD") | fsm.ongoing("VALUE")),
+                self.start.valid.eq(fsm.ongoing("START")),
             ]
             with m.State("IDLE"), m.If(self.macro.valid & self.enable & self.table_ready):
                 with m.If(self.macro.p.fault):
@@ -146,9 +170,14 @@ class Dispatch(wiring.Component):
         header = self.macro.p.header
         last = self.config.candidates - 1
         m.d.comb += [
-            guard.selector.eq(at.entry.candidate.selector), guard.compare.eq(at.entry.candidate.compare), guard.value.eq(at.entry.value),
-            guard.operands.eq(header.operands), guard.tag.eq(header.tag), guard.statistics.eq(self.statistics),
-            self.operand_addr.eq(guard.operand_addr), guard.operand_data.eq(self.operand_data),
+            guard.selector.eq(at.entry.candidate.selector),
+            guard.compare.eq(at.entry.candidate.compare),
+            guard.value.eq(at.entry.value),
+            guard.operands.eq(header.operands),
+            guard.tag.eq(header.tag),
+            guard.statistics.eq(self.statistics),
+            self.operand_addr.eq(guard.operand_addr),
+            guard.operand_data.eq(self.operand_data),
         ]
         rejected = Signal()
         with m.State("READ"):
@@ -186,28 +215,44 @@ class Dispatch(wiring.Component):
 
     def _trap(self, m: Module, at: _Lookup, cause: Trap, segment: ValueLike, address: ValueLike) -> None:
         m.d.sync += [
-            at.trapped.eq(1), at.cause.eq(int(cause)), at.segment.eq(segment), at.address.eq(address), at.candidate.eq(0),
+            at.trapped.eq(1),
+            at.cause.eq(int(cause)),
+            at.segment.eq(segment),
+            at.address.eq(address),
+            at.candidate.eq(0),
         ]
         m.next = "TRAP"
 
     def _report(self, m: Module, at: _Lookup, in_trap: Signal) -> None:
         m.d.comb += [
-            self.trap.valid.eq(in_trap), self.trap.cause.eq(at.cause), self.trap.segment.eq(at.segment),
-            self.trap.tag.eq(self.macro.p.header.tag), self.trap.macro.eq(self.macro.p.number), self.trap.address.eq(at.address),
+            self.trap.valid.eq(in_trap),
+            self.trap.cause.eq(at.cause),
+            self.trap.segment.eq(at.segment),
+            self.trap.tag.eq(self.macro.p.header.tag),
+            self.trap.macro.eq(self.macro.p.number),
+            self.trap.address.eq(at.address),
         ]
 
     def _load_start(self, m: Module) -> None:
         start, info, macro = self.start.p, self.lookup_info, self.macro.p
         m.d.sync += [
-            start.segment.eq(self.lookup_index), start.base.eq(info.base), start.length.eq(info.length),
-            start.tag.eq(macro.header.tag), start.macro.eq(macro.number), start.operands.eq(macro.header.operands),
+            start.segment.eq(self.lookup_index),
+            start.base.eq(info.base),
+            start.length.eq(info.length),
+            start.tag.eq(macro.header.tag),
+            start.macro.eq(macro.number),
+            start.operands.eq(macro.header.operands),
         ]
 
     def _push(self, m: Module, at: _Lookup) -> None:
         header, started = self.macro.p.header, Signal()
         m.d.comb += [
-            started.eq(self.start.valid & self.start.ready), self.push.valid.eq(started | at.trapped),
+            started.eq(self.start.valid & self.start.ready),
+            self.push.valid.eq(started | at.trapped),
             self.push.program.eq(Mux(at.trapped, NO_SEGMENT, self.start.p.segment)),
-            self.push.candidate.eq(at.candidate), self.push.irq.eq(header.irq), self.push.tag.eq(header.tag),
-            self.first.eq(started & (at.candidate == 0)), self.other.eq(started & (at.candidate != 0)),
+            self.push.candidate.eq(at.candidate),
+            self.push.irq.eq(header.irq),
+            self.push.tag.eq(header.tag),
+            self.first.eq(started & (at.candidate == 0)),
+            self.other.eq(started & (at.candidate != 0)),
         ]

@@ -39,10 +39,19 @@ class DispatchGuard(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.n = config.n
-        super().__init__({
-            "selector": In(8), "operands": In(6), "tag": In(6), "operand_addr": Out(6), "operand_data": In(32),
-            "statistics": In(STATISTICS_LAYOUT), "compare": In(3), "value": In(32), "holds": Out(1),
-        })
+        super().__init__(
+            {
+                "selector": In(8),
+                "operands": In(6),
+                "tag": In(6),
+                "operand_addr": Out(6),
+                "operand_data": In(32),
+                "statistics": In(STATISTICS_LAYOUT),
+                "compare": In(3),
+                "value": In(32),
+                "holds": Out(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -53,7 +62,9 @@ class DispatchGuard(wiring.Component):
         m.d.sync += is_operand.eq(self.selector[7] == 0)
         with m.If(self.selector < STATISTIC_BASE):
             m.d.sync += defined.eq(
-                (self.selector >= OPERAND_BASE) & (self.selector < OPERAND_BASE + MAX_OPERANDS) & (offset < self.operands)
+                (self.selector >= OPERAND_BASE)
+                & (self.selector < OPERAND_BASE + MAX_OPERANDS)
+                & (offset < self.operands)
             )
         with m.Else():
             m.d.sync += defined.eq(self.selector - STATISTIC_BASE < len(Statistic))
@@ -72,12 +83,18 @@ class DispatchGuard(wiring.Component):
         equal, less, below = Signal(), Signal(), Signal()
         outcome = Signal()
         m.d.comb += [
-            equal.eq(subject == self.value), below.eq(subject < self.value),
-            less.eq(below ^ subject[31] ^ self.value[31]), self.holds.eq(outcome & known),
+            equal.eq(subject == self.value),
+            below.eq(subject < self.value),
+            less.eq(below ^ subject[31] ^ self.value[31]),
+            self.holds.eq(outcome & known),
         ]
         with m.Switch(self.compare):
             for compare, result in (
-                (Compare.EQ, equal), (Compare.NE, ~equal), (Compare.LT, less), (Compare.GE, ~less), (Compare.LTU, below),
+                (Compare.EQ, equal),
+                (Compare.NE, ~equal),
+                (Compare.LT, less),
+                (Compare.GE, ~less),
+                (Compare.LTU, below),
                 (Compare.GEU, ~below),
             ):
                 with m.Case(int(compare)):

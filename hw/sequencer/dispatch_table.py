@@ -39,10 +39,17 @@ class DispatchTable(wiring.Component):
     def __init__(self, *, entries: int):
         self.entries = entries
         self.index_bits = (entries - 1).bit_length()
-        super().__init__({
-            "op": In(stream.Signature(TABLE_OP_LAYOUT)), "hold": In(1),
-            "addr": In(self.index_bits), "en": In(1), "entry": Out(ENTRY_LAYOUT), "ready": Out(1), "busy": Out(1),
-        })
+        super().__init__(
+            {
+                "op": In(stream.Signature(TABLE_OP_LAYOUT)),
+                "hold": In(1),
+                "addr": In(self.index_bits),
+                "en": In(1),
+                "entry": Out(ENTRY_LAYOUT),
+                "ready": Out(1),
+                "busy": Out(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -52,8 +59,11 @@ class DispatchTable(wiring.Component):
         op = self.op.p
         index, within = op.index[: self.index_bits], Signal()
         m.d.comb += [
-            banks.r0_addr.eq(Cat(self.addr, active)), banks.r0_en.eq(self.en), self.entry.eq(banks.r0_data),
-            banks.r1_addr.eq(Cat(sweep[: self.index_bits], active)), banks.r1_en.eq(1),
+            banks.r0_addr.eq(Cat(self.addr, active)),
+            banks.r0_en.eq(self.en),
+            self.entry.eq(banks.r0_data),
+            banks.r1_addr.eq(Cat(sweep[: self.index_bits], active)),
+            banks.r1_en.eq(1),
             within.eq(op.index < self.entries),
         ]
         with m.FSM(name="table") as fsm:
@@ -74,7 +84,11 @@ class DispatchTable(wiring.Component):
                 with m.Elif(self.op.valid):
                     m.d.comb += [self.op.ready.eq(1), banks.w_en.eq(within)]
             with m.State("COPY"):
-                m.d.comb += [banks.w_addr.eq(Cat(copied, ~active)), banks.w_data.eq(banks.r1_data), banks.w_en.eq(copied_valid)]
+                m.d.comb += [
+                    banks.w_addr.eq(Cat(copied, ~active)),
+                    banks.w_data.eq(banks.r1_data),
+                    banks.w_en.eq(copied_valid),
+                ]
                 m.d.sync += [copied.eq(sweep), copied_valid.eq(1), sweep.eq(sweep + 1)]
                 with m.If(copied_valid & (copied == self.entries - 1)):
                     m.d.sync += [sweep.eq(0), copied_valid.eq(0)]

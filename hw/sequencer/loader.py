@@ -42,12 +42,21 @@ class Loader(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        super().__init__({
-            "job": In(JOB_LAYOUT), "start": In(1), "cancel": In(1), "checking": Out(1), "result": Out(JOB_RESULT_LAYOUT),
-            "write": Out(stream.Signature(WIS_WRITE_LAYOUT)),
-            "check_addr": Out(WIS_ADDR_BITS), "check_en": Out(1), "check_data": In(64),
-            "ar": Out(stream.Signature(BURST)), "r": In(stream.Signature(read_beat(self.config))),
-        })
+        super().__init__(
+            {
+                "job": In(JOB_LAYOUT),
+                "start": In(1),
+                "cancel": In(1),
+                "checking": Out(1),
+                "result": Out(JOB_RESULT_LAYOUT),
+                "write": Out(stream.Signature(WIS_WRITE_LAYOUT)),
+                "check_addr": Out(WIS_ADDR_BITS),
+                "check_en": Out(1),
+                "check_data": In(64),
+                "ar": Out(stream.Signature(BURST)),
+                "r": In(stream.Signature(read_beat(self.config))),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -57,9 +66,14 @@ class Loader(wiring.Component):
         connect(m, flipped(self.r), dma.r)
         connect(m, dma.write, flipped(self.write))
         m.d.comb += [
-            dma.source.eq(self.job.source), dma.base.eq(self.job.base), dma.length.eq(self.job.length),
-            checker.base.eq(self.job.base), checker.length.eq(self.job.length), checker.cancel.eq(self.cancel),
-            self.check_addr.eq(checker.check_addr), self.check_en.eq(checker.check_en),
+            dma.source.eq(self.job.source),
+            dma.base.eq(self.job.base),
+            dma.length.eq(self.job.length),
+            checker.base.eq(self.job.base),
+            checker.length.eq(self.job.length),
+            checker.cancel.eq(self.cancel),
+            self.check_addr.eq(checker.check_addr),
+            self.check_en.eq(checker.check_en),
             checker.check_data.eq(self.check_data),
         ]
         matches = Signal()

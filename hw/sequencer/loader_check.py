@@ -45,13 +45,20 @@ class SegmentChecker(wiring.Component):
         data_valid, word_valid, word = Signal(), Signal(), Signal(64)
         data_last, word_last, crc_last = Signal(), Signal(), Signal()
         m.d.comb += [
-            last.eq(left == 1), self.check_en.eq(reading),
-            crc.clear.eq(self.start), crc.valid.eq(word_valid), crc.word.eq(word), self.crc.eq(crc.crc),
+            last.eq(left == 1),
+            self.check_en.eq(reading),
+            crc.clear.eq(self.start),
+            crc.valid.eq(word_valid),
+            crc.word.eq(word),
+            self.crc.eq(crc.crc),
             self.done.eq(crc_last),
         ]
         m.d.sync += [
-            data_valid.eq(reading), data_last.eq(reading & last),
-            word_valid.eq(data_valid), word_last.eq(data_last), crc_last.eq(word_last),
+            data_valid.eq(reading),
+            data_last.eq(reading & last),
+            word_valid.eq(data_valid),
+            word_last.eq(data_last),
+            crc_last.eq(word_last),
         ]
         with m.If(data_valid):
             m.d.sync += word.eq(self.check_data)

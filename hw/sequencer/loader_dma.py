@@ -49,11 +49,19 @@ class LoaderDma(wiring.Component):
         self.burst_beats = min(ALIGNMENT // config.n, chunk_beats(config))
         self.burst_words = self.burst_beats * config.n // 8
         self.depth = BURSTS * self.burst_beats
-        super().__init__({
-            "start": In(1), "source": In(32), "base": In(PC_BITS), "length": In(PC_BITS),
-            "ar": Out(stream.Signature(BURST)), "r": In(stream.Signature(read_beat(config))),
-            "write": Out(stream.Signature(WIS_WRITE_LAYOUT)), "done": Out(1), "failed": Out(1),
-        })
+        super().__init__(
+            {
+                "start": In(1),
+                "source": In(32),
+                "base": In(PC_BITS),
+                "length": In(PC_BITS),
+                "ar": Out(stream.Signature(BURST)),
+                "r": In(stream.Signature(read_beat(config))),
+                "write": Out(stream.Signature(WIS_WRITE_LAYOUT)),
+                "done": Out(1),
+                "failed": Out(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -66,7 +74,9 @@ class LoaderDma(wiring.Component):
         with m.If(self.r.valid & self.r.p.resp[RESP_ERROR_BIT]):
             m.d.sync += self.failed.eq(1)
         finished = Signal()
-        m.d.comb += finished.eq((outstanding == 0) & ~self.ar.valid & ((words_left == 0) & ~self.write.valid | self.failed))
+        m.d.comb += finished.eq(
+            (outstanding == 0) & ~self.ar.valid & ((words_left == 0) & ~self.write.valid | self.failed)
+        )
         m.d.sync += self.done.eq(busy & finished & ~self.start & ~self.done)
         with m.If(busy & finished):
             m.d.sync += busy.eq(0)
@@ -78,7 +88,8 @@ class LoaderDma(wiring.Component):
         outstanding, room = Signal(range(BURSTS + 1)), Signal(range(BURSTS + 1))
         ask, arrived, address = Signal(), Signal(), Signal(32)
         m.d.comb += [
-            self.ar.p.addr.eq(address), self.ar.p.len.eq(self.burst_beats - 1),
+            self.ar.p.addr.eq(address),
+            self.ar.p.len.eq(self.burst_beats - 1),
             ask.eq(busy & (left != 0) & (room != 0) & ~self.ar.valid & ~self.failed),
             arrived.eq(self.r.valid & self.r.ready & self.r.p.last),
         ]
@@ -90,7 +101,9 @@ class LoaderDma(wiring.Component):
         with m.If(self.start):
             shift = (self.burst_words - 1).bit_length()
             m.d.sync += [
-                address.eq(self.source), left.eq((self.length + (self.burst_words - 1)) >> shift), room.eq(BURSTS),
+                address.eq(self.source),
+                left.eq((self.length + (self.burst_words - 1)) >> shift),
+                room.eq(BURSTS),
             ]
         return outstanding
 
@@ -103,12 +116,20 @@ class LoaderDma(wiring.Component):
         phase, words_left = Signal(range(max(2, per_word, per_beat))), Signal(PC_BITS)
         advance, pop, word = Signal(), Signal(), Signal(64)
         m.d.comb += [
-            self.r.ready.eq(1), buffer.w_addr.eq(tail), buffer.w_data.eq(self.r.p.data), buffer.w_en.eq(self.r.valid),
-            buffer.r0_addr.eq(head), advance.eq(busy & (filled != 0) & (~self.write.valid | self.write.ready)),
+            self.r.ready.eq(1),
+            buffer.w_addr.eq(tail),
+            buffer.w_data.eq(self.r.p.data),
+            buffer.w_en.eq(self.r.valid),
+            buffer.r0_addr.eq(head),
+            advance.eq(busy & (filled != 0) & (~self.write.valid | self.write.ready)),
             pop.eq(advance & (phase == per_beat - 1)),
             taken_burst.eq(pop & (head % self.burst_beats == self.burst_beats - 1)),
         ]
-        m.d.sync += [tail.eq(tail + self.r.valid), head.eq(head + pop), filled.eq(filled + self.r.valid - pop)]
+        m.d.sync += [
+            tail.eq(tail + self.r.valid),
+            head.eq(head + pop),
+            filled.eq(filled + self.r.valid - pop),
+        ]
         complete = Signal()
         if per_word > 1:
             low = Signal(8 * self.n)
@@ -116,7 +137,10 @@ class LoaderDma(wiring.Component):
             with m.If(advance):
                 m.d.sync += low.eq(buffer.r0_data)
         else:
-            m.d.comb += [word.eq(buffer.r0_data.word_select(phase[: (per_beat - 1).bit_length()], 64)), complete.eq(1)]
+            m.d.comb += [
+                word.eq(buffer.r0_data.word_select(phase[: (per_beat - 1).bit_length()], 64)),
+                complete.eq(1),
+            ]
         with m.If(advance):
             m.d.sync += phase.eq(Mux(phase == max(per_word, per_beat) - 1, 0, phase + 1))
         with m.If(self.write.ready):
@@ -127,6 +151,11 @@ class LoaderDma(wiring.Component):
             m.d.sync += [self.write.valid.eq(1), self.write.p.data.eq(word), words_left.eq(words_left - 1)]
         with m.If(self.start):
             m.d.sync += [
-                self.write.p.addr.eq(self.base), words_left.eq(self.length), phase.eq(0), head.eq(0), tail.eq(0), filled.eq(0),
+                self.write.p.addr.eq(self.base),
+                words_left.eq(self.length),
+                phase.eq(0),
+                head.eq(0),
+                tail.eq(0),
+                filled.eq(0),
             ]
         return words_left

@@ -44,12 +44,21 @@ class Ring(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        super().__init__({
-            "enable": In(1), "base": In(32), "log2": In(5), "head": In(32),
-            "ar": Out(stream.Signature(BURST)), "r": In(stream.Signature(read_beat(config))),
-            "macro": Out(stream.Signature(MACRO_LAYOUT)), "operand_addr": In(6), "operand_data": Out(32),
-            "mask": Out(16), "more": Out(1),
-        })
+        super().__init__(
+            {
+                "enable": In(1),
+                "base": In(32),
+                "log2": In(5),
+                "head": In(32),
+                "ar": Out(stream.Signature(BURST)),
+                "r": In(stream.Signature(read_beat(config))),
+                "macro": Out(stream.Signature(MACRO_LAYOUT)),
+                "operand_addr": In(6),
+                "operand_data": Out(32),
+                "mask": Out(16),
+                "more": Out(1),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
@@ -60,14 +69,22 @@ class Ring(wiring.Component):
         requested, released = Signal(), Signal()
         current = slots.slot
         m.d.comb += [
-            released.eq(self.macro.valid & self.macro.ready), slots.release.eq(released),
-            self.macro.valid.eq(slots.valid), self.macro.p.header.eq(current.header), self.macro.p.fault.eq(current.fault),
-            self.macro.p.number.eq(taken), self.macro.p.address.eq(self._address(taken)),
-            slots.operand_addr.eq(self.operand_addr), self.operand_data.eq(slots.operand_data),
+            released.eq(self.macro.valid & self.macro.ready),
+            slots.release.eq(released),
+            self.macro.valid.eq(slots.valid),
+            self.macro.p.header.eq(current.header),
+            self.macro.p.fault.eq(current.fault),
+            self.macro.p.number.eq(taken),
+            self.macro.p.address.eq(self._address(taken)),
+            slots.operand_addr.eq(self.operand_addr),
+            self.operand_data.eq(slots.operand_data),
         ]
         m.d.sync += [
-            self.mask.eq((1 << self.log2) - 1), differs.eq(number != self.head), self.more.eq(differs | (held != 0)),
-            taken.eq(taken + released), held.eq(held + requested - released),
+            self.mask.eq((1 << self.log2) - 1),
+            differs.eq(number != self.head),
+            self.more.eq(differs | (held != 0)),
+            taken.eq(taken + released),
+            held.eq(held + requested - released),
         ]
         self._request(m, number, differs & self.enable & (held != 2), requested)
         return m
@@ -83,7 +100,8 @@ class Ring(wiring.Component):
         with m.FSM(name="request"):
             with m.State("IDLE"):
                 m.d.sync += [
-                    self.ar.p.addr.eq(self._address(number)), self.ar.p.len.eq(burst - 1),
+                    self.ar.p.addr.eq(self._address(number)),
+                    self.ar.p.len.eq(burst - 1),
                     left.eq(bursts - 1),
                 ]
                 with m.If(wanted):

@@ -49,10 +49,16 @@ class RingSlots(wiring.Component):
         self.n = config.n
         self.beat_words = config.n // 4
         self.slot_beats = self.beats(config)
-        super().__init__({
-            "r": In(stream.Signature(read_beat(config))), "valid": Out(1), "slot": Out(SLOT_LAYOUT), "release": In(1),
-            "operand_addr": In(6), "operand_data": Out(32),
-        })
+        super().__init__(
+            {
+                "r": In(stream.Signature(read_beat(config))),
+                "valid": Out(1),
+                "slot": Out(SLOT_LAYOUT),
+                "release": In(1),
+                "operand_addr": In(6),
+                "operand_data": Out(32),
+            }
+        )
 
     @staticmethod
     def beats(config: MlaConfig) -> int:
@@ -63,12 +69,21 @@ class RingSlots(wiring.Component):
         m = Module()
         m.d.comb += self.r.ready.eq(1)
         beat, half = Signal(range(self.slot_beats)), Signal()  # of the beat to come
-        got, needed, fault, open_half = Signal(range(self.slot_beats + 1)), Signal(range(self.slot_beats + 1)), Signal(), Signal()
-        pending, offered = Signal(), Signal(2)  # the slot being received has not been offered; halves on offer
+        got, needed, fault, open_half = (
+            Signal(range(self.slot_beats + 1)),
+            Signal(range(self.slot_beats + 1)),
+            Signal(),
+            Signal(),
+        )
+        pending, offered = (
+            Signal(),
+            Signal(2),
+        )  # the slot being received has not been offered; halves on offer
         oldest, enough = Signal(), Signal()
         slots = [Signal(SLOT_LAYOUT, name=f"slot{i}") for i in range(2)]
         m.d.comb += [
-            enough.eq(pending & (got >= needed)), self.valid.eq(offered.bit_select(oldest, 1)),
+            enough.eq(pending & (got >= needed)),
+            self.valid.eq(offered.bit_select(oldest, 1)),
             self.slot.eq(Mux(oldest, slots[1].as_value(), slots[0].as_value())),
         ]
         with m.If(enough):
@@ -84,7 +99,12 @@ class RingSlots(wiring.Component):
             with m.If(beat == self.slot_beats - 1):
                 m.d.sync += [beat.eq(0), half.eq(~half)]
             with m.If(beat == 0):
-                m.d.sync += [pending.eq(1), open_half.eq(half), fault.eq(bad), needed.eq(Mux(bad, 1, self._needed(m)))]
+                m.d.sync += [
+                    pending.eq(1),
+                    open_half.eq(half),
+                    fault.eq(bad),
+                    needed.eq(Mux(bad, 1, self._needed(m))),
+                ]
                 for i, slot in enumerate(slots):
                     with m.If(half == i):
                         m.d.sync += slot.header.eq(self.r.p.data[:32])
@@ -97,7 +117,10 @@ class RingSlots(wiring.Component):
         """Beats up to the last operand of the header that is arriving; only the first if nothing in it makes sense."""
         header, words = Signal(HEADER_LAYOUT), Signal(8)
         needed = Signal(range(self.slot_beats + 1))
-        m.d.comb += [header.eq(self.r.p.data[:32]), words.eq(header.operands + (OPERAND_WORD + self.beat_words - 1))]
+        m.d.comb += [
+            header.eq(self.r.p.data[:32]),
+            words.eq(header.operands + (OPERAND_WORD + self.beat_words - 1)),
+        ]
         with m.If((header.magic == MAGIC) & (header.operands <= MAX_OPERANDS)):
             m.d.comb += needed.eq(words >> (self.beat_words - 1).bit_length())
         with m.Else():
@@ -112,8 +135,11 @@ class RingSlots(wiring.Component):
         # Operand 0 lands in row 0 of its half; the words before it wrap to the unused end.
         m.d.comb += [
             row.eq(beat - OPERAND_WORD // self.beat_words),
-            operands.w_addr.eq(Cat(row, half)), operands.w_data.eq(self.r.p.data), operands.w_en.eq(self.r.valid),
-            operands.r0_addr.eq(Cat(self.operand_addr[lane_bits:], oldest)), operands.r0_en.eq(1),
+            operands.w_addr.eq(Cat(row, half)),
+            operands.w_data.eq(self.r.p.data),
+            operands.w_en.eq(self.r.valid),
+            operands.r0_addr.eq(Cat(self.operand_addr[lane_bits:], oldest)),
+            operands.r0_en.eq(1),
         ]
         if lane_bits:
             lane = Signal(lane_bits)

@@ -47,34 +47,51 @@ class SegmentTable(wiring.Component):
     def __init__(self, config: MlaConfig):
         self.segments = config.segments
         self.index_bits = bits = (config.segments - 1).bit_length()
-        super().__init__({
-            "core_index": In(8), "core_info": Out(SEGMENT_LAYOUT),
-            "dispatch_index": In(8), "dispatch_info": Out(SEGMENT_LAYOUT),
-            "host_index": In(bits), "host_entry": Out(SEGMENT_ENTRY_LAYOUT),
-            "host_define": In(1), "host_base": In(PC_BITS), "host_length": In(PC_BITS),
-            "host_set": In(1), "host_state": In(SegmentState), "host_pin": In(1),
-            "loader_set": In(1), "loader_index": In(bits), "loader_state": In(SegmentState),
-            "status_index": In(bits), "status": Out(_STATE_BITS),
-            "pinned": Out(config.segments),
-        })
+        super().__init__(
+            {
+                "core_index": In(8),
+                "core_info": Out(SEGMENT_LAYOUT),
+                "dispatch_index": In(8),
+                "dispatch_info": Out(SEGMENT_LAYOUT),
+                "host_index": In(bits),
+                "host_entry": Out(SEGMENT_ENTRY_LAYOUT),
+                "host_define": In(1),
+                "host_base": In(PC_BITS),
+                "host_length": In(PC_BITS),
+                "host_set": In(1),
+                "host_state": In(SegmentState),
+                "host_pin": In(1),
+                "loader_set": In(1),
+                "loader_index": In(bits),
+                "loader_state": In(SegmentState),
+                "status_index": In(bits),
+                "status": Out(_STATE_BITS),
+                "pinned": Out(config.segments),
+            }
+        )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         # Base and length are only looked at while the state says that they were written.
         m.submodules.extents = extents = Ram(width=2 * PC_BITS, depth=self.segments, reads=3, comb=True)
         m.d.comb += [
-            extents.w_addr.eq(self.host_index), extents.w_data.eq(Cat(self.host_base, self.host_length)),
+            extents.w_addr.eq(self.host_index),
+            extents.w_data.eq(Cat(self.host_base, self.host_length)),
             extents.w_en.eq(self.host_define),
         ]
         states = Signal(_STATE_BITS * self.segments)
-        for port, (index, info) in enumerate((
-            (self.core_index, self.core_info), (self.dispatch_index, self.dispatch_info),
-        )):
+        for port, (index, info) in enumerate(
+            (
+                (self.core_index, self.core_info),
+                (self.dispatch_index, self.dispatch_info),
+            )
+        ):
             self._look_up(m, extents, port, states, index, info)
         extent = extents.r2_data
         m.d.comb += [
             extents.r2_addr.eq(self.host_index),
-            self.host_entry.base.eq(extent[:PC_BITS]), self.host_entry.length.eq(extent[PC_BITS:]),
+            self.host_entry.base.eq(extent[:PC_BITS]),
+            self.host_entry.length.eq(extent[PC_BITS:]),
             self.host_entry.state.eq(states.word_select(self.host_index, _STATE_BITS)),
             self.status.eq(states.word_select(self.status_index, _STATE_BITS)),
         ]
@@ -86,12 +103,17 @@ class SegmentTable(wiring.Component):
             m.d.sync += self.pinned.bit_select(self.host_index, 1).eq(1)
         return m
 
-    def _look_up(self, m: Module, extents: Ram, port: int, states: Signal, index: Value, info: data.View) -> None:
+    def _look_up(
+        self, m: Module, extents: Ram, port: int, states: Signal, index: Value, info: data.View
+    ) -> None:
         extent = getattr(extents, f"r{port}_data")
         within = index[: self.index_bits]
         m.d.comb += [
             getattr(extents, f"r{port}_addr").eq(within),
-            info.base.eq(extent[:PC_BITS]), info.length.eq(extent[PC_BITS:]),
-            info.valid.eq((states.word_select(within, _STATE_BITS) == SegmentState.VALID) & (index < self.segments)),
+            info.base.eq(extent[:PC_BITS]),
+            info.length.eq(extent[PC_BITS:]),
+            info.valid.eq(
+                (states.word_select(within, _STATE_BITS) == SegmentState.VALID) & (index < self.segments)
+            ),
             info.pinned.eq(self.pinned.bit_select(within, 1)),
         ]

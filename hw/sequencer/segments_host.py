@@ -6,7 +6,6 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.isa.enums import SegmentState
-from hw.memory.wis import WIS_ADDR_BITS
 from hw.sequencer.control_layouts import (
     IN_USE_TRAP_LAYOUT,
     JOB_LAYOUT,

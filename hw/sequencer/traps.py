@@ -101,19 +101,32 @@ class Traps(wiring.Component):
         held, report = Signal(TRAP_LAYOUT), Signal()
         running, draining, aborting = Signal(), Signal(), Signal()
         m.d.comb += [
-            watch.stuck.eq(self.stuck), watch.idle.eq(self.idle), watch.busy.eq(self.busy),
-            watch.program_running.eq(self.program_running), watch.core_blocked.eq(self.core_blocked),
-            watch.dispatch_idle.eq(self.dispatch_idle), watch.flight_empty.eq(self.flight_empty),
-            watch.flight_waiting.eq(self.flight_waiting), watch.progress.eq(self.progress), watch.limit.eq(self.watchdog),
-            watch.running.eq(running), watch.counting.eq(running | draining), watch.aborting.eq(aborting),
-            self.cause.eq(held.cause), self.enable.eq(running),
+            watch.stuck.eq(self.stuck),
+            watch.idle.eq(self.idle),
+            watch.busy.eq(self.busy),
+            watch.program_running.eq(self.program_running),
+            watch.core_blocked.eq(self.core_blocked),
+            watch.dispatch_idle.eq(self.dispatch_idle),
+            watch.flight_empty.eq(self.flight_empty),
+            watch.flight_waiting.eq(self.flight_waiting),
+            watch.progress.eq(self.progress),
+            watch.limit.eq(self.watchdog),
+            watch.running.eq(running),
+            watch.counting.eq(running | draining),
+            watch.aborting.eq(aborting),
+            self.cause.eq(held.cause),
+            self.enable.eq(running),
         ]
         imprecise = self._imprecise(m, watch)
         with m.FSM(name="trap") as fsm:
             m.d.comb += [
-                running.eq(fsm.ongoing("RUN")), draining.eq(fsm.ongoing("DRAIN")), aborting.eq(fsm.ongoing("ABORT")),
-                self.flush.eq(fsm.ongoing("FLUSH")), self.trapped.eq(fsm.ongoing("TRAPPED")),
-                self.abort.eq(aborting | self.flush), self.stop.eq(self.abort),
+                running.eq(fsm.ongoing("RUN")),
+                draining.eq(fsm.ongoing("DRAIN")),
+                aborting.eq(fsm.ongoing("ABORT")),
+                self.flush.eq(fsm.ongoing("FLUSH")),
+                self.trapped.eq(fsm.ongoing("TRAPPED")),
+                self.abort.eq(aborting | self.flush),
+                self.stop.eq(self.abort),
             ]
             with m.State("RUN"):
                 with m.If(imprecise.valid):
@@ -147,11 +160,18 @@ class Traps(wiring.Component):
         """The bus error or expiry of this cycle, if any."""
         trap = Signal(TRAP_LAYOUT)
         m.d.comb += [
-            trap.segment.eq(NO_SEGMENT), trap.macro.eq(self.oldest.number),
-            trap.valid.eq(self.load_error.valid | self.store_error.valid | self.record_error.valid | watch.expired),
+            trap.segment.eq(NO_SEGMENT),
+            trap.macro.eq(self.oldest.number),
+            trap.valid.eq(
+                self.load_error.valid | self.store_error.valid | self.record_error.valid | watch.expired
+            ),
         ]
         with m.If(self.program_running):
-            m.d.comb += [trap.pc.eq(self.core_pc), trap.segment.eq(self.core_segment), trap.tag.eq(self.core_tag)]
+            m.d.comb += [
+                trap.pc.eq(self.core_pc),
+                trap.segment.eq(self.core_segment),
+                trap.tag.eq(self.core_tag),
+            ]
         with m.If(self.load_error.valid):
             m.d.comb += [trap.cause.eq(int(Trap.BUS_READ)), trap.address.eq(self.load_error.address)]
         with m.Elif(self.store_error.valid):
@@ -166,12 +186,16 @@ class Traps(wiring.Component):
         m.d.sync += [held.cause.eq(int(Trap.DEADLOCK)), held.address.eq(0)]
         with m.If(self.program_running):
             m.d.sync += [
-                held.pc.eq(self.blocked_pc), held.segment.eq(self.core_segment), held.tag.eq(self.core_tag),
+                held.pc.eq(self.blocked_pc),
+                held.segment.eq(self.core_segment),
+                held.tag.eq(self.core_tag),
                 held.macro.eq(self.macro),
             ]
         with m.Else():
             m.d.sync += [
-                held.pc.eq(0), held.segment.eq(self.oldest.program), held.tag.eq(self.oldest.tag),
+                held.pc.eq(0),
+                held.segment.eq(self.oldest.program),
+                held.tag.eq(self.oldest.tag),
                 held.macro.eq(self.oldest.number),
             ]
 
@@ -184,8 +208,12 @@ class Traps(wiring.Component):
             m.d.sync += [self.event.eq(1), self.count.eq(self.count + 1), refused.valid.eq(0)]
             with m.If(quiet):
                 m.d.sync += [
-                    self.record.cause.eq(int(Trap.WIS_IN_USE)), self.record.pc.eq(0), self.record.segment.eq(refused.segment),
-                    self.record.tag.eq(0), self.record.macro.eq(0), self.record.address.eq(refused.address),
+                    self.record.cause.eq(int(Trap.WIS_IN_USE)),
+                    self.record.pc.eq(0),
+                    self.record.segment.eq(refused.segment),
+                    self.record.tag.eq(0),
+                    self.record.macro.eq(0),
+                    self.record.address.eq(refused.address),
                 ]
         with m.If(self.in_use.valid):
             m.d.sync += refused.eq(self.in_use)

@@ -58,8 +58,12 @@ class TrapWatch(wiring.Component):
         m.d.comb += [
             quiet.eq((self.stuck.all() & ~self.aborting) | (~self.busy.any() & self.aborting)),
             blocked.eq(
-                self.running & self.stuck.all()
-                & ((self.program_running & self.core_blocked) | (self.dispatch_idle & self.flight_waiting & ~self.idle.all()))
+                self.running
+                & self.stuck.all()
+                & (
+                    (self.program_running & self.core_blocked)
+                    | (self.dispatch_idle & self.flight_waiting & ~self.idle.all())
+                )
             ),
         ]
         self._hold(m, "still", quiet & ~self.running, self.still)

@@ -36,7 +36,11 @@ class TableContract(Contract):
             m.d.sync += in_force.eq(shadow)
         with m.Elif(op.valid & op.ready & (op.p.index == pick)):
             m.d.sync += shadow.eq(op.p.entry)
-        m.d.sync += [looked.eq(later & block.ready & block.en & (block.addr == pick)), expected.eq(in_force), held.eq(block.hold)]
+        m.d.sync += [
+            looked.eq(later & block.ready & block.en & (block.addr == pick)),
+            expected.eq(in_force),
+            held.eq(block.hold),
+        ]
         m.d.comb += [
             Assume(~block.en | (block.hold & block.ready)),
             Assume(later | ~op.valid),
@@ -58,7 +62,8 @@ class DispatchContract(Contract):
         run, first = Signal(), Signal()
         m.d.comb += [
             first.eq(block.table_addr[0] == 0),
-            Assert(~block.table_en | block.table_hold), Assert(~block.table_en | first | run),
+            Assert(~block.table_en | block.table_hold),
+            Assert(~block.table_en | first | run),
         ]
         m.d.sync += run.eq(block.table_hold & (run | block.table_en & first))
 

