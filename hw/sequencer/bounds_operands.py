@@ -70,6 +70,7 @@ def matrix_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Val
     columns_tail = _named(m, Unit.MATRIX, "columns_tail", 6, _or_default(fields.n_tail, columns))
     most_rows = Mux(fields.ic_count == 1, rows_tail, _larger(rows, rows_tail))
     most_columns = Mux(fields.oc_count == 1, columns_tail, _larger(columns, columns_tail))
+    taps = times_groups(word.taps, word.groups)
     return {
         "dw": word.dw,
         "not_dw": ~word.dw,
@@ -80,9 +81,7 @@ def matrix_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Val
             Unit.MATRIX,
             "tile",
             7,
-            Mux(
-                word.dw, times_groups(word.taps, word.groups), Mux(word.w_transpose, most_columns, most_rows)
-            ),
+            Mux(word.dw, taps, Mux(word.w_transpose, most_columns, most_rows)),
         ),
         "dw_columns": _named(
             m,

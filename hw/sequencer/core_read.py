@@ -43,14 +43,10 @@ class OperandRead(wiring.Component):
         Forget the instruction.
     clear : In
         A program starts: all registers are 0.
-    frame : In
-        Segment that runs.
-    operands : In
-        Operands the macro-instruction has.
+    frame, operands, statistics, tag : In
+        Segment that runs, operands the macro-instruction has, values of statistics.
     operand_addr : Out, operand_data : In
         Macro operand buffer, one cycle of latency.
-    statistics, tag : In
-        Values of statistics.
     w_en, w_addr, w_data : In
         Register the instruction ahead writes; forwarded at once.
     commit : In
@@ -60,7 +56,7 @@ class OperandRead(wiring.Component):
     ready_valid : Out
         It is there.
     accept : In
-        The execute stage is free at the end of this cycle.
+        The execute stage is free.
     """
 
     def __init__(self, config: MlaConfig):
