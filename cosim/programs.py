@@ -112,6 +112,10 @@ class ProgramStore:
         self.programs.pop(segment, None)
         self._bases.pop(segment, None)
 
+    def base(self, segment: int) -> int:
+        """First word in the instruction store of a loaded program."""
+        return self._bases[segment]
+
     def segment_state(self, segment: int) -> SegmentState:
         """State of a segment."""
         self.set("SEG_SELECT", segment)

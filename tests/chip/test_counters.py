@@ -87,7 +87,7 @@ def test_micro_instruction_counts(device: Device) -> None:
     totals = driver.counters.totals(architectural=True)
     assert [totals[name] for name in names] == [20, 2, 3, 1, 0]
     record = driver.completion(0)
-    assert record is not None and record.instructions == 26
+    assert record is not None and record.micros == 26
 
 
 @pytest.mark.parametrize("latency", [10, 100])
