@@ -59,7 +59,6 @@
 .reg t, r1
 .reg at, r2               ; this image in the scratchpad
 
-    tag 9
     seq t, %n, 16
     bne t, r0, right_size
     trap 1
@@ -135,7 +134,6 @@ load_image:
     issue fuse, wait(matrix:0), signal(matrix:0)
 
     ; second convolution: a command for each half of the channels, so that one is drained while the other is computed
-    tag 10
     set matrix.a_base, ACT1
     set matrix.a_zp, $conv1_zp
     set matrix.a_u, 128
@@ -179,7 +177,6 @@ load_image:
     issue fuse, wait(matrix:0), signal(matrix:0)
 
     ; third convolution
-    tag 11
     set matrix.a_base, POOL1
     set matrix.a_zp, $conv2_zp
     set matrix.a_v, 32
@@ -231,7 +228,6 @@ load_image:
     issue fuse, wait(matrix:0), signal(matrix:0)
 
     ; scores: one row of 128
-    tag 12
     clear matrix
     set matrix.a_base, POOL2
     set matrix.a_zp, $add_zp

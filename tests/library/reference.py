@@ -61,7 +61,7 @@ def average(taps):
 
 
 def conv(x, weights, stride, pads, dilation, groups, x_zp):
-    """Sums of a convolution, one output pixel at a time; weights (out c, kernel h, kernel w, c of a group)."""
+    """Sums of a convolution, one output pixel at a time; weights (out c, kernel h, kernel w, group c)."""
     out_c, kh, kw, in_c = weights.shape
     top, left, bottom, right = pads
     padded = np.pad(x.astype(np.int64) - x_zp, ((top, bottom), (left, right), (0, 0)))

@@ -32,11 +32,11 @@ def image_shape(rng, n, *, channels=40, kernel=5, dilated=True):
     while True:
         window = (int(rng.integers(1, kernel + 1)), int(rng.integers(1, kernel + 1)))
         # A window that lies in padding alone has no average: padding stays below the window.
-        pads = [int(rng.integers(0, edge)) for edge in (*window, *window)]
+        top, left, bottom, right = (int(rng.integers(0, edge)) for edge in (*window, *window))
         stride = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
         dilation = (int(rng.integers(1, 3)), int(rng.integers(1, 3))) if dilated else (1, 1)
         height, width = (int(edge) for edge in rng.integers(1, 16, 2))
         in_c, out_c = size(rng, n, channels), size(rng, n, channels)
-        conv = Conv(height, width, in_c, out_c, window, stride, tuple(pads), dilation)
+        conv = Conv(height, width, in_c, out_c, window, stride, (top, left, bottom, right), dilation)
         if conv.out_h > 0 and conv.out_w > 0:
             return conv

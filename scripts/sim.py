@@ -1,0 +1,136 @@
+"""Classifies handwritten digits on the simulated chip, then reprograms the chip while images keep flowing.
+
+First each layer is a program of the resident library. Then one fused micro-program is loaded and bound to the
+opcode of the first layer, with a guard on the image's number, so that images on their way end as they began.
+Every output must stay the same. Exit status 1 if a layer or an output is not what it must be.
+
+Example: .venv/bin/python -m scripts.sim --images 40
+"""
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from compiler.cli.output import report
+from cosim.device import Device
+from cosim.golden import GoldenDevice
+from hw.config import load_target
+from hw.errors import InputError, MlaError
+from scripts import sim_report
+from scripts.networks.digits import HELD_OUT
+from scripts.sim_run import Outcome, run_digits
+
+DRAM_BYTES = 1 << 23
+LATENCY = 100
+Say = Callable[[str], None]
+#: Waves grow by megabytes an image.
+WAVES_IMAGES = 2
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="sim", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--device", choices=("rtl", "golden"), default="rtl", help="default: %(default)s")
+    parser.add_argument(
+        "--images", type=int, help=f"how many, 2..{HELD_OUT} (default: all; {WAVES_IMAGES} with waves)"
+    )
+    parser.add_argument("--waves", metavar="FILE", type=Path, help="record every signal to an FST file")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for standard output")
+    return parser.parse_args()
+
+
+@contextmanager
+def _ticking(what: str, say: Say) -> Iterator[None]:
+    """Say every ten seconds that something still goes on."""
+    done, start = threading.Event(), time.monotonic()
+
+    def tick() -> None:
+        while not done.wait(10):
+            say(f"  {what}: {time.monotonic() - start:.0f} s")
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _open(device: str, waves: Path | None, say: Say) -> Device:
+    config = load_target("n16")
+    if device == "golden":
+        return GoldenDevice(config, DRAM_BYTES)
+    from cosim.rtl.build import Variant
+    from cosim.rtl.rtl_device import RtlDevice
+
+    start = time.monotonic()
+    say("building the chip's simulator, unless it is in the cache")
+    with _ticking("still building", say):
+        chip = RtlDevice(config, DRAM_BYTES, latency=LATENCY, variant=Variant(waves=waves is not None))
+    say(f"chip ready after {time.monotonic() - start:.1f} s")
+    if waves is not None:
+        waves.parent.mkdir(parents=True, exist_ok=True)
+        chip.start_waves(waves)
+    return chip
+
+
+def _document(outcome: Outcome, device: str) -> dict[str, Any]:
+    phases = [
+        {
+            "name": phase.name,
+            "images": phase.images,
+            "cycles": phase.cycles,
+            "cycles_per_image": phase.per_image,
+            "where": phase.where,
+            "layer_cycles": phase.layers,
+            "macro_instructions": phase.macros,
+        }
+        for phase in outcome.phases
+    ]
+    layers = [vars(check) | {"passed": check.passed} for check in outcome.checks]
+    return {
+        "device": device,
+        "target": "n16",
+        "images": outcome.images,
+        "accuracy": outcome.accuracy,
+        "layers": layers,
+        "phases": phases,
+        "outputs_sha256": outcome.digests,
+        "unchanged": outcome.unchanged,
+        "load_cycles": outcome.load_cycles,
+    }
+
+
+def main() -> int:
+    """Run; returns the exit status."""
+    args = _arguments()
+    # Standard output carries the results for people, or the JSON document alone.
+    say = partial(print, file=sys.stderr if args.json == "-" else sys.stdout, flush=True)
+    images = args.images or (WAVES_IMAGES if args.waves else HELD_OUT)
+    try:
+        if not 2 <= images <= HELD_OUT:
+            raise InputError(f"--images must be in 2..{HELD_OUT}, not {images}")
+        if args.waves and args.device == "golden":
+            raise InputError("--waves needs the RTL: the golden model has no signals")
+        say(sim_report.environment(load_target("n16"), args.device, LATENCY))
+        with _open(args.device, args.waves, say) as device:
+            outcome = run_digits(device, images, say)
+        if args.json:
+            report(_document(outcome, args.device), "", args.json)
+        return 0 if outcome.passed else 1
+    except MlaError as error:
+        print(f"sim: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print("sim: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
