@@ -53,12 +53,13 @@ def join_lite_pins(m: Module, outer: wiring.Component, inner: wiring.Component) 
 
 
 class AxiLite(wiring.Component):
-    """AXI4-Lite slave of 32-bit registers. Reads and writes go on independently; one of each is in progress at a time.
+    """AXI4-Lite slave of 32-bit registers. Reads and writes go on independently; one of each is in progress
+    at a time.
 
     Writes must cover the whole register: any other strobe answers SLVERR and writes nothing.
 
-    Latency: a write is offered 1 cycle after its address and data, answered 1 cycle after the transfer; reads likewise.
-    Throughput: an access every 3 cycles.
+    Latency: a write is offered 1 cycle after its address and data, answered 1 cycle after the transfer; reads
+    likewise. Throughput: an access every 3 cycles.
 
     Members
     -------
@@ -74,7 +75,7 @@ class AxiLite(wiring.Component):
         The register; no such register.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(
             lite_pins()
             | {

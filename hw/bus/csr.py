@@ -11,37 +11,25 @@ from hw.sequencer.control_layouts import SEGMENT_OP_LAYOUT, TABLE_OP_LAYOUT, Seg
 from hw.sequencer.layouts import TRAP_LAYOUT, windows_layout
 
 ISA_VERSION = 1
-#: Registers that only hold what the host wrote: name -> low bits that read 0.
-_PLAIN = {
-    "CONTROL": 0,
-    "IRQ_ENABLE": 0,
-    "RING_BASE": 8,
-    "RING_LOG2": 0,
-    "RING_HEAD": 0,
-    "STEP_LIMIT": 0,
-    "WATCHDOG": 0,
-    "SEG_SELECT": 0,
-    "SEG_BASE": 0,
-    "SEG_LENGTH": 0,
-    "SEG_CRC": 0,
-    "WIS_DATA_LO": 0,
-    "LOADER_SOURCE": 6,
-    "DISPATCH_INDEX": 0,
-    "DISPATCH_WORD": 0,
-    "COUNTER_SELECT": 0,
-    "MAXIMUM_SELECT": 0,
-}
+#: Registers that only hold what the host wrote.
+_PLAIN = tuple(
+    register.name
+    for register in REGISTERS
+    if register.access == "rw" and register.name != "WIS_ADDRESS" and not register.name.startswith("WINDOW")
+)
+#: Low bits of theirs that read 0.
+_ZEROS = {"RING_BASE": 8, "LOADER_SOURCE": 6}
 _WIDTHS = {"CONTROL": 2, "IRQ_ENABLE": 4, "RING_LOG2": 5}
 #: Cycles from MAXIMUM_SELECT to its value.
 _SETTLE = 3
 
 
 class Csr(wiring.Component):
-    """Registers. A write that starts an operation is answered when the operation is decided, so whatever the host reads next
-    shows its effect. Reads change nothing but the latches of the high halves.
+    """Registers. A write that starts an operation is answered when the operation is decided, so whatever the
+    host reads next shows its effect. Reads change nothing but the latches of the high halves.
 
-    Latency: 1 cycle for plain writes, 2 for reads; a counter takes as long as its block. Throughput: one read and one write
-    at a time.
+    Latency: 1 cycle for plain writes, 2 for reads; a counter takes as long as its block. Throughput: one read
+    and one write at a time.
 
     Parameters
     ----------
@@ -64,7 +52,8 @@ class Csr(wiring.Component):
         Operations on the segment table and the dispatch table.
     resume : Out
         One cycle for each write of 1 to RESUME.
-    control, gated, ring_base, ring_log2, ring_head, step_limit, watchdog, segment_select, maximum_select, windows : Out
+    control, gated, ring_base, ring_log2, ring_head, step_limit, watchdog, segment_select, maximum_select,
+    windows : Out
         Values of the registers.
     irq : Out
         Interrupt pin, level.
@@ -112,7 +101,8 @@ class Csr(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         values: dict[str, Value] = {}
-        for name, zeros in _PLAIN.items():
+        for name in _PLAIN:
+            zeros = _ZEROS.get(name, 0)
             store = Signal(_WIDTHS.get(name, 32) - zeros, name=name.lower())
             values[name] = Cat(Const(0, zeros), store) if zeros else store
             with m.If(self._writes(name)):
@@ -244,11 +234,11 @@ class Csr(wiring.Component):
                 for register in REGISTERS:
                     with m.Case(register.address >> 2):
                         m.d.sync += [self.read_data.eq(values.get(register.name, 0)), self.read_bad.eq(0)]
-        with m.If(step & is_cycle):
-            m.d.sync += cycle_high.eq(self.cycle[32:])
-        with m.If(step & is_counter):
-            m.d.sync += counter_high.eq(self.counter_value[32:])
+            with m.If(is_cycle):
+                m.d.sync += cycle_high.eq(self.cycle[32:])
+            with m.If(is_counter):
+                m.d.sync += counter_high.eq(self.counter_value[32:])
         m.d.comb += self.write_bad.eq(1)
-        with m.Switch(self.write.p.addr[2:]):
-            with m.Case(*(register.address >> 2 for register in REGISTERS)):
-                m.d.comb += self.write_bad.eq(0)
+        known = (register.address >> 2 for register in REGISTERS)
+        with m.Switch(self.write.p.addr[2:]), m.Case(*known):
+            m.d.comb += self.write_bad.eq(0)

@@ -16,8 +16,8 @@ class Wis(wiring.Component):
 
     Read-back has a port of its own so that checking a segment takes no cycle from the running program.
 
-    Latency: one cycle for each read; a write is visible to reads from the next cycle on. Throughput: one access per cycle
-    and port.
+    Latency: one cycle for each read; a write is visible to reads from the next cycle on. Throughput: one
+    access per cycle and port.
 
     Parameters
     ----------

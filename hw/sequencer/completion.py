@@ -22,11 +22,11 @@ _ENTRY_LAYOUT = data.StructLayout({"program": 8, "candidate": 4, "tag": 6, "begi
 class Completion(wiring.Component):
     """Macro-instructions in flight, from dispatch until the bus has answered their completion records.
 
-    A macro-instruction is complete when its program has halted and every command that it issued has retired. Records are
-    written in order without waiting for the answers of earlier ones.
+    A macro-instruction is complete when its program has halted and every command that it issued has retired.
+    Records are written in order without waiting for the answers of earlier ones.
 
-    Latency: `aw` comes 4 cycles after the last retirement of the oldest macro-instruction, 3 after the halt if all retired
-    before. Throughput: a record every 2 cycles (n >= 16).
+    Latency: `aw` comes 4 cycles after the last retirement of the oldest macro-instruction, 3 after the halt
+    if all retired before. Throughput: a record every 2 cycles (n >= 16).
 
     Parameters
     ----------
@@ -42,7 +42,8 @@ class Completion(wiring.Component):
     issued, retired : In
         Commands, a bit for each unit.
     flush, cause : In
-        `flush` ends what is running; macro-instructions that are not complete take `cause` into their records.
+        `flush` ends what is running; macro-instructions that are not complete take `cause` into their
+        records.
     cycle : In
         Low half of the cycle counter.
     base, mask : In
@@ -127,7 +128,9 @@ class Completion(wiring.Component):
         self._answer(m)
         return m
 
-    def _track(self, m: Module, pushes, halts, finish, complete) -> list[Signal]:
+    def _track(
+        self, m: Module, pushes: Signal, halts: Signal, finish: Signal, complete: Signal
+    ) -> list[Signal]:
         """Sets `complete`; returns the cycles in which the macro-instructions became complete."""
         ends = [Signal(32, name=f"end{i}") for i in range(IN_FLIGHT)]
         passed = [Signal(IN_FLIGHT, name=f"passed_{unit.name.lower()}") for unit in Unit]
@@ -160,7 +163,18 @@ class Completion(wiring.Component):
                 m.d.sync += end.eq(self.cycle)
         return ends
 
-    def _write(self, m: Module, pushes, halts, writes, finish, complete, trapped, ends, sent) -> None:
+    def _write(
+        self,
+        m: Module,
+        pushes: Signal,
+        halts: Signal,
+        writes: Signal,
+        finish: Signal,
+        complete: Signal,
+        trapped: Signal,
+        ends: list[Signal],
+        sent: Signal,
+    ) -> None:
         m.submodules.entries = entries = Ram(width=_ENTRY_LAYOUT.size, depth=IN_FLIGHT, comb=True)
         m.submodules.steps = steps = Ram(width=32, depth=IN_FLIGHT, comb=True)
         m.submodules.writer = writer = RecordWriter(self.config)

@@ -18,8 +18,8 @@ WRITE_LAYOUT = data.StructLayout({"slot": 32, "record": RECORD_LAYOUT, "begin": 
 class RecordWriter(wiring.Component):
     """One AXI burst for each completion record.
 
-    Latency: `aw` and the first beat 1 cycle after `record`. Throughput: a record every 16 / n + 1 cycles, every 2 when it
-    fits a beat.
+    Latency: `aw` and the first beat 1 cycle after `record`. Throughput: a record every 16 / n + 1 cycles,
+    every 2 when it fits a beat.
 
     Parameters
     ----------

@@ -15,18 +15,19 @@ _INDEX_BITS = (IN_FLIGHT - 1).bit_length()
 class RetireTracker(wiring.Component):
     """Counts one unit's commands and follows its retirements through the macro-instructions in flight.
 
-    At a program's halt the number of commands issued so far is noted; when that many have retired, the unit has passed the
-    macro-instruction. Commands of one unit retire in order, so it passes them in order.
+    At a program's halt the number of commands issued so far is noted; when that many have retired, the unit
+    has passed the macro-instruction. Commands of one unit retire in order, so it passes them in order.
 
-    Latency: `passed` comes 1 cycle after the last retirement, at the earliest 1 cycle after the halt. Throughput: one event
-    of each kind per cycle, one macro-instruction passed per cycle.
+    Latency: `passed` comes 1 cycle after the last retirement, at the earliest 1 cycle after the halt.
+    Throughput: one event of each kind per cycle, one macro-instruction passed per cycle.
 
     Members
     -------
     issued, retired : In
         A command was issued; one was retired.
     halt : In
-        The oldest macro-instruction without a noted end has issued its last command (at the latest in this cycle).
+        The oldest macro-instruction without a noted end has issued its last command (at the latest in this
+        cycle).
     flush : In
         Commands issued and not retired are gone.
     spared : Out

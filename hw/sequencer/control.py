@@ -1,43 +1,26 @@
 """The control side of the machine: everything around the core that executes programs."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux
-from amaranth.lib import data, stream, wiring
-from amaranth.lib.wiring import In, Out, connect, flipped
+from amaranth.lib import wiring
+from amaranth.lib.wiring import connect, flipped
 
-from hw.bus.axi import BURST, RESPONSE, read_beat, write_beat
-from hw.bus.axilite import AxiLite, join_lite_pins, lite_pins
+from hw.bus.axilite import AxiLite, join_lite_pins
 from hw.bus.csr import Csr
 from hw.config import MlaConfig
-from hw.isa.enums import Unit
-from hw.memory.wis import WIS_ADDR_BITS
 from hw.sequencer.completion import Completion
-from hw.sequencer.control_layouts import BUS_ERROR_LAYOUT
+from hw.sequencer.control_ports import control_ports
 from hw.sequencer.control_store import ProgramStore
 from hw.sequencer.dispatch import Dispatch
 from hw.sequencer.dispatch_table import DispatchTable
-from hw.sequencer.layouts import (
-    PC_BITS,
-    SEGMENT_LAYOUT,
-    START_LAYOUT,
-    STATISTICS_LAYOUT,
-    TRAP_LAYOUT,
-    windows_layout,
-)
 from hw.sequencer.ring import Ring
 from hw.sequencer.traps import Traps
 
-#: Events of the control side, one cycle each; names as in hw.isa.counters.
-EVENT_LAYOUT = data.StructLayout(
-    dict.fromkeys(("macros", "dispatch_first", "dispatch_other", "wis_words", "wis_loads", "traps"), 1)
-)
-_UNITS = len(Unit)
-
 
 class Control(wiring.Component):
-    """Host registers, command ring, dispatch, instruction store with its loader, completion records and trap control.
+    """Host registers, command ring, dispatch, instruction store, completion records and trap control.
 
-    Latency: 3 cycles from the doorbell to the bus, 6 to 8 from the last needed beat to the program's start, 4 from the last
-    retirement to the record. Throughput: see the parts.
+    Latency: 3 cycles from the doorbell to the bus, 6 to 8 from the last needed beat to the program's start, 4
+    from the last retirement to the record. Throughput: see the parts.
 
     Parameters
     ----------
@@ -52,7 +35,8 @@ class Control(wiring.Component):
         Interrupt pin.
     cycle : Out
         Cycle counter.
-    start, fetch_addr, fetch_en, fetch_data, operand_addr, operand_data, seg_index, seg_info, in_use, halted, steps, trap : In, Out
+    start, fetch_addr, fetch_en, fetch_data, operand_addr, operand_data, seg_index, seg_info, in_use, halted,
+    steps, trap : In, Out
         The core's ports of these names. `steps` is also sampled when a trap clears the machine.
     core_blocked, blocked_pc, core_pc, core_segment, core_tag : In
         The core's blocked, blocked_pc, pc, segment and tag.
@@ -65,10 +49,11 @@ class Control(wiring.Component):
     statistics : In
         For guards.
     issued, retired, idle, stuck : In
-        A bit for each unit: command entered its queue, command retired, nothing queued or started, nothing started and queue
-        empty or head unable to start.
+        A bit for each unit: command entered its queue, command retired, nothing queued or started, nothing
+        started and queue empty or head unable to start.
     busy : In
-        A bit for each unit: not yet drained after `abort`; for a unit that cannot abort, the inverse of `stuck`.
+        A bit for each unit: not yet drained after `abort`; for a unit that cannot abort, the inverse of
+        `stuck`.
     load_error, store_error : In
         Bus errors.
     fetch_ar, fetch_r, loader_ar, loader_r, record_aw, record_w, record_b : Out, In
@@ -87,61 +72,7 @@ class Control(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        beats = stream.Signature(read_beat(config))
-        super().__init__(
-            lite_pins()
-            | {
-                "irq": Out(1),
-                "cycle": Out(64),
-                "status": Out(5),
-                "gated": Out(1),
-                "trap_tag": Out(6),
-                "events": Out(EVENT_LAYOUT),
-                "start": Out(stream.Signature(START_LAYOUT)),
-                "fetch_addr": In(WIS_ADDR_BITS),
-                "fetch_en": In(1),
-                "fetch_data": Out(64),
-                "operand_addr": In(6),
-                "operand_data": Out(32),
-                "seg_index": In(8),
-                "seg_info": Out(SEGMENT_LAYOUT),
-                "in_use": In(config.segments),
-                "halted": In(1),
-                "steps": In(32),
-                "trap": In(TRAP_LAYOUT),
-                "core_blocked": In(1),
-                "blocked_pc": In(PC_BITS),
-                "core_pc": In(PC_BITS),
-                "core_segment": In(8),
-                "core_tag": In(6),
-                "stop": Out(1),
-                "flush": Out(1),
-                "abort": Out(1),
-                "step_limit": Out(32),
-                "windows": Out(windows_layout(config)),
-                "statistics": In(STATISTICS_LAYOUT),
-                "issued": In(_UNITS),
-                "retired": In(_UNITS),
-                "idle": In(_UNITS),
-                "stuck": In(_UNITS),
-                "busy": In(_UNITS),
-                "load_error": In(BUS_ERROR_LAYOUT),
-                "store_error": In(BUS_ERROR_LAYOUT),
-                "fetch_ar": Out(stream.Signature(BURST)),
-                "fetch_r": In(beats),
-                "loader_ar": Out(stream.Signature(BURST)),
-                "loader_r": In(beats),
-                "record_aw": Out(stream.Signature(BURST)),
-                "record_w": Out(stream.Signature(write_beat(config))),
-                "record_b": In(stream.Signature(RESPONSE)),
-                "counter_select": Out(32),
-                "counter_read": Out(1),
-                "counter_done": In(1),
-                "counter_value": In(64),
-                "maximum_select": Out(32),
-                "maximum_value": In(32),
-            }
-        )
+        super().__init__(control_ports(config))
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()

@@ -18,7 +18,8 @@ from hw.sequencer.segments_host import SegmentHost
 class ProgramStore(wiring.Component):
     """Joins the instruction store, the segment table, the host's operations and the loader.
 
-    Latency: fetches 1 cycle, look-ups combinational. Throughput: a fetch every cycle whatever the host and the loader do.
+    Latency: fetches 1 cycle, look-ups combinational. Throughput: a fetch every cycle whatever the host and
+    the loader do.
 
     Parameters
     ----------

@@ -18,7 +18,9 @@ def _advance(value: int) -> int:
 
 
 def _masks() -> list[int]:
-    """For each bit of the next state, the bits of the word (with the old state added to its low half) it is the parity of."""
+    """For each bit of the next state, the bits of the word (with the old state added to its low half) it is
+    the parity of.
+    """
     columns = [_advance(1 << bit) for bit in range(64)]
     return [sum(((column >> row) & 1) << bit for bit, column in enumerate(columns)) for row in range(32)]
 

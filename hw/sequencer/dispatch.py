@@ -10,31 +10,20 @@ from hw.isa.macro import MAGIC
 from hw.isa.micro import MAX_OPERANDS
 from hw.sequencer.control_layouts import ENTRY_LAYOUT, MACRO_LAYOUT, NO_SEGMENT, PUSH_LAYOUT
 from hw.sequencer.dispatch_guard import DispatchGuard
+from hw.sequencer.dispatch_lookup import Lookup
 from hw.sequencer.layouts import SEGMENT_LAYOUT, START_LAYOUT, STATISTICS_LAYOUT, TRAP_LAYOUT
 
 
-class _Lookup:
-    """Registers of one look-up."""
-
-    def __init__(self, candidate_bits: int):
-        self.entry = Signal(ENTRY_LAYOUT)
-        self.candidate = Signal(candidate_bits)
-        #: Candidate asked for in this cycle.
-        self.asked = Signal(candidate_bits)
-        #: The look-up ended in a trap in the cycle before.
-        self.trapped = Signal()
-        self.cause, self.segment, self.address = Signal(5), Signal(8), Signal(32)
-
-
 class Dispatch(wiring.Component):
-    """Takes the macro-instructions one at a time: looks its opcode's candidates up in turn, starts the first whose guard
-    holds, and releases the macro-instruction when its program ends.
+    """Takes the macro-instructions one at a time: looks its opcode's candidates up in turn, starts the first
+    whose guard holds, and releases the macro-instruction when its program ends.
 
-    A look-up begins after the program before has halted, so that guards see its statistics. The chosen segment is claimed
-    in the cycle in which its state is looked at, until the program ends.
+    A look-up begins after the program before has halted, so that guards see its statistics. The chosen
+    segment is claimed in the cycle in which its state is looked at, until the program ends.
 
-    Latency: 4 cycles from `macro` to `start` for a first candidate without a guard, 6 with one; each candidate before the
-    chosen one costs 2 (not valid) or 4 cycles. Throughput: one macro-instruction at a time.
+    Latency: 4 cycles from `macro` to `start` for a first candidate without a guard, 6 with one; each
+    candidate before the chosen one costs 2 (not valid) or 4 cycles. Throughput: one macro-instruction at a
+    time.
 
     Parameters
     ----------
@@ -70,8 +59,8 @@ class Dispatch(wiring.Component):
     trap : Out
         Held until `clear`.
     clear : In
-        After a trap: what was pushed is over, anything else begins anew. A program on offer that the core has not taken is
-        withdrawn, the only case in which `start` drops.
+        After a trap: what was pushed is over, anything else begins anew. A program on offer that the core has
+        not taken is withdrawn, the only case in which `start` drops.
     first, other : Out
         Events: a program started, from the first or a later candidate.
     """
@@ -113,7 +102,7 @@ class Dispatch(wiring.Component):
         m = Module()
         m.submodules.guard = guard = DispatchGuard(self.config)
         header = self.macro.p.header
-        at = _Lookup(self.candidate_bits)
+        at = Lookup(self.candidate_bits)
         opcode = header.opcode[: self.index_bits - self.candidate_bits]
         bad, beyond, in_trap = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -165,8 +154,10 @@ class Dispatch(wiring.Component):
         self._push(m, at)
         return m
 
-    def _guard_states(self, m: Module, guard: DispatchGuard, at: _Lookup) -> None:
-        """From the look-up of a candidate to its choice; without `enable` the look-up is dropped and begins anew later."""
+    def _guard_states(self, m: Module, guard: DispatchGuard, at: Lookup) -> None:
+        """From the look-up of a candidate to its choice; without `enable` the look-up is dropped and begins
+        anew later.
+        """
         header = self.macro.p.header
         last = self.config.candidates - 1
         m.d.comb += [
@@ -200,7 +191,7 @@ class Dispatch(wiring.Component):
             m.next = "CLAIM"
             self._reject(m, rejected, at, last)
 
-    def _reject(self, m: Module, rejected: Signal, at: _Lookup, last: int) -> None:
+    def _reject(self, m: Module, rejected: Signal, at: Lookup, last: int) -> None:
         with m.If(~self.enable):
             m.next = "IDLE"
         with m.Elif(rejected & (at.candidate == last)):
@@ -208,12 +199,12 @@ class Dispatch(wiring.Component):
         with m.Elif(rejected):
             self._read(m, at, at.candidate + 1)
 
-    def _read(self, m: Module, at: _Lookup, number: ValueLike) -> None:
+    def _read(self, m: Module, at: Lookup, number: ValueLike) -> None:
         m.d.comb += [self.table_hold.eq(1), self.table_en.eq(1), at.asked.eq(number)]
         m.d.sync += at.candidate.eq(at.asked)
         m.next = "READ"
 
-    def _trap(self, m: Module, at: _Lookup, cause: Trap, segment: ValueLike, address: ValueLike) -> None:
+    def _trap(self, m: Module, at: Lookup, cause: Trap, segment: ValueLike, address: ValueLike) -> None:
         m.d.sync += [
             at.trapped.eq(1),
             at.cause.eq(int(cause)),
@@ -223,7 +214,7 @@ class Dispatch(wiring.Component):
         ]
         m.next = "TRAP"
 
-    def _report(self, m: Module, at: _Lookup, in_trap: Signal) -> None:
+    def _report(self, m: Module, at: Lookup, in_trap: Signal) -> None:
         m.d.comb += [
             self.trap.valid.eq(in_trap),
             self.trap.cause.eq(at.cause),
@@ -244,7 +235,7 @@ class Dispatch(wiring.Component):
             start.operands.eq(macro.header.operands),
         ]
 
-    def _push(self, m: Module, at: _Lookup) -> None:
+    def _push(self, m: Module, at: Lookup) -> None:
         header, started = self.macro.p.header, Signal()
         m.d.comb += [
             started.eq(self.start.valid & self.start.ready),

@@ -13,8 +13,8 @@ from hw.sequencer.layouts import STATISTICS_LAYOUT
 class DispatchGuard(wiring.Component):
     """Compares an operand of the macro-instruction or a statistic with a candidate's value.
 
-    Latency: `selector` in cycle 0, `operand_data` in cycle 1, `holds` in cycle 2 for `compare` and `value` of that
-    cycle. Throughput: one guard per cycle.
+    Latency: `selector` in cycle 0, `operand_data` in cycle 1, `holds` in cycle 2 for `compare` and `value` of
+    that cycle. Throughput: one guard per cycle.
 
     Parameters
     ----------

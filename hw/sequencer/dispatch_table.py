@@ -9,13 +9,14 @@ from hw.sequencer.control_layouts import ENTRY_LAYOUT, TABLE_OP_LAYOUT
 
 
 class DispatchTable(wiring.Component):
-    """Two banks of entries. One is the table in force, the host writes the other; a commit exchanges them between two dispatches and then
-    brings the new shadow up to date in the background. Writes wait while that goes on, so none is lost.
+    """Two banks of entries. One is the table in force, the host writes the other; a commit exchanges them
+    between two dispatches and then brings the new shadow up to date in the background. Writes wait while that
+    goes on, so none is lost.
 
     After reset both banks are cleared, one entry a cycle, before `ready` rises.
 
-    Latency: look-ups 1 cycle; a commit takes effect in the cycle after its transfer. Throughput: a look-up every cycle;
-    a copy takes `entries` + 1 cycles.
+    Latency: look-ups 1 cycle; a commit takes effect in the cycle after its transfer. Throughput: a look-up
+    every cycle; a copy takes `entries` + 1 cycles.
 
     Parameters
     ----------

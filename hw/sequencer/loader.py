@@ -13,7 +13,8 @@ from hw.sequencer.loader_dma import LoaderDma
 
 
 class Loader(wiring.Component):
-    """Runs one job: optionally reads a segment's image from DRAM, then reads the segment back and compares its CRC.
+    """Runs one job: optionally reads a segment's image from DRAM, then reads the segment back and compares
+    its CRC.
 
     Latency: a check takes `length` + 7 cycles; a load adds that of the DMA. Throughput: one job at a time.
 

@@ -19,9 +19,9 @@ ALIGNMENT = 64
 class LoaderDma(wiring.Component):
     """Reads `length` 64-bit words from `source` on and hands them out with their addresses.
 
-    A burst is only requested when the buffer has room for all of it, so `r` is always ready and the loader never holds up
-    the beats of others on the shared bus. Bursts are whole chunks of at most 64 bytes; the image is aligned to 64, so
-    none crosses 4 KiB.
+    A burst is only requested when the buffer has room for all of it, so `r` is always ready and the loader
+    never holds up the beats of others on the shared bus. Bursts are whole chunks of at most 64 bytes; the
+    image is aligned to 64, so none crosses 4 KiB.
 
     Latency: 3 cycles from `start` to the first request, 2 from a beat to its first word.
     Throughput: one word per cycle, one beat every two cycles when a beat is half a word.
@@ -40,8 +40,8 @@ class LoaderDma(wiring.Component):
     write : Out
         Words in order.
     done, failed : Out
-        `done` is up for one cycle when every word has been handed over and every beat has arrived; `failed`: one had an error
-        (no further words are handed over then).
+        `done` is up for one cycle when every word has been handed over and every beat has arrived; `failed`:
+        one had an error (no further words are handed over then).
     """
 
     def __init__(self, config: MlaConfig):
@@ -82,7 +82,7 @@ class LoaderDma(wiring.Component):
             m.d.sync += busy.eq(0)
         return m
 
-    def _request(self, m: Module, busy, taken_burst) -> Signal:
+    def _request(self, m: Module, busy: Signal, taken_burst: Signal) -> Signal:
         """Returns the number of bursts requested and not complete."""
         left = Signal(range((1 << PC_BITS) // self.burst_words + 2))
         outstanding, room = Signal(range(BURSTS + 1)), Signal(range(BURSTS + 1))
@@ -107,7 +107,7 @@ class LoaderDma(wiring.Component):
             ]
         return outstanding
 
-    def _unpack(self, m: Module, busy, taken_burst) -> Signal:
+    def _unpack(self, m: Module, busy: Signal, taken_burst: Signal) -> Signal:
         """Returns the number of words not handed over yet."""
         per_word, per_beat = max(1, 8 // self.n), max(1, self.n // 8)
         m.submodules.buffer = buffer = Ram(width=8 * self.n, depth=self.depth, comb=True)

@@ -12,8 +12,8 @@ from hw.sequencer.control_layouts import JOB_RESULT_LAYOUT, LoaderError
 class LoaderStatus(wiring.Component):
     """Follows the loader's jobs and the outcome of the host's operations.
 
-    Latency: a job's result reaches the segment table in the cycle after it; `busy` rises the cycle after `start`.
-    Throughput: does not apply.
+    Latency: a job's result reaches the segment table in the cycle after it; `busy` rises the cycle after
+    `start`. Throughput: does not apply.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ class LoaderStatus(wiring.Component):
     checking, result : In
         From the loader.
     decided, code, writing : In
-        An operation of the host was decided; why it was refused; it is the write of a word, which leaves `error` alone
-        unless it is refused.
+        An operation of the host was decided; why it was refused; it is the write of a word, which leaves
+        `error` alone unless it is refused.
     busy, busy_segment : Out
         A job runs.
     set, state : Out

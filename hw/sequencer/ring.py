@@ -13,11 +13,11 @@ from hw.sequencer.ring_slots import RingSlots
 class Ring(wiring.Component):
     """Requests the slots from the doorbell on, two at a time: the one that runs and the one after it.
 
-    A slot is read whole, in one burst where `max_burst` allows it, and offered as soon as its header and the operands
-    that the header announces are there.
+    A slot is read whole, in one burst where `max_burst` allows it, and offered as soon as its header and the
+    operands that the header announces are there.
 
-    Latency: 3 cycles from `head` to the request, 2 from the last needed beat to `macro`. Throughput: one macro-instruction
-    per bus latency, or none lost when each runs longer than its successor takes to read.
+    Latency: 3 cycles from `head` to the request, 2 from the last needed beat to `macro`. Throughput: one
+    macro-instruction per bus latency, or none lost when each runs longer than its successor takes to read.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Ring(wiring.Component):
     def _address(self, number: Signal) -> Value:
         return self.base + Cat(Const(0, 8), number[:16] & self.mask)
 
-    def _request(self, m: Module, number, wanted, requested) -> None:
+    def _request(self, m: Module, number: Signal, wanted: Signal, requested: Signal) -> None:
         burst = min(RingSlots.beats(self.config), self.config.max_burst)
         bursts = -(-RingSlots.beats(self.config) // burst)
         left = Signal(range(bursts + 1))

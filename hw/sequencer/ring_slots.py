@@ -20,13 +20,15 @@ SLOT_LAYOUT = data.StructLayout({"header": HEADER_LAYOUT, "fault": 1})
 
 
 class RingSlots(wiring.Component):
-    """Receives the beats of the slots in order, alternately into two halves of the operand buffer, and offers the older slot.
+    """Receives the beats of the slots in order, alternately into two halves of the operand buffer, and offers
+    the older slot.
 
-    A slot may be released while beats that nobody needs are still on their way: they go where the slot after the next will overwrite
-    them. Beats must not be requested for more than two slots that have not been released.
+    A slot may be released while beats that nobody needs are still on their way: they go where the slot after
+    the next will overwrite them. Beats must not be requested for more than two slots that have not been
+    released.
 
-    Latency: 2 cycles from the last needed beat to `valid`; 1 for an operand. Throughput: one beat per cycle, `r` is
-    always ready.
+    Latency: 2 cycles from the last needed beat to `valid`; 1 for an operand. Throughput: one beat per cycle,
+    `r` is always ready.
 
     Parameters
     ----------
@@ -114,7 +116,9 @@ class RingSlots(wiring.Component):
         return m
 
     def _needed(self, m: Module) -> Signal:
-        """Beats up to the last operand of the header that is arriving; only the first if nothing in it makes sense."""
+        """Beats up to the last operand of the header that is arriving; only the first if nothing in it makes
+        sense.
+        """
         header, words = Signal(HEADER_LAYOUT), Signal(8)
         needed = Signal(range(self.slot_beats + 1))
         m.d.comb += [
@@ -127,7 +131,7 @@ class RingSlots(wiring.Component):
             m.d.comb += needed.eq(1)
         return needed
 
-    def _operands(self, m: Module, beat, half, oldest) -> None:
+    def _operands(self, m: Module, beat: Signal, half: Signal, oldest: Signal) -> None:
         rows = _SPAN // self.beat_words
         row_bits, lane_bits = (rows - 1).bit_length(), (self.beat_words - 1).bit_length()
         m.submodules.operands = operands = Ram(width=8 * self.n, depth=2 * rows)

@@ -16,8 +16,8 @@ _STATE_BITS = 3
 class SegmentTable(wiring.Component):
     """State, base, length and pinning of every segment.
 
-    Latency: look-ups are combinational; changes show in the next cycle. Throughput: one look-up on each port, one change by the
-    host and one by the loader per cycle; of two changes of one segment the host's wins.
+    Latency: look-ups are combinational; changes show in the next cycle. Throughput: one look-up on each port,
+    one change by the host and one by the loader per cycle; of two changes of one segment the host's wins.
 
     Parameters
     ----------

@@ -21,18 +21,21 @@ from hw.sequencer.segments_scan import SegmentScan
 class SegmentHost(wiring.Component):
     """Decides the host's operations on segments (docs/machine.md "Segments").
 
-    An operation is decided and takes effect in one cycle, against the mask of segments in use of that cycle: a
-    dispatch claims a segment in the cycle in which it looks at its state at the latest, so either it sees the
-    changed state or the operation sees the claim. Of everything else that can coincide:
+    An operation is decided and takes effect in one cycle, against the mask of segments in use of that cycle:
+    a dispatch claims a segment in the cycle in which it looks at its state at the latest, so either it sees
+    the changed state or the operation sees the claim. Of everything else that can coincide:
 
-    - a word written into a segment that is being checked reopens it and ends the check, also in the check's last
+    - a word written into a segment that is being checked reopens it and ends the check, also in the check's
+      last
       cycle;
-    - a word written into a segment that is being loaded is just written, in the order of the write port: the check
+    - a word written into a segment that is being loaded is just written, in the order of the write port: the
+      check
       that follows reads what is there;
-    - open and free of the loader's segment are refused, so the loader never writes into what is no longer its own.
+    - open and free of the loader's segment are refused, so the loader never writes into what is no longer its
+      own.
 
-    Latency: 2 cycles, and up to 2 more than there are segments if a range has to be compared with all of them (open; a
-    word outside the segment written last). Throughput: one operation at a time.
+    Latency: 2 cycles, and up to 2 more than there are segments if a range has to be compared with all of them
+    (open; a word outside the segment written last). Throughput: one operation at a time.
 
     Parameters
     ----------
@@ -52,7 +55,8 @@ class SegmentHost(wiring.Component):
     decided, code : Out
         An operation is decided in this cycle; why it is refused.
     job, start, cancel : Out
-        To the loader: in the next cycle `start` begins `job`; a word is being written into the segment it checks.
+        To the loader: in the next cycle `start` begins `job`; a word is being written into the segment it
+        checks.
     trap : Out
         A segment in use was to be changed; one cycle.
     write : Out
@@ -137,7 +141,9 @@ class SegmentHost(wiring.Component):
         return m
 
     def _cache(self, m: Module, found: Signal) -> tuple[Signal, Signal]:
-        """Whether the word lies in the segment written last, and which one that is: a run of words needs one scan."""
+        """Whether the word lies in the segment written last, and which one that is: a run of words needs one
+        scan.
+        """
         op, cached = self.op.p, Signal()
         valid, segment = Signal(), Signal(self.index_bits)
         low, high = Signal(PC_BITS), Signal(PC_BITS + 1)

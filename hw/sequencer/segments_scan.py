@@ -13,8 +13,8 @@ from hw.sequencer.layouts import PC_BITS
 class SegmentScan(wiring.Component):
     """Compares a range of words with all segments that are not FREE, one a cycle, until one overlaps.
 
-    Latency: 3 cycles from `start` to `done` if segment 0 overlaps, one more for each segment before the one that does.
-    Throughput: one scan at a time.
+    Latency: 3 cycles from `start` to `done` if segment 0 overlaps, one more for each segment before the one
+    that does. Throughput: one scan at a time.
 
     Parameters
     ----------

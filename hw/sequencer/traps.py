@@ -1,7 +1,7 @@
 """Trap control: brings the machine to a stop, clears it and records why."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
-from amaranth.lib import wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.enums import Trap, Unit
@@ -9,25 +9,24 @@ from hw.sequencer.control_layouts import BUS_ERROR_LAYOUT, IN_USE_TRAP_LAYOUT, N
 from hw.sequencer.layouts import PC_BITS, TRAP_LAYOUT
 from hw.sequencer.traps_watch import TrapWatch
 
-#: Cycles for which the units must have been still before the machine counts as stopped: a signal takes some to reach a
-#: queue's head.
+#: Cycles for which the units must have been still before the machine counts as stopped: a signal takes some
+#: to reach a queue's head.
 SETTLE = 16
 
 
 class Traps(wiring.Component):
     """From the first sign of a trap to RESUME.
 
-    ========  =========================================================================================================
-    RUN       watching
-    DRAIN     exact trap: earlier commands run until every unit is stuck
-    ABORT     bus error or watchdog: the core is stopped, units finish their bus transfers without effect
-    FLUSH     one cycle: queues, semaphores, core and dispatch are cleared
-    RECORDS   completion records of what was in flight
-    TRAPPED   recorded, interrupt raised; waiting for RESUME
-    ========  =========================================================================================================
+    - RUN: watching.
+    - DRAIN, after an exact trap: earlier commands run until every unit is stuck.
+    - ABORT, after a bus error or the watchdog: the core is stopped, units finish their bus transfers without
+      effect.
+    - FLUSH, one cycle: queues, semaphores, core and dispatch are cleared.
+    - RECORDS: completion records of what was in flight are written.
+    - TRAPPED: recorded, interrupt raised; waiting for RESUME.
 
-    A bus error or the watchdog replaces an exact trap that waits in DRAIN. WIS_IN_USE is only recorded, and not while the
-    record of another trap waits for RESUME.
+    A bus error or the watchdog replaces an exact trap that waits in DRAIN. WIS_IN_USE is only recorded, and
+    not while the record of another trap waits for RESUME.
 
     Latency: SETTLE cycles from the last event of a unit to FLUSH. Throughput: one trap at a time.
 
@@ -40,12 +39,13 @@ class Traps(wiring.Component):
     errors : In
         Bus errors of LOAD, STORE and the completion records (`load_error`, `store_error`, `record_error`).
     stuck, idle, busy : In
-        Of each unit: nothing started and the queue empty or its head unable to start; nothing queued or started; the engine works
-        or waits for the bus (only looked at in ABORT).
+        Of each unit: nothing started and the queue empty or its head unable to start; nothing queued or
+        started; the engine works or waits for the bus (only looked at in ABORT).
     program_running, core_blocked, core_pc, blocked_pc, core_segment, core_tag, macro : In
         State of the running program.
     dispatch_idle : In
-        No macro-instruction is being looked up, and none could be: the ring has no more, or there is no room in flight.
+        No macro-instruction is being looked up, and none could be: the ring has no more, or there is no room
+        in flight.
     flight_empty, flight_waiting, oldest, progress : In
         State of the macro-instructions in flight.
     watchdog : In
@@ -156,7 +156,7 @@ class Traps(wiring.Component):
         self._record(m, held, report, running | draining)
         return m
 
-    def _imprecise(self, m: Module, watch: TrapWatch):
+    def _imprecise(self, m: Module, watch: TrapWatch) -> data.View:
         """The bus error or expiry of this cycle, if any."""
         trap = Signal(TRAP_LAYOUT)
         m.d.comb += [
@@ -182,7 +182,7 @@ class Traps(wiring.Component):
             m.d.comb += trap.cause.eq(int(Trap.WATCHDOG))
         return trap
 
-    def _deadlock(self, m: Module, held) -> None:
+    def _deadlock(self, m: Module, held: data.View) -> None:
         m.d.sync += [held.cause.eq(int(Trap.DEADLOCK)), held.address.eq(0)]
         with m.If(self.program_running):
             m.d.sync += [
@@ -199,7 +199,7 @@ class Traps(wiring.Component):
                 held.macro.eq(self.oldest.number),
             ]
 
-    def _record(self, m: Module, held, report, quiet) -> None:
+    def _record(self, m: Module, held: data.View, report: Signal, quiet: Signal) -> None:
         refused = Signal(IN_USE_TRAP_LAYOUT)
         m.d.sync += self.event.eq(0)
         with m.If(report):

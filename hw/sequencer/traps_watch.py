@@ -19,7 +19,8 @@ class TrapWatch(wiring.Component):
 
     Members
     -------
-    stuck, idle, busy, program_running, core_blocked, dispatch_idle, flight_empty, flight_waiting, progress, limit : In
+    stuck, idle, busy, program_running, core_blocked, dispatch_idle, flight_empty, flight_waiting, progress,
+    limit : In
         As in Traps.
     running, counting, aborting : In
         A deadlock can be declared; the watchdog counts; the machine is being aborted.

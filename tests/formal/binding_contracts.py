@@ -13,8 +13,9 @@ CONFIG = MlaConfig(n=4, opcodes=8, candidates=2)
 
 
 class TableContract(Contract):
-    """Whatever the host writes and commits and whenever it does: each look-up returns the entry as of the last commit, a commit never falls
-    into a dispatch, and the shadow keeps every write. One entry, any, stands for all.
+    """Whatever the host writes and commits and whenever it does: each look-up returns the entry as of the
+    last commit, a commit never falls into a dispatch, and the shadow keeps every write. One entry, any,
+    stands for all.
     """
 
     def __init__(self):
@@ -50,8 +51,8 @@ class TableContract(Contract):
 
 
 class DispatchContract(Contract):
-    """Dispatch says `hold` from its first look-up to its last: a candidate that is not the first is only looked up in a run of
-    `hold` that began with the first.
+    """Dispatch says `hold` from its first look-up to its last: a candidate that is not the first is only
+    looked up in a run of `hold` that began with the first.
     """
 
     def __init__(self):

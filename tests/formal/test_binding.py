@@ -10,7 +10,8 @@ from amaranth.back import rtlil
 
 from tests.formal.binding_contracts import CONTRACTS
 
-#: The table's memory needs its history: clearing, a write, a commit with its copy, a second one, and look-ups in between.
+#: The table's memory needs its history: clearing, a write, a commit with its copy, a second one, and look-ups
+#: in between.
 BOUNDED = {"table": 14}
 
 SCRIPT = """[options]

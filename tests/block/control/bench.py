@@ -2,7 +2,6 @@
 
 import struct
 import zlib
-from collections import deque
 from collections.abc import Awaitable, Callable
 
 from amaranth.sim import Simulator, SimulatorContext
@@ -11,12 +10,11 @@ from hw.config import MlaConfig
 from hw.isa.macro import CANDIDATE, HEADER, MAGIC, RECORD, SLOT_BYTES
 from hw.regs import ADDRESS
 from hw.sequencer.control import Control
+from tests.block.control.models import Core, Memory, ReadChannel, Units, WriteChannel
 
 RING = 0x1000
 RING_LOG2 = 4
 IMAGES = 0x8000
-#: Delay of a command that never starts.
-NEVER = 0xFFFF
 
 
 def small(n: int = 16, **changes: int) -> MlaConfig:
@@ -61,263 +59,6 @@ def spin() -> int:
     return 7
 
 
-class Memory:
-    """DRAM behind one read and one write master each; requests are answered in order after a latency."""
-
-    def __init__(self, size: int, beat: int, latency: int):
-        self.bytes, self.beat, self.latency = bytearray(size), beat, latency
-        self.bad_reads: set[int] = set()
-        self.bad_writes: set[int] = set()
-        self.write_stall = 0
-
-    def words(self, address: int, count: int) -> tuple[int, ...]:
-        return struct.unpack_from(f"<{count}I", self.bytes, address)
-
-
-class ReadChannel:
-    """AR and R of one master."""
-
-    def __init__(self, memory: Memory, ar, r):
-        self.memory, self.ar, self.r = memory, ar, r
-        self.queue: deque[tuple[int, int, int]] = deque()  # due, address, last
-        self.requests: list[tuple[int, int, int]] = []
-
-    def signals(self):
-        return [self.ar.valid, self.ar.p.addr, self.ar.p.len, self.r.valid, self.r.ready]
-
-    def step(
-        self, ctx: SimulatorContext, now: int, valid: int, address: int, length: int, sent: int, ready: int
-    ) -> None:
-        size = self.memory.beat
-        if valid:  # always ready
-            assert address % size == 0
-            assert address // 4096 == (address + (length + 1) * size - 1) // 4096, "burst crosses 4 KiB"
-            self.requests.append((now, address, length))
-            for i in range(length + 1):
-                self.queue.append((now + self.memory.latency + i, address + i * size, int(i == length)))
-        if sent:
-            assert ready, "the masters of the control side never hold the bus up"
-            self.queue.popleft()
-        if self.queue and self.queue[0][0] <= now:
-            _, address, last = self.queue[0]
-            data = int.from_bytes(self.memory.bytes[address : address + size], "little")
-            bad = address in self.memory.bad_reads
-            ctx.set(self.r.valid, 1)
-            ctx.set(self.r.payload, {"data": 0 if bad else data, "resp": 2 if bad else 0, "last": last})
-        else:
-            ctx.set(self.r.valid, 0)
-
-
-class WriteChannel:
-    """AW, W and B of the records."""
-
-    def __init__(self, memory: Memory, aw, w, b):
-        self.memory, self.aw, self.w, self.b = memory, aw, w, b
-        self.addresses: deque[tuple[int, int]] = deque()
-        self.beats: deque[tuple[int, int, int]] = deque()
-        self.answers: deque[tuple[int, int]] = deque()
-        self.times: list[int] = []
-
-    def signals(self):
-        return [
-            self.aw.valid,
-            self.aw.p.addr,
-            self.aw.p.len,
-            self.aw.ready,
-            self.w.valid,
-            self.w.p.data,
-            self.w.p.strb,
-            self.w.p.last,
-            self.w.ready,
-            self.b.valid,
-        ]
-
-    def step(self, ctx: SimulatorContext, now: int, *v: int) -> None:
-        aw_valid, address, length, aw_ready, w_valid, data, strobe, last, w_ready, answered = v
-        if aw_valid and aw_ready:
-            self.addresses.append((address, length))
-            self.times.append(now)
-        if w_valid and w_ready:
-            self.beats.append((data, strobe, last))
-        if answered:
-            self.answers.popleft()
-        if self.addresses and len(self.beats) > self.addresses[0][1]:
-            address, length = self.addresses.popleft()
-            bad = address in self.memory.bad_writes
-            for i in range(length + 1):
-                data, strobe, last = self.beats.popleft()
-                assert last == (i == length)
-                for lane in range(self.memory.beat):
-                    if strobe >> lane & 1 and not bad:
-                        self.memory.bytes[address + i * self.memory.beat + lane] = data >> 8 * lane & 0xFF
-            self.answers.append((now + self.memory.latency, 2 if bad else 0))
-        open_now = self.memory.write_stall == 0 or now % (self.memory.write_stall + 1) == 0
-        ctx.set(self.aw.ready, open_now)
-        ctx.set(self.w.ready, open_now)
-        ready = bool(self.answers) and self.answers[0][0] <= now
-        ctx.set(self.b.valid, ready)
-        if ready:
-            ctx.set(self.b.payload, {"resp": self.answers[0][1]})
-
-
-class Units:
-    """Four units that start and retire commands in order, each after its own delay."""
-
-    def __init__(self, dut: Control):
-        self.dut = dut
-        self.queues: list[deque[int]] = [deque() for _ in range(4)]
-        self.holding = 0  # cycles an abort takes
-
-    def step(self, ctx: SimulatorContext, flush: int, abort: int, issued: tuple[int, ...]) -> None:
-        retired = idle = stuck = busy = 0
-        for unit, queue in enumerate(self.queues):
-            if issued[unit]:
-                queue.append(issued[unit] - 1)
-            if flush:
-                queue.clear()
-            elif queue and queue[0] != NEVER:
-                if queue[0] == 0:
-                    queue.popleft()
-                    retired |= 1 << unit
-                else:
-                    queue[0] -= 1
-            started = bool(queue) and queue[0] != NEVER
-            idle |= (not queue) << unit
-            stuck |= (not started) << unit
-            busy |= started << unit
-        if abort:
-            self.holding = max(0, self.holding - 1)
-            for queue in self.queues:
-                queue.clear()
-            busy = 15 if self.holding else 0
-        ctx.set(self.dut.retired, retired)
-        ctx.set(self.dut.idle, idle)
-        ctx.set(self.dut.stuck, stuck)
-        ctx.set(self.dut.busy, busy)
-
-
-class Core:
-    """Runs programs made of the words above."""
-
-    def __init__(self, dut: Control):
-        self.dut = dut
-        self.log: list[dict] = []  # one entry a program
-        self.run: dict | None = None
-        self.state = "idle"
-        self.issued = (0, 0, 0, 0)
-        self.time = 0
-
-    def signals(self):
-        dut = self.dut
-        return [
-            dut.start.valid,
-            dut.start.ready,
-            dut.start.payload,
-            dut.fetch_data,
-            dut.operand_data,
-            dut.stop,
-            dut.flush,
-        ]
-
-    def step(
-        self, ctx: SimulatorContext, now: int, valid, ready, start, fetched, operand_data, stop, flush
-    ) -> None:
-        dut = self.dut
-        self.issued = (0, 0, 0, 0)
-        ctx.set(dut.halted, 0)
-        if flush:
-            self.run, self.state = None, "idle"
-            ctx.set(dut.trap.valid, 0)
-            ctx.set(dut.core_blocked, 0)
-        elif valid and ready:
-            self.run = {
-                name: getattr(start, name)
-                for name in ("segment", "base", "length", "tag", "macro", "operands")
-            }
-            self.run |= {"begin": now, "words": [], "operands_read": [], "pc": 0, "end": None}
-            self.log.append(self.run)
-            self.state = "fetch"
-        elif self.run is not None and not stop:
-            self._execute(ctx, now, fetched, operand_data)
-        self._outputs(ctx)
-
-    def _execute(self, ctx: SimulatorContext, now: int, fetched: int, operand_data: int) -> None:
-        dut, run = self.dut, self.run
-        assert run is not None
-        if self.state == "fetch":
-            self.state = "data"
-        elif self.state == "data":
-            run["words"].append(fetched)
-            self._word(ctx, now, fetched)
-        elif self.state == "operand":
-            self.state = "operand_data"
-        elif self.state == "operand_data":
-            run["operands_read"].append(operand_data)
-            self._next()
-        elif self.state == "delay":
-            self.time -= 1
-            if self.time <= 0:
-                self._next()
-
-    def _word(self, ctx: SimulatorContext, now: int, word: int) -> None:
-        dut, run = self.dut, self.run
-        assert run is not None
-        kind, low, middle, high = word & 0xFF, word >> 8 & 0xFF, word >> 16 & 0xFFFF, word >> 32 & 0xFFFFFFFF
-        if kind == 1:
-            ctx.set(dut.halted, 1)
-            run["end"] = now
-            self.run, self.state = None, "idle"
-        elif kind == 2:
-            self.issued = tuple(middle + 1 if unit == low else 0 for unit in range(4))
-            self._next()
-        elif kind == 3:
-            ctx.set(
-                dut.trap,
-                {
-                    "valid": 1,
-                    "cause": low,
-                    "pc": run["pc"],
-                    "segment": run["segment"],
-                    "tag": run["tag"],
-                    "macro": run["macro"],
-                    "address": high,
-                },
-            )
-            self.state = "trapped"
-        elif kind == 4:
-            self.time, self.state = middle, "delay"
-        elif kind == 5:
-            ctx.set(dut.core_blocked, 1)
-            ctx.set(dut.blocked_pc, run["pc"])
-            self.state = "blocked"
-        elif kind == 6:
-            ctx.set(dut.operand_addr, low)
-            self.state = "operand"
-        elif kind == 7:
-            self.state = "spinning"
-        else:
-            raise AssertionError(f"program {run['segment']} ran into {word:#x} at {run['pc']}")
-
-    def _next(self) -> None:
-        assert self.run is not None
-        self.run["pc"] += 1
-        assert self.run["pc"] < self.run["length"]
-        self.state = "fetch"
-
-    def _outputs(self, ctx: SimulatorContext) -> None:
-        dut, run = self.dut, self.run
-        ctx.set(dut.start.ready, run is None)
-        ctx.set(dut.in_use, 0 if run is None else 1 << run["segment"])
-        ctx.set(dut.steps, self.log[-1]["pc"] + 1 if self.log else 0)
-        ctx.set(dut.fetch_en, self.state == "fetch")
-        ctx.set(dut.issued, sum(bool(issued) << unit for unit, issued in enumerate(self.issued)))
-        if run is not None:
-            ctx.set(dut.fetch_addr, run["base"] + run["pc"])
-            ctx.set(dut.core_pc, run["pc"])
-            ctx.set(dut.core_segment, run["segment"])
-            ctx.set(dut.core_tag, run["tag"])
-
-
 class Bench:
     """One simulation. `run` gives the host's coroutine the bench; everything else goes on beside it."""
 
@@ -333,9 +74,10 @@ class Bench:
         self.enqueued = 0
         self.events = dict.fromkeys(self.dut.events.shape().members, 0)
         self.next_base = 0
-        self.ctx: SimulatorContext | None = None
+        self.ctx: SimulatorContext  # from the start of `run` on
 
     def run(self, host: Callable[["Bench"], Awaitable[None]]) -> None:
+        """Run `host` to its end."""
         simulator = Simulator(self.dut)
         simulator.add_clock(1e-6)
 
@@ -352,8 +94,6 @@ class Bench:
         parts = (self.fetch, self.loader, self.records, self.core)
         signals = [part.signals() for part in parts]
         flat = [signal for group in signals for signal in group]
-        for name in ("fetch_ar", "loader_ar"):
-            ctx.set(getattr(dut, name).ready, 1)
         ctx.set(dut.idle, 15)
         ctx.set(dut.stuck, 15)
         ctx.set(dut.start.ready, 1)
@@ -371,6 +111,7 @@ class Bench:
 
     # The host.
     async def cycles(self, count: int) -> None:
+        """Wait."""
         if count:
             await self.ctx.tick().repeat(count)
 
@@ -402,9 +143,10 @@ class Bench:
         return value, response
 
     async def read(self, name: str) -> int:
+        """Value of a register."""
         return (await self.access(name))[0]
 
-    async def until(self, name: str, condition: Callable[[int], bool], limit: int = 5000) -> int:
+    async def until(self, name: str, condition: Callable[[int], object], limit: int = 5000) -> int:
         """Poll a register."""
         start = self.now
         while not condition(value := await self.read(name)):
@@ -412,6 +154,7 @@ class Bench:
         return value
 
     async def begin(self) -> None:
+        """Set the ring up and let the machine take macro-instructions."""
         for name, value in (("RING_BASE", RING), ("RING_LOG2", RING_LOG2), ("CONTROL", 1)):
             await self.write(name, value)
         await self.until("STATUS", lambda status: not status & 16)
@@ -436,6 +179,7 @@ class Bench:
         return await self.read("SEG_STATUS")
 
     async def put(self, address: int, words: list[int]) -> None:
+        """Write words into the instruction store."""
         await self.write("WIS_ADDRESS", address)
         for word in words:
             await self.write("WIS_DATA_LO", word)
@@ -460,10 +204,12 @@ class Bench:
         await self.write("DISPATCH_VALUE", value)
 
     async def bind(self, opcode: int, segment: int) -> None:
+        """Bind an opcode to one program."""
         await self.entry(opcode * self.config.candidates, segment)
         await self.write("DISPATCH_COMMIT", 1)
 
     def slot(self, number: int) -> int:
+        """Address of a macro-instruction's slot."""
         return RING + (number % (1 << RING_LOG2)) * SLOT_BYTES
 
     def place(
@@ -498,10 +244,12 @@ class Bench:
         return RECORD.unpack(first) | {"begin": begin, "end": end, "steps": steps}
 
     async def trap_record(self) -> dict[str, int]:
+        """The TRAP registers."""
         names = ("CAUSE", "PC", "SEGMENT", "TAG", "MACRO", "ADDRESS", "COUNT")
         return {name.lower(): await self.read(f"TRAP_{name}") for name in names}
 
     async def resume(self) -> None:
+        """Acknowledge and go on after a trap."""
         await self.write("IRQ_STATUS", 15)
         await self.write("RESUME", 1)
 

@@ -166,7 +166,9 @@ def test_latency():
 
 
 def test_guards():
-    """Candidates in order, against operands and statistics, signed and unsigned; undefined selectors do not hold."""
+    """Candidates in order, against operands and statistics, signed and unsigned; undefined selectors do not
+    hold.
+    """
     cases = [
         (Compare.EQ, 64, 5, 5, True),
         (Compare.EQ, 64, 5, 6, False),
@@ -229,7 +231,9 @@ def test_guards():
 
 
 def test_flow_of_many():
-    """Short programs with commands that outlive them: records in order, none lost, never more than 8 in flight."""
+    """Short programs with commands that outlive them: records in order, none lost, never more than 8 in
+    flight.
+    """
 
     async def host(bench: Bench) -> None:
         await bench.begin()

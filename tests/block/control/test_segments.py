@@ -201,7 +201,9 @@ def test_busy_loader():
 
 
 def test_write_meets_the_end_of_a_check():
-    """A word written in any cycle around the end of a check leaves the segment OPEN or finds it VALID and reopens it."""
+    """A word written in any cycle around the end of a check leaves the segment OPEN or finds it VALID and
+    reopens it.
+    """
 
     async def host(bench: Bench) -> None:
         words = [halt(i) for i in range(12)]
@@ -274,7 +276,9 @@ def test_in_use():
 
 
 def test_rebinding_under_load():
-    """100 rebinds at random moments under a stream of macro-instructions: every program is old or new, none is lost."""
+    """100 rebinds at random moments under a stream of macro-instructions: every program is old or new, none
+    is lost.
+    """
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from hw.isa.enums import Trap
-from tests.block.control.bench import NEVER, Bench, block, delay, halt, issue, small, spin, trap
+from tests.block.control.bench import Bench, block, delay, halt, issue, small, spin, trap
+from tests.block.control.models import NEVER
 
 
 async def trapped(bench: Bench) -> dict[str, int]:
@@ -67,13 +68,13 @@ def test_dispatch_traps():
         }
         await go_on(bench)
         cases = [
-            (dict(opcode=0, count=49), Trap.BAD_MACRO, 255, None),
-            (dict(opcode=1), Trap.UNBOUND, 255, 1),
-            (dict(opcode=8), Trap.UNBOUND, 255, 8),
-            (dict(opcode=255), Trap.UNBOUND, 255, 255),
-            (dict(opcode=5), Trap.SEGMENT_INVALID, 3, 3),
-            (dict(opcode=6), Trap.SEGMENT_INVALID, 200, 200),
-            (dict(opcode=7), Trap.UNBOUND, 255, 7),
+            ({"opcode": 0, "count": 49}, Trap.BAD_MACRO, 255, None),
+            ({"opcode": 1}, Trap.UNBOUND, 255, 1),
+            ({"opcode": 8}, Trap.UNBOUND, 255, 8),
+            ({"opcode": 255}, Trap.UNBOUND, 255, 255),
+            ({"opcode": 5}, Trap.SEGMENT_INVALID, 3, 3),
+            ({"opcode": 6}, Trap.SEGMENT_INVALID, 200, 200),
+            ({"opcode": 7}, Trap.UNBOUND, 255, 7),
         ]
         await bench.bind(5, 3)
         await bench.bind(6, 200)
@@ -365,7 +366,9 @@ def test_own_bus_errors(n: int):
 
 
 def test_random_stream():
-    """Random programs of every kind: each macro-instruction gets its record, in order, with the right cause."""
+    """Random programs of every kind: each macro-instruction gets its record, in order, with the right
+    cause.
+    """
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -380,7 +383,7 @@ def test_random_stream():
             p5=[delay(30), halt()],
         )
         cause = {0: 0, 1: 0, 2: 0, 3: 8, 4: Trap.DEADLOCK, 5: 0, 6: Trap.UNBOUND}
-        bench.memory.write_stall = 2
+        bench.memory.stall = 2
         for _ in range(25):
             batch = []
             for _ in range(rng.randrange(1, 12)):
