@@ -15,6 +15,7 @@ from hw.isa.program import Program
 from hw.regs import ADDRESS
 
 _LOADER_BUSY = 8
+_IN_USE = 16
 _OPEN, _CHECK, _FREE, _PIN = 1, 2, 3, 4
 #: Cycles between two looks at something that ends soon.
 _POLL_CYCLES = 64
@@ -115,6 +116,11 @@ class ProgramStore:
     def base(self, segment: int) -> int:
         """First word in the instruction store of a loaded program."""
         return self._bases[segment]
+
+    def in_use(self, segment: int) -> bool:
+        """Whether a running program or a caller of it lies in the segment (or it is pinned): it cannot be replaced."""
+        self.set("SEG_SELECT", segment)
+        return bool(self.get("SEG_STATUS") & _IN_USE)
 
     def segment_state(self, segment: int) -> SegmentState:
         """State of a segment."""

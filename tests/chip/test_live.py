@@ -78,7 +78,9 @@ def test_a_thousand_rebinds_under_a_full_stream(rtl: RtlDevice, seed: int) -> No
         stream.fill()
         rtl.run_cycles(rng.randrange(1, 300))
         value = rebinds % 250 + 2
-        if rebinds % 10 == 0:  # now and then new code: into the segment that no opcode names
+        if rebinds % 10 == 0:  # now and then new code: into the segment that no opcode names, once it is left
+            while driver.programs.in_use(spare):
+                rtl.run_cycles(20)
             driver.programs.load(_version(value, padding=rng.randrange(2)), segment=spare, dma=bool(rng.randrange(2)))
             order.append(value)
         else:

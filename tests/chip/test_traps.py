@@ -123,7 +123,7 @@ def test_overwriting_a_running_program_traps_and_disturbs_nothing(rtl: RtlDevice
     rtl.write_regs([(ADDRESS["WIS_ADDRESS"], base), (ADDRESS["WIS_DATA_LO"], 0), (ADDRESS["WIS_DATA_HI"], 0)])
     rtl.run_cycles(50)
     assert machine.driver.get("TRAP_CAUSE") == Trap.WIS_IN_USE
-    machine.driver.resume()
+    machine.driver.set("IRQ_STATUS", machine.driver.get("IRQ_STATUS"))
     machine.driver.run()
     record = machine.driver.completion(number)
     assert record is not None and record.trap == Trap.NONE
