@@ -156,13 +156,13 @@ class Csr(wiring.Component):
             table.p.index.eq(values["DISPATCH_INDEX"]),
             table.p.entry.candidate.eq(values["DISPATCH_WORD"]),
             table.p.entry.value.eq(data),
-            known.eq((data != 0) & (data <= SegmentOp.PIN.value)),
+            known.eq((data != 0) & (data <= SegmentOp.PIN)),
             self.resume.eq(self._writes("RESUME") & data[0]),
         ]
         with m.If(self._writes("WIS_ADDRESS")):
             m.d.sync += word_address.eq(data)
         for name, kind, does in (
-            ("SEG_COMMAND", SegmentOp(data[:3]), known),
+            ("SEG_COMMAND", data[:3], known),
             ("WIS_DATA_HI", SegmentOp.WRITE, Const(1)),
             ("LOADER_COMMAND", SegmentOp.LOAD, data == 1),
         ):

@@ -1,7 +1,8 @@
 """Enumerations and payloads between the blocks of the control side."""
 
-from amaranth.hdl import unsigned
-from amaranth.lib import data, enum
+from enum import IntEnum
+
+from amaranth.lib import data
 
 from hw.isa.macro import CANDIDATE, HEADER, RECORD
 from hw.layouts import packed_layout
@@ -13,7 +14,7 @@ IN_FLIGHT = 8
 NO_SEGMENT = 0xFF
 
 
-class SegmentOp(enum.Enum, shape=unsigned(3)):
+class SegmentOp(IntEnum):
     """What the host asks of the segment table; the first four are the values of SEG_COMMAND."""
 
     OPEN = 1
@@ -24,7 +25,7 @@ class SegmentOp(enum.Enum, shape=unsigned(3)):
     WRITE = 6
 
 
-class LoaderError(enum.Enum, shape=unsigned(3)):
+class LoaderError(IntEnum):
     """Values of LOADER_ERROR."""
 
     NONE = 0
