@@ -1,6 +1,6 @@
 """The FUSE unit: drain path of the array and vector engine in one."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Elaboratable, EnableInserter, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -87,7 +87,9 @@ class FuseUnit(wiring.Component):
         config = self._config
         m.submodules.walker = self._walker = Walker(config)
         m.submodules.issue = self._issue = Issue(config)
-        m.submodules.pipeline = self._pipeline = Pipeline(config)
+        self._pipeline = Pipeline(config)
+        self._moving = Signal()
+        m.submodules.pipeline = EnableInserter(self._moving)(self._pipeline)
         m.submodules.writer = self._writer = Writer(config)
         m.submodules.statistics = self._statistics = Statistics(config)
         self._commands(m)
@@ -113,6 +115,10 @@ class FuseUnit(wiring.Component):
             ]
             m.d.comb += target.eq(held)
         m.submodules.inside = inside = Inside()
+        # The pipeline stands still while no command is inside: it holds nothing then, and that saves energy
+        # (and simulation time). Writes of slots pass through it at any time.
+        busy = Signal()
+        m.d.sync += busy.eq(walker.load | inside.active)
         m.d.comb += [
             inside.load.eq(walker.load),
             inside.index.eq(walker.index),
@@ -120,6 +126,7 @@ class FuseUnit(wiring.Component):
             inside.done.eq(self.done),
             walker.room.eq(inside.room),
             self.active.eq(inside.active),
+            self._moving.eq(busy | self.slot_write.valid),
             self.active_tag.eq(inside.active_tag),
         ]
 
