@@ -12,6 +12,8 @@ from amaranth.hdl import ClockSignal, Elaboratable, Instance
 from amaranth.lib import memory
 
 from hw.config import MlaConfig
+from hw.emit_clocked import clocked_registers
+from hw.emit_gated import gated_logic
 from hw.errors import InputError, WorkError
 
 
@@ -75,20 +77,40 @@ def _ram_module(name: str, width: int, depth: int, granules: int, kinds: str) ->
         body = ["  always @(posedge clk) if (|w_en) begin", *writes, "  end"]
     return "\n".join([
         f"module {name}({', '.join(ports)});",
-        f"  reg [{width - 1}:0] mem [0:{depth - 1}] /*verilator public_flat_rw*/;",
+        f"  reg [{width - 1}:0] mem [0:{depth - 1}]{_public(kinds)};",
         *body, *reads, "endmodule", "",
     ])
 
 
-def convert(component: Elaboratable, name: str) -> str:
-    """Verilog text of a component and its memories; its top module is called `name`."""
+def _public(kinds: str) -> str:
+    """Mark of storage that a simulator's back-door may write.
+
+    Verilator then evaluates what hangs on a combinational read whenever it is called, so those have none.
+    """
+    return "" if "c" in kinds else " /*verilator public_flat_rw*/"
+
+
+def convert(component: Elaboratable, name: str, *, fast: bool = False) -> str:
+    """Verilog text of a component and its memories; its top module is called `name`.
+
+    Parameters
+    ----------
+    component : Elaboratable
+        What to print.
+    name : str
+        Name of the top module.
+    fast : bool
+        Rearranged for fast simulation; signals that nothing reads are missing.
+    """
     platform = VerilogPlatform()
     text = verilog.convert(component, name=name, platform=platform, emit_src=False, strip_internal_attrs=True)
+    if fast:
+        text = gated_logic(clocked_registers(text))
     return text + "\n" + "\n".join(platform.modules[key] for key in sorted(platform.modules))
 
 
-def emit_verilog(config: MlaConfig, path: str | Path) -> Path:
-    """Write the whole chip (module `mla_chip`) to `path`.
+def emit_verilog(config: MlaConfig, path: str | Path, *, fast: bool = False) -> Path:
+    """Write the whole chip (module `mla_chip`) to `path`; `fast` as in `convert`.
 
     Raises
     ------
@@ -102,7 +124,7 @@ def emit_verilog(config: MlaConfig, path: str | Path) -> Path:
     path = Path(path)
     if not path.parent.is_dir():
         raise InputError(f"output folder {str(path.parent)!r} does not exist")
-    text = convert(Chip(config), "mla_chip")
+    text = convert(Chip(config), "mla_chip", fast=fast)
     try:
         path.write_text(text)
     except OSError as error:

@@ -59,7 +59,8 @@ class RtlDevice(Device):
         self._sp, self._acc = memories.scratchpad_banks(config), memories.accumulator_banks(config)
         self._timing = _timing(config, latency, bytes_per_cycle)
         _check_dram(dram_bytes)
-        binary = build_simulator(chip_verilog(config) if verilog is None else verilog, config.n, variant)
+        text = chip_verilog(config, fast=variant == PLAIN) if verilog is None else verilog
+        binary = build_simulator(text, config.n, variant)
         dram_fd = os.memfd_create("mla-dram")
         try:
             os.ftruncate(dram_fd, dram_bytes)
