@@ -16,13 +16,13 @@ def run_depthwise(memories: Memories, c: Config) -> Events:
     zeros = useful = outputs = 0
     stream = history
     for oc in range(c.oc_count):
-        pixels, valid = _stream(memories.sp, c, n, oc)
+        pixels = _stream(memories.sp, c, n, oc)
         columns = (c.n_tail or c.n_cols or n) if oc == c.oc_count - 1 else (c.n_cols or n)
         zeros += int(pixels.size - np.count_nonzero(pixels))
-        useful += int(valid.sum()) * taps * columns
         stream = np.concatenate([history, pixels]) if c.keep else pixels
         positions, rows = _outputs(c, oc)
         outputs += positions.size
+        useful += positions.size * taps * columns
         _accumulate(
             memories.acc,
             c,
@@ -41,8 +41,8 @@ def run_depthwise(memories: Memories, c: Config) -> Events:
     }
 
 
-def _stream(sp: np.ndarray, c: Config, n: int, oc: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels S[0..dw_len-1] of one block of channels, and which are not padding."""
+def _stream(sp: np.ndarray, c: Config, n: int, oc: int) -> np.ndarray:
+    """Pixels S[0..dw_len-1] of one block of channels."""
     row, column = np.divmod(np.arange(c.dw_len), c.x_count)
     u, v = c.u0 + row * c.u_y, c.v0 + column * c.v_x
     valid = np.ones(c.dw_len, bool)
@@ -54,7 +54,7 @@ def _stream(sp: np.ndarray, c: Config, n: int, oc: int) -> tuple[np.ndarray, np.
     raw = windows(sp, n)[address]
     pixels = (raw if c.a_unsigned else raw.view(np.int8)).astype(np.int32) - c.a_zp
     pixels[~valid] = 0
-    return pixels, valid
+    return pixels
 
 
 def _outputs(c: Config, oc: int) -> tuple[np.ndarray, np.ndarray]:

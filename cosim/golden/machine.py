@@ -148,7 +148,7 @@ class Machine:
     def _sequence(self) -> bool:
         if self.running is None:
             return self._dispatch()
-        running = self.running
+        running, tag = self.running, self.running.tag
         try:
             counter = interpreter.step(self, running, self.step_limit)
         except TrapRaisedError as trap:
@@ -160,7 +160,7 @@ class Machine:
             return False
         running.macro.micros += 1
         self.current_tag = running.tag
-        self.counting.add(running.tag, {counter: 1})
+        self.counting.add(tag, {counter: 1})
         if running.macro.halted:
             self.running = None
             self._complete()

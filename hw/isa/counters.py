@@ -52,7 +52,7 @@ COUNTERS: tuple[Counter, ...] = (
     *(Counter(f"cause_{c}", "matrix", 1, False, f"cycles of the array: {c.replace('_', ' ')}") for c in CAUSES),
     *_unit("matrix"),
     Counter("macs_issued", "matrix", 11, True, "multiply-accumulates of every row streamed: N*N each"),
-    Counter("macs_useful", "matrix", 11, True, "of those, in rows that are not padding and in active rows and columns"),
+    Counter("macs_useful", "matrix", 11, True, "of those, in rows that are not padding (depthwise: of results written) and in active rows and columns"),
     Counter("matrix_rows", "matrix", 1, True, "activation rows streamed, padding included"),
     Counter("matrix_tiles", "matrix", 1, True, "weight tiles loaded"),
     Counter("matrix_zeros", "matrix", 6, True, "zero lanes among the activation rows streamed, all N lanes, padding included"),

@@ -130,7 +130,7 @@ FORMS: dict[MicroOp, Form] = {
     MicroOp.ISSUE: Form(Class.ISSUE, ("unit", "wait", "signal"), "send a snapshot of the unit's fields to its queue"),
     MicroOp.WAIT: Form(Class.SYNC, ("sem",), "take a token of a semaphore of the sequencer"),
     MicroOp.FENCE: Form(Class.SYNC, ("mask",), "wait until the units have retired every command issued so far"),
-    MicroOp.TAG: Form(Class.CONTROL, ("a", "b", "imm"), "commands issued from here on carry tag a + b + imm"),
+    MicroOp.TAG: Form(Class.CONTROL, ("a", "b", "imm"), "commands issued and instructions counted from here on carry tag a + b + imm"),
     MicroOp.BEQ: Form(Class.CONTROL, _BRANCH, "branch if a == b"),
     MicroOp.BNE: Form(Class.CONTROL, _BRANCH, "branch if a != b"),
     MicroOp.BLT: Form(Class.CONTROL, _BRANCH, "branch if a < b as signed numbers"),

@@ -173,7 +173,6 @@ def depthwise(mem: dict, n: int, c: Config, oc: int, cols: int, count: dict[str,
         if inside(u, v, c):
             start = c.a_base + oc * c.a_oc + u * c.a_u + v * c.a_v
             pixel = [operand(sp[start + j], c.a_unsigned, c.a_zp) for j in range(n)]
-            count["macs_useful"] += c.taps * c.groups * cols
         stream.append(pixel)
         count["matrix_zeros"] += pixel.count(0)
         count["macs_issued"] += n * n
@@ -191,6 +190,7 @@ def depthwise(mem: dict, n: int, c: Config, oc: int, cols: int, count: dict[str,
         r = c.acc_base + oc * c.acc_oc + orow // c.dw_sy * c.acc_y + ocol // c.dw_sx * c.acc_x
         accumulate(mem, n, c, r, out, True)
         count["acc_writes"] += 1
+        count["macs_useful"] += c.taps * c.groups * cols
     mem["line"] = past + stream
 
 
