@@ -55,20 +55,20 @@ class Meter:
     """
 
     def __init__(self, driver: Driver, clocked: bool):
-        self._counters, self._clocked = driver.counters, clocked
+        self._driver, self._clocked = driver, clocked
         self._before: dict[str, int] = {}
-        self.start()
 
-    def start(self) -> None:
-        """Count from here."""
-        self._before = self._counters.causes(0) if self._clocked else {}
+    def start(self) -> int:
+        """Count from here; returns the cycle."""
+        self._before = self._driver.counters.causes(0) if self._clocked else {}
+        return self._driver.get("CYCLE_LO")
 
     def phase(self, name: str, done: Sequence[Done], since: int) -> Phase:
         """Summary of the images that came out since cycle `since`, the last of them just now."""
         layers = [sorted(step)[len(step) // 2] for step in zip(*(each.steps for each in done), strict=True)]
         if not self._clocked:
             return Phase(name, len(done), None, None, [], len(layers))
-        after = self._counters.causes(0)
+        after = self._driver.counters.causes(0)
         cycles = done[-1].retired[-1] - since & _MASK
         where = {cause: after[cause] - self._before[cause] for cause in CAUSES}
         where["idle"] = cycles - sum(count for cause, count in where.items() if cause != "idle")

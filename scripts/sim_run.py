@@ -83,7 +83,7 @@ class Digit:
 
     def plain_phase(self) -> Phase:
         """All images on the library."""
-        start, done = time.monotonic(), []
+        start, since, done = time.monotonic(), self.meter.start(), []
 
         def each(result: Done) -> None:
             done.append(result)
@@ -100,7 +100,7 @@ class Digit:
                 self.say(sim_report.predictions(first, predicted, self.digits.labels[first:count]))
 
         self.flow(range(self.images), self.plain.macros, each)
-        phase = self.meter.phase("library", done, done[0].started)
+        phase = self.meter.phase("library", done, since)
         if phase.cycles is not None:
             rate = phase.cycles / (time.monotonic() - start) / 1000
             self.say(f"{phase.cycles:,} cycles simulated at {rate:.0f} kHz")
