@@ -27,7 +27,7 @@ class Scratchpad(wiring.Component):
     """8 banks, each an even-row and an odd-row half with one read and one write port.
 
     A row access takes one cycle wherever it starts: the rows it touches lie in different halves. Past the
-    last byte it wraps to the first. A request is granted when no port of higher priority takes a half it
+    last byte it wraps to the first. A request is granted when no port of higher priority asks for a half it
     needs in the same cycle, so `act` and `fuse_write` always are. Latency: reads SP_READ_LATENCY; a write
     granted in one cycle is seen by reads granted in the next. Throughput: one access per cycle on each port
     that finds its halves free.
@@ -61,13 +61,13 @@ class Scratchpad(wiring.Component):
         m = Module()
         reads = {name: self._request(m, name) for name in READERS}
         writes = {name: self._request(m, name) for name in WRITERS}
-        read_uses = self._grant(m, reads)
-        write_uses = self._grant(m, writes)
+        read_asks = self._grant(m, reads)
+        write_asks = self._grant(m, writes)
         rams = self._banks(m)
         for half in range(2):
             for bank, ram in enumerate(rams[half]):
-                self._steer_reads(m, ram, reads, read_uses, half, bank)
-                self._steer_writes(m, ram, writes, write_uses, half, bank)
+                self._steer_reads(m, ram, reads, read_asks, half, bank)
+                self._steer_writes(m, ram, writes, write_asks, half, bank)
         for name, access in reads.items():
             m.submodules[f"{name}_lane"] = lane = SpReadLane(self._config)
             port = getattr(self, name)
@@ -98,45 +98,49 @@ class Scratchpad(wiring.Component):
         return rams
 
     def _grant(self, m: Module, accesses: dict[str, SpAccess]) -> dict[str, tuple[Signal, Signal]]:
-        """Serve the ports by priority; returns the banks whose even, odd half each granted port uses."""
-        taken: list[Value | None] = [None, None]
-        uses = {}
+        """Serve the ports by priority; returns the banks whose even, odd half each port asks for."""
+        taken: list[Value] = [Const(0, self._config.sp_banks)] * 2
+        asked = {}
         for name, access in accesses.items():
             port = getattr(self, name)
-            use = tuple(Signal(self._config.sp_banks, name=f"{name}_use_{half}") for half in ("even", "odd"))
-            conflicts = Cat(access.want[h] & taken[h] for h in range(2) if taken[h] is not None)
-            m.d.comb += port.ready.eq(~conflicts.any())
-            m.d.comb += [use[h].eq(Mux(port.valid & port.ready, access.want[h], 0)) for h in range(2)]
-            taken = [use[h] if taken[h] is None else taken[h] | use[h] for h in range(2)]
-            uses[name] = use
-        return uses
+            asks = tuple(
+                Signal(self._config.sp_banks, name=f"{name}_asks_{half}") for half in ("even", "odd")
+            )
+            m.d.comb += [asks[h].eq(Mux(port.valid, access.want[h], 0)) for h in range(2)]
+            m.d.comb += port.ready.eq(~Cat(access.want[h] & taken[h] for h in range(2)).any())
+            # What a refused port asks for counts as taken: the grants of all ports are then found at once
+            # instead of one after another, which would be the longest path of the machine.
+            taken = [asks[h] | taken[h] for h in range(2)]
+            asked[name] = asks
+        return asked
 
     def _steer_reads(
-        self, m: Module, ram: Ram, accesses: dict[str, SpAccess], uses: dict, half: int, bank: int
+        self, m: Module, ram: Ram, accesses: dict[str, SpAccess], asked: dict, half: int, bank: int
     ) -> None:
-        """Address of one memory: that of the port which uses it."""
+        """Address of one memory: that of the first port which asks for it; the others are refused."""
         *first, last = accesses
         address: Value = accesses[last].index[half][:-3]
         for name in reversed(first):
-            address = Mux(uses[name][half][bank], accesses[name].index[half][:-3], address)
+            address = Mux(asked[name][half][bank], accesses[name].index[half][:-3], address)
         m.d.comb += [
             ram.r0_addr.eq(address),
-            ram.r0_en.eq(Cat(uses[name][half][bank] for name in accesses).any()),
+            ram.r0_en.eq(Cat(asked[name][half][bank] for name in accesses).any()),
         ]
 
     def _steer_writes(
-        self, m: Module, ram: Ram, accesses: dict[str, SpAccess], uses: dict, half: int, bank: int
+        self, m: Module, ram: Ram, accesses: dict[str, SpAccess], asked: dict, half: int, bank: int
     ) -> None:
         """Write port of one memory; the halves take the same rotated data and differ in byte enables."""
         if bank == half == 0:
             self._rotated = {name: self._rotate(m, name, accesses[name]) for name in accesses}
         fuse, load = WRITERS
-        fuse_uses = uses[fuse][half][bank]
+        fuse_asks = asked[fuse][half][bank]
         (fuse_data, fuse_masks), (load_data, load_masks) = self._rotated[fuse], self._rotated[load]
+        load_uses = asked[load][half][bank] & self.load_write.ready
         m.d.comb += [
-            ram.w_addr.eq(Mux(fuse_uses, accesses[fuse].index[half][:-3], accesses[load].index[half][:-3])),
-            ram.w_data.eq(Mux(fuse_uses, fuse_data, load_data)),
-            ram.w_en.eq(Mux(fuse_uses, fuse_masks[half], Mux(uses[load][half][bank], load_masks[half], 0))),
+            ram.w_addr.eq(Mux(fuse_asks, accesses[fuse].index[half][:-3], accesses[load].index[half][:-3])),
+            ram.w_data.eq(Mux(fuse_asks, fuse_data, load_data)),
+            ram.w_en.eq(Mux(fuse_asks, fuse_masks[half], Mux(load_uses, load_masks[half], 0))),
         ]
 
     def _rotate(self, m: Module, name: str, access: SpAccess) -> tuple[Signal, tuple[Signal, Signal]]:

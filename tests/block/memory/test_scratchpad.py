@@ -39,8 +39,7 @@ class Reference:
         for addr in requests:
             touched = set() if addr is None else self.halves(addr)
             result.append(addr is not None and not touched & taken)
-            if result[-1]:
-                taken |= touched
+            taken |= touched  # a refused request keeps what it asks for from those after it
         return result
 
 
