@@ -29,6 +29,7 @@ def measure(driver: Driver, enqueue: Callable[[], object]) -> Measurement:
     clocked = not isinstance(driver.device, GoldenDevice)
     before = driver.counters.causes(0) if clocked else {}
     enqueue()
+    driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))  # loading a program may have left one
     first, start = driver.device.cycle or 0, time.perf_counter()
     driver.doorbell()
     driver.device.wait_irq(_TIMEOUT)
