@@ -2,7 +2,7 @@
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out, connect
+from amaranth.lib.wiring import Out, connect
 
 from hw.bus.axi import AxiMaster, drive_pins, pin_members
 from hw.bus.axilite import join_lite_pins, lite_pins
@@ -60,8 +60,17 @@ class Chip(wiring.Component):
         m.d.comb += self.irq.eq(control.irq)
         return m
 
-    def _queue(self, m: Module, unit: Unit, queue: CommandQueue, core: Core, datapath: Datapath,
-               semaphores: Semaphores, control: Control, meter: Meter) -> None:
+    def _queue(
+        self,
+        m: Module,
+        unit: Unit,
+        queue: CommandQueue,
+        core: Core,
+        datapath: Datapath,
+        semaphores: Semaphores,
+        control: Control,
+        meter: Meter,
+    ) -> None:
         """A unit's queue between sequencer and unit."""
         name = unit.name.lower()
         engine = getattr(datapath, name)
@@ -69,28 +78,54 @@ class Chip(wiring.Component):
         connect(m, getattr(core, name), queue.input)
         connect(m, queue.semaphores, semaphores.units[unit])
         m.d.comb += [
-            engine.payload.eq(queue.output.payload), engine.valid.eq(queue.output.valid & may_start),
+            engine.payload.eq(queue.output.payload),
+            engine.valid.eq(queue.output.valid & may_start),
             queue.output.ready.eq(engine.ready & may_start),
-            queue.done.eq(datapath.done[unit]), queue.flush.eq(control.flush),
+            queue.done.eq(datapath.done[unit]),
+            queue.flush.eq(control.flush),
         ]
 
-    def _program(self, m: Module, control: Control, core: Core, semaphores: Semaphores, queues: list[CommandQueue],
-                 meter: Meter) -> None:
+    def _program(
+        self,
+        m: Module,
+        control: Control,
+        core: Core,
+        semaphores: Semaphores,
+        queues: list[CommandQueue],
+        meter: Meter,
+    ) -> None:
         """Programs from the control side to the core."""
         may_start = Signal()
         m.d.comb += [
             may_start.eq(meter.ready & (~meter.seq_hold | (control.start.payload.tag == core.tag))),
-            core.start.payload.eq(control.start.payload), core.start.valid.eq(control.start.valid & may_start),
-            control.start.ready.eq(core.start.ready & may_start), core.tag_hold.eq(meter.seq_hold),
+            core.start.payload.eq(control.start.payload),
+            core.start.valid.eq(control.start.valid & may_start),
+            control.start.ready.eq(core.start.ready & may_start),
+            core.tag_hold.eq(meter.seq_hold),
         ]
-        for name in ("fetch_addr", "fetch_en", "operand_addr", "seg_index", "in_use", "halted", "steps", "trap", "blocked_pc"):
+        for name in (
+            "fetch_addr",
+            "fetch_en",
+            "operand_addr",
+            "seg_index",
+            "in_use",
+            "halted",
+            "steps",
+            "trap",
+            "blocked_pc",
+        ):
             m.d.comb += getattr(control, name).eq(getattr(core, name))
         for name in ("fetch_data", "operand_data", "seg_info", "stop", "step_limit", "windows"):
             m.d.comb += getattr(core, name).eq(getattr(control, name))
         m.d.comb += [
-            control.core_blocked.eq(core.blocked), control.core_pc.eq(core.pc), control.core_segment.eq(core.segment),
-            control.core_tag.eq(core.tag), core.clear.eq(control.flush), semaphores.clear.eq(control.flush),
-            core.seq_tokens.eq(semaphores.seq_tokens), semaphores.seq_take.eq(core.seq_take),
+            control.core_blocked.eq(core.blocked),
+            control.core_pc.eq(core.pc),
+            control.core_segment.eq(core.segment),
+            control.core_tag.eq(core.tag),
+            core.clear.eq(control.flush),
+            semaphores.clear.eq(control.flush),
+            core.seq_tokens.eq(semaphores.seq_tokens),
+            semaphores.seq_take.eq(core.seq_take),
             core.unit_idle.eq(Cat(queue.idle for queue in queues)),
         ]
 
@@ -98,7 +133,8 @@ class Chip(wiring.Component):
         m.d.comb += [
             control.issued.eq(Cat(queue.input.valid & queue.input.ready for queue in queues)),
             control.retired.eq(Cat(queue.retired for queue in queues)),
-            control.idle.eq(Cat(queue.idle for queue in queues)), control.stuck.eq(Cat(queue.stuck for queue in queues)),
+            control.idle.eq(Cat(queue.idle for queue in queues)),
+            control.stuck.eq(Cat(queue.stuck for queue in queues)),
             datapath.abort.eq(control.abort),
         ]
         busy = {unit: ~queue.stuck for unit, queue in zip(Unit, queues, strict=True)}
@@ -107,7 +143,8 @@ class Chip(wiring.Component):
         for name in ("load", "store"):
             error = getattr(control, f"{name}_error")
             m.d.comb += [
-                error.valid.eq(getattr(datapath, f"{name}_error")), error.address.eq(getattr(datapath, f"{name}_error_addr")),
+                error.valid.eq(getattr(datapath, f"{name}_error")),
+                error.address.eq(getattr(datapath, f"{name}_error_addr")),
             ]
 
     def _results(self, m: Module, control: Control, core: Core, datapath: Datapath) -> None:
@@ -134,38 +171,58 @@ class Chip(wiring.Component):
             outer, inner = getattr(bus, channel), getattr(arbiter, channel)
             source, target = (outer, inner) if channel in ("r", "b") else (inner, outer)
             m.d.comb += [
-                target.valid.eq(source.valid), target.payload.eq(source.payload), source.ready.eq(target.ready),
+                target.valid.eq(source.valid),
+                target.payload.eq(source.payload),
+                source.ready.eq(target.ready),
             ]
         drive_pins(m, self._config, self, bus)
 
-    def _counters(self, m: Module, control: Control, core: Core, datapath: Datapath, queues: list[CommandQueue],
-                  meter: Meter) -> None:
+    def _counters(
+        self,
+        m: Module,
+        control: Control,
+        core: Core,
+        datapath: Datapath,
+        queues: list[CommandQueue],
+        meter: Meter,
+    ) -> None:
         for unit, queue in zip(Unit, queues, strict=True):
             name, state = unit.name.lower(), meter.units[unit]
             m.d.comb += [
-                state.active.eq(getattr(datapath, f"{name}_active")), state.tag.eq(getattr(datapath, f"{name}_tag")),
-                state.queued.eq(queue.queued != 0), state.started.eq(queue.started),
-                state.next_tag.eq(queue.output.payload.meta.tag), state.retired.eq(queue.retired),
+                state.active.eq(getattr(datapath, f"{name}_active")),
+                state.tag.eq(getattr(datapath, f"{name}_tag")),
+                state.queued.eq(queue.queued != 0),
+                state.started.eq(queue.started),
+                state.next_tag.eq(queue.output.payload.meta.tag),
+                state.retired.eq(queue.retired),
                 state.retired_tag.eq(queue.retired_tag),
                 getattr(meter, f"{name}_events").eq(getattr(datapath, f"{name}_events")),
             ]
         state, matrix_queue, seq = meter.state, queues[Unit.MATRIX], meter.seq_events
         m.d.comb += [state[name].eq(datapath.matrix_state[name]) for name in MATRIX_STATE]
         m.d.comb += [
-            state.head_queued.eq(matrix_queue.queued != 0), state.head_waits.eq(matrix_queue.head_waits),
-            state.program_runs.eq(core.running), state.program_blocked.eq(core.blocked),
+            state.head_queued.eq(matrix_queue.queued != 0),
+            state.head_waits.eq(matrix_queue.head_waits),
+            state.program_runs.eq(core.running),
+            state.program_blocked.eq(core.blocked),
             state.fuse_busy.eq(~queues[Unit.FUSE].idle),
-            state.dma_busy.eq(~queues[Unit.LOAD].idle | ~queues[Unit.STORE].idle), state.macro_in_flight.eq(~control.status[0]),
-            meter.fuse_out_events.eq(datapath.fuse_out_events), meter.seq_tag.eq(core.tag),
-            meter.counting.eq(~control.gated | ~control.status[0]), datapath.tag_busy.eq(meter.dma_busy),
+            state.dma_busy.eq(~queues[Unit.LOAD].idle | ~queues[Unit.STORE].idle),
+            state.macro_in_flight.eq(~control.status[0]),
+            meter.fuse_out_events.eq(datapath.fuse_out_events),
+            meter.seq_tag.eq(core.tag),
+            meter.counting.eq(~control.gated | ~control.status[0]),
+            datapath.tag_busy.eq(meter.dma_busy),
         ]
         m.d.comb += [seq[name].eq(datapath.sp_events[name]) for name in datapath.sp_events.shape().members]
         self._dispatches(m, control, core, meter)
         m.d.comb += [seq[name].eq(getattr(core, name)) for name in PULSES]
         m.d.comb += [
-            seq.acc_reads.eq(datapath.acc_reads), seq.acc_conflicts.eq(datapath.acc_conflicts),
-            meter.select.eq(control.counter_select), meter.read.eq(control.counter_read),
-            control.counter_done.eq(meter.done), control.counter_value.eq(meter.value),
+            seq.acc_reads.eq(datapath.acc_reads),
+            seq.acc_conflicts.eq(datapath.acc_conflicts),
+            meter.select.eq(control.counter_select),
+            meter.read.eq(control.counter_read),
+            control.counter_done.eq(meter.done),
+            control.counter_value.eq(meter.value),
         ]
         m.d.comb += meter.units[Unit.MATRIX].tagged.eq(datapath.matrix_tagged)
         with m.Switch(control.maximum_select):
@@ -183,8 +240,11 @@ class Chip(wiring.Component):
             other.eq(control.events.dispatch_other | (other & ~begun)),
         ]
         m.d.comb += [
-            meter.seq_events.dispatch_first.eq(first & begun), meter.seq_events.dispatch_other.eq(other & begun),
-            meter.seq_events.macros.eq(begun), meter.seq_events.wis_words.eq(control.events.wis_words),
+            meter.seq_events.dispatch_first.eq(first & begun),
+            meter.seq_events.dispatch_other.eq(other & begun),
+            meter.seq_events.macros.eq(begun),
+            meter.seq_events.wis_words.eq(control.events.wis_words),
             meter.seq_events.wis_loads.eq(control.events.wis_loads),
-            meter.trap_events.traps.eq(control.events.traps), meter.trap_tag.eq(control.trap_tag),
+            meter.trap_events.traps.eq(control.events.traps),
+            meter.trap_tag.eq(control.trap_tag),
         ]

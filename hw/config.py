@@ -96,7 +96,9 @@ class MlaConfig:
 
     def _check_set(self, name: str, allowed: tuple[int, ...]) -> None:
         if getattr(self, name) not in allowed:
-            raise InputError(f"{name} must be one of {', '.join(map(str, allowed))}, not {getattr(self, name)!r}")
+            raise InputError(
+                f"{name} must be one of {', '.join(map(str, allowed))}, not {getattr(self, name)!r}"
+            )
 
     def _check_range(self, name: str, low: int, high: int) -> None:
         if not low <= getattr(self, name) <= high:

@@ -18,9 +18,15 @@ from hw.units.store import StoreUnit
 #: State of MATRIX that the causes of the array's cycles are found from.
 MATRIX_STATE = ("row_entering", "wait_weights", "weight_shift", "wait_acts", "wait_acc", "in_flight")
 #: Results of the last commands that programs may look at.
-RESULTS_LAYOUT = data.StructLayout({
-    "fuse_rows": 32, "fuse_zeros": 32, "fuse_min": 32, "fuse_max": 32, "matrix_zeros": 32,
-})
+RESULTS_LAYOUT = data.StructLayout(
+    {
+        "fuse_rows": 32,
+        "fuse_zeros": 32,
+        "fuse_min": 32,
+        "fuse_max": 32,
+        "matrix_zeros": 32,
+    }
+)
 
 
 class Datapath(wiring.Component):
@@ -62,40 +68,63 @@ class Datapath(wiring.Component):
     def __init__(self, config: MlaConfig):
         self._config = config
         units = [unit.name.lower() for unit in Unit]
-        super().__init__({
-            **{unit.name.lower(): In(command_stream(unit)) for unit in Unit},
-            "done": Out(len(Unit)), "abort": In(1), "dma_busy": Out(2), "tag_busy": In(2),
-            "load_error": Out(1), "store_error": Out(1), "load_error_addr": Out(32), "store_error_addr": Out(32),
-            "ar": Out(stream.Signature(BURST)), "r": In(stream.Signature(read_beat(config))),
-            "aw": Out(stream.Signature(BURST)), "w": Out(stream.Signature(write_beat(config))),
-            "b": In(stream.Signature(RESPONSE)),
-            **{f"{unit}_events": Out(event_layout(unit)) for unit in units},
-            **{f"{unit}_active": Out(1) for unit in units}, **{f"{unit}_tag": Out(6) for unit in units},
-            "fuse_out_events": Out(event_layout("fuse_out")), "sp_events": Out(sp_event_layout(config)),
-            "acc_reads": Out(2), "acc_conflicts": Out(2),
-            "matrix_tagged": Out(1), "matrix_state": Out(data.StructLayout(dict.fromkeys(MATRIX_STATE, 1))), "results": Out(RESULTS_LAYOUT),
-            "in_flight_max": Out(16), "latency_max": Out(16),
-        })
+        super().__init__(
+            {
+                **{unit.name.lower(): In(command_stream(unit)) for unit in Unit},
+                "done": Out(len(Unit)),
+                "abort": In(1),
+                "dma_busy": Out(2),
+                "tag_busy": In(2),
+                "load_error": Out(1),
+                "store_error": Out(1),
+                "load_error_addr": Out(32),
+                "store_error_addr": Out(32),
+                "ar": Out(stream.Signature(BURST)),
+                "r": In(stream.Signature(read_beat(config))),
+                "aw": Out(stream.Signature(BURST)),
+                "w": Out(stream.Signature(write_beat(config))),
+                "b": In(stream.Signature(RESPONSE)),
+                **{f"{unit}_events": Out(event_layout(unit)) for unit in units},
+                **{f"{unit}_active": Out(1) for unit in units},
+                **{f"{unit}_tag": Out(6) for unit in units},
+                "fuse_out_events": Out(event_layout("fuse_out")),
+                "sp_events": Out(sp_event_layout(config)),
+                "acc_reads": Out(2),
+                "acc_conflicts": Out(2),
+                "matrix_tagged": Out(1),
+                "matrix_state": Out(data.StructLayout(dict.fromkeys(MATRIX_STATE, 1))),
+                "results": Out(RESULTS_LAYOUT),
+                "in_flight_max": Out(16),
+                "latency_max": Out(16),
+            }
+        )
 
     def elaborate(self, platform) -> Elaboratable:
         m = Module()
         config = self._config
         units = {
-            "load": LoadUnit(config), "matrix": MatrixUnit(config), "fuse": FuseUnit(config), "store": StoreUnit(config),
+            "load": LoadUnit(config),
+            "matrix": MatrixUnit(config),
+            "fuse": FuseUnit(config),
+            "store": StoreUnit(config),
         }
         for name, unit in units.items():
             m.submodules[name] = unit
             connect(m, flipped(getattr(self, name)), unit.cmd)
             m.d.comb += [
-                self.done[Unit[name.upper()]].eq(unit.done), getattr(self, f"{name}_events").eq(unit.events),
-                getattr(self, f"{name}_active").eq(unit.active), getattr(self, f"{name}_tag").eq(unit.event_tag if name == "matrix" else unit.active_tag),
+                self.done[Unit[name.upper()]].eq(unit.done),
+                getattr(self, f"{name}_events").eq(unit.events),
+                getattr(self, f"{name}_active").eq(unit.active),
+                getattr(self, f"{name}_tag").eq(unit.event_tag if name == "matrix" else unit.active_tag),
             ]
         self._memories(m, **units)
         self._bus(m, units["load"], units["store"])
         self._report(m, units["matrix"], units["fuse"], units["load"])
         return m
 
-    def _memories(self, m: Module, load: LoadUnit, matrix: MatrixUnit, fuse: FuseUnit, store: StoreUnit) -> None:
+    def _memories(
+        self, m: Module, load: LoadUnit, matrix: MatrixUnit, fuse: FuseUnit, store: StoreUnit
+    ) -> None:
         m.submodules.sp = sp = Scratchpad(self._config)
         m.submodules.acc = acc = Accumulator(self._config)
         connect(m, matrix.act, sp.act)
@@ -108,7 +137,11 @@ class Datapath(wiring.Component):
         connect(m, matrix.update, acc.update)
         connect(m, fuse.acc_read, acc.fuse_read)
         connect(m, fuse.acc_write, acc.fuse_write)
-        m.d.comb += [self.sp_events.eq(sp.events), self.acc_reads.eq(acc.reads), self.acc_conflicts.eq(acc.conflicts)]
+        m.d.comb += [
+            self.sp_events.eq(sp.events),
+            self.acc_reads.eq(acc.reads),
+            self.acc_conflicts.eq(acc.conflicts),
+        ]
 
     def _bus(self, m: Module, load: LoadUnit, store: StoreUnit) -> None:
         connect(m, load.ar, flipped(self.ar))
@@ -118,15 +151,23 @@ class Datapath(wiring.Component):
         connect(m, flipped(self.b), store.b)
         for index, (name, unit) in enumerate((("load", load), ("store", store))):
             m.d.comb += [
-                unit.abort.eq(self.abort), self.dma_busy[index].eq(unit.busy), unit.tag_busy.eq(self.tag_busy[index]),
-                getattr(self, f"{name}_error").eq(unit.error), getattr(self, f"{name}_error_addr").eq(unit.error_addr),
+                unit.abort.eq(self.abort),
+                self.dma_busy[index].eq(unit.busy),
+                unit.tag_busy.eq(self.tag_busy[index]),
+                getattr(self, f"{name}_error").eq(unit.error),
+                getattr(self, f"{name}_error_addr").eq(unit.error_addr),
             ]
 
     def _report(self, m: Module, matrix: MatrixUnit, fuse: FuseUnit, load: LoadUnit) -> None:
         m.d.comb += [
-            self.fuse_out_events.eq(fuse.out_events), self.results.fuse_rows.eq(fuse.rows),
-            self.results.fuse_zeros.eq(fuse.zeros), self.results.fuse_min.eq(fuse.min), self.results.fuse_max.eq(fuse.max),
-            self.results.matrix_zeros.eq(matrix.zeros), self.matrix_tagged.eq(matrix.tagged), self.in_flight_max.eq(load.in_flight_max),
+            self.fuse_out_events.eq(fuse.out_events),
+            self.results.fuse_rows.eq(fuse.rows),
+            self.results.fuse_zeros.eq(fuse.zeros),
+            self.results.fuse_min.eq(fuse.min),
+            self.results.fuse_max.eq(fuse.max),
+            self.results.matrix_zeros.eq(matrix.zeros),
+            self.matrix_tagged.eq(matrix.tagged),
+            self.in_flight_max.eq(load.in_flight_max),
             self.latency_max.eq(load.latency_max),
         ]
         m.d.comb += [self.matrix_state[name].eq(getattr(matrix, name)) for name in MATRIX_STATE]

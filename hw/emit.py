@@ -35,7 +35,9 @@ class VerilogPlatform:
         self.modules.setdefault(name, _ram_module(name, width, depth, granules, kinds))
         ports: dict = {
             "i_clk": ClockSignal(write.signature.domain if hasattr(write.signature, "domain") else "sync"),
-            "i_w_addr": write.addr, "i_w_data": write.data, "i_w_en": write.en,
+            "i_w_addr": write.addr,
+            "i_w_data": write.data,
+            "i_w_en": write.en,
         }
         for i, (port, kind) in enumerate(zip(mem.read_ports, kinds, strict=True)):
             ports |= {f"i_r{i}_addr": port.addr, f"o_r{i}_data": port.data}
@@ -56,7 +58,12 @@ def _ram_module(name: str, width: int, depth: int, granules: int, kinds: str) ->
     address = max((depth - 1).bit_length(), 1)
     size = width // granules
     slices = [f"[{(g + 1) * size - 1}:{g * size}]" for g in range(granules)]
-    ports = ["input clk", f"input [{address - 1}:0] w_addr", f"input [{width - 1}:0] w_data", f"input [{granules - 1}:0] w_en"]
+    ports = [
+        "input clk",
+        f"input [{address - 1}:0] w_addr",
+        f"input [{width - 1}:0] w_data",
+        f"input [{granules - 1}:0] w_en",
+    ]
     reads = []
     for i, kind in enumerate(kinds):
         ports.append(f"input [{address - 1}:0] r{i}_addr")
@@ -67,7 +74,10 @@ def _ram_module(name: str, width: int, depth: int, granules: int, kinds: str) ->
         ports += [f"input r{i}_en", f"output reg [{width - 1}:0] r{i}_data"]
         body = [f"    r{i}_data <= mem[r{i}_addr];"]
         if kind == "t":
-            body += [f"    if (w_en[{g}] && w_addr == r{i}_addr) r{i}_data{s} <= w_data{s};" for g, s in enumerate(slices)]
+            body += [
+                f"    if (w_en[{g}] && w_addr == r{i}_addr) r{i}_data{s} <= w_data{s};"
+                for g, s in enumerate(slices)
+            ]
         reads += [f"  always @(posedge clk) if (r{i}_en) begin", *body, "  end"]
     # A write of the whole word is one statement: Verilator then copies words instead of merging bytes.
     writes = [f"      if (w_en[{g}]) mem[w_addr]{s} <= w_data{s};" for g, s in enumerate(slices)]
@@ -75,11 +85,16 @@ def _ram_module(name: str, width: int, depth: int, granules: int, kinds: str) ->
         body = ["  always @(posedge clk) if (w_en) mem[w_addr] <= w_data;"]
     else:
         body = ["  always @(posedge clk) if (|w_en) begin", *writes, "  end"]
-    return "\n".join([
-        f"module {name}({', '.join(ports)});",
-        f"  reg [{width - 1}:0] mem [0:{depth - 1}]{_public(kinds)};",
-        *body, *reads, "endmodule", "",
-    ])
+    return "\n".join(
+        [
+            f"module {name}({', '.join(ports)});",
+            f"  reg [{width - 1}:0] mem [0:{depth - 1}]{_public(kinds)};",
+            *body,
+            *reads,
+            "endmodule",
+            "",
+        ]
+    )
 
 
 def _public(kinds: str) -> str:

@@ -29,12 +29,14 @@ def packed_layout(packed: Packed) -> data.StructLayout:
 
 
 #: What travels with every unit command.
-META_LAYOUT = data.StructLayout({
-    "wait": 16,  # semaphores to take, producer << 2 | index
-    "signal": 20,  # semaphores to give, consumer << 2 | index, the sequencer being consumer 4
-    "tag": 6,
-    "macro": 8,  # low bits of the macro-instruction's number
-})
+META_LAYOUT = data.StructLayout(
+    {
+        "wait": 16,  # semaphores to take, producer << 2 | index
+        "signal": 20,  # semaphores to give, consumer << 2 | index, the sequencer being consumer 4
+        "tag": 6,
+        "macro": 8,  # low bits of the macro-instruction's number
+    }
+)
 
 #: Walk increments the issue stage derives, so that units need no multiplier (all modulo 2**20).
 DERIVED = {
@@ -77,7 +79,9 @@ class SpReadPort(wiring.Signature):
     """
 
     def __init__(self, config: MlaConfig):
-        super().__init__({"valid": Out(1), "addr": Out(SP_ADDR_BITS), "ready": In(1), "data": In(8 * config.n)})
+        super().__init__(
+            {"valid": Out(1), "addr": Out(SP_ADDR_BITS), "ready": In(1), "data": In(8 * config.n)}
+        )
 
 
 class SpWritePort(wiring.Signature):
@@ -88,29 +92,45 @@ class SpWritePort(wiring.Signature):
     """
 
     def __init__(self, config: MlaConfig):
-        super().__init__({
-            "valid": Out(1), "addr": Out(SP_ADDR_BITS), "data": Out(8 * config.n), "mask": Out(config.n), "ready": In(1),
-        })
+        super().__init__(
+            {
+                "valid": Out(1),
+                "addr": Out(SP_ADDR_BITS),
+                "data": Out(8 * config.n),
+                "mask": Out(config.n),
+                "ready": In(1),
+            }
+        )
 
 
 class AccReadPort(wiring.Signature):
     """Accumulator row read of FUSE, seen from the requester; data ACC_READ_LATENCY cycles after `valid & ready`."""
 
     def __init__(self, config: MlaConfig):
-        super().__init__({"valid": Out(1), "row": Out(ACC_ADDR_BITS), "ready": In(1), "data": In(32 * config.n)})
+        super().__init__(
+            {"valid": Out(1), "row": Out(ACC_ADDR_BITS), "ready": In(1), "data": In(32 * config.n)}
+        )
 
 
 class AccWritePort(wiring.Signature):
     """Accumulator row write of FUSE, seen from the requester; `mask` selects lanes; visible to reads granted in the next cycle."""
 
     def __init__(self, config: MlaConfig):
-        super().__init__({
-            "valid": Out(1), "row": Out(ACC_ADDR_BITS), "data": Out(32 * config.n), "mask": Out(config.n), "ready": In(1),
-        })
+        super().__init__(
+            {
+                "valid": Out(1),
+                "row": Out(ACC_ADDR_BITS),
+                "data": Out(32 * config.n),
+                "mask": Out(config.n),
+                "ready": In(1),
+            }
+        )
 
 
 class SlotWritePort(wiring.Signature):
     """Write of n bytes at byte address `addr` (a multiple of n) of PARAM (`table` = 0) or TABLE (1); always accepted."""
 
     def __init__(self, config: MlaConfig):
-        super().__init__({"valid": Out(1), "table": Out(1), "addr": Out(SP_ADDR_BITS), "data": Out(8 * config.n)})
+        super().__init__(
+            {"valid": Out(1), "table": Out(1), "addr": Out(SP_ADDR_BITS), "data": Out(8 * config.n)}
+        )

@@ -120,7 +120,9 @@ def gemm_operands(
     b_size = tiles.nt * lanes * tiles.kt
     c_size = tiles.mt * tiles.nt * lanes
     a_sp, b_sp, c_sp = place(
-        [tiles.buffers * a_size, tiles.buffers * b_size, 2 * c_size], config.sp_bytes // config.sp_banks, config.sp_bytes
+        [tiles.buffers * a_size, tiles.buffers * b_size, 2 * c_size],
+        config.sp_bytes // config.sp_banks,
+        config.sp_bytes,
     )
     n_tail = n - (blocks - 1) * lanes
     src = FUSE_SRC.pack(requant=Requant.SLOT, rounding=rounding, bias_en=1)

@@ -8,21 +8,23 @@ from hw.isa.counters import CAUSES
 from hw.isa.enums import Unit
 
 #: What the classifier looks at, all levels of the current cycle.
-STATE_LAYOUT = data.StructLayout({
-    "row_entering": 1,  # a row enters the array
-    "wait_weights": 1,  # a tile cannot start: weight reads were refused
-    "weight_shift": 1,  # a tile cannot start: its weights are on their way
-    "wait_acts": 1,  # an activation read was refused
-    "wait_acc": 1,  # the accumulator holds the array up
-    "in_flight": 1,  # rows are still in the array or on their way to the accumulator
-    "head_queued": 1,  # a MATRIX command waits in the queue
-    "head_waits": 4,  # producers whose semaphores it lacks
-    "program_runs": 1,  # the sequencer executes instructions
-    "program_blocked": 1,  # of a running program: it waits for a semaphore, a fence or a full queue
-    "fuse_busy": 1,
-    "dma_busy": 1,  # LOAD or STORE has work
-    "macro_in_flight": 1,  # a macro-instruction is fetched, running or not completed
-})
+STATE_LAYOUT = data.StructLayout(
+    {
+        "row_entering": 1,  # a row enters the array
+        "wait_weights": 1,  # a tile cannot start: weight reads were refused
+        "weight_shift": 1,  # a tile cannot start: its weights are on their way
+        "wait_acts": 1,  # an activation read was refused
+        "wait_acc": 1,  # the accumulator holds the array up
+        "in_flight": 1,  # rows are still in the array or on their way to the accumulator
+        "head_queued": 1,  # a MATRIX command waits in the queue
+        "head_waits": 4,  # producers whose semaphores it lacks
+        "program_runs": 1,  # the sequencer executes instructions
+        "program_blocked": 1,  # of a running program: it waits for a semaphore, a fence or a full queue
+        "fuse_busy": 1,
+        "dma_busy": 1,  # LOAD or STORE has work
+        "macro_in_flight": 1,  # a macro-instruction is fetched, running or not completed
+    }
+)
 
 
 class Classifier(wiring.Component):
@@ -40,7 +42,7 @@ class Classifier(wiring.Component):
     """
 
     state: In(STATE_LAYOUT)
-    cause: Out(data.StructLayout({name: 1 for name in CAUSES}))
+    cause: Out(data.StructLayout(dict.fromkeys(CAUSES, 1)))
 
     def elaborate(self, platform) -> Elaboratable:
         m = Module()

@@ -54,10 +54,17 @@ class Collector(wiring.Component):
             ports |= {f"{group}_events": In(event_layout(group)), f"{group}_tag": In(6)}
         for group in _COLLECTED:
             ports |= {f"{group}_busy": Out(1), f"{group}_cur": Out(6)}
-        super().__init__(ports | {
-            "select_counter": In(16), "select_tag": In(16), "read": In(1), "read_done": Out(1), "value": Out(64),
-            "ready": Out(1),
-        })
+        super().__init__(
+            ports
+            | {
+                "select_counter": In(16),
+                "select_tag": In(16),
+                "read": In(1),
+                "read_done": Out(1),
+                "value": Out(64),
+                "ready": Out(1),
+            }
+        )
 
     def elaborate(self, platform) -> Elaboratable:
         m = Module()
@@ -72,13 +79,19 @@ class Collector(wiring.Component):
         with m.If(~self.ready):
             self._clear(m, mem)
         with m.Elif(look):
-            m.d.comb += [mem.r0_addr.eq(Cat(counter, Mux(host, self.select_tag[: self.tag_bits], tag))), mem.r0_en.eq(1)]
+            m.d.comb += [
+                mem.r0_addr.eq(Cat(counter, Mux(host, self.select_tag[: self.tag_bits], tag))),
+                mem.r0_en.eq(1),
+            ]
             m.d.sync += [address.eq(mem.r0_addr), held_tag.eq(tag), look.eq(0), take.eq(1)]
         with m.Elif(take):
             # A sum whose tag is not that of the word stays where it is: the host looks at another tag, or the group moved on.
             m.d.comb += [
-                mine.eq((tag == held_tag) & (tag == address[_COUNTER_BITS:])), taken.eq(mine),
-                mem.w_addr.eq(address), mem.w_data.eq(mem.r0_data + Mux(mine, amount, 0)), mem.w_en.eq(mine),
+                mine.eq((tag == held_tag) & (tag == address[_COUNTER_BITS:])),
+                taken.eq(mine),
+                mem.w_addr.eq(address),
+                mem.w_data.eq(mem.r0_data + Mux(mine, amount, 0)),
+                mem.w_en.eq(mine),
             ]
             m.d.sync += [take.eq(0), self.read_done.eq(host), self.value.eq(mem.w_data)]
             for name, single in direct.items():
@@ -109,8 +122,11 @@ class Collector(wiring.Component):
             m.submodules[name] = counters[name] = single = DirectCounter(width=width, tag_bits=self.tag_bits)
             events = getattr(self, f"{name}_events").as_value()
             m.d.comb += [
-                single.increment.eq(Mux(self.ready, events, 0)), single.tag.eq(getattr(self, f"{name}_tag")),
-                single.read_tag.eq(self.select_tag), single.clear.eq(~self.ready), single.clear_tag.eq(self._cleared),
+                single.increment.eq(Mux(self.ready, events, 0)),
+                single.tag.eq(getattr(self, f"{name}_tag")),
+                single.read_tag.eq(self.select_tag),
+                single.clear.eq(~self.ready),
+                single.clear_tag.eq(self._cleared),
             ]
         return counters
 
@@ -118,12 +134,20 @@ class Collector(wiring.Component):
         m.d.comb += [mem.w_addr.eq(self._cleared), mem.w_en.eq(1)]
         m.d.sync += [self._cleared.eq(self._cleared + 1), self.ready.eq(self._cleared.all())]
 
-    def _choose(self, m: Module, groups: dict[str, CounterGroup], counter: Signal, old: Signal, host: Signal) -> None:
+    def _choose(
+        self, m: Module, groups: dict[str, CounterGroup], counter: Signal, old: Signal, host: Signal
+    ) -> None:
         """Next step: a sum of a tag that was left, what the host wants, or the next counter in turn."""
-        turn, old_turn, flushing = Signal(_COUNTER_BITS), Signal(_COUNTER_BITS), Signal(range(len(_COLLECTED) + 1))
+        turn, old_turn, flushing = (
+            Signal(_COUNTER_BITS),
+            Signal(_COUNTER_BITS),
+            Signal(range(len(_COLLECTED) + 1)),
+        )
         wait = Signal()  # the host's counter has a sum of an older tag under way
         for name, group in groups.items():
-            with m.If((self.select_counter >= group_counters(name)[0]) & (self.select_counter <= _LAST[name])):
+            with m.If(
+                (self.select_counter >= group_counters(name)[0]) & (self.select_counter <= _LAST[name])
+            ):
                 m.d.comb += wait.eq(group.busy)
         m.d.sync += [old.eq(0), host.eq(0)]
         with m.If((flushing != 0) & ~old):
@@ -140,18 +164,24 @@ class Collector(wiring.Component):
                 with m.If(groups[name].busy):
                     m.d.sync += [flushing.eq(i + 1), old_turn.eq(group_counters(name)[0])]
 
-    def _selected(self, m: Module, groups: dict[str, CounterGroup], counter: Signal, old: Signal,
-                  take: Signal) -> tuple[Signal, Signal]:
+    def _selected(
+        self, m: Module, groups: dict[str, CounterGroup], counter: Signal, old: Signal, take: Signal
+    ) -> tuple[Signal, Signal]:
         """Tag and amount of the sum that `counter` and `old` name; `take` collects it."""
         tag, amount = Signal(self.tag_bits), Signal(max(g.sum_width for g in groups.values()))
         for name, group in groups.items():
             first, last = group_counters(name)[0], _LAST[name]
             inside = Signal(name=f"in_{name}")
             m.d.comb += [
-                inside.eq((counter >= first) & (counter <= last)), group.select.eq(counter - Const(first, _COUNTER_BITS)),
-                group.take_cur.eq(inside & take & ~old), group.take_old.eq(inside & take & old),
+                inside.eq((counter >= first) & (counter <= last)),
+                group.select.eq(counter - Const(first, _COUNTER_BITS)),
+                group.take_cur.eq(inside & take & ~old),
+                group.take_old.eq(inside & take & old),
                 group.finish_old.eq(inside & take & old & (counter == last)),
             ]
             with m.If(inside):
-                m.d.comb += [tag.eq(Mux(old, group.old_tag, group.cur_tag)), amount.eq(Mux(old, group.old_sum, group.cur_sum))]
+                m.d.comb += [
+                    tag.eq(Mux(old, group.old_tag, group.cur_tag)),
+                    amount.eq(Mux(old, group.old_sum, group.cur_sum)),
+                ]
         return tag, amount

@@ -29,16 +29,24 @@ class DirectCounter(wiring.Component):
 
     def __init__(self, *, width: int, tag_bits: int):
         self.tag_bits = tag_bits
-        super().__init__({
-            "increment": In(width), "tag": In(6), "clear": In(1), "clear_tag": In(tag_bits), "read_tag": In(tag_bits),
-            "value": Out(64),
-        })
+        super().__init__(
+            {
+                "increment": In(width),
+                "tag": In(6),
+                "clear": In(1),
+                "clear_tag": In(tag_bits),
+                "read_tag": In(tag_bits),
+                "value": Out(64),
+            }
+        )
 
     def elaborate(self, platform) -> Elaboratable:
         m = Module()
         m.submodules.mem = mem = Ram(width=64, depth=1 << self.tag_bits, reads=2, comb=True)
         m.d.comb += [
-            mem.r0_addr.eq(self.tag), mem.r1_addr.eq(self.read_tag), self.value.eq(mem.r1_data),
+            mem.r0_addr.eq(self.tag),
+            mem.r1_addr.eq(self.read_tag),
+            self.value.eq(mem.r1_data),
             mem.w_addr.eq(Mux(self.clear, self.clear_tag, self.tag[: self.tag_bits])),
             mem.w_data.eq(Mux(self.clear, 0, mem.r0_data + self.increment)),
             mem.w_en.eq(self.clear | (self.increment != 0)),

@@ -48,11 +48,21 @@ class CounterGroup(wiring.Component):
     def __init__(self, group: str):
         self.counters = [COUNTERS[i] for i in group_counters(group)]
         self.sum_width = max(c.width for c in self.counters) + SPARE_BITS
-        super().__init__({
-            "events": In(event_layout(group)), "tag": In(6), "busy": Out(1), "cur_tag": Out(6), "old_tag": Out(6),
-            "select": In(range(max(len(self.counters), 2))), "take_cur": In(1), "take_old": In(1), "finish_old": In(1),
-            "cur_sum": Out(self.sum_width), "old_sum": Out(self.sum_width),
-        })
+        super().__init__(
+            {
+                "events": In(event_layout(group)),
+                "tag": In(6),
+                "busy": Out(1),
+                "cur_tag": Out(6),
+                "old_tag": Out(6),
+                "select": In(range(max(len(self.counters), 2))),
+                "take_cur": In(1),
+                "take_old": In(1),
+                "finish_old": In(1),
+                "cur_sum": Out(self.sum_width),
+                "old_sum": Out(self.sum_width),
+            }
+        )
 
     def elaborate(self, platform) -> Elaboratable:
         m = Module()
@@ -72,14 +82,18 @@ class CounterGroup(wiring.Component):
                 base.eq(Mux(switch | (self.take_cur & chosen), 0, cur)),
             ]
             m.d.sync += cur.eq(base + self.events[counter.name])
-            with m.If(switch):  # an old sum collected in this very cycle has gone; finish_old came before a switch may
+            with m.If(
+                switch
+            ):  # an old sum collected in this very cycle has gone; finish_old came before a switch may
                 m.d.sync += old.eq(Mux(self.take_cur & chosen, 0, cur))
             with m.Elif(self.take_old & chosen):
                 m.d.sync += old.eq(0)
             cur_sums.append(cur)
             old_sums.append(old)
-        m.d.comb += [self.cur_sum.eq(_choose(m, "cur", self.select, cur_sums)),
-                     self.old_sum.eq(_choose(m, "old", self.select, old_sums))]
+        m.d.comb += [
+            self.cur_sum.eq(_choose(m, "cur", self.select, cur_sums)),
+            self.old_sum.eq(_choose(m, "old", self.select, old_sums)),
+        ]
         return m
 
 

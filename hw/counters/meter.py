@@ -11,16 +11,18 @@ from hw.isa.enums import Unit
 from hw.layouts import event_layout
 
 #: What a unit and its command queue show the meter.
-UNIT_LAYOUT = data.StructLayout({
-    "active": 1,  # the unit has a command
-    "tagged": 1,  # `tag` is that of this cycle's events
-    "tag": 6,
-    "queued": 1,  # commands wait in the queue
-    "started": 1,  # its head starts
-    "next_tag": 6,  # tag of the head
-    "retired": 1,
-    "retired_tag": 6,
-})
+UNIT_LAYOUT = data.StructLayout(
+    {
+        "active": 1,  # the unit has a command
+        "tagged": 1,  # `tag` is that of this cycle's events
+        "tag": 6,
+        "queued": 1,  # commands wait in the queue
+        "started": 1,  # its head starts
+        "next_tag": 6,  # tag of the head
+        "retired": 1,
+        "retired_tag": 6,
+    }
+)
 #: Groups whose events follow the tag of a unit.
 UNIT_GROUPS = tuple(unit.name.lower() for unit in Unit)
 
@@ -63,25 +65,46 @@ class Meter(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._config = config
-        super().__init__({
-            "units": In(data.ArrayLayout(UNIT_LAYOUT, len(Unit))), "state": In(STATE_LAYOUT),
-            **{f"{name}_events": In(event_layout(name)) for name in (*UNIT_GROUPS, "fuse_out", "seq", "trap")},
-            "seq_tag": In(6), "trap_tag": In(6), "counting": In(1),
-            "may_start": Out(len(Unit)), "seq_hold": Out(1), "dma_busy": Out(2),
-            "select": In(32), "read": In(1), "done": Out(1), "value": Out(64), "ready": Out(1),
-        })
+        super().__init__(
+            {
+                "units": In(data.ArrayLayout(UNIT_LAYOUT, len(Unit))),
+                "state": In(STATE_LAYOUT),
+                **{
+                    f"{name}_events": In(event_layout(name))
+                    for name in (*UNIT_GROUPS, "fuse_out", "seq", "trap")
+                },
+                "seq_tag": In(6),
+                "trap_tag": In(6),
+                "counting": In(1),
+                "may_start": Out(len(Unit)),
+                "seq_hold": Out(1),
+                "dma_busy": Out(2),
+                "select": In(32),
+                "read": In(1),
+                "done": Out(1),
+                "value": Out(64),
+                "ready": Out(1),
+            }
+        )
 
     def elaborate(self, platform) -> Elaboratable:
         m = Module()
         m.submodules.collector = collector = Collector(self._config)
         m.submodules.causes = causes = Classifier()
         m.d.comb += [
-            causes.state.eq(self.state), collector.select_counter.eq(self.select[:16]),
-            collector.select_tag.eq(self.select[16:]), collector.read.eq(self.read), self.done.eq(collector.read_done),
-            self.value.eq(collector.value), self.ready.eq(collector.ready),
-            collector.seq_events.eq(self.seq_events), collector.seq_tag.eq(self.seq_tag),
-            collector.trap_events.eq(self.trap_events), collector.trap_tag.eq(self.trap_tag),
-            collector.fuse_out_events.eq(self.fuse_out_events), collector.fuse_out_tag.eq(collector.fuse_tag),
+            causes.state.eq(self.state),
+            collector.select_counter.eq(self.select[:16]),
+            collector.select_tag.eq(self.select[16:]),
+            collector.read.eq(self.read),
+            self.done.eq(collector.read_done),
+            self.value.eq(collector.value),
+            self.ready.eq(collector.ready),
+            collector.seq_events.eq(self.seq_events),
+            collector.seq_tag.eq(self.seq_tag),
+            collector.trap_events.eq(self.trap_events),
+            collector.trap_tag.eq(self.trap_tag),
+            collector.fuse_out_events.eq(self.fuse_out_events),
+            collector.fuse_out_tag.eq(collector.fuse_tag),
             self.seq_hold.eq(collector.seq_busy | (collector.seq_cur != self.seq_tag)),
             self.dma_busy.eq(collector.load_busy | collector.store_busy << 1),
         ]
@@ -93,8 +116,10 @@ class Meter(wiring.Component):
         self._matrix_tag(m, collector)
         self._fuse_tag(m, collector)
         m.d.comb += [
-            collector.load_tag.eq(self.units[Unit.LOAD].tag), collector.store_tag.eq(self.units[Unit.STORE].tag),
-            self.may_start[Unit.LOAD].eq(1), self.may_start[Unit.STORE].eq(1),
+            collector.load_tag.eq(self.units[Unit.LOAD].tag),
+            collector.store_tag.eq(self.units[Unit.STORE].tag),
+            self.may_start[Unit.LOAD].eq(1),
+            self.may_start[Unit.STORE].eq(1),
         ]
         return m
 
@@ -120,7 +145,11 @@ class Meter(wiring.Component):
 
     def _matrix_tag(self, m: Module, collector: Collector) -> None:
         """The array's cycles go to the tag of its last events, and to the sequencer's when it has no command."""
-        state, held, tag = self.units[Unit.MATRIX], Signal(6, name="matrix_held"), Signal(6, name="matrix_tag")
+        state, held, tag = (
+            self.units[Unit.MATRIX],
+            Signal(6, name="matrix_held"),
+            Signal(6, name="matrix_tag"),
+        )
         last, cur, busy = self._last(m, Unit.MATRIX), collector.matrix_cur, collector.matrix_busy
         m.d.comb += tag.eq(Mux(state.active, Mux(state.tagged, state.tag, held), self.seq_tag))
         m.d.sync += held.eq(tag)
@@ -137,7 +166,8 @@ class Meter(wiring.Component):
         state, tag = self.units[Unit.FUSE], Signal(6, name="fuse_tag")
         last = self._last(m, Unit.FUSE)
         m.d.comb += [
-            tag.eq(last), collector.fuse_tag.eq(tag),
+            tag.eq(last),
+            collector.fuse_tag.eq(tag),
             self.may_start[Unit.FUSE].eq((state.next_tag == last) | (~state.active & ~collector.fuse_busy)),
         ]
 

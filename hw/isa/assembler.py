@@ -14,7 +14,17 @@ from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.expressions import evaluate
 from hw.isa.fields import Packed
 from hw.isa.micro import (
-    FORMS, ISSUE_D, ISSUE_IMM, LOOP_IMM, MAX_OPERANDS, OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp, Statistic, encode,
+    FORMS,
+    ISSUE_D,
+    ISSUE_IMM,
+    LOOP_IMM,
+    MAX_OPERANDS,
+    OPERAND_BASE,
+    REGISTERS,
+    STATISTIC_BASE,
+    MicroOp,
+    Statistic,
+    encode,
 )
 from hw.isa.program import Program
 
@@ -98,7 +108,9 @@ def _directive(state: _State, mnemonic: str, operands: str) -> None:
             raise ValueError(f"operand index must be in 0..{MAX_OPERANDS - 1}, not {index}")
         state.selectors[f"${parts[0]}"] = OPERAND_BASE + index
     else:
-        raise ValueError(f"{mnemonic} {operands} is not a directive (.name .signature .equ .reg .operand .word)")
+        raise ValueError(
+            f"{mnemonic} {operands} is not a directive (.name .signature .equ .reg .operand .word)"
+        )
 
 
 def _selector(state: _State, text: str) -> int | None:
@@ -112,7 +124,9 @@ def _selector(state: _State, text: str) -> int | None:
         return base + int(match[2])
     if text.startswith("%"):
         if text[1:].upper() not in Statistic.__members__:
-            raise ValueError(f"{text!r} is not a statistic ({' '.join('%' + s.name.lower() for s in Statistic)})")
+            raise ValueError(
+                f"{text!r} is not a statistic ({' '.join('%' + s.name.lower() for s in Statistic)})"
+            )
         return STATISTIC_BASE + Statistic[text[1:].upper()]
     if text.startswith("$"):
         raise ValueError(f"operand {text!r} is not declared (.operand NAME, INDEX)")
@@ -151,7 +165,9 @@ def _packed(state: _State, packed: Packed, text: str) -> int:
     for item in text.split():
         name, equals, value = item.partition("=")
         if not equals:
-            raise ValueError(f"{item!r} must be NAME=VALUE; names: {', '.join(f.name for f in packed.fields)}")
+            raise ValueError(
+                f"{item!r} must be NAME=VALUE; names: {', '.join(f.name for f in packed.fields)}"
+            )
         part = next((f for f in packed.fields if f.name == name), None)
         if part is None:
             packed.offset(name)
@@ -171,7 +187,9 @@ def _unit(text: str) -> Unit:
 def _semaphore(text: str, units: dict[str, int]) -> tuple[int, int]:
     unit, _, index = text.strip().partition(":")
     if unit not in units or not index.isdigit() or int(index) >= SEMAPHORES_PER_PAIR:
-        raise ValueError(f"{text.strip()!r} must be UNIT:INDEX with UNIT in {' '.join(units)} and INDEX below {SEMAPHORES_PER_PAIR}")
+        raise ValueError(
+            f"{text.strip()!r} must be UNIT:INDEX with UNIT in {' '.join(units)} and INDEX below {SEMAPHORES_PER_PAIR}"
+        )
     return units[unit], int(index)
 
 
@@ -181,7 +199,9 @@ def _set(state: _State, operands: str) -> int:
     number = field_number(_unit(unit_name), field_name)
     packed = PACKED_FIELDS.get(target.strip())
     if packed and (rest.strip() == "default" or "=" in rest):
-        return encode(MicroOp.SET, d=number, imm=_packed(state, packed, rest.replace("default", "").replace(",", " ")))
+        return encode(
+            MicroOp.SET, d=number, imm=_packed(state, packed, rest.replace("default", "").replace(",", " "))
+        )
     values = _sources(state, [p.strip() for p in rest.split(",")])
     if set(values) == {"imm"}:
         spec = next(f for f in UNIT_FIELDS[_unit(unit_name)] if f.name == field_name)
@@ -252,7 +272,14 @@ def _encode(state: _State, mnemonic: str, operands: str) -> int:
         return encode(op, **_sources(state, parts))
     if len(parts) != len(form):
         raise ValueError(f"{mnemonic} takes {len(form)} operands, not {len(parts)}")
-    return encode(op, **{key: value for kind, part in zip(form, parts, strict=True) for key, value in _plain(state, kind, part)})
+    return encode(
+        op,
+        **{
+            key: value
+            for kind, part in zip(form, parts, strict=True)
+            for key, value in _plain(state, kind, part)
+        },
+    )
 
 
 def _plain(state: _State, kind: str, text: str) -> list[tuple[str, int]]:

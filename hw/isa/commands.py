@@ -30,13 +30,16 @@ def _step(name: str, doc: str) -> Field:
 
 
 #: Mode word of LOAD.
-LOAD_WORD = Packed("load.word", (
-    Field("space", 2, doc="destination", enum=_names(Space)),
-    Field("fill", 1, doc="write fill_value instead of reading DRAM"),
-    Field("transpose", 1, doc="write each z plane of y_count lines of len bytes transposed"),
-    Field("int4", 1, doc="expand each DRAM byte to two sign-extended bytes, low nibble first"),
-    Field("fill_value", 8, doc="byte written by a fill"),
-))
+LOAD_WORD = Packed(
+    "load.word",
+    (
+        Field("space", 2, doc="destination", enum=_names(Space)),
+        Field("fill", 1, doc="write fill_value instead of reading DRAM"),
+        Field("transpose", 1, doc="write each z plane of y_count lines of len bytes transposed"),
+        Field("int4", 1, doc="expand each DRAM byte to two sign-extended bytes, low nibble first"),
+        Field("fill_value", 8, doc="byte written by a fill"),
+    ),
+)
 
 LOAD_FIELDS = (
     Field("word", LOAD_WORD.width, doc="mode word"),
@@ -64,17 +67,20 @@ STORE_FIELDS = (
 )
 
 #: Mode word of MATRIX.
-MATRIX_WORD = Packed("matrix.word", (
-    Field("dw", 1, doc="depthwise mode"),
-    Field("accumulate", 1, doc="add to the accumulator in the first reduction step too"),
-    Field("shift8", 1, doc="in the first reduction step: acc = (acc << 8) + psum"),
-    Field("a_unsigned", 1, doc="activation bytes are unsigned"),
-    Field("w_unsigned", 1, doc="weight bytes are unsigned"),
-    Field("w_transpose", 1, doc="a weight row holds one output column: lanes are array rows"),
-    Field("keep", 1, doc="depthwise: the line buffers continue from the previous command"),
-    Field("taps", 5, default=3, doc="depthwise: taps of one group"),
-    Field("groups", 2, default=1, doc="depthwise: image rows fed at once, 1..3"),
-))
+MATRIX_WORD = Packed(
+    "matrix.word",
+    (
+        Field("dw", 1, doc="depthwise mode"),
+        Field("accumulate", 1, doc="add to the accumulator in the first reduction step too"),
+        Field("shift8", 1, doc="in the first reduction step: acc = (acc << 8) + psum"),
+        Field("a_unsigned", 1, doc="activation bytes are unsigned"),
+        Field("w_unsigned", 1, doc="weight bytes are unsigned"),
+        Field("w_transpose", 1, doc="a weight row holds one output column: lanes are array rows"),
+        Field("keep", 1, doc="depthwise: the line buffers continue from the previous command"),
+        Field("taps", 5, default=3, doc="depthwise: taps of one group"),
+        Field("groups", 2, default=1, doc="depthwise: image rows fed at once, 1..3"),
+    ),
+)
 
 MATRIX_FIELDS = (
     Field("word", MATRIX_WORD.width, default=MATRIX_WORD.pack(), doc="mode word"),
@@ -101,7 +107,12 @@ MATRIX_FIELDS = (
     _acc_stride("acc_x", "accumulator rows per output column"),
     _acc_stride("acc_y", "accumulator rows per output row"),
     _acc_stride("acc_oc", "accumulator rows per block of output channels"),
-    Field("u0", 16, signed=True, doc="image row of the first activation (padding is where it is out of 0..u_lim-1)"),
+    Field(
+        "u0",
+        16,
+        signed=True,
+        doc="image row of the first activation (padding is where it is out of 0..u_lim-1)",
+    ),
     Field("v0", 16, signed=True, doc="image column of the first activation"),
     _step("u_y", "image rows per output row (depthwise: per stream row)"),
     _step("u_ky", "image rows per kernel row"),
@@ -121,39 +132,54 @@ MATRIX_FIELDS = (
 )
 
 #: First half of the fuse word: operands and requantization.
-FUSE_SRC = Packed("fuse.src", (
-    Field("a_src", 1, doc="operand A", enum=("acc", "sp")),
-    Field("a_dtype", 2, doc="element type of A in SP", enum=_names(Dtype)),
-    Field("b_src", 2, doc="operand B", enum=_names(BSource)),
-    Field("b_dtype", 2, doc="element type of B in SP", enum=_names(Dtype)),
-    Field("b_bcast", 1, doc="broadcast lane b_lane of B"),
-    Field("b_lane", 5, doc="lane of B to broadcast"),
-    Field("op", 3, doc="operator between A and B", enum=_names(Op)),
-    Field("requant", 2, doc="where multiplier and shift come from", enum=_names(Requant)),
-    Field("rq_lane", 5, doc="lane of B holding the multiplier (its shift is in the next lane) for requant=row"),
-    Field("rounding", 2, doc="rounding of steps 2 and 4", enum=_names(Rounding)),
-    Field("bias_en", 1, doc="add the bias (from the slot, or the field bias)"),
-    Field("neg_en", 1, doc="values below zero take the second multiplier and shift"),
-    Field("d_lane", 5, doc="accumulator lane that receives a lane-reduced result"),
-))
+FUSE_SRC = Packed(
+    "fuse.src",
+    (
+        Field("a_src", 1, doc="operand A", enum=("acc", "sp")),
+        Field("a_dtype", 2, doc="element type of A in SP", enum=_names(Dtype)),
+        Field("b_src", 2, doc="operand B", enum=_names(BSource)),
+        Field("b_dtype", 2, doc="element type of B in SP", enum=_names(Dtype)),
+        Field("b_bcast", 1, doc="broadcast lane b_lane of B"),
+        Field("b_lane", 5, doc="lane of B to broadcast"),
+        Field("op", 3, doc="operator between A and B", enum=_names(Op)),
+        Field("requant", 2, doc="where multiplier and shift come from", enum=_names(Requant)),
+        Field(
+            "rq_lane",
+            5,
+            doc="lane of B holding the multiplier (its shift is in the next lane) for requant=row",
+        ),
+        Field("rounding", 2, doc="rounding of steps 2 and 4", enum=_names(Rounding)),
+        Field("bias_en", 1, doc="add the bias (from the slot, or the field bias)"),
+        Field("neg_en", 1, doc="values below zero take the second multiplier and shift"),
+        Field("d_lane", 5, doc="accumulator lane that receives a lane-reduced result"),
+    ),
+)
 
 #: Second half of the fuse word: table, residual, reduction, result.
-FUSE_STAGE = Packed("fuse.stage", (
-    Field("table", 1, doc="table lookup after step 2"),
-    Field("table_slot", 3, doc="table used by both lookups"),
-    Field("residual", 1, doc="residual add"),
-    Field("r_dtype", 2, doc="element type of the residual in SP (not i32)", enum=_names(Dtype)),
-    Field("r_raw", 1, doc="residual inputs are multiplied without shift or rounding"),
-    Field("r_ls", 5, default=20, doc="left shift of the residual inputs, 0..30"),
-    Field("table2", 1, doc="table lookup after step 4"),
-    Field("reduce", 2, doc="reduction over the window dimensions wy and wx", enum=_names(Reduce)),
-    Field("lane_reduce", 2, doc="reduction across lanes after the window", enum=_names(Reduce)),
-    Field("post", 3, doc="post-scale", enum=_names(Post)),
-    Field("post_rounding", 2, doc="rounding of post=scale", enum=_names(Rounding)),
-    Field("d_dst", 1, doc="destination", enum=("acc", "sp")),
-    Field("d_dtype", 2, doc="element type of the result in SP", enum=_names(Dtype)),
-    Field("tail_dim", 3, doc="dimension whose last step uses lanes_tail: 0 wx, 1 wy, 2 x, 3 y, 4 n, 7 none", default=7),
-))
+FUSE_STAGE = Packed(
+    "fuse.stage",
+    (
+        Field("table", 1, doc="table lookup after step 2"),
+        Field("table_slot", 3, doc="table used by both lookups"),
+        Field("residual", 1, doc="residual add"),
+        Field("r_dtype", 2, doc="element type of the residual in SP (not i32)", enum=_names(Dtype)),
+        Field("r_raw", 1, doc="residual inputs are multiplied without shift or rounding"),
+        Field("r_ls", 5, default=20, doc="left shift of the residual inputs, 0..30"),
+        Field("table2", 1, doc="table lookup after step 4"),
+        Field("reduce", 2, doc="reduction over the window dimensions wy and wx", enum=_names(Reduce)),
+        Field("lane_reduce", 2, doc="reduction across lanes after the window", enum=_names(Reduce)),
+        Field("post", 3, doc="post-scale", enum=_names(Post)),
+        Field("post_rounding", 2, doc="rounding of post=scale", enum=_names(Rounding)),
+        Field("d_dst", 1, doc="destination", enum=("acc", "sp")),
+        Field("d_dtype", 2, doc="element type of the result in SP", enum=_names(Dtype)),
+        Field(
+            "tail_dim",
+            3,
+            doc="dimension whose last step uses lanes_tail: 0 wx, 1 wy, 2 x, 3 y, 4 n, 7 none",
+            default=7,
+        ),
+    ),
+)
 
 #: Loop dimensions of FUSE, innermost first (the numbering of tail_dim).
 FUSE_DIMS = ("wx", "wy", "x", "y", "n")
@@ -182,7 +208,12 @@ FUSE_FIELDS = (
     Field("p_base", 8, doc="parameter slot"),
     Field("p_x", 8, signed=True, doc="slots per step of x"),
     Field("p_n", 8, signed=True, doc="slots per step of n"),
-    Field("u0", 16, signed=True, doc="row coordinate of the first point (padding is where it is out of 0..u_lim-1)"),
+    Field(
+        "u0",
+        16,
+        signed=True,
+        doc="row coordinate of the first point (padding is where it is out of 0..u_lim-1)",
+    ),
     Field("v0", 16, signed=True, doc="column coordinate of the first point"),
     _step("u_y", "row coordinate per step of y"),
     _step("u_wy", "row coordinate per step of wy"),
@@ -192,27 +223,41 @@ FUSE_FIELDS = (
     Field("v_lim", 16, doc="columns; 0: never padding"),
     Field("lanes", 6, doc="lanes in use, 0: all"),
     Field("lanes_tail", 6, doc="lanes in use in the last step of tail_dim, 0: all"),
-    Field("zp_ab", 32, doc="zero points: A in bits 15..0, B in bits 31..16, both signed; used for SP operands"),
+    Field(
+        "zp_ab", 32, doc="zero points: A in bits 15..0, B in bits 31..16, both signed; used for SP operands"
+    ),
     Field("op_shift", 5, doc="right shift of a product of step 1"),
     Field("bias", **_I32, doc="bias of requant off, imm and row"),
     Field("mult", **_I32, doc="multiplier of requant=imm"),
     Field("neg_mult", **_I32, doc="second multiplier of requant=imm"),
-    Field("shifts", 16, doc="exponents of requant=imm: shift in bits 7..0, neg_shift in bits 15..8, both signed"),
+    Field(
+        "shifts", 16, doc="exponents of requant=imm: shift in bits 7..0, neg_shift in bits 15..8, both signed"
+    ),
     Field("zp", **_I32, doc="zero point added after requantization"),
     Field("clip_lo", **_I32, default=-(1 << 31), doc="least value after step 2"),
     Field("clip_hi", **_I32, default=(1 << 31) - 1, doc="greatest value after step 2"),
-    Field("zp_xr", 32, doc="residual add, zero points: main value in bits 15..0, residual in bits 31..16, both signed"),
+    Field(
+        "zp_xr",
+        32,
+        doc="residual add, zero points: main value in bits 15..0, residual in bits 31..16, both signed",
+    ),
     Field("x_mult", **_I32, doc="residual add: multiplier of the main value"),
     Field("r_mult", **_I32, doc="residual add: multiplier of the residual"),
     Field("o_mult", **_I32, doc="residual add: multiplier of the sum"),
-    Field("r_shifts", 24, doc="residual add, exponents, signed bytes: main value, residual, sum (bits 7..0, 15..8, 23..16)"),
+    Field(
+        "r_shifts",
+        24,
+        doc="residual add, exponents, signed bytes: main value, residual, sum (bits 7..0, 15..8, 23..16)",
+    ),
     Field("r_bias", **_I32, doc="residual add: added to the sum"),
     Field("o_zp", **_I32, doc="residual add: zero point added to the result"),
     Field("r_lo", **_I32, default=-(1 << 31), doc="residual add: least result"),
     Field("r_hi", **_I32, default=(1 << 31) - 1, doc="residual add: greatest result"),
     Field("post_bias", **_I32, doc="added before the post-scale"),
     Field("post_mult", **_I32, doc="multiplier of post=scale"),
-    Field("post_shift", 8, signed=True, doc="exponent of post=scale; added to the exponent of recip and rsqrt"),
+    Field(
+        "post_shift", 8, signed=True, doc="exponent of post=scale; added to the exponent of recip and rsqrt"
+    ),
     Field("post_zp", **_I32, doc="added after the post-scale"),
     Field("post_lo", **_I32, default=-(1 << 31), doc="least result of the post-scale"),
     Field("post_hi", **_I32, default=(1 << 31) - 1, doc="greatest result of the post-scale"),
@@ -222,7 +267,12 @@ FUSE_FIELDS = (
 UNIT_FIELDS: tuple[tuple[Field, ...], ...] = (LOAD_FIELDS, MATRIX_FIELDS, FUSE_FIELDS, STORE_FIELDS)
 
 #: Words made of named parts: "unit.field" -> its layout.
-PACKED_FIELDS = {"load.word": LOAD_WORD, "matrix.word": MATRIX_WORD, "fuse.src": FUSE_SRC, "fuse.stage": FUSE_STAGE}
+PACKED_FIELDS = {
+    "load.word": LOAD_WORD,
+    "matrix.word": MATRIX_WORD,
+    "fuse.src": FUSE_SRC,
+    "fuse.stage": FUSE_STAGE,
+}
 
 #: Bits of a field number: unit in the high bits, index in the low ones.
 FIELD_INDEX_BITS = 7

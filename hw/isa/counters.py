@@ -8,8 +8,16 @@ from dataclasses import dataclass
 
 #: Mutually exclusive causes of each cycle of the array; they sum to the cycles.
 CAUSES = (
-    "useful", "fill_drain", "weight_shift", "wait_weights", "wait_activations", "wait_accumulator", "wait_fuse", "wait_bus",
-    "wait_sequencer", "idle",
+    "useful",
+    "fill_drain",
+    "weight_shift",
+    "wait_weights",
+    "wait_activations",
+    "wait_accumulator",
+    "wait_fuse",
+    "wait_bus",
+    "wait_sequencer",
+    "idle",
 )
 
 
@@ -42,20 +50,41 @@ def _unit(group: str) -> tuple[Counter, ...]:
     return (
         Counter(f"{group}_busy", group, 1, False, "cycles with a command started and not retired"),
         Counter(f"{group}_stall_empty", group, 1, False, "cycles without a command and the queue empty"),
-        Counter(f"{group}_stall_semaphore", group, 1, False, "cycles without a command and the queue's head not able to start"),
+        Counter(
+            f"{group}_stall_semaphore",
+            group,
+            1,
+            False,
+            "cycles without a command and the queue's head not able to start",
+        ),
         Counter(f"{group}_stall_bank", group, 1, False, "cycles in which a memory bank refused the unit"),
         Counter(f"{group}_stall_bus", group, 1, False, "cycles in which the bus held the unit up"),
     )
 
 
 COUNTERS: tuple[Counter, ...] = (
-    *(Counter(f"cause_{c}", "matrix", 1, False, f"cycles of the array: {c.replace('_', ' ')}") for c in CAUSES),
+    *(
+        Counter(f"cause_{c}", "matrix", 1, False, f"cycles of the array: {c.replace('_', ' ')}")
+        for c in CAUSES
+    ),
     *_unit("matrix"),
     Counter("macs_issued", "matrix", 11, True, "multiply-accumulates of every row streamed: N*N each"),
-    Counter("macs_useful", "matrix", 11, True, "of those, in rows that are not padding (depthwise: of results written) and in active rows and columns"),
+    Counter(
+        "macs_useful",
+        "matrix",
+        11,
+        True,
+        "of those, in rows that are not padding (depthwise: of results written) and in active rows and columns",
+    ),
     Counter("matrix_rows", "matrix", 1, True, "activation rows streamed, padding included"),
     Counter("matrix_tiles", "matrix", 1, True, "weight tiles loaded"),
-    Counter("matrix_zeros", "matrix", 6, True, "zero lanes among the activation rows streamed, all N lanes, padding included"),
+    Counter(
+        "matrix_zeros",
+        "matrix",
+        6,
+        True,
+        "zero lanes among the activation rows streamed, all N lanes, padding included",
+    ),
     Counter("acc_writes", "matrix", 1, True, "accumulator rows written by the array"),
     Counter("matrix_commands", "matrix_done", 1, True, "commands retired"),
     *_unit("fuse"),
@@ -71,7 +100,9 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("load_bytes", "load", 7, True, "bytes read from DRAM by LOAD and kept"),
     Counter("load_requests", "load", 1, False, "read bursts"),
     Counter("load_beats", "load", 1, False, "read beats"),
-    Counter("load_latency", "load", 12, False, "requests in flight, summed over cycles: the sum of all latencies"),
+    Counter(
+        "load_latency", "load", 12, False, "requests in flight, summed over cycles: the sum of all latencies"
+    ),
     Counter("load_commands", "load_done", 1, True, "commands retired"),
     *_unit("store"),
     Counter("store_bytes", "store", 7, True, "bytes written to DRAM by STORE"),
@@ -83,7 +114,10 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("overlap_all", "seq", 1, False, "cycles in which LOAD, MATRIX and STORE were busy"),
     *(Counter(f"sp_reads_bank{b}", "seq", 3, False, f"row reads of scratchpad bank {b}") for b in range(8)),
     *(Counter(f"sp_writes_bank{b}", "seq", 2, False, f"row writes of scratchpad bank {b}") for b in range(8)),
-    *(Counter(f"sp_conflicts_bank{b}", "seq", 3, False, f"refused accesses of scratchpad bank {b}") for b in range(8)),
+    *(
+        Counter(f"sp_conflicts_bank{b}", "seq", 3, False, f"refused accesses of scratchpad bank {b}")
+        for b in range(8)
+    ),
     Counter("acc_reads", "seq", 2, False, "accumulator rows read"),
     Counter("acc_conflicts", "seq", 2, False, "refused accumulator accesses"),
     Counter("cycles", "seq", 1, False, "cycles"),
@@ -104,7 +138,19 @@ COUNTERS: tuple[Counter, ...] = (
 )
 
 #: Places with a tag of their own: what a unit is working on, what leaves FUSE's pipeline, what retires, the sequencer.
-GROUPS = ("matrix", "matrix_done", "fuse", "fuse_out", "fuse_done", "load", "load_done", "store", "store_done", "seq", "trap")
+GROUPS = (
+    "matrix",
+    "matrix_done",
+    "fuse",
+    "fuse_out",
+    "fuse_done",
+    "load",
+    "load_done",
+    "store",
+    "store_done",
+    "seq",
+    "trap",
+)
 
 #: Values that are not sums, kept for the whole machine: (name, doc).
 MAXIMA = (

@@ -5,7 +5,17 @@ from hw.isa.commands import PACKED_FIELDS, field_of
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.fields import Packed
 from hw.isa.micro import (
-    FORMS, ISSUE_D, ISSUE_IMM, LOOP_IMM, MAX_OPERANDS, OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp, Statistic, decode,
+    FORMS,
+    ISSUE_D,
+    ISSUE_IMM,
+    LOOP_IMM,
+    MAX_OPERANDS,
+    OPERAND_BASE,
+    REGISTERS,
+    STATISTIC_BASE,
+    MicroOp,
+    Statistic,
+    decode,
 )
 from hw.isa.program import Program
 
@@ -52,8 +62,11 @@ def _sources(values: dict[str, int]) -> list[str]:
 
 
 def _mask(mask: int) -> str:
-    names = [f"{_UNIT_NAMES[i // SEMAPHORES_PER_PAIR]}:{i % SEMAPHORES_PER_PAIR}"
-             for i in range((SEQUENCER + 1) * SEMAPHORES_PER_PAIR) if mask >> i & 1]
+    names = [
+        f"{_UNIT_NAMES[i // SEMAPHORES_PER_PAIR]}:{i % SEMAPHORES_PER_PAIR}"
+        for i in range((SEQUENCER + 1) * SEMAPHORES_PER_PAIR)
+        if mask >> i & 1
+    ]
     return ", ".join(names)
 
 

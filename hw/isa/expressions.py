@@ -44,7 +44,9 @@ def _value(node: ast.AST, names: Mapping[str, int]) -> int:
             return _shift(node.op, left, right)
         if type(node.op) in _BINARY:
             return _bounded(_BINARY[type(node.op)](left, right))
-    raise ValueError(f"{ast.unparse(node)!r} is not allowed in an expression (use + - * << >> | & ~ and parentheses)")
+    raise ValueError(
+        f"{ast.unparse(node)!r} is not allowed in an expression (use + - * << >> | & ~ and parentheses)"
+    )
 
 
 def _shift(op: ast.operator, left: int, right: int) -> int:

@@ -73,7 +73,9 @@ class Packed:
             if field.name == name:
                 return position
             position += field.width
-        raise ValueError(f"{self.name} has no field {name!r}; fields: {', '.join(f.name for f in self.fields)}")
+        raise ValueError(
+            f"{self.name} has no field {name!r}; fields: {', '.join(f.name for f in self.fields)}"
+        )
 
     def pack(self, **values: int) -> int:
         """Word with the given fields; the others take their defaults."""

@@ -11,13 +11,16 @@ from enum import IntEnum
 from hw.isa.fields import Field, Packed
 
 #: Layout of a micro-instruction.
-WORD = Packed("micro-instruction", (
-    Field("imm", 32, signed=True, doc="immediate"),
-    Field("b", 8, doc="second operand selector"),
-    Field("a", 8, doc="first operand selector"),
-    Field("d", 10, doc="destination register, configuration field, or other number"),
-    Field("opcode", 6, doc="micro-operation"),
-))
+WORD = Packed(
+    "micro-instruction",
+    (
+        Field("imm", 32, signed=True, doc="immediate"),
+        Field("b", 8, doc="second operand selector"),
+        Field("a", 8, doc="first operand selector"),
+        Field("d", 10, doc="destination register, configuration field, or other number"),
+        Field("opcode", 6, doc="micro-operation"),
+    ),
+)
 
 REGISTERS = 32
 #: Selector of the first macro operand, and how many there can be.
@@ -109,7 +112,9 @@ _ALU = ("d", "a", "b", "imm")
 _BRANCH = ("a", "b", "target")
 
 FORMS: dict[MicroOp, Form] = {
-    MicroOp.HALT: Form(Class.CONTROL, (), "end of the program: the macro-instruction completes when its commands have"),
+    MicroOp.HALT: Form(
+        Class.CONTROL, (), "end of the program: the macro-instruction completes when its commands have"
+    ),
     MicroOp.TRAP: Form(Class.CONTROL, ("imm",), "software trap; the trap record's address is imm"),
     MicroOp.ADD: Form(Class.SCALAR, _ALU, "d = a + (b + imm)"),
     MicroOp.SUB: Form(Class.SCALAR, _ALU, "d = a - (b + imm)"),
@@ -127,17 +132,29 @@ FORMS: dict[MicroOp, Form] = {
     MicroOp.SEQ: Form(Class.SCALAR, _ALU, "d = 1 if a == (b + imm), else 0"),
     MicroOp.SET: Form(Class.CONFIG, ("field", "a", "b", "imm"), "field = a + b + imm, low bits"),
     MicroOp.CLEAR: Form(Class.CONFIG, ("unit",), "all fields of the unit return to their defaults"),
-    MicroOp.ISSUE: Form(Class.ISSUE, ("unit", "wait", "signal"), "send a snapshot of the unit's fields to its queue"),
+    MicroOp.ISSUE: Form(
+        Class.ISSUE, ("unit", "wait", "signal"), "send a snapshot of the unit's fields to its queue"
+    ),
     MicroOp.WAIT: Form(Class.SYNC, ("sem",), "take a token of a semaphore of the sequencer"),
-    MicroOp.FENCE: Form(Class.SYNC, ("mask",), "wait until the units have retired every command issued so far"),
-    MicroOp.TAG: Form(Class.CONTROL, ("a", "b", "imm"), "commands issued and instructions counted from here on carry tag a + b + imm"),
+    MicroOp.FENCE: Form(
+        Class.SYNC, ("mask",), "wait until the units have retired every command issued so far"
+    ),
+    MicroOp.TAG: Form(
+        Class.CONTROL,
+        ("a", "b", "imm"),
+        "commands issued and instructions counted from here on carry tag a + b + imm",
+    ),
     MicroOp.BEQ: Form(Class.CONTROL, _BRANCH, "branch if a == b"),
     MicroOp.BNE: Form(Class.CONTROL, _BRANCH, "branch if a != b"),
     MicroOp.BLT: Form(Class.CONTROL, _BRANCH, "branch if a < b as signed numbers"),
     MicroOp.BGE: Form(Class.CONTROL, _BRANCH, "branch if a >= b as signed numbers"),
     MicroOp.BLTU: Form(Class.CONTROL, _BRANCH, "branch if a < b as unsigned numbers"),
     MicroOp.BGEU: Form(Class.CONTROL, _BRANCH, "branch if a >= b as unsigned numbers"),
-    MicroOp.LOOP: Form(Class.CONTROL, ("a", "imm", "target"), "repeat up to (not including) target a + imm times; 0 or less: skip"),
+    MicroOp.LOOP: Form(
+        Class.CONTROL,
+        ("a", "imm", "target"),
+        "repeat up to (not including) target a + imm times; 0 or less: skip",
+    ),
     MicroOp.BREAK: Form(Class.CONTROL, ("target",), "leave the innermost loop and go to target"),
     MicroOp.CALL: Form(Class.CONTROL, ("target",), "call inside the segment"),
     MicroOp.CALLP: Form(Class.CONTROL, ("segment", "target"), "call a pinned segment"),

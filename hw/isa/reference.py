@@ -26,14 +26,22 @@ def _meaning(field: Field) -> str:
 
 
 def _packed(packed: Packed) -> str:
-    rows = [(_bits(packed.offset(f.name), f.width), f"`{f.name}`", f.default, _meaning(f)) for f in packed.fields]
+    rows = [
+        (_bits(packed.offset(f.name), f.width), f"`{f.name}`", f.default, _meaning(f)) for f in packed.fields
+    ]
     return _table(("bits", "field", "default", "meaning"), rows)
 
 
 def _unit(unit: Unit) -> str:
     name = unit.name.lower()
     rows = [
-        (int(unit) << FIELD_INDEX_BITS | index, f"`{name}.{f.name}`", f"{f.width}{' signed' if f.signed else ''}", f.default, f.doc)
+        (
+            int(unit) << FIELD_INDEX_BITS | index,
+            f"`{name}.{f.name}`",
+            f"{f.width}{' signed' if f.signed else ''}",
+            f.default,
+            f.doc,
+        )
         for index, f in enumerate(UNIT_FIELDS[unit])
     ]
     parts = [f"### {unit.name}", _table(("number", "field", "bits", "default", "meaning"), rows)]
@@ -45,12 +53,17 @@ def _unit(unit: Unit) -> str:
 
 def _instruction(op: MicroOp) -> tuple[object, ...]:
     form = FORMS[op]
-    return int(op), f"`{op.name.lower()} {', '.join(form.operands)}`".replace(" `", "`"), form.cls.name.lower(), form.doc
+    return (
+        int(op),
+        f"`{op.name.lower()} {', '.join(form.operands)}`".replace(" `", "`"),
+        form.cls.name.lower(),
+        form.doc,
+    )
 
 
 def page() -> str:
     """The whole page as Markdown."""
-    exact = {t: "exact" for t in EXACT_TRAPS}
+    exact = dict.fromkeys(EXACT_TRAPS, "exact")
     parts = [
         "# The instruction set",
         "Generated from `hw/isa`; `docs/machine.md` says what everything does. Assembly syntax is described in `hw/isa/assembler.py`.",
@@ -72,8 +85,13 @@ def page() -> str:
         "## Traps",
         _table(("cause", "name", "state"), ((int(t), t.name, exact.get(t, "imprecise")) for t in Trap if t)),
         "## Counters",
-        _table(("number", "name", "group", "same on every device", "meaning"),
-               ((i, f"`{c.name}`", c.group, "yes" if c.architectural else "", c.doc) for i, c in enumerate(COUNTERS))),
+        _table(
+            ("number", "name", "group", "same on every device", "meaning"),
+            (
+                (i, f"`{c.name}`", c.group, "yes" if c.architectural else "", c.doc)
+                for i, c in enumerate(COUNTERS)
+            ),
+        ),
         "Maxima: " + ", ".join(f"`{name}` ({doc})" for name, doc in MAXIMA) + ".",
     ]
     return "\n\n".join(parts) + "\n"

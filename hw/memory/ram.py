@@ -35,11 +35,21 @@ class Ram(wiring.Component):
         Read port i; `r{i}_en` is ignored by combinational reads.
     """
 
-    def __init__(self, *, width: int, depth: int, granularity: int | None = None, reads: int = 1, comb: bool = False,
-                 transparent: bool = False):
+    def __init__(
+        self,
+        *,
+        width: int,
+        depth: int,
+        granularity: int | None = None,
+        reads: int = 1,
+        comb: bool = False,
+        transparent: bool = False,
+    ):
         granularity = width if granularity is None else granularity
         if width < 1 or depth < 2 or width % granularity:
-            raise InputError(f"memory must have width >= 1, depth >= 2 and whole granules, not {width} x {depth} / {granularity}")
+            raise InputError(
+                f"memory must have width >= 1, depth >= 2 and whole granules, not {width} x {depth} / {granularity}"
+            )
         self.width, self.depth, self.granularity = width, depth, granularity
         self.reads, self.comb, self.transparent = reads, comb, transparent
         address = (depth - 1).bit_length()

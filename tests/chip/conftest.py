@@ -32,7 +32,11 @@ def rtl(shared_rtl: RtlDevice) -> RtlDevice:
 
 @pytest.fixture(params=["golden", "rtl"])
 def device(request: pytest.FixtureRequest) -> Device:
-    return GoldenDevice(load_target("n4"), DRAM_BYTES) if request.param == "golden" else request.getfixturevalue("rtl")
+    return (
+        GoldenDevice(load_target("n4"), DRAM_BYTES)
+        if request.param == "golden"
+        else request.getfixturevalue("rtl")
+    )
 
 
 #: Stores operand 1 (one byte pattern by FILL) at DRAM address operand 0: proof that the machine still works.

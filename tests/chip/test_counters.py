@@ -15,8 +15,10 @@ from hw.regs import ADDRESS
 
 GEMMS = ((8, 8, 8), (1, 40, 24), (33, 5, 17), (16, 12, 64), (50, 9, 7), (7, 31, 13))
 CONVS = (
-    Conv(6, 6, 4, 8, (3, 3), pads=(1, 1, 1, 1)), Conv(9, 5, 3, 5, (2, 3), (2, 1)),
-    Conv(5, 7, 6, 4, (1, 1)), Conv(8, 8, 2, 3, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2)),
+    Conv(6, 6, 4, 8, (3, 3), pads=(1, 1, 1, 1)),
+    Conv(9, 5, 3, 5, (2, 3), (2, 1)),
+    Conv(5, 7, 6, 4, (1, 1)),
+    Conv(8, 8, 2, 3, (3, 3), (1, 1), (2, 2, 2, 2), (2, 2)),
 )
 
 
@@ -35,16 +37,34 @@ def _gemm(driver: Driver, m: int, n: int, k: int, tag: int) -> dict[str, int]:
     """Enqueue a GEMM; returns the counters it must leave."""
     config, tiles = driver.config, gemm_tiles(driver.config, m, n, k)
     blocks, kblocks = -(-n // config.n), -(-k // config.n)
-    operands = gemm_operands(config, tiles, a=_bytes(driver, m * k), b=_bytes(driver, blocks * config.n * k),
-                             c=_bytes(driver, m * n), p=_bytes(driver, 9 * config.n * blocks), m=m, n=n, k=k)
+    operands = gemm_operands(
+        config,
+        tiles,
+        a=_bytes(driver, m * k),
+        b=_bytes(driver, blocks * config.n * k),
+        c=_bytes(driver, m * n),
+        p=_bytes(driver, 9 * config.n * blocks),
+        m=m,
+        n=n,
+        k=k,
+    )
     driver.enqueue(OPCODES["gemm_i8"], operands, tag=tag)
     row_tiles = -(-m // tiles.mt)
     a_loads = 1 if tiles.kt == k else -(-blocks // tiles.nt)
     return {
-        "macs_useful": m * n * k, "macs_issued": m * blocks * kblocks * config.n**2, "matrix_rows": m * blocks * kblocks,
-        "acc_writes": m * blocks * kblocks, "matrix_tiles": row_tiles * blocks * kblocks, "store_bytes": m * n,
-        "load_bytes": m * k * a_loads + row_tiles * blocks * config.n * (k + 9), "fuse_results": m * blocks,
-        "fuse_points": m * blocks, "fuse_scaled": m * blocks, "fuse_tables": 0, "macros": 1, "traps": 0,
+        "macs_useful": m * n * k,
+        "macs_issued": m * blocks * kblocks * config.n**2,
+        "matrix_rows": m * blocks * kblocks,
+        "acc_writes": m * blocks * kblocks,
+        "matrix_tiles": row_tiles * blocks * kblocks,
+        "store_bytes": m * n,
+        "load_bytes": m * k * a_loads + row_tiles * blocks * config.n * (k + 9),
+        "fuse_results": m * blocks,
+        "fuse_points": m * blocks,
+        "fuse_scaled": m * blocks,
+        "fuse_tables": 0,
+        "macros": 1,
+        "traps": 0,
     }
 
 
@@ -52,19 +72,32 @@ def _conv(driver: Driver, conv: Conv, tag: int) -> dict[str, int]:
     """Enqueue a convolution; returns the counters it must leave."""
     config, tiles = driver.config, conv_tiles(driver.config, conv)
     blocks, icb, taps = -(-conv.out_c // config.n), -(-conv.in_c // config.n), conv.kernel[0] * conv.kernel[1]
-    operands = conv_operands(config, conv, tiles, x=_bytes(driver, conv.in_h * conv.in_w * conv.in_c),
-                             w=_bytes(driver, blocks * config.n * taps * conv.in_c), p=_bytes(driver, 9 * config.n * blocks),
-                             y=_bytes(driver, conv.out_h * conv.out_w * conv.out_c))
+    operands = conv_operands(
+        config,
+        conv,
+        tiles,
+        x=_bytes(driver, conv.in_h * conv.in_w * conv.in_c),
+        w=_bytes(driver, blocks * config.n * taps * conv.in_c),
+        p=_bytes(driver, 9 * config.n * blocks),
+        y=_bytes(driver, conv.out_h * conv.out_w * conv.out_c),
+    )
     driver.enqueue(OPCODES["conv2d_i8"], operands, tag=tag)
     pixels = conv.out_h * conv.out_w
     inside = sum(
         0 <= y * conv.stride[0] - conv.pads[0] + i * conv.dilation[0] < conv.in_h
         and 0 <= x * conv.stride[1] - conv.pads[1] + j * conv.dilation[1] < conv.in_w
-        for y in range(conv.out_h) for x in range(conv.out_w) for i in range(conv.kernel[0]) for j in range(conv.kernel[1]))
+        for y in range(conv.out_h)
+        for x in range(conv.out_w)
+        for i in range(conv.kernel[0])
+        for j in range(conv.kernel[1])
+    )
     return {
-        "macs_useful": inside * conv.in_c * conv.out_c, "matrix_rows": pixels * taps * icb * blocks,
-        "macs_issued": pixels * taps * icb * blocks * config.n**2, "store_bytes": pixels * conv.out_c,
-        "fuse_results": pixels * blocks, "macros": 1,
+        "macs_useful": inside * conv.in_c * conv.out_c,
+        "matrix_rows": pixels * taps * icb * blocks,
+        "macs_issued": pixels * taps * icb * blocks * config.n**2,
+        "store_bytes": pixels * conv.out_c,
+        "fuse_results": pixels * blocks,
+        "macros": 1,
     }
 
 
@@ -79,8 +112,12 @@ def test_closed_forms_of_ten_programs_by_tag(device: Device) -> None:
 
 def test_micro_instruction_counts(device: Device) -> None:
     driver = _driver(device)
-    driver.load(assemble("loop 10, end\nadd r1, r1, 1\nadd r2, r2, r1\nend: set load.len, 3\nclear load\ntag 2\nfence load\nhalt"),
-                opcode=20)
+    driver.load(
+        assemble(
+            "loop 10, end\nadd r1, r1, 1\nadd r2, r2, r1\nend: set load.len, 3\nclear load\ntag 2\nfence load\nhalt"
+        ),
+        opcode=20,
+    )
     driver.enqueue(20, tag=1)
     driver.run()
     names = ("micro_scalar", "micro_config", "micro_control", "micro_sync", "micro_issue")

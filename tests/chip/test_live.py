@@ -19,7 +19,8 @@ OPCODE = 1
 
 def _version(value: int, padding: int = 0) -> Program:
     """Writes `value` to both halves of its result, some time apart: torn execution would mix two values."""
-    return assemble(f"""
+    return assemble(
+        f"""
         set load.word, fill=1 fill_value={value}
         set load.len, 8
         issue load, signal(seq:0)
@@ -31,7 +32,7 @@ def _version(value: int, padding: int = 0) -> Program:
         loop 12, spent
         add r1, r1, 1
     spent:
-        {'add r2, r2, 1' + chr(10) if padding else ''}
+        {"add r2, r2, 1" + chr(10) if padding else ""}
         set load.word, fill=1 fill_value={value}
         set load.dst, 64
         issue load, signal(seq:0)
@@ -41,7 +42,9 @@ def _version(value: int, padding: int = 0) -> Program:
         issue store, signal(seq:0)
         wait store:0
         halt
-    """, f"version {value}")
+    """,
+        f"version {value}",
+    )
 
 
 class Stream:
@@ -81,7 +84,9 @@ def test_a_thousand_rebinds_under_a_full_stream(rtl: RtlDevice, seed: int) -> No
         if rebinds % 10 == 0:  # now and then new code: into the segment that no opcode names, once it is left
             while driver.programs.in_use(spare):
                 rtl.run_cycles(20)
-            driver.programs.load(_version(value, padding=rng.randrange(2)), segment=spare, dma=bool(rng.randrange(2)))
+            driver.programs.load(
+                _version(value, padding=rng.randrange(2)), segment=spare, dma=bool(rng.randrange(2))
+            )
             order.append(value)
         else:
             order.append(order[-2])
@@ -134,23 +139,40 @@ def test_loading_by_dma_takes_no_more_than_its_beats(rtl: RtlDevice) -> None:
     for disturb in (False, True):
         rtl.reset()
         driver = Driver(rtl)
-        driver.load(assemble("""
+        driver.load(
+            assemble(
+                """
             set load.dram, op0
             set load.len, 4
             set load.y_count, 4096
             set load.dram_y, 4
             issue load
             fence load
-            halt""", "reader"), opcode=OPCODE)
+            halt""",
+                "reader",
+            ),
+            opcode=OPCODE,
+        )
         buffer = driver.put(np.zeros(16384, np.uint8))
         source = driver.put(np.frombuffer(image.image, np.uint8))
         rtl.run_cycles(9000 - rtl.cycle)
         number = driver.enqueue(OPCODE, [buffer], doorbell=True)
         rtl.run_cycles(500)
         if disturb:
-            rtl.write_regs([(ADDRESS[name], value) for name, value in (
-                ("SEG_SELECT", 5), ("SEG_BASE", 1024), ("SEG_LENGTH", len(image.words)), ("SEG_COMMAND", 1),
-                ("SEG_CRC", image.crc), ("LOADER_SOURCE", source), ("LOADER_COMMAND", 1))])
+            rtl.write_regs(
+                [
+                    (ADDRESS[name], value)
+                    for name, value in (
+                        ("SEG_SELECT", 5),
+                        ("SEG_BASE", 1024),
+                        ("SEG_LENGTH", len(image.words)),
+                        ("SEG_COMMAND", 1),
+                        ("SEG_CRC", image.crc),
+                        ("LOADER_SOURCE", source),
+                        ("LOADER_COMMAND", 1),
+                    )
+                ]
+            )
         driver.run()
         record = driver.completion(number)
         assert record is not None

@@ -20,10 +20,17 @@ PROGRAMS: dict[Trap, tuple[str, int, int]] = {
     Trap.CALL_STACK: ("ret", 0, 0),
     Trap.BAD_OPERAND: ("add r1, op3\nhalt", 0, 67),
     Trap.BAD_COMMAND: ("set load.len, 0\nissue load\nhalt", 1, 0),
-    Trap.SP_BOUNDS: ("set load.word, fill=1\nset load.dst, 65530\nset load.len, 8\nissue load\nhalt", 3, 65537),
+    Trap.SP_BOUNDS: (
+        "set load.word, fill=1\nset load.dst, 65530\nset load.len, 8\nissue load\nhalt",
+        3,
+        65537,
+    ),
     Trap.ACC_BOUNDS: ("set matrix.acc_base, 1024\nissue matrix\nhalt", 1, 1024),
-    Trap.SLOT_BOUNDS: ("set load.word, space=param\nset load.dst, 4096\nset load.dram, op0\nset load.len, 4\nissue load\nhalt",
-                       4, 4099),
+    Trap.SLOT_BOUNDS: (
+        "set load.word, space=param\nset load.dst, 4096\nset load.dram, op0\nset load.len, 4\nissue load\nhalt",
+        4,
+        4099,
+    ),
     Trap.DRAM_WINDOW: ("set load.dram, 16\nset load.len, 8\nissue load\nhalt", 2, 16),
     Trap.DEADLOCK: ("add r1, 1\nwait matrix:2\nhalt", 1, 0),
     Trap.STEP_LIMIT: ("again: add r1, r1, 1\nbeq r0, r0, again", 0, 0),
@@ -44,7 +51,13 @@ def test_trap_of_a_program(machine: Machine, cause: Trap) -> None:
     buffer = machine.driver.put(np.zeros(64, np.uint8))
     number = machine.driver.enqueue(1, [buffer], tag=3)
     report = _run_to_trap(machine)
-    assert (report.cause, report.pc, report.segment, report.tag, report.macro) == (cause, pc, segment, 3, number)
+    assert (report.cause, report.pc, report.segment, report.tag, report.macro) == (
+        cause,
+        pc,
+        segment,
+        3,
+        number,
+    )
     assert report.address == address, report
     record = machine.driver.completion(number)
     assert record is not None and record.trap == cause
@@ -64,9 +77,14 @@ def _bad_macro(machine: Machine) -> None:
     machine.driver.enqueue_words([0x12345678], [])
 
 
-@pytest.mark.parametrize(("provoke", "cause"), [
-    (_unbound, Trap.UNBOUND), (_segment_invalid, Trap.SEGMENT_INVALID), (_bad_macro, Trap.BAD_MACRO),
-])
+@pytest.mark.parametrize(
+    ("provoke", "cause"),
+    [
+        (_unbound, Trap.UNBOUND),
+        (_segment_invalid, Trap.SEGMENT_INVALID),
+        (_bad_macro, Trap.BAD_MACRO),
+    ],
+)
 def test_trap_of_dispatch(machine: Machine, provoke: Callable[[Machine], None], cause: Trap) -> None:
     provoke(machine)
     assert _run_to_trap(machine).cause == cause
@@ -89,8 +107,10 @@ def test_endless_loop_is_stopped_by_the_watchdog(rtl: RtlDevice) -> None:
 @pytest.mark.parametrize("response", ["SLVERR", "DECERR"])
 def test_read_error(rtl: RtlDevice, response: str) -> None:
     machine = Machine(rtl)
-    machine.load("set load.dram, op0\nset load.len, 256\nset load.y_count, 4\nset load.dram_y, 256\nset load.dst_y, 256\n"
-                 "issue load\nfence load\nhalt")
+    machine.load(
+        "set load.dram, op0\nset load.len, 256\nset load.y_count, 4\nset load.dram_y, 256\nset load.dst_y, 256\n"
+        "issue load\nfence load\nhalt"
+    )
     buffer = machine.driver.put(np.zeros(1024, np.uint8))
     rtl.set_dram_faults([DramFault(buffer + 512, buffer + 516, response)])
     machine.driver.enqueue(1, [buffer])
@@ -114,7 +134,9 @@ def test_write_error(rtl: RtlDevice, response: str) -> None:
 
 def test_overwriting_a_running_program_traps_and_disturbs_nothing(rtl: RtlDevice) -> None:
     machine = Machine(rtl)
-    segment = machine.load("loop 20000, end\nadd r1, r1, 1\nend: set store.dram, op0\nset store.len, 4\nissue store\nhalt")
+    segment = machine.load(
+        "loop 20000, end\nadd r1, r1, 1\nend: set store.dram, op0\nset store.len, 4\nissue store\nhalt"
+    )
     buffer = machine.driver.put(np.full(4, 7, np.uint8))
     rtl.write_sp(0, np.arange(4, dtype=np.uint8))
     number = machine.driver.enqueue(1, [buffer], doorbell=True)

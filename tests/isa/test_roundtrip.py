@@ -18,8 +18,15 @@ def test_random_words_round_trip(seed: int) -> None:
     words = [rng.getrandbits(64) for _ in range(300)]
     for _ in range(1500):
         op = rng.choice(list(MicroOp))
-        words.append(encode(op, d=rng.getrandbits(10), a=rng.choice([0, rng.getrandbits(8)]),
-                            b=rng.choice([0, rng.getrandbits(8)]), imm=rng.choice([0, rng.getrandbits(31) - (1 << 30)])))
+        words.append(
+            encode(
+                op,
+                d=rng.getrandbits(10),
+                a=rng.choice([0, rng.getrandbits(8)]),
+                b=rng.choice([0, rng.getrandbits(8)]),
+                imm=rng.choice([0, rng.getrandbits(31) - (1 << 30)]),
+            )
+        )
     program = Program("random", tuple(words), "operands: a, b")
     assert assemble(disassemble(program)) == program, f"seed {seed}"
 
@@ -58,36 +65,39 @@ def test_flipped_bit_is_refused() -> None:
         Program.from_bytes(bytes(data))
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("bogus r1", "is not an instruction"),
-    ("add r32, r1", "does not exist"),
-    ("add 5, r1", "must be a register"),
-    ("add r1", "an operand is missing"),
-    ("add r1, r2, r3, r4", "at most two"),
-    ("add r1, 5, r2", "must come before"),
-    ("add r1, x", "'x' is not defined"),
-    ("add r1, 2**3", "not allowed"),
-    ("add r1, 1 << 99", "shift must be"),
-    ("set load.bogus, 1", "no field"),
-    ("set bogus.len, 1", "must be one of"),
-    ("set load.len, 1048576", "load.len must be in"),
-    ("set load.word, fill=2", "fill must be in"),
-    ("set load.word, bogus=2", "has no field"),
-    ("issue load, wait(load:4)", "INDEX below 4"),
-    ("issue load, wait(seq:0)", "must be UNIT:INDEX"),
-    ("issue load, bogus(load:0)", "must be wait"),
-    ("loop 5", "takes a count"),
-    ("beq r1, r2", "takes two"),
-    ("wait load", "must be UNIT:INDEX"),
-    ("add r1, $a", "not declared"),
-    ("add r1, %bogus", "not a statistic"),
-    ("a: nop\na: nop", "already defined"),
-    (".bogus 1", "is not a directive"),
-    (".operand x, 48", "operand index must be"),
-    (".word 1 << 63 << 3", "2\\*\\*64"),
-    ("fence bogus", "must be one of"),
-    ("halt 3", "takes 0 operands"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bogus r1", "is not an instruction"),
+        ("add r32, r1", "does not exist"),
+        ("add 5, r1", "must be a register"),
+        ("add r1", "an operand is missing"),
+        ("add r1, r2, r3, r4", "at most two"),
+        ("add r1, 5, r2", "must come before"),
+        ("add r1, x", "'x' is not defined"),
+        ("add r1, 2**3", "not allowed"),
+        ("add r1, 1 << 99", "shift must be"),
+        ("set load.bogus, 1", "no field"),
+        ("set bogus.len, 1", "must be one of"),
+        ("set load.len, 1048576", "load.len must be in"),
+        ("set load.word, fill=2", "fill must be in"),
+        ("set load.word, bogus=2", "has no field"),
+        ("issue load, wait(load:4)", "INDEX below 4"),
+        ("issue load, wait(seq:0)", "must be UNIT:INDEX"),
+        ("issue load, bogus(load:0)", "must be wait"),
+        ("loop 5", "takes a count"),
+        ("beq r1, r2", "takes two"),
+        ("wait load", "must be UNIT:INDEX"),
+        ("add r1, $a", "not declared"),
+        ("add r1, %bogus", "not a statistic"),
+        ("a: nop\na: nop", "already defined"),
+        (".bogus 1", "is not a directive"),
+        (".operand x, 48", "operand index must be"),
+        (".word 1 << 63 << 3", "2\\*\\*64"),
+        ("fence bogus", "must be one of"),
+        ("halt 3", "takes 0 operands"),
+    ],
+)
 def test_errors_name_the_line(text: str, message: str) -> None:
     with pytest.raises(AssemblyError, match=message) as error:
         assemble("\n" + text, "file.s")

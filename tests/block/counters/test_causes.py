@@ -14,8 +14,12 @@ def test_one_cause_for_random_states() -> None:
 
     async def bench(ctx) -> None:
         for _ in range(3000):
-            ctx.set(dut.state.as_value(), rng.getrandbits(STATE_LAYOUT.size) & rng.getrandbits(STATE_LAYOUT.size)
-                    & rng.getrandbits(STATE_LAYOUT.size))
+            ctx.set(
+                dut.state.as_value(),
+                rng.getrandbits(STATE_LAYOUT.size)
+                & rng.getrandbits(STATE_LAYOUT.size)
+                & rng.getrandbits(STATE_LAYOUT.size),
+            )
             causes = [name for name in CAUSES if ctx.get(dut.cause[name])]
             assert len(causes) == 1
             seen.add(causes[0])

@@ -38,11 +38,17 @@ def test_sums_by_tag(seed: int) -> None:
         async def step() -> None:
             for group in GROUPS:
                 busy = getattr(dut, f"{group}_busy", None)
-                if rng.random() < (0.5 if busy is None else 0.001) and not (busy is not None and ctx.get(busy)):
+                if rng.random() < (0.5 if busy is None else 0.001) and not (
+                    busy is not None and ctx.get(busy)
+                ):
                     tags[group] = rng.randrange(4)
                     ctx.set(getattr(dut, f"{group}_tag"), tags[group])
                 events = getattr(dut, f"{group}_events")
-                values = {c.name: rng.getrandbits(c.width) * (rng.random() < 0.5) for c in COUNTERS if c.group == group}
+                values = {
+                    c.name: rng.getrandbits(c.width) * (rng.random() < 0.5)
+                    for c in COUNTERS
+                    if c.group == group
+                }
                 ctx.set(events, values)
                 for i, c in enumerate(COUNTERS):
                     if c.group == group:
@@ -62,7 +68,9 @@ def test_sums_by_tag(seed: int) -> None:
             ctx.set(getattr(dut, f"{group}_events"), {c.name: 0 for c in COUNTERS if c.group == group})
         for tag in range(4):
             for index, counter in enumerate(COUNTERS):
-                assert await _read(ctx, dut, tag, index, ctx.tick) == expected[tag, index], f"seed {seed} {counter.name}"
+                assert await _read(ctx, dut, tag, index, ctx.tick) == expected[tag, index], (
+                    f"seed {seed} {counter.name}"
+                )
 
     simulator = Simulator(dut)
     simulator.add_clock(1e-6)
