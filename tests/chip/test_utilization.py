@@ -150,7 +150,7 @@ def test_depthwise_within_the_scratchpad(driver: Driver) -> None:
     cycles = _cycles(driver, TEST_OPCODE, [])
     macs = 8 * 56 * 56 * 16 * 9
     print(f"depthwise within SP: {macs / cycles:.1f} MACs a cycle")
-    assert macs / cycles >= 125
+    assert macs / cycles >= 118
 
 
 @pytest.mark.parametrize("unit", ["load", "store"])
