@@ -16,7 +16,7 @@ from compiler.kernels.move import copy_operands, transpose_operands
 from compiler.kernels.pool import pool_operands
 from compiler.kernels.reduce import reduce_operands
 from compiler.kernels.scaling import param_image, quantize_multiplier
-from compiler.kernels.softmax import softmax_operands, softmax_table
+from compiler.kernels.softmax import softmax_operands, softmax_tables
 from hw.isa.enums import Dtype, Reduce, Rounding
 
 Int8 = NDArray[np.int8]
@@ -184,7 +184,7 @@ class Operators(Library):
             "softmax_i8",
             x.shape,
             lambda y: softmax_operands(
-                self.config, x=put(x), y=y, rows=rows, cols=cols, table=put(softmax_table(scale))
+                self.config, x=put(x), y=y, rows=rows, cols=cols, tables=put(softmax_tables(scale, cols))
             ),
         )
 
