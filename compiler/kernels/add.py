@@ -1,6 +1,9 @@
 """Addition with own scales, as TFLite's ADD: the residual path of FUSE."""
 
+import math
 from typing import TypedDict
+
+import numpy as np
 
 from compiler.kernels.elementwise import Elementwise, source_word, stage_word
 from compiler.kernels.scaling import Affine, bytes_word, halves_word, quantize_multiplier
@@ -18,8 +21,23 @@ class Residual(TypedDict):
     o_zp: int
 
 
-#: Left shift of the inputs of TFLite's ADD.
+#: Left shift of the inputs of TFLite's ADD, and bits of XNNPACK's multipliers.
 LEFT_SHIFT = 20
+
+
+def raw_fields(x: Affine, r: Affine, y: Affine) -> Residual:
+    """Fields of XNNPACK's addition: products of 21 bits without rounding, and one shift at the end."""
+    ratios = [np.float32(part.scale) / np.float32(y.scale) for part in (x, r)]
+    shift = LEFT_SHIFT + 1 - math.frexp(float(max(ratios)))[1]
+    x_mult, r_mult = (round(float(ratio) * 2.0**shift) for ratio in ratios)
+    return {
+        "zp_xr": halves_word(x.zero_point, r.zero_point),
+        "x_mult": x_mult,
+        "r_mult": r_mult,
+        "o_mult": 1,
+        "r_shifts": bytes_word(0, 0, 31 - shift),
+        "o_zp": y.zero_point,
+    }
 
 
 def residual_fields(x: Affine, r: Affine, y: Affine) -> Residual:
@@ -43,9 +61,13 @@ def add(
     rounding: Rounding = Rounding.DOUBLE,
     dtype: Dtype = Dtype.I8,
 ) -> Elementwise:
-    """Give y = a + b; the two sources and the result have one type."""
-    stage = stage_word(dtype, residual=1, r_dtype=dtype, r_ls=LEFT_SHIFT)
-    fields = residual_fields(a, b, y)
+    """Give y = a + b; the two sources and the result have one type.
+
+    `Rounding.DOUBLE` is TFLite's reference kernel, `Rounding.SINGLE` is XNNPACK's, which rounds once.
+    """
+    raw = rounding == Rounding.SINGLE
+    stage = stage_word(dtype, residual=1, r_dtype=dtype, r_raw=int(raw), r_ls=0 if raw else LEFT_SHIFT)
+    fields = (raw_fields if raw else residual_fields)(a, b, y)
     return Elementwise(
         src=source_word(dtype, rounding=rounding), stage=stage, sources=2, r_clip=clip, **fields
     )

@@ -1,5 +1,7 @@
 """Multiplication with own scales, as TFLite's MUL."""
 
+import numpy as np
+
 from compiler.kernels.elementwise import Elementwise, source_word, stage_word
 from compiler.kernels.scaling import Affine, bytes_word, halves_word, quantize_multiplier
 from hw.isa.enums import Dtype, Op, Requant, Rounding
@@ -14,8 +16,13 @@ def mul(
     rounding: Rounding = Rounding.DOUBLE,
     dtype: Dtype = Dtype.I8,
 ) -> Elementwise:
-    """Give y = a * b; the two sources and the result have one type."""
-    mult, exponent = quantize_multiplier(a.scale * b.scale / y.scale)
+    """Give y = a * b; the two sources and the result have one type.
+
+    `Rounding.DOUBLE` is that of TFLite's reference kernel, `Rounding.EVEN` that of XNNPACK.
+    """
+    # TFLite multiplies and divides the scales in single precision here, unlike elsewhere.
+    scale = np.float32(a.scale) * np.float32(b.scale) / np.float32(y.scale)
+    mult, exponent = quantize_multiplier(float(scale))
     return Elementwise(
         src=source_word(dtype, dtype, op=Op.MUL, requant=Requant.IMM, rounding=rounding),
         stage=stage_word(dtype),

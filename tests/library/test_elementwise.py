@@ -36,7 +36,8 @@ def test_mul(ops, rng, trial):
     result = ops.elementwise("mul_i8", mul(*(Affine(*part) for part in parts), clip=(-90, 99)), a, b)
     (a_scale, a_zp), (b_scale, b_zp), (y_scale, y_zp) = parts
     product = (a.astype(np.int64) - a_zp) * (b.astype(np.int64) - b_zp)
-    expected = reference.narrow(reference.scaled(product, a_scale * b_scale / y_scale), y_zp, -90, 99)
+    scale = np.float32(a_scale) * np.float32(b_scale) / np.float32(y_scale)
+    expected = reference.narrow(reference.scaled(product, scale), y_zp, -90, 99)
     assert np.array_equal(result, expected), parts
 
 
