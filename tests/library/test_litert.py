@@ -50,7 +50,7 @@ def window(rng, depthwise):
 
 
 def weights_and_bias(rng, shape, axis, terms):
-    scales = np.float32(rng.uniform(0.001, 0.02, shape[axis]))
+    scales = rng.uniform(0.001, 0.02, shape[axis]).astype(np.float32)
     return int8(rng, *shape), scales, rng.integers(-200 * terms, 200 * terms + 1, shape[axis])
 
 
