@@ -6,7 +6,7 @@ module mla_top #(
     input  logic clk,
     input  logic rst,
     input  logic poke,  // the host model has accesses to make
-    output logic irq
+    output logic irq /*verilator public_flat_rd*/  // public, or cocotb sees no design at all
 );
     localparam int W = 8 * N;
 

@@ -64,7 +64,7 @@ class SimulatorProcess:
                 pass_fds=(theirs.fileno(), dram_fd),
                 start_new_session=True,
             )
-        self._finalizer = weakref.finalize(self, _end, self._process, self._socket, self._log)
+        self._finalizer = weakref.finalize(self, _end, self._process, self._socket, self._log, os.getpid())
 
     @property
     def pid(self) -> int:
@@ -119,8 +119,10 @@ def _reaped(process: subprocess.Popen) -> int:
         return process.wait()
 
 
-def _end(process: subprocess.Popen, sock: socket.socket, log: IO[bytes]) -> None:
+def _end(process: subprocess.Popen, sock: socket.socket, log: IO[bytes], owner: int) -> None:
     """Close the connection, kill the process if it has not ended, and reap it."""
+    if os.getpid() != owner:  # a fork of the client ends; the simulator is not its own
+        return
     sock.close()
     process.kill()
     process.wait()

@@ -14,6 +14,8 @@ from cosim.rtl import toolchain
 
 TOP = "mla_top"
 LAST_LINES = 25
+OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+"""What a `make` that started this program would impose on the one that builds the simulator."""
 
 
 class ModelRunner(Verilator):
@@ -73,8 +75,16 @@ def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: in
         It failed for want of room.
     """
     process = subprocess.Popen(
-        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace", start_new_session=True, pass_fds=() if lock < 0 else (lock,),
+        command,
+        cwd=cwd,
+        env={name: value for name, value in env.items() if name not in OUTER_MAKE},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        pass_fds=() if lock < 0 else (lock,),
     )
     try:
         output, _ = process.communicate()
