@@ -133,7 +133,7 @@ class Bench:
             unit.cmd.ready,
             unit.done,
             unit.zeros,
-            unit.active_tag,
+            unit.event_tag,
             unit.events,
             *(getattr(unit, s) for s in STATES),
         )
