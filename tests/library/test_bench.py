@@ -1,0 +1,67 @@
+"""Suites of `mla bench` on the golden model: results are exact, cycles are unknown."""
+
+import pytest
+
+from compiler.bench import format_table, run_suite
+from cosim.golden import GoldenDevice
+from hw.config import MlaConfig, load_target
+from hw.errors import InputError
+
+
+def golden(config: MlaConfig, dram_bytes: int, _latency: int, _bytes_per_cycle: float) -> GoldenDevice:
+    return GoldenDevice(config, dram_bytes)
+
+
+@pytest.mark.parametrize(
+    ("suite", "case", "macs"),
+    [
+        ("gemm", "9x21x40", 7560),
+        ("conv", "9x7x5-11-3-2", 5 * 4 * 11 * 9 * 5),
+        ("conv", "9x7x6-6-3-1-dw", 9 * 7 * 9 * 6),
+    ],
+)
+def test_case(suite, case, macs):
+    document = run_suite(suite, load_target("n8"), case=case, open_device=golden)
+    (result,) = document["results"]
+    assert result["exact"] and result["max_abs_diff"] == 0 and result["reference"] == "numpy int64"
+    assert result["macs"] == macs and result["cycles"] is None and result["where"] is None
+    assert result["floor_cycles"] >= macs // 64
+    assert case in format_table(document) and "yes" in format_table(document)
+
+
+def test_table_of_cycles():
+    where = {"useful": 60, "idle": 40}
+    result = {
+        "name": "1x1x1",
+        "cycles": 100,
+        "macs": 1,
+        "utilization": 0.5,
+        "floor_cycles": 50,
+        "exact": False,
+    }
+    result |= {"reference": "numpy int64", "max_abs_diff": 3, "where": where}
+    document = {
+        "suite": "sim",
+        "target": 8,
+        "dram": {"latency": 7, "bytes_per_cycle": 8},
+        "results": [result],
+    }
+    document |= {"sim_khz": 100.0, "bare_array_khz": 400.0}
+    text = format_table(document)
+    assert "off by 3" in text and "idle 40.0%" in text and "useful" not in text.splitlines()[2]
+    assert "0.25 of that" in text
+
+
+@pytest.mark.parametrize(
+    ("suite", "case", "message"),
+    [
+        ("gemm", "4x4", "must be MxNxK like 64x64x64, not '4x4'"),
+        ("gemm", "0x4x4", "must be MxNxK"),
+        ("conv", "4x4x4-4-3", "must be HxWxC-O-k-s"),
+        ("conv", "4x4x4-8-3-1-dw", "must keep its channels, not turn 4 into 8"),
+        ("nets", None, "suite must be gemm, conv or sim, not 'nets'"),
+    ],
+)
+def test_bad_names(suite, case, message):
+    with pytest.raises(InputError, match=message):
+        run_suite(suite, load_target("n8"), case=case, open_device=golden)
