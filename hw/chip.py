@@ -40,7 +40,7 @@ class Chip(wiring.Component):
         self._config = config
         super().__init__(pin_members(config) | lite_pins() | {"irq": Out(1)})
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.control = control = Control(self._config)
         m.submodules.core = core = Core(self._config)

@@ -99,7 +99,7 @@ class Datapath(wiring.Component):
             }
         )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self._config
         units = {

@@ -1,8 +1,8 @@
 """The only writer of Verilog.
 
-Memories are written as behavioural modules named `mla_ram_*` with their storage in `mem`: Amaranth's own output prints one
-`initial` line per word, which takes minutes for a scratchpad. Yosys infers block RAM from them, Verilator reads them fast,
-and the simulator's back-door finds `mem` by name.
+Memories are written as behavioural modules named `mla_ram_*` with their storage in `mem`: Amaranth's own output prints
+one `initial` line per word, which takes minutes for a scratchpad. Yosys infers block RAM from them, Verilator reads
+them fast, and the simulator's back-door finds `mem` by name.
 """
 
 from pathlib import Path

@@ -158,9 +158,10 @@ class _Module:
             name = todo.pop()
             i = self.driver[name]
             conditions = {place.get(reader) for reader in self.readers[name]}
-            if i in place or len(conditions) != 1 or None in conditions:
+            condition = conditions.pop() if len(conditions) == 1 else None
+            if i in place or condition is None:
                 continue
-            place[i] = moved[i] = conditions.pop()
+            place[i] = moved[i] = condition
             todo += [other for other in self.items[i].reads if other in self.driver]
         return moved
 

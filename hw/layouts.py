@@ -85,10 +85,10 @@ class SpReadPort(wiring.Signature):
 
 
 class SpWritePort(wiring.Signature):
-    """Scratchpad write port, seen from the requester: byte i of `data` goes to byte `addr` + i where `mask` bit i is set.
+    """Scratchpad write port, seen from the requester: byte i of `data` goes to byte `addr` + i where `mask`[i].
 
-    Granted in a cycle with `valid & ready`; reads granted SP_WRITE_LATENCY or more cycles later return it. `addr` + i wraps at the
-    memory's size, so that a first partial beat may start below its address with its low mask bits clear.
+    Granted in a cycle with `valid & ready`; reads granted SP_WRITE_LATENCY or more cycles later return it. `addr` + i
+    wraps at the memory's size, so that a first partial beat may start below its address with its low mask bits clear.
     """
 
     def __init__(self, config: MlaConfig):
@@ -113,7 +113,10 @@ class AccReadPort(wiring.Signature):
 
 
 class AccWritePort(wiring.Signature):
-    """Accumulator row write of FUSE, seen from the requester; `mask` selects lanes; visible to reads granted in the next cycle."""
+    """Accumulator row write of FUSE, seen from the requester; `mask` selects lanes.
+
+    Reads granted in the next cycle see it.
+    """
 
     def __init__(self, config: MlaConfig):
         super().__init__(
@@ -128,7 +131,7 @@ class AccWritePort(wiring.Signature):
 
 
 class SlotWritePort(wiring.Signature):
-    """Write of n bytes at byte address `addr` (a multiple of n) of PARAM (`table` = 0) or TABLE (1); always accepted."""
+    """Write of n bytes at byte address `addr`, a multiple of n, of PARAM (`table` = 0) or TABLE (1); never refused."""
 
     def __init__(self, config: MlaConfig):
         super().__init__(

@@ -65,13 +65,15 @@ REGISTERS: tuple[Register, ...] = (
             (
                 "CONTROL",
                 "rw",
-                "bit 0: the sequencer may take macro-instructions; bit 1: cycles are counted only while any is in flight",
+                "bit 0: the sequencer may take macro-instructions; "
+                "bit 1: cycles are counted only while any is in flight",
             ),
             ("RESUME", "wo", "1: go on after a trap"),
             (
                 "STATUS",
                 "ro",
-                "bit 0 idle (ring empty, all complete), 1 trapped, 2 program running, 3 loader busy, 4 dispatch copy busy",
+                "bit 0 idle (ring empty, all complete), 1 trapped, 2 program running, 3 loader busy, "
+                "4 dispatch copy busy",
             ),
             (
                 "IRQ_STATUS",

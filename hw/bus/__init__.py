@@ -1,0 +1,1 @@
+"""AXI4 master, AXI4-Lite slave and the registers behind it."""

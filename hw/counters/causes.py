@@ -30,8 +30,8 @@ STATE_LAYOUT = data.StructLayout(
 class Classifier(wiring.Component):
     """Combinational choice of the first cause that applies.
 
-    What the array itself does comes first; then what the head of its queue waits for; then, with nothing to do, the unit whose work
-    the machine waits for.
+    What the array itself does comes first; then what the head of its queue waits for; then, with nothing to do,
+    the unit whose work the machine waits for.
 
     Members
     -------
@@ -44,7 +44,7 @@ class Classifier(wiring.Component):
     state: In(STATE_LAYOUT)
     cause: Out(data.StructLayout(dict.fromkeys(CAUSES, 1)))
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         s, waits = self.state, self.state.head_waits
         dma_waits = waits[Unit.LOAD] | waits[Unit.STORE]

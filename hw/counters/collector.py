@@ -21,9 +21,10 @@ _COLLECTED = tuple(name for name in GROUPS if name not in _DIRECT)
 class Collector(wiring.Component):
     """Moves the groups' sums to memory, one every three cycles, and answers the host.
 
-    Sums of a tag that a group has just left and the round over all counters alternate. A host's read waits for the former, then
-    collects the selected counter, so its value is exact for the cycle in which it is taken. After reset the memory is
-    cleared, one word a cycle, then `ready` rises; events are kept meanwhile, except those of single counters.
+    Sums of a tag that a group has just left and the round over all counters alternate. A host's read waits for the
+    former, then collects the selected counter, so its value is exact for the cycle in which it is taken. After reset
+    the memory is cleared, one word a cycle, then `ready` rises; events are kept meanwhile, except those of single
+    counters.
 
     Parameters
     ----------
@@ -33,8 +34,9 @@ class Collector(wiring.Component):
     Members
     -------
     {group}_events, {group}_tag : In, {group}_busy, {group}_cur : Out
-        For each of hw.isa.counters.GROUPS. While a group of more than one counter is busy its tag is not looked at: events
-        go to the tag it had, `cur`. Whoever needs them exact by tag changes it only when the group is not busy.
+        For each of hw.isa.counters.GROUPS. While a group of more than one counter is busy its tag is not looked at:
+        events go to the tag it had, `cur`. Whoever needs them exact by tag changes it only when the group is not
+        busy.
     select_counter, select_tag : In
         What the host looks at.
     read : In
@@ -66,7 +68,7 @@ class Collector(wiring.Component):
             }
         )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.mem = mem = Ram(width=64, depth=1 << (self.tag_bits + _COUNTER_BITS))
         self._cleared = Signal(len(mem.w_addr))  # next word to clear
@@ -85,7 +87,8 @@ class Collector(wiring.Component):
             ]
             m.d.sync += [address.eq(mem.r0_addr), held_tag.eq(tag), look.eq(0), take.eq(1)]
         with m.Elif(take):
-            # A sum whose tag is not that of the word stays where it is: the host looks at another tag, or the group moved on.
+            # A sum whose tag is not that of the word stays where it is: the host looks at another tag, or the group
+            # moved on.
             m.d.comb += [
                 mine.eq((tag == held_tag) & (tag == address[_COUNTER_BITS:])),
                 taken.eq(mine),

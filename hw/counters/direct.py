@@ -40,7 +40,7 @@ class DirectCounter(wiring.Component):
             }
         )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.mem = mem = Ram(width=64, depth=1 << self.tag_bits, reads=2, comb=True)
         m.d.comb += [

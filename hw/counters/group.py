@@ -7,8 +7,8 @@ from amaranth.lib.wiring import In, Out
 from hw.isa.counters import COUNTERS
 from hw.layouts import event_layout
 
-#: Bits a small sum has beyond its increment: it overflows after 2**SPARE_BITS cycles. It is collected more often, and the
-#: memory is cleared in fewer.
+#: Bits a small sum has beyond its increment: it overflows after 2**SPARE_BITS cycles. It is collected more often, and
+#: the memory is cleared in fewer.
 SPARE_BITS = 13
 
 
@@ -64,7 +64,7 @@ class CounterGroup(wiring.Component):
             }
         )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         switch = Signal()
         m.d.comb += switch.eq(self.tag != self.cur_tag)

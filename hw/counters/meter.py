@@ -30,9 +30,9 @@ UNIT_GROUPS = tuple(unit.name.lower() for unit in Unit)
 class Meter(wiring.Component):
     """All counters, and the events that need a view of the whole machine: causes, queues, overlaps.
 
-    A group of counters takes another tag only when it has put the sums of the last one away, some hundred cycles after a change. So that
-    counts stay exact by tag, commands and programs with another tag wait for that (`may_start`, `seq_hold`); LOAD and STORE
-    see to it themselves (`dma_busy`).
+    A group of counters takes another tag only when it has put the sums of the last one away, some hundred cycles
+    after a change. So that counts stay exact by tag, commands and programs with another tag wait for that
+    (`may_start`, `seq_hold`); LOAD and STORE see to it themselves (`dma_busy`).
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Meter(wiring.Component):
             }
         )
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.collector = collector = Collector(self._config)
         m.submodules.causes = causes = Classifier()

@@ -5,35 +5,34 @@ return to their defaults at the start of every macro-instruction. The index of a
 the encoding (`unit << 6 | index`). docs/machine.md says what each command does.
 """
 
-from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Space, Unit
+from hw.isa.commands_fuse import FUSE_DIMS, FUSE_FIELDS, FUSE_SRC, FUSE_STAGE
+from hw.isa.enums import Space, Unit
+from hw.isa.field_kinds import acc_stride, count, names, step, stride
 from hw.isa.fields import Field, Packed
 
-
-def _names(enum) -> tuple[str, ...]:
-    return tuple(member.name.lower() for member in enum)
-
-
-def _count(name: str, doc: str) -> Field:
-    return Field(name, 16, default=1, doc=doc)
-
-
-def _stride(name: str, doc: str) -> Field:
-    return Field(name, 20, signed=True, doc=doc)
-
-
-def _acc_stride(name: str, doc: str) -> Field:
-    return Field(name, 16, signed=True, doc=doc)
-
-
-def _step(name: str, doc: str) -> Field:
-    return Field(name, 12, signed=True, default=1, doc=doc)
-
+__all__ = [
+    "FIELD_INDEX_BITS",
+    "FUSE_DIMS",
+    "FUSE_FIELDS",
+    "FUSE_SRC",
+    "FUSE_STAGE",
+    "LOAD_FIELDS",
+    "LOAD_WORD",
+    "MATRIX_FIELDS",
+    "MATRIX_WORD",
+    "PACKED_FIELDS",
+    "STORE_FIELDS",
+    "UNIT_FIELDS",
+    "defaults",
+    "field_number",
+    "field_of",
+]
 
 #: Mode word of LOAD.
 LOAD_WORD = Packed(
     "load.word",
     (
-        Field("space", 2, doc="destination", enum=_names(Space)),
+        Field("space", 2, doc="destination", enum=names(Space)),
         Field("fill", 1, doc="write fill_value instead of reading DRAM"),
         Field("transpose", 1, doc="write each z plane of y_count lines of len bytes transposed"),
         Field("int4", 1, doc="expand each DRAM byte to two sign-extended bytes, low nibble first"),
@@ -46,24 +45,24 @@ LOAD_FIELDS = (
     Field("dram", 32, doc="DRAM byte address of the first line"),
     Field("dst", 20, doc="byte address in the destination space"),
     Field("len", 20, default=1, doc="bytes read in each line"),
-    _count("y_count", "lines"),
-    _count("z_count", "planes"),
+    count("y_count", "lines"),
+    count("z_count", "planes"),
     Field("dram_y", 32, signed=True, doc="DRAM bytes from line to line"),
     Field("dram_z", 32, signed=True, doc="DRAM bytes from plane to plane"),
-    _stride("dst_y", "destination bytes from line to line (from column to column when transposing)"),
-    _stride("dst_z", "destination bytes from plane to plane"),
+    stride("dst_y", "destination bytes from line to line (from column to column when transposing)"),
+    stride("dst_z", "destination bytes from plane to plane"),
 )
 
 STORE_FIELDS = (
     Field("dram", 32, doc="DRAM byte address of the first line"),
     Field("src", 20, doc="scratchpad byte address of the first line"),
     Field("len", 20, default=1, doc="bytes in each line"),
-    _count("y_count", "lines"),
-    _count("z_count", "planes"),
+    count("y_count", "lines"),
+    count("z_count", "planes"),
     Field("dram_y", 32, signed=True, doc="DRAM bytes from line to line"),
     Field("dram_z", 32, signed=True, doc="DRAM bytes from plane to plane"),
-    _stride("src_y", "scratchpad bytes from line to line"),
-    _stride("src_z", "scratchpad bytes from plane to plane"),
+    stride("src_y", "scratchpad bytes from line to line"),
+    stride("src_z", "scratchpad bytes from plane to plane"),
 )
 
 #: Mode word of MATRIX.
@@ -89,24 +88,24 @@ MATRIX_FIELDS = (
     Field("acc_base", 16, doc="accumulator row of the first result"),
     Field("a_zp", 9, signed=True, doc="zero point subtracted from activations"),
     Field("w_zp", 9, signed=True, doc="zero point subtracted from weights"),
-    _count("x_count", "output columns (depthwise: stream pixels per image row)"),
-    _count("y_count", "output rows (depthwise: must be 1)"),
-    _count("kx_count", "kernel columns"),
-    _count("ky_count", "kernel rows"),
-    _count("ic_count", "blocks of input channels"),
-    _count("oc_count", "blocks of output channels"),
-    _stride("a_u", "activation bytes per image row"),
-    _stride("a_v", "activation bytes per image column (pixel, or row of a matrix)"),
-    _stride("a_ic", "activation bytes per block of input channels"),
-    _stride("a_oc", "activation bytes per block of output channels"),
-    _stride("w_row", "weight bytes from row to row of a tile"),
-    _stride("w_kx", "weight bytes per kernel column"),
-    _stride("w_ky", "weight bytes per kernel row"),
-    _stride("w_ic", "weight bytes per block of input channels"),
-    _stride("w_oc", "weight bytes per block of output channels"),
-    _acc_stride("acc_x", "accumulator rows per output column"),
-    _acc_stride("acc_y", "accumulator rows per output row"),
-    _acc_stride("acc_oc", "accumulator rows per block of output channels"),
+    count("x_count", "output columns (depthwise: stream pixels per image row)"),
+    count("y_count", "output rows (depthwise: must be 1)"),
+    count("kx_count", "kernel columns"),
+    count("ky_count", "kernel rows"),
+    count("ic_count", "blocks of input channels"),
+    count("oc_count", "blocks of output channels"),
+    stride("a_u", "activation bytes per image row"),
+    stride("a_v", "activation bytes per image column (pixel, or row of a matrix)"),
+    stride("a_ic", "activation bytes per block of input channels"),
+    stride("a_oc", "activation bytes per block of output channels"),
+    stride("w_row", "weight bytes from row to row of a tile"),
+    stride("w_kx", "weight bytes per kernel column"),
+    stride("w_ky", "weight bytes per kernel row"),
+    stride("w_ic", "weight bytes per block of input channels"),
+    stride("w_oc", "weight bytes per block of output channels"),
+    acc_stride("acc_x", "accumulator rows per output column"),
+    acc_stride("acc_y", "accumulator rows per output row"),
+    acc_stride("acc_oc", "accumulator rows per block of output channels"),
     Field(
         "u0",
         16,
@@ -114,10 +113,10 @@ MATRIX_FIELDS = (
         doc="image row of the first activation (padding is where it is out of 0..u_lim-1)",
     ),
     Field("v0", 16, signed=True, doc="image column of the first activation"),
-    _step("u_y", "image rows per output row (depthwise: per stream row)"),
-    _step("u_ky", "image rows per kernel row"),
-    _step("v_x", "image columns per output column (depthwise: per stream pixel)"),
-    _step("v_kx", "image columns per kernel column"),
+    step("u_y", "image rows per output row (depthwise: per stream row)"),
+    step("u_ky", "image rows per kernel row"),
+    step("v_x", "image columns per output column (depthwise: per stream pixel)"),
+    step("v_kx", "image columns per kernel column"),
     Field("u_lim", 16, doc="image rows; 0: rows are never padding"),
     Field("v_lim", 16, doc="image columns; 0: columns are never padding"),
     Field("k_rows", 6, doc="array rows in use, 0: all"),
@@ -129,138 +128,6 @@ MATRIX_FIELDS = (
     Field("dw_out_w", 16, default=1, doc="depthwise: outputs in each image row"),
     Field("dw_sx", 4, default=1, doc="depthwise: horizontal stride"),
     Field("dw_sy", 4, default=1, doc="depthwise: vertical stride"),
-)
-
-#: First half of the fuse word: operands and requantization.
-FUSE_SRC = Packed(
-    "fuse.src",
-    (
-        Field("a_src", 1, doc="operand A", enum=("acc", "sp")),
-        Field("a_dtype", 2, doc="element type of A in SP", enum=_names(Dtype)),
-        Field("b_src", 2, doc="operand B", enum=_names(BSource)),
-        Field("b_dtype", 2, doc="element type of B in SP", enum=_names(Dtype)),
-        Field("b_bcast", 1, doc="broadcast lane b_lane of B"),
-        Field("b_lane", 5, doc="lane of B to broadcast"),
-        Field("op", 3, doc="operator between A and B", enum=_names(Op)),
-        Field("requant", 2, doc="where multiplier and shift come from", enum=_names(Requant)),
-        Field(
-            "rq_lane",
-            5,
-            doc="lane of B holding the multiplier (its shift is in the next lane) for requant=row",
-        ),
-        Field("rounding", 2, doc="rounding of steps 2 and 4", enum=_names(Rounding)),
-        Field("bias_en", 1, doc="add the bias (from the slot, or the field bias)"),
-        Field("neg_en", 1, doc="values below zero take the second multiplier and shift"),
-        Field("d_lane", 5, doc="accumulator lane that receives a lane-reduced result"),
-    ),
-)
-
-#: Second half of the fuse word: table, residual, reduction, result.
-FUSE_STAGE = Packed(
-    "fuse.stage",
-    (
-        Field("table", 1, doc="table lookup after step 2"),
-        Field("table_slot", 3, doc="table used by both lookups"),
-        Field("residual", 1, doc="residual add"),
-        Field("r_dtype", 2, doc="element type of the residual in SP (not i32)", enum=_names(Dtype)),
-        Field("r_raw", 1, doc="residual inputs are multiplied without shift or rounding"),
-        Field("r_ls", 5, default=20, doc="left shift of the residual inputs, 0..30"),
-        Field("table2", 1, doc="table lookup after step 4"),
-        Field("reduce", 2, doc="reduction over the window dimensions wy and wx", enum=_names(Reduce)),
-        Field("lane_reduce", 2, doc="reduction across lanes after the window", enum=_names(Reduce)),
-        Field("post", 3, doc="post-scale", enum=_names(Post)),
-        Field("post_rounding", 2, doc="rounding of post=scale", enum=_names(Rounding)),
-        Field("d_dst", 1, doc="destination", enum=("acc", "sp")),
-        Field("d_dtype", 2, doc="element type of the result in SP", enum=_names(Dtype)),
-        Field(
-            "tail_dim",
-            3,
-            doc="dimension whose last step uses lanes_tail: 0 wx, 1 wy, 2 x, 3 y, 4 n, 7 none",
-            default=7,
-        ),
-    ),
-)
-
-#: Loop dimensions of FUSE, innermost first (the numbering of tail_dim).
-FUSE_DIMS = ("wx", "wy", "x", "y", "n")
-
-
-def _fuse_strides(stream: str, doc: str) -> tuple[Field, ...]:
-    return tuple(_stride(f"{stream}_{dim}", f"{doc} per step of {dim}") for dim in FUSE_DIMS)
-
-
-_I32 = dict(width=32, signed=True)
-
-FUSE_FIELDS = (
-    Field("src", FUSE_SRC.width, default=FUSE_SRC.pack(), doc="fuse word, first half"),
-    Field("stage", FUSE_STAGE.width, default=FUSE_STAGE.pack(), doc="fuse word, second half"),
-    *(_count(f"{dim}_count", f"steps of {dim}") for dim in FUSE_DIMS),
-    Field("a_base", 20, doc="address of A at u = 0, v = 0: SP byte or ACC row"),
-    _stride("a_n", "bytes (SP) or rows (ACC) of A per step of n"),
-    _stride("a_u", "bytes (SP) or rows (ACC) of A per row coordinate"),
-    _stride("a_v", "bytes (SP) or rows (ACC) of A per column coordinate"),
-    Field("b_base", 20, doc="address of B: SP byte or ACC row"),
-    *_fuse_strides("b", "bytes (SP) or rows (ACC) of B"),
-    Field("r_base", 20, doc="SP byte address of the residual"),
-    *_fuse_strides("r", "bytes of the residual"),
-    Field("d_base", 20, doc="address of the result: SP byte or ACC row"),
-    *_fuse_strides("d", "bytes (SP) or rows (ACC) of the result"),
-    Field("p_base", 8, doc="parameter slot"),
-    Field("p_x", 8, signed=True, doc="slots per step of x"),
-    Field("p_n", 8, signed=True, doc="slots per step of n"),
-    Field(
-        "u0",
-        16,
-        signed=True,
-        doc="row coordinate of the first point (padding is where it is out of 0..u_lim-1)",
-    ),
-    Field("v0", 16, signed=True, doc="column coordinate of the first point"),
-    _step("u_y", "row coordinate per step of y"),
-    _step("u_wy", "row coordinate per step of wy"),
-    _step("v_x", "column coordinate per step of x"),
-    _step("v_wx", "column coordinate per step of wx"),
-    Field("u_lim", 16, doc="rows; 0: never padding"),
-    Field("v_lim", 16, doc="columns; 0: never padding"),
-    Field("lanes", 6, doc="lanes in use, 0: all"),
-    Field("lanes_tail", 6, doc="lanes in use in the last step of tail_dim, 0: all"),
-    Field(
-        "zp_ab", 32, doc="zero points: A in bits 15..0, B in bits 31..16, both signed; used for SP operands"
-    ),
-    Field("op_shift", 5, doc="right shift of a product of step 1"),
-    Field("bias", **_I32, doc="bias of requant off, imm and row"),
-    Field("mult", **_I32, doc="multiplier of requant=imm"),
-    Field("neg_mult", **_I32, doc="second multiplier of requant=imm"),
-    Field(
-        "shifts", 16, doc="exponents of requant=imm: shift in bits 7..0, neg_shift in bits 15..8, both signed"
-    ),
-    Field("zp", **_I32, doc="zero point added after requantization"),
-    Field("clip_lo", **_I32, default=-(1 << 31), doc="least value after step 2"),
-    Field("clip_hi", **_I32, default=(1 << 31) - 1, doc="greatest value after step 2"),
-    Field(
-        "zp_xr",
-        32,
-        doc="residual add, zero points: main value in bits 15..0, residual in bits 31..16, both signed",
-    ),
-    Field("x_mult", **_I32, doc="residual add: multiplier of the main value"),
-    Field("r_mult", **_I32, doc="residual add: multiplier of the residual"),
-    Field("o_mult", **_I32, doc="residual add: multiplier of the sum"),
-    Field(
-        "r_shifts",
-        24,
-        doc="residual add, exponents, signed bytes: main value, residual, sum (bits 7..0, 15..8, 23..16)",
-    ),
-    Field("r_bias", **_I32, doc="residual add: added to the sum"),
-    Field("o_zp", **_I32, doc="residual add: zero point added to the result"),
-    Field("r_lo", **_I32, default=-(1 << 31), doc="residual add: least result"),
-    Field("r_hi", **_I32, default=(1 << 31) - 1, doc="residual add: greatest result"),
-    Field("post_bias", **_I32, doc="added before the post-scale"),
-    Field("post_mult", **_I32, doc="multiplier of post=scale"),
-    Field(
-        "post_shift", 8, signed=True, doc="exponent of post=scale; added to the exponent of recip and rsqrt"
-    ),
-    Field("post_zp", **_I32, doc="added after the post-scale"),
-    Field("post_lo", **_I32, default=-(1 << 31), doc="least result of the post-scale"),
-    Field("post_hi", **_I32, default=(1 << 31) - 1, doc="greatest result of the post-scale"),
 )
 
 #: Configuration fields of each unit, indexed by Unit.

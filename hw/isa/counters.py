@@ -1,7 +1,7 @@
 """Performance counters: 64 bits each, kept for each tag, all live at once.
 
-A counter belongs to a group; a group's events of one cycle all carry one tag, that of the command which caused them (the sequencer's
-current tag where there is none). Every cycle each counter grows by an increment of `width` bits.
+A counter belongs to a group; a group's events of one cycle all carry one tag, that of the command which caused them
+(the sequencer's current tag where there is none). Every cycle each counter grows by an increment of `width` bits.
 """
 
 from dataclasses import dataclass

@@ -64,13 +64,15 @@ def _instruction(op: MicroOp) -> tuple[object, ...]:
 def page() -> str:
     """The whole page as Markdown."""
     exact = dict.fromkeys(EXACT_TRAPS, "exact")
+    loop_parts = [f"{f.name} in bits {_bits(LOOP_IMM.offset(f.name), f.width)}" for f in LOOP_IMM.fields]
     parts = [
         "# The instruction set",
-        "Generated from `hw/isa`; `docs/machine.md` says what everything does. Assembly syntax is described in `hw/isa/assembler.py`.",
+        "Generated from `hw/isa`; `docs/machine.md` says what everything does. "
+        "Assembly syntax is described in `hw/isa/assembler.py`.",
         "## Micro-instructions",
         _packed(WORD),
         _table(("opcode", "form", "class", "meaning"), map(_instruction, FORMS)),
-        f"`loop` packs its immediate: {', '.join(f'{f.name} in bits {_bits(LOOP_IMM.offset(f.name), f.width)}' for f in LOOP_IMM.fields)}.",
+        f"`loop` packs its immediate: {', '.join(loop_parts)}.",
         "Statistics: " + ", ".join(f"`%{s.name.lower()}`" for s in Statistic) + ".",
         f"Semaphores: {SEMAPHORES_PER_PAIR} for each producer and consumer, counting 0..{SEMAPHORE_MAX}.",
         "## Unit commands",

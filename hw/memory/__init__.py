@@ -1,0 +1,1 @@
+"""On-chip memories: the one wrapper, the scratchpad, the accumulator and the instruction store."""

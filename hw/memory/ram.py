@@ -10,9 +10,9 @@ from hw.errors import InputError
 class Ram(wiring.Component):
     """Memory with one write port and any number of read ports in the sync domain.
 
-    Synchronous reads have one cycle of latency and hold their data while `r{i}_en` is low. A read of the word being written
-    in the same cycle returns the old word, or the new one if `transparent`. Contents are undefined until written:
-    nothing may rely on their being zero.
+    Synchronous reads have one cycle of latency and hold their data while `r{i}_en` is low. A read of the word being
+    written in the same cycle returns the old word, or the new one if `transparent`. Contents are undefined until
+    written: nothing may rely on their being zero.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Ram(wiring.Component):
             ports |= {f"r{i}_addr": In(address), f"r{i}_en": In(1, init=1), f"r{i}_data": Out(width)}
         super().__init__(ports)
 
-    def elaborate(self, platform) -> Elaboratable:
+    def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.mem = mem = memory.Memory(shape=unsigned(self.width), depth=self.depth, init=[])
         write = mem.write_port(granularity=None if self.granularity == self.width else self.granularity)

@@ -1,6 +1,7 @@
 """Values the bounds checker needs that are not fields themselves."""
 
 from amaranth.hdl import Const, Module, Mux, Signal, Value
+from amaranth.lib import data
 
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
@@ -32,12 +33,12 @@ def _bytes(count: Value | int, dtype: Value) -> Value:
     return Mux(dtype == Dtype.I32, one << 2, Mux(dtype == Dtype.I16, one << 1, one))
 
 
-def _halves(fields: object, name: str) -> dict[str, Value]:
+def _halves(fields: data.View, name: str) -> dict[str, Value]:
     stride = getattr(fields, name).as_unsigned()
     return {f"{name}_lo": stride[:16], f"{name}_hi": stride[16:].as_signed()}
 
 
-def load_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Value]:
+def load_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
     """LOAD: destination lines, DRAM strides in halves."""
     word = fields.word
     length = fields.len
@@ -56,12 +57,12 @@ def load_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Value
     }
 
 
-def store_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Value]:
+def store_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
     """STORE: DRAM strides in halves."""
     return {**_halves(fields, "dram_y"), **_halves(fields, "dram_z")}
 
 
-def matrix_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Value]:
+def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
     """MATRIX: rows of the largest weight tile, columns of the depthwise stream."""
     word, n = fields.word, config.n
     rows = _named(m, Unit.MATRIX, "rows", 6, _or_default(fields.k_rows, n))
@@ -93,7 +94,7 @@ def matrix_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Val
     }
 
 
-def fuse_values(m: Module, fields: object, config: MlaConfig) -> dict[str, Value]:
+def fuse_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
     """FUSE: bytes, rows or slots touched at each address, and which streams are read."""
     src, stage, n = fields.src, fields.stage, config.n
     lanes = _named(m, Unit.FUSE, "lanes_used", 6, _or_default(fields.lanes, n))
@@ -139,7 +140,7 @@ class Kind:
     BITS = 4
 
 
-def spaces(fields: dict[Unit, object]) -> dict[str, Value | int]:
+def spaces(fields: dict[Unit, data.View]) -> dict[str, Value | int]:
     """Space (see `Kind`) of each stream."""
     fuse, load = fields[Unit.FUSE], fields[Unit.LOAD]
     return {

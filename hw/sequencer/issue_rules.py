@@ -1,17 +1,18 @@
 """BAD_COMMAND: what may not be in a command's fields, whatever the sizes of its walks."""
 
 from amaranth.hdl import Cat, Value
+from amaranth.lib import data
 
 from hw.config import MlaConfig
 from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Space, Unit
 from hw.sequencer.bounds_operands import times_groups
 
 
-def _zero(fields: object, *names: str) -> list[Value]:
+def _zero(fields: data.View, *names: str) -> list[Value]:
     return [getattr(fields, name) == 0 for name in names]
 
 
-def load_rules(fields: object, config: MlaConfig) -> list[Value]:
+def load_rules(fields: data.View, config: MlaConfig) -> list[Value]:
     """Conditions that each make a LOAD illegal."""
     word, n = fields.word, config.n
     elsewhere = word.space != Space.SP
@@ -28,12 +29,12 @@ def load_rules(fields: object, config: MlaConfig) -> list[Value]:
     ]
 
 
-def store_rules(fields: object, config: MlaConfig) -> list[Value]:
+def store_rules(fields: data.View, config: MlaConfig) -> list[Value]:
     """Conditions that each make a STORE illegal."""
     return _zero(fields, "len", "y_count", "z_count")
 
 
-def matrix_rules(fields: object, config: MlaConfig) -> list[Value]:
+def matrix_rules(fields: data.View, config: MlaConfig) -> list[Value]:
     """Conditions that each make a MATRIX command illegal."""
     word, n = fields.word, config.n
     zero_points = [
@@ -64,7 +65,7 @@ def matrix_rules(fields: object, config: MlaConfig) -> list[Value]:
     ]
 
 
-def fuse_rules(fields: object, config: MlaConfig) -> list[Value]:
+def fuse_rules(fields: data.View, config: MlaConfig) -> list[Value]:
     """Conditions that each make a FUSE command illegal."""
     src, stage, n = fields.src, fields.stage, config.n
     none = src.b_src == BSource.NONE

@@ -1,6 +1,7 @@
 """Every trap, provoked on both devices; the machine goes on with the next macro-instruction without a reset."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def test_endless_loop_is_stopped_by_the_watchdog(rtl: RtlDevice) -> None:
 
 
 @pytest.mark.parametrize("response", ["SLVERR", "DECERR"])
-def test_read_error(rtl: RtlDevice, response: str) -> None:
+def test_read_error(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> None:
     machine = Machine(rtl)
     machine.load(
         "set load.dram, op0\nset load.len, 256\nset load.y_count, 4\nset load.dram_y, 256\nset load.dst_y, 256\n"
@@ -121,7 +122,7 @@ def test_read_error(rtl: RtlDevice, response: str) -> None:
 
 
 @pytest.mark.parametrize("response", ["SLVERR", "DECERR"])
-def test_write_error(rtl: RtlDevice, response: str) -> None:
+def test_write_error(rtl: RtlDevice, response: Literal["SLVERR", "DECERR"]) -> None:
     machine = Machine(rtl)
     machine.load("set store.dram, op0\nset store.len, 1024\nissue store\nfence store\nhalt")
     buffer = machine.driver.put(np.zeros(1024, np.uint8))

@@ -86,7 +86,7 @@ def test_depthwise_56x56x128_from_and_to_dram(driver: Driver) -> None:
     assert macs / cycles >= 60
 
 
-#: Eight blocks of 16 channels of a 56 x 56 depthwise layer, all within the scratchpad: seven stripes of eight rows each.
+#: Eight blocks of 16 channels of a 56 x 56 depthwise layer, all within the scratchpad: seven stripes of eight rows.
 DEPTHWISE_IN_SP = """
     set matrix.a_u, 896
     set matrix.a_v, 16

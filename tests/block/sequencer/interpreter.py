@@ -174,7 +174,9 @@ class Interpreter:
 
     def _set(self, d, sa, sb, imm) -> str:
         value = self._read(sa) + self._read(sb) + imm
-        unit, target = field_of(d)
+        place = field_of(d)
+        assert place is not None, f"programs set existing fields only, not {d}"
+        unit, target = place
         self.fields[unit][target.name] = target.truncate(value)
         self._arrive(self.pc + 1)
         return "config"

@@ -177,6 +177,7 @@ def test_every_trap():
     got, _ = run([words for words, _ in TRAPS.values()], limit=50)
     for (name, (_, cause)), outcome in zip(TRAPS.items(), got, strict=True):
         if name != "slots":
+            assert outcome.trap is not None, name
             assert outcome.trap["cause"] == cause, name
 
 

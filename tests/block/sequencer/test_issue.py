@@ -66,6 +66,7 @@ def test_random_commands(n: int, unit: Unit):
 
     async def testbench(ctx):
         port = getattr(dut, name)
+        windows: list[tuple[int, int, int]] = []
         for number in range(300):
             if number % 50 == 0:
                 windows = windows_for(rng, config)
