@@ -52,7 +52,7 @@ def run_suite(
     cases = _cases(suite, case)
     document: dict[str, Any] = {
         "suite": suite,
-        "target": config.n,
+        "target": f"n{config.n}",
         "dram": {"latency": dram_latency, "bytes_per_cycle": bytes_per_cycle},
         "results": [],
         "sim_khz": None,

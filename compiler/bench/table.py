@@ -14,7 +14,7 @@ def format_table(document: Mapping[str, Any]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     dram = document["dram"]
     lines = [
-        f"{document['suite']}, n = {document['target']}, DRAM {dram['bytes_per_cycle']:g} bytes a cycle, "
+        f"{document['suite']} on {document['target']}, DRAM {dram['bytes_per_cycle']:g} bytes a cycle, "
         f"latency {dram['latency']}"
     ]
     for row in rows:

@@ -42,7 +42,7 @@ def test_table_of_cycles():
     result |= {"reference": "numpy int64", "max_abs_diff": 3, "where": where}
     document = {
         "suite": "sim",
-        "target": 8,
+        "target": "n8",
         "dram": {"latency": 7, "bytes_per_cycle": 8},
         "results": [result],
     }
