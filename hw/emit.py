@@ -31,8 +31,9 @@ class VerilogPlatform:
         width, depth = len(write.data), mem.depth
         granules = len(write.en)
         kinds = "".join(_read_kind(port, write) for port in mem.read_ports)
-        name = f"mla_ram_w{width}_d{depth}_g{width // granules}_{kinds}"
-        self.modules.setdefault(name, _ram_module(name, width, depth, granules, kinds))
+        attributes = ", ".join(f"{key} = {_quoted(value)}" for key, value in sorted(mem.attrs.items()))
+        name = f"mla_ram_w{width}_d{depth}_g{width // granules}_{kinds}{'x' if attributes else ''}"
+        self.modules.setdefault(name, _ram_module(name, width, depth, granules, kinds, attributes))
         ports: dict = {
             "i_clk": ClockSignal(write.signature.domain if hasattr(write.signature, "domain") else "sync"),
             "i_w_addr": write.addr,
@@ -53,7 +54,11 @@ def _read_kind(port: memory.ReadPort, write: memory.WritePort) -> str:
     return "t" if write in port.transparent_for else "s"
 
 
-def _ram_module(name: str, width: int, depth: int, granules: int, kinds: str) -> str:
+def _quoted(value: int | str) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _ram_module(name: str, width: int, depth: int, granules: int, kinds: str, attributes: str) -> str:
     """Verilog text of a memory with one write port and a read port for each letter of `kinds`."""
     address = max((depth - 1).bit_length(), 1)
     size = width // granules
@@ -88,7 +93,7 @@ def _ram_module(name: str, width: int, depth: int, granules: int, kinds: str) ->
     return "\n".join(
         [
             f"module {name}({', '.join(ports)});",
-            f"  reg [{width - 1}:0] mem [0:{depth - 1}]{_public(kinds)};",
+            f"  {f'(* {attributes} *) ' if attributes else ''}reg [{width - 1}:0] mem [0:{depth - 1}]{_public(kinds)};",
             *body,
             *reads,
             "endmodule",

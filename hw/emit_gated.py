@@ -8,6 +8,7 @@ reads are dropped.
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hw.emit_clocked import modules
 
@@ -18,11 +19,20 @@ _ITEM = re.compile(
     re.S,
 )
 _DECLARATION = re.compile(r"^  (wire|reg) (?:\[[^\]]*\] )?(\\\S+ |[\w$]+)(?: = [^;]*)? ?;\n", re.M)
+_RESET = re.compile(r"    if \(rst\) begin\n(?P<reset>.*?)\n    end else begin\n(?P<body>.*)\n    end", re.S)
 _GUARDED = re.compile(r"    if \((?P<condition>.*?)\) begin\n(?P<then>.*)\n    end", re.S)
 _NAME = re.compile(r"(?<![\w'$.\\])(?:\\\S+ |[A-Za-z_][\w$]*)")
 _ASSIGNMENT = re.compile(r"^\s*(\\\S+ |[A-Za-z_][\w$]*) ?(\[[^\]]*\] )?= ", re.M)
 _KEYWORDS = {"if", "begin", "end", "else", "case", "casez", "endcase", "default", "signed", "unsigned"}
 _ELSEWHERE = -1  # a reader that keeps a signal where it is: an instance, a port, a condition
+
+
+class _Condition(NamedTuple):
+    """When a clocked block acts."""
+
+    clock: str
+    guard: str
+    resets: bool
 
 
 @dataclass
@@ -31,9 +41,10 @@ class _Item:
 
     span: tuple[int, int]
     text: str = ""
-    target: str | None = None  # the whole signal it drives
+    target: str | None = None  # the signal it drives all or, if others drive the rest, part of
     reads: set[str] = field(default_factory=set)
-    condition: tuple[str, str] | None = None  # clock and guard of a clocked block that is nothing else
+    reset: str = ""  # what a clocked block does under reset
+    condition: _Condition | None = None  # of a clocked block that is nothing else
 
 
 def gated_logic(text: str) -> str:
@@ -61,14 +72,17 @@ class _Module:
         rest.append(text[position:])
         for name in _names(_DECLARATION.sub("", "".join(rest))):
             self.readers[name].add(_ELSEWHERE)
-        self.driver = {item.target: i for i, item in enumerate(self.items) if item.target is not None}
+        self.drivers: dict[str, list[int]] = defaultdict(list)
+        for i, item in enumerate(self.items):
+            if item.target is not None:
+                self.drivers[item.target].append(i)
 
     def _add(self, found: re.Match) -> None:
         item = _Item(found.span())
         if found["assign"]:
             item.text = f"      {found['lhs']} = {found['rhs']};"
             item.reads = _names(found["rhs"])
-            item.target = self._whole(found["lhs"])
+            item.target = self._declared(found["lhs"])
             if item.target is None:
                 self._fix(_names(found["lhs"]))
         elif found["comb"]:
@@ -79,12 +93,10 @@ class _Module:
             self.readers[name].add(len(self.items))
         self.items.append(item)
 
-    def _whole(self, lhs: str) -> str | None:
-        """The declared signal that `lhs` is all of."""
-        for name in (lhs, lhs.rstrip() + " "):
-            if name in self.declared:
-                return name
-        return None
+    def _declared(self, lhs: str) -> str | None:
+        """The declared signal that `lhs` is, or is a slice of."""
+        found = _NAME.match(lhs + " ")
+        return found[0] if found and found[0] in self.declared else None
 
     def _fix(self, names: set[str]) -> None:
         for name in names:
@@ -94,31 +106,34 @@ class _Module:
         lines = [line for line in block.split("\n") if "\\$auto$" not in line]
         body = "\n".join(lines)
         assigned = {found[1] for found in _ASSIGNMENT.finditer(body)}
-        first = _ASSIGNMENT.match(lines[0])
         item.reads = _names(_ASSIGNMENT.sub("", body))
-        # A signal that first gets a value as a whole and is not read back remembers nothing.
-        complete = first and not first[2] and len(assigned) == 1 and first[1] in self.declared
-        if first and complete and first[1] not in item.reads:
-            item.target, item.text = first[1], "\n".join("  " + line for line in lines)
+        # Amaranth's combinational blocks give their signals a value on every path.
+        if len(assigned) == 1 and assigned <= self.declared.keys() and not assigned & item.reads:
+            item.target, item.text = assigned.pop(), "\n".join("  " + line for line in lines)
         else:
             self._fix(item.reads | assigned)
 
     def _clocked(self, item: _Item, found: re.Match) -> None:
-        guarded = _GUARDED.fullmatch(found["body"])
-        if guarded and not re.search(r"^    end", guarded["then"], re.M):
-            item.condition = (found["clock"], guarded["condition"])
-            item.text = guarded["then"]
-            item.reads = _names(guarded["then"])
-            self._fix(_names(guarded["condition"]))
-        else:
-            item.reads = _names(found["body"])
+        reset = _RESET.fullmatch(found["body"])
+        item.text = reset["body"] if reset else found["body"]
+        item.reset = reset["reset"] if reset else ""
+        guards = []
+        while (guarded := _GUARDED.fullmatch(item.text)) and not re.search(
+            r"^    end", guarded["then"], re.M
+        ):
+            guards.append(guarded["condition"])
+            item.text = re.sub(r"^  ", "", guarded["then"], flags=re.M)
+        item.reads = _names(item.text)
+        if guards:
+            item.condition = _Condition(found["clock"], " && ".join(guards), reset is not None)
+            self._fix(_names(item.condition.guard))
 
     def rewritten(self) -> str:
         """The module's new text."""
         dead = self._drop_dead()
         place = self._placed()
         new = dict.fromkeys([*dead, *place], "")
-        groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+        groups: dict[_Condition, list[int]] = defaultdict(list)
         for i, item in enumerate(self.items):
             if item.condition is not None:
                 groups[item.condition].append(i)
@@ -134,35 +149,37 @@ class _Module:
             pieces += [self.text[position : item.span[0]], new.get(i, self.text[slice(*item.span)])]
             position = item.span[1]
         text = "".join(pieces) + self.text[position:]
-        return self._redeclared(text, [self.items[i].target for i in place])
+        return self._redeclared(text, {self.items[i].target for i in place})
 
     def _drop_dead(self) -> list[int]:
         """Items whose signal nothing reads, ports aside; they no longer count as readers."""
         dead = []
-        todo = [name for name in self.driver if not self.readers[name]]
+        todo = [name for name in self.drivers if not self.readers[name]]
         while todo:
-            i = self.driver[todo.pop()]
-            dead.append(i)
-            for name in self.items[i].reads:
-                self.readers[name].discard(i)
-                if not self.readers[name] and name in self.driver and self.driver[name] != i:
-                    todo.append(name)
+            for i in self.drivers[todo.pop()]:
+                dead.append(i)
+                for name in self.items[i].reads & self.drivers.keys():
+                    self.readers[name].discard(i)
+                    if not self.readers[name]:
+                        todo.append(name)
         return dead
 
-    def _placed(self) -> dict[int, tuple[str, str]]:
+    def _placed(self) -> dict[int, _Condition]:
         """The condition each item can go behind: that of all who read it, from the registers backwards."""
         place = {i: item.condition for i, item in enumerate(self.items) if item.condition is not None}
-        moved: dict[int, tuple[str, str]] = {}
-        todo = [name for i in place for name in self.items[i].reads if name in self.driver]
+        moved: dict[int, _Condition] = {}
+        todo = [name for i in place for name in self.items[i].reads & self.drivers.keys()]
         while todo:
             name = todo.pop()
-            i = self.driver[name]
             conditions = {place.get(reader) for reader in self.readers[name]}
-            condition = conditions.pop() if len(conditions) == 1 else None
-            if i in place or condition is None:
+            if self.drivers[name][0] in place or len(conditions) != 1:
                 continue
-            place[i] = moved[i] = condition
-            todo += [other for other in self.items[i].reads if other in self.driver]
+            (condition,) = conditions
+            if condition is None:
+                continue
+            for i in self.drivers[name]:
+                place[i] = moved[i] = condition
+                todo += self.items[i].reads & self.drivers.keys()
         return moved
 
     def _ordered(self, members: list[int]) -> list[int]:
@@ -176,16 +193,21 @@ class _Module:
             elif i not in seen:
                 seen.add(i)
                 waiting.append((i, True))
-                sources = sorted(self.driver[name] for name in self.items[i].reads if name in self.driver)
-                waiting += [(j, False) for j in sources if j in allowed]
+                names = self.items[i].reads & self.drivers.keys()
+                sources = sorted(j for name in names for j in self.drivers[name] if j in allowed)
+                waiting += [(j, False) for j in sources]
         return ordered
 
-    def _group(self, condition: tuple[str, str], moved: list[int], registers: list[int]) -> str:
-        lines = [f"  always @(posedge {condition[0]}) begin", f"    if ({condition[1]}) begin"]
-        lines += [self.items[i].text for i in (*moved, *registers)]
+    def _group(self, condition: _Condition, moved: list[int], registers: list[int]) -> str:
+        lines = [f"  always @(posedge {condition.clock}) begin"]
+        if condition.resets:
+            lines += ["    if (rst) begin", *(self.items[i].reset for i in registers), "    end else"]
+        lines.append(f"    if ({condition.guard}) begin")
+        lines += [self.items[i].text for i in moved]
+        lines += [re.sub(r"^", "  ", self.items[i].text, flags=re.M) for i in registers]
         return "\n".join([*lines, "    end", "  end", ""])
 
-    def _redeclared(self, text: str, names: list[str | None]) -> str:
+    def _redeclared(self, text: str, names: set[str | None]) -> str:
         """Wires that became temporaries are declared as variables."""
         for name in names:
             declaration = self.declared[name or ""][0]

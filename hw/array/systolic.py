@@ -105,8 +105,10 @@ class SystolicArray(wiring.Component):
                 product = Signal(signed(2 * OPERAND_BITS), name=f"product_{k}_{c}", reset_less=True)
                 psum = Signal(signed(32), name=f"psum_{k}_{c}", reset_less=True)
                 select = selects[k + c][2 * k : 2 * k + 2]
-                line = Mux(select[1], Mux(select[0], lines[2][c], lines[1][c]), lines[0][c])
-                m.d.sync += operand.eq(Mux(self.live, Mux(select.any(), line, activation), activation))
+                # Bits, not numbers: choosing between them then extends nothing.
+                moved = activation[:OPERAND_BITS]
+                line = Mux(select[1], Mux(select[0], lines[2][c], lines[1][c]), lines[0][c])[:OPERAND_BITS]
+                m.d.sync += operand.eq(Mux(self.live, Mux(select.any(), line, moved), moved))
                 with m.If(swaps[k + c]):
                     m.d.sync += weight.eq(shadows[k][OPERAND_BITS * c : OPERAND_BITS * (c + 1)])
                 m.d.sync += product.eq(operand * weight)

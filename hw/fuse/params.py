@@ -67,7 +67,7 @@ class Params(wiring.Component):
         """A memory of some rows of each slot; each output takes its bytes in turn, all N lanes of it."""
         n = self._n
         m.submodules[f"{outputs[0][0]}_ram"] = ram = Ram(
-            width=8 * n * rows, depth=self._slots, granularity=8 * n
+            width=8 * n * rows, depth=self._slots, granularity=8 * n, exclusive=True
         )
         row_shift = n.bit_length() - 1
         row = self.write.addr[row_shift : row_shift + _ROW_BITS]

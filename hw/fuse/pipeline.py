@@ -58,6 +58,8 @@ class Pipeline(wiring.Component):
     -------
     controls_{stage} : In
         Controls of a command that enters, for each of STAGES.
+    adding : In(1)
+        A command inside adds a residual.
     slot_write : In
         Writes of parameter slots and tables.
     sp_data, acc_data, sp_load, acc_load, beat : In
@@ -72,6 +74,7 @@ class Pipeline(wiring.Component):
         super().__init__(
             {
                 **{f"controls_{stage}": In(control_write(layouts[kind])) for stage, kind in STAGES.items()},
+                "adding": In(1),
                 "slot_write": In(SlotWritePort(config)),
                 "sp_data": In(8 * config.n),
                 "acc_data": In(32 * config.n),
@@ -145,6 +148,7 @@ class Pipeline(wiring.Component):
 
     def _values(self, m: Module) -> None:
         """Steps 2 to 4."""
+        m.d.comb += self._residual.adding.eq(self.adding)
         m.d.comb += [self._requant.beat.eq(self._op.o_beat), self._requant.value.eq(self._op.value)]
         m.submodules.elements = elements = Delay(width=16 * lanes_of(self._config), cycles=_TO_RESIDUAL)
         m.d.comb += [elements.i.eq(self._source.r.as_value()), self._residual.r.as_value().eq(elements.o)]

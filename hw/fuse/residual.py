@@ -1,6 +1,6 @@
 """FUSE step 4: residual add in the manner of TFLite's ADD."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Elaboratable, EnableInserter, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -35,6 +35,8 @@ class Residual(wiring.Component):
     -------
     controls : In
         Controls of a command that enters.
+    adding : In(1)
+        A command inside adds a residual; otherwise the multipliers stand still.
     beat : In(BEAT), o_beat : Out(BEAT)
         Beat going in and coming out.
     value : In(lanes), r : In(lanes of 16 bits)
@@ -49,6 +51,7 @@ class Residual(wiring.Component):
         super().__init__(
             {
                 "controls": In(control_write(RESIDUAL_CONTROL)),
+                "adding": In(1),
                 "beat": In(BEAT),
                 "o_beat": Out(BEAT),
                 "value": In(row),
@@ -105,6 +108,7 @@ class Residual(wiring.Component):
         return [x.steps, r.steps, o.steps]
 
     def _scale(self, m: Module, name: str, value: Signal, mult: Value, steps: data.View) -> Value:
-        m.submodules[name] = scale = ScaleLane(x_width=len(value))
+        scale = ScaleLane(x_width=len(value))
+        m.submodules[name] = EnableInserter(self.adding)(scale)
         m.d.comb += [scale.x.eq(value), scale.mult.eq(mult), scale.steps.eq(steps)]
         return scale.o

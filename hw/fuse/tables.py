@@ -60,7 +60,7 @@ class TableLookup(wiring.Component):
         first = fetch(m, "first", self.controls, ("enable", "slot"), beats[0].cmd)
         second = fetch(m, "second", self.controls, ("enable",), beats[1].cmd)
         m.submodules.ram = ram = Ram(
-            width=8 * self._n, depth=self._tables * _TABLE_BYTES // self._n, reads=self._lanes
+            width=8 * self._n, depth=self._tables * _TABLE_BYTES // self._n, reads=self._lanes, exclusive=True
         )
         row_shift = self._n.bit_length() - 1
         m.d.comb += [

@@ -81,7 +81,9 @@ class Accumulator(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         width = 32 * self.n
-        rams = [Ram(width=width, depth=self.bank_rows, granularity=32) for _ in range(self.banks)]
+        rams = [
+            Ram(width=width, depth=self.bank_rows, granularity=32, exclusive=True) for _ in range(self.banks)
+        ]
         for b, ram in enumerate(rams):
             m.submodules[f"bank{b}"] = ram
 

@@ -26,6 +26,9 @@ class Ram(wiring.Component):
         Reads are combinational (small memories made of LUTs).
     transparent : bool
         See above; only for synchronous reads.
+    exclusive : bool
+        Nobody uses what is read of granules that are being written; this and block RAM spare an FPGA the logic
+        that makes the old word appear.
 
     Members
     -------
@@ -44,6 +47,7 @@ class Ram(wiring.Component):
         reads: int = 1,
         comb: bool = False,
         transparent: bool = False,
+        exclusive: bool = False,
     ):
         granularity = width if granularity is None else granularity
         if width < 1 or depth < 2 or width % granularity:
@@ -51,7 +55,7 @@ class Ram(wiring.Component):
                 f"memory must have width >= 1, depth >= 2 and whole granules, not {width} x {depth} / {granularity}"
             )
         self.width, self.depth, self.granularity = width, depth, granularity
-        self.reads, self.comb, self.transparent = reads, comb, transparent
+        self.reads, self.comb, self.transparent, self.exclusive = reads, comb, transparent, exclusive
         address = (depth - 1).bit_length()
         ports = {"w_addr": In(address), "w_data": In(width), "w_en": In(width // granularity)}
         for i in range(reads):
@@ -60,7 +64,10 @@ class Ram(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.mem = mem = memory.Memory(shape=unsigned(self.width), depth=self.depth, init=[])
+        attrs = {"no_rw_check": 1, "ram_style": "block"} if self.exclusive else {}
+        m.submodules.mem = mem = memory.Memory(
+            shape=unsigned(self.width), depth=self.depth, init=[], attrs=attrs
+        )
         write = mem.write_port(granularity=None if self.granularity == self.width else self.granularity)
         m.d.comb += [write.addr.eq(self.w_addr), write.data.eq(self.w_data), write.en.eq(self.w_en)]
         for i in range(self.reads):

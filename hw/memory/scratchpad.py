@@ -72,6 +72,7 @@ class Scratchpad(wiring.Component):
             m.submodules[f"{name}_lane"] = lane = SpReadLane(self._config)
             port = getattr(self, name)
             m.d.comb += [
+                lane.capture.eq(port.valid & port.ready),
                 lane.addr.eq(port.addr),
                 lane.even_bank.eq(access.index[0][-3:]),
                 lane.odd_bank.eq(access.index[1][-3:]),
@@ -92,7 +93,7 @@ class Scratchpad(wiring.Component):
         for bank in range(self._config.sp_banks):
             for half in range(2):
                 m.submodules[f"bank{bank}_{half}"] = ram = Ram(
-                    width=8 * self._config.n, depth=depth, granularity=8
+                    width=8 * self._config.n, depth=depth, granularity=8, exclusive=True
                 )
                 rams[half].append(ram)
         return rams

@@ -71,6 +71,8 @@ class SpReadLane(wiring.Component):
 
     Members
     -------
+    capture : In
+        An access is granted in this cycle.
     addr : In
         Byte address of the access granted in this cycle.
     even_bank, odd_bank : In
@@ -86,6 +88,7 @@ class SpReadLane(wiring.Component):
         words = In(8 * config.n * config.sp_banks)
         super().__init__(
             {
+                "capture": In(1),
                 "addr": In(SP_ADDR_BITS),
                 "even_bank": In(3),
                 "odd_bank": In(3),
@@ -114,11 +117,17 @@ class SpReadLane(wiring.Component):
         ]
         # Byte j comes from the row of the first byte if j >= offset, else from the row after it.
         from_even = Signal(n)
-        merged = Signal(8 * n)
+        merged = Signal(8 * n, reset_less=True)
         m.d.comb += from_even.eq(Cat(offset <= j for j in range(n)) ^ odd.replicate(n))
-        m.d.sync += merged.eq(
-            Cat(Mux(from_even[j], words[0].word_select(j, 8), words[1].word_select(j, 8)) for j in range(n))
-        )
+        captured = Signal()
+        m.d.sync += captured.eq(self.capture)
+        with m.If(captured):
+            m.d.sync += merged.eq(
+                Cat(
+                    Mux(from_even[j], words[0].word_select(j, 8), words[1].word_select(j, 8))
+                    for j in range(n)
+                )
+            )
         m.d.comb += self.data.eq(rotate_right(m, "rotated", merged, offset_2, n))
         return m
 

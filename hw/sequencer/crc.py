@@ -1,6 +1,6 @@
 """CRC-32 over 64-bit words, as zlib computes it over their little-endian bytes."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Signal
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -51,11 +51,9 @@ class Crc32(wiring.Component):
         mixed, following = Signal(64), Signal(32)
         m.d.comb += [
             mixed.eq(self.word ^ state),
-            following.eq(Cat((mixed & mask).xor() for mask in _masks())),
+            following.eq(Cat(Cat(mixed[i] for i in range(64) if mask >> i & 1).xor() for mask in _masks())),
             self.crc.eq(~state),
         ]
-        with m.If(self.clear):
-            m.d.sync += state.eq(_INITIAL)
-        with m.Elif(self.valid):
-            m.d.sync += state.eq(following)
+        with m.If(self.clear | self.valid):
+            m.d.sync += state.eq(Mux(self.clear, _INITIAL, following))
         return m

@@ -119,6 +119,12 @@ class FuseUnit(wiring.Component):
         # (and simulation time). Writes of slots pass through it at any time.
         busy = Signal()
         m.d.sync += busy.eq(walker.load | inside.active)
+        adding = Signal()
+        m.d.comb += self._pipeline.adding.eq(adding)
+        with m.If(walker.load & decoder.residual.enable):
+            m.d.sync += adding.eq(1)
+        with m.Elif(~inside.active):
+            m.d.sync += adding.eq(0)
         m.d.comb += [
             inside.load.eq(walker.load),
             inside.index.eq(walker.index),

@@ -54,8 +54,7 @@ def test_register_keeps_its_conditions_and_reset() -> None:
     found = lines(text)
     start = found.index("if (rst) begin")
     assert found[start + 1] == "held <= 16'h0000;"
-    assert found[start + 2] == "end else begin"
-    assert found[start + 3] == "if (on) begin"
+    assert found[start + 2 : start + 4] == ["end else", "if (on) begin"]
 
 
 def test_plain_text_is_untouched() -> None:
