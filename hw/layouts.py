@@ -12,8 +12,6 @@ from hw.isa.fields import Field, Packed
 
 #: Cycles from a granted scratchpad read (valid & ready) to its data.
 SP_READ_LATENCY = 2
-#: Cycles from a granted scratchpad write to the first cycle in which a granted read returns it.
-SP_WRITE_LATENCY = 1
 #: Cycles from a granted FUSE read of the accumulator to its data.
 ACC_READ_LATENCY = 2
 
@@ -87,8 +85,8 @@ class SpReadPort(wiring.Signature):
 class SpWritePort(wiring.Signature):
     """Scratchpad write port, seen from the requester: byte i of `data` goes to byte `addr` + i where `mask`[i].
 
-    Granted in a cycle with `valid & ready`; reads granted SP_WRITE_LATENCY or more cycles later return it. `addr` + i
-    wraps at the memory's size, so that a first partial beat may start below its address with its low mask bits clear.
+    Granted in a cycle with `valid & ready`; reads granted in later cycles return it. `addr` + i wraps at the
+    memory's size, so that a first partial beat may start below its address with its low mask bits clear.
     """
 
     def __init__(self, config: MlaConfig):

@@ -103,7 +103,6 @@ class Control(wiring.Component):
             ),
             csr.status.eq(self.status),
             csr.irq_set.eq(Cat(completion.irq, traps.event, store.irq_check, store.irq_error)),
-            self.events.macros.eq(dispatch.first | dispatch.other),
             self.events.dispatch_first.eq(dispatch.first),
             self.events.dispatch_other.eq(dispatch.other),
             self.events.traps.eq(traps.event),

@@ -20,7 +20,7 @@ from hw.sequencer.layouts import (
 
 #: Events of the control side, one cycle each; names as in hw.isa.counters.
 EVENT_LAYOUT = data.StructLayout(
-    dict.fromkeys(("macros", "dispatch_first", "dispatch_other", "wis_words", "wis_loads", "traps"), 1)
+    dict.fromkeys(("dispatch_first", "dispatch_other", "wis_words", "wis_loads", "traps"), 1)
 )
 _UNITS = len(Unit)
 

@@ -132,7 +132,7 @@ def test_macro_instructions(n: int):
             assert bench.memory.bytes[slot + 32 + 4 * len(expected[i][1]) : slot + 256] == bytes([0xA5]) * (
                 224 - 4 * len(expected[i][1])
             )
-        assert bench.events["macros"] == bench.events["dispatch_first"] == 24
+        assert bench.events["dispatch_first"] == 24
         assert bench.events["dispatch_other"] == 0
 
     Bench(small(n)).run(host)

@@ -84,7 +84,7 @@ class Bench:
         sp_reads: list[int] = [0] * SP_READ_LATENCY
         acc_reads: list[int] = [0] * ACC_READ_LATENCY
         waiting = list(enumerate(commands))
-        events = dict.fromkeys((*EVENTS, "fuse_saturations"), 0)
+        events: dict[str, int] = dict.fromkeys((*EVENTS, "fuse_saturations"), 0)
         cycle = 0
         while len(self.finished) < len(commands):
             ctx.set(dut.sp_read.data, sp_reads[0])

@@ -5,8 +5,6 @@ import random
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.enums import Unit
 
-WORDS = {name.partition(".")[2]: packed for name, packed in PACKED_FIELDS.items()}
-
 
 def small(rng: random.Random, most: int) -> int:
     return rng.choice((1, 1, 2, 3, rng.randrange(1, most + 1)))

