@@ -1,6 +1,5 @@
 """Registers by name."""
 
-from collections.abc import Iterable
 
 from cosim.device import Device
 from hw.regs import ADDRESS
@@ -25,7 +24,3 @@ class Registers:
     def set(self, name: str, value: int) -> None:
         """Write a register; only the low 32 bits count."""
         self.device.write_reg(ADDRESS[name], value & 0xFFFFFFFF)
-
-    def set_all(self, writes: Iterable[tuple[str, int]]) -> None:
-        """Write several registers in order, in one round trip."""
-        self.device.write_regs([(ADDRESS[name], value & 0xFFFFFFFF) for name, value in writes])

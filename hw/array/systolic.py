@@ -11,11 +11,6 @@ from hw.config import MlaConfig
 OPERAND_BITS = 9
 
 
-def array_latency(n: int) -> int:
-    """Cycles from a row on `row` to its sums on `psum`."""
-    return 2 * n + 1
-
-
 class SystolicArray(wiring.Component):
     """Weight-stationary array of N rows (k) and N columns (c): psum[c] = sum over k of row[k] * weight[k][c],
     wrapping at 32 bits.
@@ -37,7 +32,7 @@ class SystolicArray(wiring.Component):
     cycles after lane 0, while the partial sums move down: a transposed FIR filter. The mode is part of what
     travels with the swap: tiles of both modes follow each other freely.
 
-    Latency: `array_latency(n)` cycles from `row` to `psum`. Throughput: one row a cycle.
+    Latency: 2 * n + 1 cycles from `row` to `psum`. Throughput: one row a cycle.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class LineWalk(wiring.Component):
     """
 
     def __init__(self, *, addresses: dict[str, int], context: ShapeLike):
-        self._addresses, self._context = addresses, context
+        self._addresses = addresses
         super().__init__(
             {
                 "walk": In(stream.Signature(walk_layout(addresses, context))),

@@ -7,7 +7,6 @@ from hw.config import ACC_ADDR_BITS, SP_ADDR_BITS, MlaConfig
 from hw.units.walk import lane_count_bits
 
 #: Cycles from the issue of a row (its scratchpad read) to each later stage.
-LINES_AFTER = 1  # the step reaches the line buffers
 ROW_AFTER = 3  # operands of the row in a register; `swap` reaches the array
 ENTRY_AFTER = 4  # the row enters the array
 STATISTICS_AFTER = 5  # its zeros are counted, its events leave
