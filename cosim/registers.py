@@ -1,6 +1,5 @@
 """Registers by name."""
 
-
 from cosim.device import Device
 from hw.regs import ADDRESS
 
