@@ -6,8 +6,8 @@ from amaranth.lib import data
 from hw.config import SP_ADDR_BITS, MlaConfig
 
 #: Commands that may be inside FUSE at once; stages pick their controls by a command's index.
-COMMANDS = 4
-INDEX_BITS = 2
+COMMANDS = 8
+INDEX_BITS = 3
 #: Beats (parts of a row) that may be between issue and the result writer.
 CREDITS = 64
 

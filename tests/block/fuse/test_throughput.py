@@ -65,4 +65,4 @@ def test_further_reads_and_writes_take_a_cycle_each() -> None:
 
 
 def test_short_commands_overlap() -> None:
-    assert max(spacing([drain(0) | {"x_count": 20}] * 8)) <= 21
+    assert max(spacing([drain(0) | {"x_count": 12}] * 10)) <= 13
