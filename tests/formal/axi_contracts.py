@@ -1,5 +1,7 @@
 """What the AXI channels promise, as assertions on blocks whose inputs are free."""
 
+from abc import abstractmethod
+
 from amaranth.hdl import Assert, Assume, Elaboratable, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
@@ -60,9 +62,9 @@ class Contract(wiring.Component):
         self.claim(m, block)
         return m
 
+    @abstractmethod
     def claim(self, m: Module, block: wiring.Component) -> None:
         """Add the assertions."""
-        raise NotImplementedError
 
 
 class BurstContract(Contract):
