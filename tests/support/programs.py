@@ -95,7 +95,22 @@ def generate(config: MlaConfig, seed: int) -> Case:
     if len(tail) > 1 and rng.random() < 0.5:
         shared = [m for m in tail if m.header is None and programs[m.program].shared]
         macros += [MacroCall(m.program, _operands(rng, len(m.operands)), rng.randrange(TAGS)) for m in shared]
-    return Case(config, seed, programs, macros, dma=rng.random() < 0.3)
+    case = Case(config, seed, programs, macros, dma=rng.random() < 0.3)
+    while _words(case) > config.wis_words:
+        _drop_program(case)
+    return case
+
+
+def _words(case: Case) -> int:
+    """Instruction store that a case takes."""
+    library, programs = case.render()
+    return sum(len(program.words) for program in (library, *programs))
+
+
+def _drop_program(case: Case) -> None:
+    """Leave the last program out."""
+    case.programs.pop()
+    case.macros = [macro for macro in case.macros if macro.program < len(case.programs)]
 
 
 def _prepare(config: MlaConfig) -> list[Item]:

@@ -65,7 +65,10 @@ class Renderer:
             self.emit(MicroOp.FENCE, d=15)
         if text.halt:
             self.emit(MicroOp.HALT)
+        elif self.later:  # called bodies stand between here and the end, which is what this program runs into
+            self.emit(MicroOp.BEQ, target="end")
         self.flush()
+        self.labels["end"] = len(self.code)
         return Program(name, tuple(self.words()))
 
     def flush(self) -> None:
