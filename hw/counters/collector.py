@@ -76,6 +76,7 @@ class Collector(wiring.Component):
         counter, old, host = Signal(_COUNTER_BITS), Signal(), Signal()
         look, take = Signal(), Signal()
         taken = Signal()
+        wait = self._host_waits(m, groups)
         tag, amount = self._selected(m, groups, counter, old, taken)
         address, held_tag, mine = Signal(len(mem.w_addr)), Signal(self.tag_bits), Signal()
         with m.If(~self.ready):
@@ -96,14 +97,24 @@ class Collector(wiring.Component):
                 mem.w_data.eq(mem.r0_data + Mux(mine, amount, 0)),
                 mem.w_en.eq(mine),
             ]
-            m.d.sync += [take.eq(0), self.read_done.eq(host), self.value.eq(mem.w_data)]
+            # A group that has left its tag since the choice holds sums that the host's value would lack: once more.
+            m.d.sync += [take.eq(0), self.read_done.eq(host & ~wait), self.value.eq(mem.w_data)]
             for name, single in direct.items():
                 with m.If(counter == _LAST[name]):
                     m.d.sync += self.value.eq(single.value)
         with m.Else():
             m.d.sync += [look.eq(1), self.read_done.eq(0)]
-            self._choose(m, groups, counter, old, host)
+            self._choose(m, groups, counter, old, host, wait)
         return m
+
+    def _host_waits(self, m: Module, groups: dict[str, CounterGroup]) -> Signal:
+        """The counter that the host looks at has a sum of an older tag under way."""
+        wait = Signal()
+        for name, group in groups.items():
+            first, last = group_counters(name)[0], _LAST[name]
+            with m.If((self.select_counter >= first) & (self.select_counter <= last)):
+                m.d.comb += wait.eq(group.busy)
+        return wait
 
     def _groups(self, m: Module) -> dict[str, CounterGroup]:
         groups = {}
@@ -138,7 +149,13 @@ class Collector(wiring.Component):
         m.d.sync += [self._cleared.eq(self._cleared + 1), self.ready.eq(self._cleared.all())]
 
     def _choose(
-        self, m: Module, groups: dict[str, CounterGroup], counter: Signal, old: Signal, host: Signal
+        self,
+        m: Module,
+        groups: dict[str, CounterGroup],
+        counter: Signal,
+        old: Signal,
+        host: Signal,
+        wait: Signal,
     ) -> None:
         """Next step: a sum of a tag that was left, what the host wants, or the next counter in turn."""
         turn, old_turn, flushing = (
@@ -146,12 +163,6 @@ class Collector(wiring.Component):
             Signal(_COUNTER_BITS),
             Signal(range(len(_COLLECTED) + 1)),
         )
-        wait = Signal()  # the host's counter has a sum of an older tag under way
-        for name, group in groups.items():
-            with m.If(
-                (self.select_counter >= group_counters(name)[0]) & (self.select_counter <= _LAST[name])
-            ):
-                m.d.comb += wait.eq(group.busy)
         m.d.sync += [old.eq(0), host.eq(0)]
         with m.If((flushing != 0) & ~old):
             m.d.sync += [old.eq(1), counter.eq(old_turn), old_turn.eq(old_turn + 1)]

@@ -76,3 +76,32 @@ def test_sums_by_tag(seed: int) -> None:
     simulator.add_clock(1e-6)
     simulator.add_testbench(bench)
     simulator.run()
+
+
+@pytest.mark.parametrize("delay", range(12))
+def test_read_while_the_group_leaves_its_tag(delay: int) -> None:
+    """The value holds every event before the read, whichever cycle of the read the tag changes in."""
+    dut = Collector(MlaConfig(tags=4))
+    index = next(i for i, c in enumerate(COUNTERS) if c.name == "macs_issued")
+
+    async def bench(ctx) -> None:
+        while not ctx.get(dut.ready):
+            await ctx.tick()
+        ctx.set(dut.matrix_events.macs_issued, 256)
+        await ctx.tick().repeat(5)
+        ctx.set(dut.matrix_events.macs_issued, 0)
+        cycle = 0
+
+        async def step() -> None:
+            nonlocal cycle
+            if cycle == delay:
+                ctx.set(dut.matrix_tag, 1)
+            cycle += 1
+            await ctx.tick()
+
+        assert await _read(ctx, dut, 0, index, step) == 5 * 256
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
