@@ -1,6 +1,6 @@
 """From points to memory reads, and to beats once all reads of a point are granted."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value, unsigned
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Signal, Value, unsigned
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -21,8 +21,8 @@ class Issue(wiring.Component):
 
     Latency: one cycle from a point to its first request; a beat appears OPERAND_LATENCY cycles after the
     last grant, when the operands are in their registers. Throughput: one point in fuse_rate cycles, or in
-    as many as its scratchpad or accumulator reads take (plus one when fuse_rate is 2: the operand registers
-    are read in two halves).
+    as many as its scratchpad or accumulator reads take (plus fuse_rate - 1: the operand registers are read
+    part by part).
 
     Parameters
     ----------
@@ -70,9 +70,8 @@ class Issue(wiring.Component):
         sp_next, acc_next, last_step = self._next_step(m, taken)
         credit = Signal(range(CREDITS + 1), init=CREDITS // self._config.fuse_rate)
         full, room = Signal(), Signal()
-        closing = complete & launch if self._config.fuse_rate == 2 else 0
         m.d.comb += [
-            room.eq(~full | (complete & ~closing)),
+            room.eq((~full | complete) & ~self._held(m, complete & launch)),
             taken.eq(self.points.valid & room & (credit != 0)),
             self.points.ready.eq(taken & last_step),
             self.push.eq(taken & last_step),
@@ -91,6 +90,18 @@ class Issue(wiring.Component):
         self._requests(m, taken, sp_next, acc_next, complete, full)
         self._launch(m, full & complete & launch, point)
         return m
+
+    def _held(self, m: Module, launched: Value) -> Value:
+        """The operand registers are in use by the parts of a row still to come."""
+        parts = self._config.fuse_rate
+        if parts == 1:
+            return Const(0)
+        left = Signal(range(parts))
+        with m.If(launched):
+            m.d.sync += left.eq(parts - 2)
+        with m.Elif(left != 0):
+            m.d.sync += left.eq(left - 1)
+        return launched | (left != 0)
 
     def _next_step(self, m: Module, taken: Value) -> tuple[Signal, Signal, Signal]:
         """The next reads of the point at the stream's head, and whether they are its last."""
@@ -179,8 +190,12 @@ class Issue(wiring.Component):
             m.d.sync += stage.eq(beat)
             beat = stage
         m.d.comb += self.beat.eq(beat)
-        if self._config.fuse_rate == 2:
+        if self._config.fuse_rate > 1:
             again = Signal(BEAT)
-            m.d.sync += again.eq(beat)
+            m.d.sync += [
+                again.eq(self.beat),
+                again.part.eq(self.beat.part + 1),
+                again.valid.eq(self.beat.valid & (self.beat.part != self._config.fuse_rate - 1)),
+            ]
             with m.If(again.valid):
-                m.d.comb += [self.beat.eq(again), self.beat.half.eq(1)]
+                m.d.comb += self.beat.eq(again)

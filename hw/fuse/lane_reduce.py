@@ -1,7 +1,7 @@
 """FUSE step 5, second part: reduction across the lanes."""
 
 from amaranth.hdl import Const, Elaboratable, Module, Mux, Signal, Value, signed
-from amaranth.lib import wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
@@ -16,7 +16,7 @@ _MIN, _MAX = -(1 << 31), (1 << 31) - 1
 
 def latency(config: MlaConfig) -> int:
     """Cycles from the windows' results to the lanes' or their scalar."""
-    return 2 + tree_latency(lanes_of(config)) + (config.fuse_rate - 1)
+    return 2 + tree_latency(lanes_of(config)) + (config.fuse_rate > 1)
 
 
 class LaneReduce(wiring.Component):
@@ -91,8 +91,8 @@ class LaneReduce(wiring.Component):
         rows = [delay(m, f"row_{lane}", f, levels) for lane, f in enumerate(filled)]
         found = delay(m, "any", any_, levels)
         at = 1 + levels
-        if self._config.fuse_rate == 2:
-            scalar, found, rows = self._halves(m, beats[at], scalar, found, rows)
+        if self._config.fuse_rate > 1:
+            scalar, found, rows = self._parts(m, beats[at], scalar, found, rows)
             at += 1
         last = fetch(m, "result", self.controls, ("lane_reduce",), beats[at].cmd)
         one = Mux(found, scalar, 0)
@@ -100,12 +100,15 @@ class LaneReduce(wiring.Component):
         m.d.comb += [self.o[lane].eq(register(m, f"o_{lane}", row)) for lane, row in enumerate(rows)]
         return m
 
-    def _halves(
-        self, m: Module, beat: Value, scalar: Value, found: Value, rows: list[Value]
+    def _parts(
+        self, m: Module, beat: data.View, scalar: Value, found: Value, rows: list[Value]
     ) -> tuple[Value, Value, list[Value]]:
-        """Join the two halves of a row; the second one carries the result."""
-        kind = fetch(m, "halves", self.controls, ("lane_reduce",), beat.cmd).lane_reduce
-        held, held_any = register(m, "first_half", scalar), register(m, "first_half_any", found)
-        both = register(m, "both", combine(m, "joined", kind, held, scalar))
-        both_any = register(m, "both_any", found | held_any)
-        return both, both_any, [delay(m, f"joined_row_{lane}", row, 1) for lane, row in enumerate(rows)]
+        """Join the parts of a row; the last one carries the result."""
+        kind = fetch(m, "parts", self.controls, ("lane_reduce",), beat.cmd).lane_reduce
+        so_far, any_so_far = Signal(signed(32), reset_less=True), Signal(reset_less=True)
+        fresh = beat.part == 0
+        m.d.sync += [
+            so_far.eq(Mux(fresh, scalar, combine(m, "joined", kind, so_far, scalar))),
+            any_so_far.eq(found | (any_so_far & ~fresh)),
+        ]
+        return so_far, any_so_far, [delay(m, f"joined_row_{lane}", row, 1) for lane, row in enumerate(rows)]

@@ -1,6 +1,8 @@
 """Payloads inside FUSE: points, beats, stage controls, and the small helpers every stage uses."""
 
-from amaranth.hdl import Module, Shape, Signal, Value, signed, unsigned
+from collections.abc import Sequence
+
+from amaranth.hdl import Module, Mux, Shape, Signal, Value, signed, unsigned
 from amaranth.lib import data
 
 from hw.config import SP_ADDR_BITS, MlaConfig
@@ -32,12 +34,12 @@ POINT = data.StructLayout(
     }
 )
 
-#: What travels beside the lanes of a beat. `half` tells which part of the row they are when fuse_rate is 2.
+#: What travels beside the lanes of a beat. `part` tells which part of the row they are when fuse_rate is not 1.
 BEAT = data.StructLayout(
     {
         "valid": 1,
         "live": 1,
-        "half": 1,
+        "part": 2,
         "first": 1,
         "last": 1,
         "tail": 1,
@@ -207,6 +209,17 @@ def control_write(control: data.StructLayout) -> data.StructLayout:
 def lanes_of(config: MlaConfig) -> int:
     """Lanes the pipeline is wide: a row takes fuse_rate beats."""
     return config.n // config.fuse_rate
+
+
+def part_of(row: Sequence[Value], part: Value, count: int) -> list[Value]:
+    """The `count` lanes of a row that are its part number `part`."""
+    options = [list(row[i : i + count]) for i in range(0, len(row), count)]
+    for bit in range((len(options) - 1).bit_length()):
+        options = [
+            [Mux(part[bit], b, a) for a, b in zip(low, high, strict=True)]
+            for low, high in zip(options[::2], options[1::2], strict=True)
+        ]
+    return options[0]
 
 
 def lanes(count: int, width: int = 32) -> data.ArrayLayout:

@@ -1,11 +1,11 @@
 """Requantization parameter slots: bias, multipliers and exponents of every lane."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
+from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import lanes, lanes_of, register
+from hw.fuse.layouts import lanes, lanes_of, part_of, register
 from hw.layouts import SlotWritePort
 from hw.memory.ram import Ram
 
@@ -30,9 +30,9 @@ class Params(wiring.Component):
     -------
     write : In
         Writes of N bytes; those of tables are ignored.
-    bias_en, bias_slot, bias_half : In; bias : Out(lanes)
+    bias_en, bias_slot, bias_part : In; bias : Out(lanes)
         Read of the bias.
-    scale_en, scale_slot, scale_half : In; mult, exponent, neg_mult, neg_exponent : Out(lanes)
+    scale_en, scale_slot, scale_part : In; mult, exponent, neg_mult, neg_exponent : Out(lanes)
         Read of multipliers and exponents.
     """
 
@@ -40,7 +40,7 @@ class Params(wiring.Component):
         self._n, self._lanes, self._slots = config.n, lanes_of(config), config.param_slots
         read = {}
         for name in ("bias", "scale"):
-            read |= {f"{name}_en": In(1), f"{name}_slot": In(8), f"{name}_half": In(1)}
+            read |= {f"{name}_en": In(1), f"{name}_slot": In(8), f"{name}_part": In(2)}
         wide, narrow = lanes(self._lanes), lanes(self._lanes, 8)
         super().__init__(
             {
@@ -79,19 +79,12 @@ class Params(wiring.Component):
             ram.r0_addr.eq(getattr(self, f"{read}_slot")),
             ram.r0_en.eq(getattr(self, f"{read}_en")),
         ]
-        half = Signal(name=f"{outputs[0][0]}_half")
-        m.d.sync += half.eq(getattr(self, f"{read}_half"))
+        part = Signal(2, name=f"{outputs[0][0]}_part")
+        m.d.sync += part.eq(getattr(self, f"{read}_part"))
         position = 0
         for name, width in outputs:
             target = getattr(self, name)
-            for lane in range(self._lanes):
-                value = self._lane(ram.r0_data, position, width, lane, half)
+            row = [ram.r0_data[position + i * width : position + (i + 1) * width] for i in range(n)]
+            for lane, value in enumerate(part_of(row, part, self._lanes)):
                 m.d.comb += target[lane].eq(register(m, f"{name}_{lane}", value))
             position += n * width
-
-    def _lane(self, row: Value, position: int, width: int, lane: int, half: Value) -> Value:
-        low = row[position + lane * width : position + (lane + 1) * width]
-        if self._lanes == self._n:
-            return low
-        other = lane + self._lanes
-        return Mux(half, row[position + other * width : position + (other + 1) * width], low)

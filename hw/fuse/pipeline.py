@@ -133,10 +133,10 @@ class Pipeline(wiring.Component):
         m.d.comb += [
             params.bias_en.eq(op.bias_en),
             params.bias_slot.eq(beat.slot),
-            params.bias_half.eq(beat.half),
+            params.bias_part.eq(beat.part),
             params.scale_en.eq(later.valid),
             params.scale_slot.eq(later.slot),
-            params.scale_half.eq(later.half),
+            params.scale_part.eq(later.part),
             op.bias.eq(params.bias),
             *(
                 getattr(requant_, n).eq(getattr(params, n))

@@ -1,13 +1,23 @@
 """FUSE step 5, third part: post-scale; and the saturation of step 6."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse import clip as clipping
 from hw.fuse import scale as scaling
-from hw.fuse.layouts import BEAT, control_write, delay, follow, lanes, lanes_of, post_control, register
+from hw.fuse.layouts import (
+    BEAT,
+    control_write,
+    delay,
+    follow,
+    lanes,
+    lanes_of,
+    part_of,
+    post_control,
+    register,
+)
 from hw.fuse.reduce import COUNT_BITS
 from hw.fuse.requant import COUNT_BITS as CHANGED_BITS
 from hw.fuse.requant import population
@@ -139,7 +149,7 @@ class PostScale(wiring.Component):
         """Lanes of the beat that are elements of a result."""
         mask = Signal(self._n, name="mask")
         m.d.comb += mask.eq(Mux(beat.tail, element.mask_tail, element.mask))
-        lanes_here = Mux(beat.half, mask[self._n - self._lanes :], mask[: self._lanes])
-        last = beat.half if self._lanes < self._n else 1
+        lanes_here = Cat(part_of(mask, beat.part, self._lanes))
+        last = beat.part == self._n // self._lanes - 1
         here = Mux(element.scalar, last, lanes_here)
         return here & (element.emit_all | beat.last).replicate(self._lanes)

@@ -1,11 +1,11 @@
 """FUSE step 5, first part: reduction over a window's points."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import BEAT, control_write, follow, lanes, lanes_of, reduce_control
+from hw.fuse.layouts import BEAT, control_write, follow, lanes, lanes_of, part_of, reduce_control
 from hw.fuse.store import fetch
 from hw.isa.enums import Reduce
 
@@ -65,11 +65,10 @@ class WindowReduce(wiring.Component):
             fresh.eq(beat.first | alone),
             mask.eq(Mux(beat.tail, control.mask_tail, control.mask)),
             contributes.eq(
-                Mux(beat.half, mask[self._n - self._lanes :], mask[: self._lanes])
-                & (beat.live | alone).replicate(self._lanes)
+                Cat(part_of(mask, beat.part, self._lanes)) & (beat.live | alone).replicate(self._lanes)
             ),
         ]
-        with m.If(beat.valid & ~beat.half):
+        with m.If(beat.valid & (beat.part == 0)):
             m.d.sync += self.count.eq(Mux(fresh, 0, self.count) + beat.live)
         self._accumulate(m, control.reduce, fresh, contributes)
         return m
@@ -77,23 +76,12 @@ class WindowReduce(wiring.Component):
     def _accumulate(self, m: Module, reduce: Value, fresh: Value, contributes: Value) -> None:
         beat = self.beat
         layout = data.StructLayout({"value": lanes(self._lanes), "any": self._lanes})
-        # One state for each half of a row; the one just updated is the output.
-        states = [Signal(layout, name=f"state_{half}", reset_less=True) for half in range(self._rate)]
+        # One state for each part of a row, in a ring: parts come in turn, the one just updated is the output.
+        states = [Signal(layout, name=f"state_{part}", reset_less=True) for part in range(self._rate)]
         before, after = Signal(layout), Signal(layout)
-        m.d.comb += before.eq(states[0])
-        if self._rate == 2:
-            half = Signal()
-            m.d.sync += half.eq(beat.half)
-            with m.If(beat.half):
-                m.d.comb += before.eq(states[1])
-            m.d.comb += [self.o.eq(states[0].value), self.any.eq(states[0].any)]
-            with m.If(half):
-                m.d.comb += [self.o.eq(states[1].value), self.any.eq(states[1].any)]
-        else:
-            m.d.comb += [self.o.eq(states[0].value), self.any.eq(states[0].any)]
-        for number, state in enumerate(states):
-            with m.If(beat.valid & (beat.half == number)):
-                m.d.sync += state.eq(after)
+        m.d.comb += [before.eq(states[-1]), self.o.eq(states[0].value), self.any.eq(states[0].any)]
+        with m.If(beat.valid):
+            m.d.sync += [new.eq(old) for new, old in zip(states, [after, *states], strict=False)]
         m.d.comb += after.any.eq(contributes | Mux(fresh, 0, before.any))
         for lane in range(self._lanes):
             old, new = before.value[lane], self.value[lane]

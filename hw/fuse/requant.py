@@ -1,13 +1,13 @@
 """FUSE step 2: requantization, zero point, clip."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse import clip as clipping
 from hw.fuse import scale as scaling
-from hw.fuse.layouts import BEAT, control_write, follow, lanes, lanes_of, register, requant_control
+from hw.fuse.layouts import BEAT, control_write, follow, lanes, lanes_of, part_of, register, requant_control
 from hw.fuse.scale import ScaleControl, ScaleLane
 from hw.fuse.store import fetch
 
@@ -125,7 +125,7 @@ class Requantizer(wiring.Component):
         """Lanes whose clip is counted."""
         mask = Signal(self._n, name="mask")
         m.d.comb += mask.eq(Mux(beat.tail, limits.mask_tail, limits.mask))
-        here = Mux(beat.half, mask[self._n - self._lanes :], mask[: self._lanes])
+        here = Cat(part_of(mask, beat.part, self._lanes))
         return here & (limits.count_all | beat.live).replicate(self._lanes)
 
 

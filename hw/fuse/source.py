@@ -5,7 +5,17 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import BEAT, SOURCE_CONTROL, control_write, delay, follow, lanes, lanes_of, register
+from hw.fuse.layouts import (
+    BEAT,
+    SOURCE_CONTROL,
+    control_write,
+    delay,
+    follow,
+    lanes,
+    lanes_of,
+    part_of,
+    register,
+)
 from hw.fuse.store import fetch
 from hw.isa.enums import Dtype
 
@@ -43,7 +53,7 @@ class Source(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self._n, self._lanes, self._rate = config.n, lanes_of(config), config.fuse_rate
+        self._n, self._lanes = config.n, lanes_of(config)
         super().__init__(
             {
                 "controls": In(control_write(SOURCE_CONTROL)),
@@ -72,10 +82,10 @@ class Source(wiring.Component):
         a_bytes = self._operand(m, "a", 0, 4, self.acc_load[0])
         b_bytes = self._operand(m, "b", 4, 4, self.acc_load[1])
         r_bytes = self._operand(m, "r", 8, 2, None)
-        a_raw = self._half(m, "a", self._elements(m, "a", a_bytes, types.a_dtype, 32))
+        a_raw = self._part(self._elements(m, "a", a_bytes, types.a_dtype, 32))
         b_all = self._elements(m, "b", b_bytes, types.b_dtype, 32)
-        b_raw = self._half(m, "b", b_all)
-        r_raw = self._half(m, "r", self._elements(m, "r", r_bytes, types.r_dtype, 16))
+        b_raw = self._part(b_all)
+        r_raw = self._part(self._elements(m, "r", r_bytes, types.r_dtype, 16))
         m.d.comb += [self.r[lane].eq(value) for lane, value in enumerate(delay_all(m, "r", r_raw, 2))]
         b_one = self._select(m, "b_one", b_all, types.b_lane)
         mult = self._select(m, "row_mult", b_all, types.rq_lane)
@@ -124,11 +134,9 @@ class Source(wiring.Component):
             result.append(element)
         return result
 
-    def _half(self, m: Module, name: str, row: list[Signal]) -> list[Value]:
+    def _part(self, row: list[Signal]) -> list[Value]:
         """The lanes of this beat."""
-        if self._rate == 1:
-            return list(row)
-        return [Mux(self.beat.half, row[lane + self._lanes], row[lane]) for lane in range(self._lanes)]
+        return part_of(row, self.beat.part, self._lanes)
 
     def _select(self, m: Module, name: str, row: list[Signal], index: Value) -> Signal:
         """Register of one lane of the row, by a tree of multiplexers."""

@@ -1,5 +1,7 @@
 """FUSE step 6: results on their way to scratchpad or accumulator."""
 
+from itertools import pairwise
+
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -80,7 +82,7 @@ class Writer(wiring.Component):
         point = points.r_data
         control = fetch(m, "writer", self.controls, tuple(self._control.members), point.cmd)
         ready, row, changed = self._assemble(m, beats)
-        scalar = row[self._n - self._lanes] if self._rate == 2 else row[0]
+        scalar = row[self._n - self._lanes]
         m.submodules.reciprocal = unit = Reciprocal()
         function = Signal()
         free, load = Signal(), Signal()
@@ -94,31 +96,31 @@ class Writer(wiring.Component):
             unit.taken.eq(load),
             points.pop.eq(load),
         ]
-        if self._rate == 2:
-            with m.If(load):
-                m.d.comb += beats.pop.eq(1)
-        else:
-            m.d.comb += beats.pop.eq(load)
+        with m.If(load):
+            m.d.comb += beats.pop.eq(1)
         value = Signal(signed(32))
         m.d.comb += value.eq(Mux(function, unit.mult, scalar))
         self._load(m, load, free, point, control, row, changed, value, unit.exponent)
         return m
 
     def _assemble(self, m: Module, beats: CreditFifo) -> tuple[Value, list[Value], Value]:
-        """The row at the head of the queue; with two beats to a row, the first one waits for the second."""
+        """The row at the head of the queue; with several beats to a row, the first ones wait for the last."""
         head = beats.r_data
         row: list[Value] = [head.value[lane] for lane in range(self._lanes)]
         if self._rate == 1:
             return beats.valid, row, head.changed
-        held, waiting = Signal(self._entry, reset_less=True), Signal()
+        count = Signal(range(self._rate))
+        last = count == self._rate - 1
         with m.If(beats.pop):
-            m.d.sync += waiting.eq(~waiting)
-        with m.If(beats.valid & ~waiting):
-            m.d.comb += beats.pop.eq(1)
-            m.d.sync += held.eq(head)
+            m.d.sync += count.eq(count + 1)
+        m.d.comb += beats.pop.eq(beats.valid & ~last)
+        held = [Signal(self._entry, name=f"part_{i}", reset_less=True) for i in range(self._rate - 1)]
+        with m.If(beats.valid & ~last):
+            m.d.sync += [after.eq(before) for before, after in pairwise([head, *held])]
         changed = Signal(SUM_BITS)
-        m.d.comb += changed.eq(head.changed + held.changed)
-        return beats.valid & waiting, [held.value[lane] for lane in range(self._lanes)] + row, changed
+        m.d.comb += changed.eq(sum((part.changed for part in held), head.changed))
+        before = [part.value[lane] for part in reversed(held) for lane in range(self._lanes)]
+        return beats.valid & last, before + row, changed
 
     def _load(
         self,

@@ -35,13 +35,13 @@ def drain(number: int) -> dict[str, int]:
 
 def spacing(commands: list[dict[str, int]], rate: int = 1) -> list[int]:
     """Cycles between the retirements of successive commands."""
-    bench = Bench(MlaConfig(**CONFIG, fuse_rate=rate), random.Random(1))
+    bench = Bench(MlaConfig(**CONFIG | {"n": 8 if rate == 4 else 4}, fuse_rate=rate), random.Random(1))
     bench.run(commands)
     cycles = [f.cycle for f in bench.finished]
     return [b - a for a, b in pairwise(cycles)]
 
 
-@pytest.mark.parametrize("rate", [1, 2])
+@pytest.mark.parametrize("rate", [1, 2, 4])
 def test_drain_takes_one_row_in_rate_cycles_also_across_commands(rate: int) -> None:
     assert spacing([drain(i) for i in range(5)], rate) == [ROWS * rate] * 4
 
