@@ -1,6 +1,6 @@
 """`scale` of docs/machine.md: multiply by a 32-bit multiplier, shift, round, saturate."""
 
-from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -10,6 +10,8 @@ from hw.isa.enums import Rounding
 #: Cycles from the operands to the result.
 LATENCY = 6
 _MAX = (1 << 31) - 1
+#: Bits left by the shift by bytes: a result, the bit that rounds it, and what the shift by bits can still drop.
+_KEPT = 40
 
 
 def most_shift(x_width: int) -> int:
@@ -17,24 +19,19 @@ def most_shift(x_width: int) -> int:
     return min(63, x_width + 33)
 
 
-def scale_steps(x_width: int) -> data.StructLayout:
-    """What a lane of `scale` is told, each part in the cycle that needs it (cycles after the operands in
-    its name).
-    """
-    return data.StructLayout(
-        {
-            "bit_2": unsigned(
-                most_shift(x_width) + 1
-            ),  # one-hot: the least significant bit kept by the shift
-            "away_2": 1,
-            "even_2": 1,
-            "shift_3": 6,
-            "wrap_4": 1,  # keep the low 32 bits instead of saturating
-            "half_4": 32,
-            "away_4": 1,  # second rounding of the double mode
-            "shift_5": 5,
-        }
-    )
+#: What a lane of `scale` is told, each part in the cycle that needs it (cycles after the operands in its name).
+SCALE_STEPS = data.StructLayout(
+    {
+        "coarse_2": 3,  # shift, in bytes
+        "fine_3": 3,  # the rest of the shift
+        "away_3": 1,
+        "even_3": 1,
+        "wrap_4": 1,  # keep the low 32 bits instead of saturating
+        "below_4": signed(33),  # second rounding of the double mode: half of the last bit kept, less one
+        "away_4": 1,
+        "shift_5": 5,
+    }
+)
 
 
 class ScaleControl(wiring.Component):
@@ -53,20 +50,19 @@ class ScaleControl(wiring.Component):
         As in the definition of `scale`.
     raw : In(1)
         Only multiply, and keep the low 32 bits.
-    steps : Out(scale_steps)
+    steps : Out(SCALE_STEPS)
         For the lanes.
     """
 
     def __init__(self, *, x_width: int = 32):
         self._most = most_shift(x_width)
-        self._layout = scale_steps(x_width)
         super().__init__(
             {
                 "exponent": In(signed(8)),
                 "ls": In(5),
                 "rounding": In(2),
                 "raw": In(1),
-                "steps": Out(self._layout),
+                "steps": Out(SCALE_STEPS),
             }
         )
 
@@ -90,31 +86,26 @@ class ScaleControl(wiring.Component):
         with m.If(twice):
             m.d.comb += second.eq(Mux(self.exponent < -31, 31, -self.exponent))
         shift_1, shift_2 = (Signal(6, name=f"shift_{i}", reset_less=True) for i in (1, 2))
-        away_1, even_1 = (Signal(name=f"{n}_1", reset_less=True) for n in ("away", "even"))
         second_1, second_2, second_3, second_4 = (
             Signal(5, name=f"second_{i}", reset_less=True) for i in range(1, 5)
         )
-        wrap = delay(m, "wrap", self.raw, 3)
-        steps = Signal(self._layout, reset_less=True)
+        steps = Signal(SCALE_STEPS, reset_less=True)
         m.d.comb += self.steps.eq(steps)
-        one = Const(1, 1)
         m.d.sync += [
             shift_1.eq(first),
-            second_1.eq(second),
-            away_1.eq(self.rounding == Rounding.AWAY),
-            even_1.eq(self.rounding == Rounding.EVEN),
-            steps.bit_2.eq(one << shift_1),
-            steps.away_2.eq(away_1 & (shift_1 != 0)),
-            steps.even_2.eq(even_1 & (shift_1 != 0)),
+            steps.coarse_2.eq(shift_1[3:]),
             shift_2.eq(shift_1),
-            steps.shift_3.eq(shift_2),
+            steps.fine_3.eq(shift_2[:3]),
+            steps.away_3.eq(delay(m, "away", self.rounding == Rounding.AWAY, 2)),
+            steps.even_3.eq(delay(m, "even", self.rounding == Rounding.EVEN, 2)),
+            steps.wrap_4.eq(delay(m, "wrap", self.raw, 3)),
+            second_1.eq(second),
             second_2.eq(second_1),
             second_3.eq(second_2),
             second_4.eq(second_3),
-            steps.shift_5.eq(second_4),
-            steps.half_4.eq((Const(1, 32) << second_3)[1:]),
+            steps.below_4.eq((Const(1, 32) << second_3)[1:] - 1),
             steps.away_4.eq(second_3 != 0),
-            steps.wrap_4.eq(wrap),
+            steps.shift_5.eq(second_4),
         ]
         return m
 
@@ -122,8 +113,9 @@ class ScaleControl(wiring.Component):
 class ScaleLane(wiring.Component):
     """One lane of `scale`.
 
-    Rounding is one addition before an arithmetic shift: half of the last bit kept, less one unit where a
-    tie must go down.
+    The product is shifted first, by bytes and then by bits, and only as much of it is kept as the result and its
+    rounding need: 32 bits, the bit below them, whether any bit further below is set, and whether any bit above
+    differs from the sign.
 
     Latency: LATENCY. Throughput: one value in each cycle.
 
@@ -136,7 +128,7 @@ class ScaleLane(wiring.Component):
     -------
     x : In(signed(x_width)), mult : In(signed(32))
         Operands.
-    steps : In(scale_steps)
+    steps : In(SCALE_STEPS)
         From a ScaleControl given its inputs together with the operands.
     o : Out(signed(32))
         Result.
@@ -148,41 +140,70 @@ class ScaleLane(wiring.Component):
             {
                 "x": In(signed(x_width)),
                 "mult": In(signed(32)),
-                "steps": In(scale_steps(x_width)),
+                "steps": In(SCALE_STEPS),
                 "o": Out(signed(32)),
             }
         )
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        steps, wide = self.steps, most_shift(self._x_width) + 1
-        product = self._product(m)
-        exact, rounded = Signal(unsigned(wide)), Signal(unsigned(wide), reset_less=True)
-        kept, down = Signal(), Signal()
-        m.d.comb += [
-            exact.eq(product),
-            kept.eq((exact & steps.bit_2).any()),
-            down.eq((steps.away_2 & product[-1]) | (steps.even_2 & ~kept)),
-        ]
-        m.d.sync += rounded.eq(exact + steps.bit_2[1:] - down)
-        below = register(m, "below", product[-1])
-        # Only a negative product gives a negative sum; the greatest positive one may set the top bit.
-        negative = Signal()
-        magnitude = Signal(unsigned(wide))
-        m.d.comb += [
-            negative.eq(below & rounded[-1]),
-            magnitude.eq(rounded ^ negative.replicate(wide)),
-        ]
-        shifted = register(m, "shifted", magnitude >> steps.shift_3)
-        negative_4 = register(m, "negative_4", negative)
-        limited, short = Signal(32), Signal(signed(32))
-        m.d.comb += limited.eq(shifted[:32])
-        with m.If(~steps.wrap_4 & shifted[31:].any()):
-            m.d.comb += limited.eq(_MAX)
-        m.d.comb += short.eq(limited ^ negative_4.replicate(32))
-        lowered = register(m, "lowered", short + steps.half_4 - (steps.away_4 & short[-1]), signed(33))
+        steps = self.steps
+        # One bit below the product is the bit that rounds when nothing is shifted.
+        doubled = Cat(Const(0, 1), self._product(m))
+        kept, sticky, excess, negative = self._coarse(m, doubled)
+        floor, rounds, excess, negative = self._fine(m, kept, sticky, excess, negative)
+        total = register(m, "total", floor + rounds, signed(33))
+        excess_4, negative_4 = register(m, "excess_4", excess), register(m, "negative_4", negative)
+        short = Signal(signed(32))
+        with m.If(steps.wrap_4 | ~(excess_4 | (total[32] ^ total[31]))):
+            m.d.comb += short.eq(total)
+        with m.Else():  # a total in the range of the shift can only pass the greatest number
+            m.d.comb += short.eq(Mux(excess_4 & negative_4, -_MAX - 1, _MAX))
+        # Plus half, less one unit where a tie must go down: one addition with a carry.
+        carry = ~(steps.away_4 & short[-1])
+        sum_ = Cat(Const(1, 1), short).as_signed() + Cat(carry, steps.below_4).as_signed()
+        lowered = register(m, "lowered", sum_[1:34].as_signed())
         m.d.comb += self.o.eq(register(m, "result", lowered >> steps.shift_5, signed(32)))
         return m
+
+    def _coarse(self, m: Module, value: Value) -> tuple[Signal, Signal, Signal, Signal]:
+        """Shift by bytes. Registers: the _KEPT bits at the bottom of what is left, whether a bit below them is
+        set, whether one above them differs from the sign, and the sign.
+        """
+        amount, sign = self.steps.coarse_2, value[-1]
+        below, above = [], []
+        for byte in range(7):
+            below.append(_window(value, 8 * byte, 8).any() & (amount > byte))
+        for byte in range((len(value) - _KEPT + 7) // 8):
+            differs = _window(value, _KEPT + 8 * byte, 8) ^ sign.replicate(8)
+            above.append(differs.any() & (amount <= byte))
+        kept = _shift(m, "coarse", value, amount, 8, _KEPT)
+        return (
+            register(m, "kept", kept),
+            register(m, "sticky", Cat(below).any()),
+            register(m, "excess", Cat(above).any() if above else Const(0)),
+            register(m, "negative", sign),
+        )
+
+    def _fine(
+        self, m: Module, kept: Signal, sticky: Value, excess: Value, negative: Value
+    ) -> tuple[Value, Value, Value, Value]:
+        """Shift by bits: the 32 bits of the result rounded down, whether to add one, whether it leaves int32, and
+        the sign.
+        """
+        amount = self.steps.fine_3
+        shifted = _shift(m, "fine", kept, amount, 1, 33)
+        low, high = Signal(7), Signal(8)
+        m.d.comb += [
+            low.eq(Cat(kept[i] & (amount > i) for i in range(7))),
+            high.eq(Cat((kept[32 + i] ^ negative) & (amount <= i) for i in range(8))),
+        ]
+        half, sticks, floor = shifted[0], sticky | low.any(), shifted[1:].as_signed()
+        up = Signal()
+        m.d.comb += up.eq(
+            half & Mux(self.steps.away_3, ~negative | sticks, Mux(self.steps.even_3, sticks | floor[0], 1))
+        )
+        return floor, up, excess | high.any(), negative
 
     def _product(self, m: Module) -> Value:
         """Exact product, from 16-bit parts: a register after the multipliers, one after the adders."""
@@ -213,3 +234,21 @@ def _split(value: Value) -> list[tuple[Value, int]]:
     if len(value) <= 18:
         return [(value, 0)]
     return [(Cat(value[:16], Const(0, 1)).as_signed(), 0), (value[16:].as_signed(), 16)]
+
+
+def _window(value: Value, first: int, count: int) -> Value:
+    """`count` bits from `first` on; beyond its end the value has copies of its sign."""
+    inside = value[first : first + count]
+    return Cat(inside, value[-1].replicate(count - len(inside)))
+
+
+def _shift(m: Module, name: str, value: Value, amount: Value, unit: int, width: int) -> Value:
+    """`width` bits of value >> (amount * unit), the greatest step first, nothing wider than the rest needs."""
+    for bit in reversed(range(len(amount))):
+        step, rest = unit << bit, unit * ((1 << bit) - 1)
+        node = Signal(width + rest, name=f"{name}_{bit}")
+        m.d.comb += node.eq(
+            Mux(amount[bit], _window(value, step, width + rest), _window(value, 0, width + rest))
+        )
+        value = node
+    return value
