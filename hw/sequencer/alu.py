@@ -1,6 +1,6 @@
 """Arithmetic and comparisons of scalar micro-instructions."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -44,18 +44,28 @@ class Alu(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        second, total = Signal(32), Signal(32)
+        second, total, difference, equal = Signal(32), Signal(32), Signal(32), Signal()
         m.d.comb += [
             second.eq(self.b + self.imm),
             self.second.eq(second),
-            total.eq(self.a + second),
+            total.eq(_sum(*_carry_save(self.a, self.b, self.imm))),
             self.sum.eq(total),
         ]
-        less, less_unsigned, equal = self._compare(m, second, "second")
+        # a - (b + imm) without waiting for b + imm: two more than the sum of a and both complements.
+        low, high = _carry_save(self.a, ~self.b, ~self.imm)
+        m.d.comb += [
+            difference.eq(_sum(low, high | 1, 1)),
+            equal.eq((low ^ (high | 1)).all()),  # the sum is -1 where it would be zero with the last one
+        ]
+        differ, less, less_unsigned = self.a[31] ^ second[31], Signal(), Signal()
+        m.d.comb += [
+            less.eq(Mux(differ, self.a[31], difference[31])),
+            less_unsigned.eq(Mux(differ, second[31], difference[31])),
+        ]
         shifted = self._shift(m, second)
         with m.Switch(self.op):
             for op, value in (
-                (MicroOp.SUB, self.a - second),
+                (MicroOp.SUB, difference),
                 (MicroOp.MUL, self.product),
                 (MicroOp.MIN, Mux(less, self.a, second)),
                 (MicroOp.MAX, Mux(less, second, self.a)),
@@ -72,7 +82,7 @@ class Alu(wiring.Component):
                 m.d.comb += self.result.eq(shifted)
             with m.Default():
                 m.d.comb += self.result.eq(total)
-        branch_less, branch_less_unsigned, branch_equal = self._compare(m, self.b, "branch")
+        branch_less, branch_less_unsigned, branch_equal = self._compare(m)
         with m.Switch(self.op):
             for op, value in (
                 (MicroOp.BEQ, branch_equal),
@@ -86,16 +96,14 @@ class Alu(wiring.Component):
                     m.d.comb += self.taken.eq(value)
         return m
 
-    def _compare(self, m: Module, other: Signal, name: str) -> tuple[Signal, Signal, Signal]:
-        """Signed less, unsigned less, equal of a and `other`, from one subtraction."""
-        difference = Signal(33, name=f"{name}_difference")
-        less, less_unsigned = Signal(name=f"{name}_less"), Signal(name=f"{name}_less_unsigned")
-        equal = Signal(name=f"{name}_equal")
+    def _compare(self, m: Module) -> tuple[Signal, Signal, Signal]:
+        """Signed less, unsigned less, equal of a and b, from one subtraction."""
+        difference, less, less_unsigned, equal = Signal(33), Signal(), Signal(), Signal()
         m.d.comb += [
-            difference.eq(self.a - other),
+            difference.eq(self.a - self.b),
             less_unsigned.eq(difference[32]),
-            less.eq(Mux(self.a[31] ^ other[31], self.a[31], difference[32])),
-            equal.eq(self.a == other),
+            less.eq(Mux(self.a[31] ^ self.b[31], self.a[31], difference[32])),
+            equal.eq(self.a == self.b),
         ]
         return less, less_unsigned, equal
 
@@ -117,3 +125,13 @@ class Alu(wiring.Component):
             result.eq(Mux(left, reversed_out, stage_out)),
         ]
         return result
+
+
+def _carry_save(a: Value, b: Value, c: Value) -> tuple[Value, Value]:
+    """Two words with the sum of three, modulo 2**32, without a carry chain."""
+    return a ^ b ^ c, (((a & b) | (a & c) | (b & c)) << 1)[:32]
+
+
+def _sum(a: Value, b: Value, carry: int = 0) -> Value:
+    """The sum of a, b and the carry as one addition."""
+    return (Cat(Const(1, 1), a[:32]) + Cat(Const(carry, 1), b[:32]))[1:33]

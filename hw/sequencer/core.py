@@ -40,8 +40,8 @@ class Core(wiring.Component):
     """Fetches, reads operands and executes: three stages behind the instruction store.
 
     Latency: the first instruction executes 4 cycles after `start` is taken; `halted` comes one cycle after
-    HALT executed. Throughput: one instruction a cycle; a taken branch, call or loop entry costs 2 cycles
-    more, RET and CALLP 3, MUL 2, a second macro operand in one instruction 1; going round a hardware loop
+    HALT executed. Throughput: one instruction a cycle; a taken branch, call or loop entry costs 3 cycles
+    more, RET and CALLP 4, MUL 2, a second macro operand in one instruction 1; going round a hardware loop
     costs nothing; ISSUE takes one cycle more than BoundsChecker's latency and the wait for a full queue.
 
     Parameters
@@ -134,11 +134,12 @@ class Core(wiring.Component):
         started, active, flush = Signal(), Signal(), Signal()
         frame, operands = Signal(FRAME_LAYOUT), Signal(6)
         boot = self._life(m, execute, started, active, operands)
+        redirect, target = self._redirect(m, execute)
         m.d.comb += [
-            flush.eq(self.clear | started | execute.redirect | execute.halt | execute.trap),
+            flush.eq(self.clear | started | redirect | execute.halt | execute.trap),
             fetch.enable.eq(active),
-            fetch.redirect.eq(boot | execute.redirect),
-            fetch.target.eq(Mux(boot, frame.base, execute.target)),
+            fetch.redirect.eq(boot | redirect),
+            fetch.target.eq(Mux(boot, frame.base, target)),
             fetch.stop.eq(started | self.clear | execute.halt | execute.trap),
             fetch.take.eq(read.take),
             self.fetch_addr.eq(fetch.fetch_addr),
@@ -160,7 +161,7 @@ class Core(wiring.Component):
             read.commit.eq(execute.finish_scalar),
             read.accept.eq(~read.ready_valid | execute.finish),
             execute.active.eq(active),
-            execute.valid.eq(read.ready_valid),
+            execute.valid.eq(read.ready_valid & ~redirect),
             execute.instruction.eq(read.instruction),
             execute.tokens.eq(self.seq_tokens),
             execute.idle.eq(self.unit_idle),
@@ -208,6 +209,14 @@ class Core(wiring.Component):
         with m.Elif(execute.set_tag):
             m.d.sync += self.tag.eq(execute.total)
         return boot & active
+
+    def _redirect(self, m: Module, execute: Execute) -> tuple[Signal, Signal]:
+        """Where execution goes on, a cycle after the instruction that said so: what that one computed and the
+        address of the next fetch would make too long a path together.
+        """
+        redirect, target = Signal(), Signal.like(execute.target)
+        m.d.sync += [redirect.eq(execute.redirect & ~self.clear), target.eq(execute.target)]
+        return redirect, target
 
     def _limit(self, m: Module, execute: Execute, started: Signal) -> None:
         """Counts instructions against the limit; the comparison has a cycle of its own."""

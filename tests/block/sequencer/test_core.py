@@ -116,15 +116,15 @@ def test_one_instruction_each_cycle():
     sets = [encode(MicroOp.SET, d=1, a=64, b=1, imm=3), encode(MicroOp.CLEAR, d=0)] * 10
     assert straight([*sets, HALT]) == base + 20
     assert straight([encode(MicroOp.SET, d=1, a=64, b=65), HALT]) == base + 2
-    assert straight([encode(MicroOp.BEQ, imm=2), HALT, HALT]) == base + 3
+    assert straight([encode(MicroOp.BEQ, imm=2), HALT, HALT]) == base + 4
     assert straight([encode(MicroOp.MUL, d=1, a=64, b=1), HALT]) == base + 3
 
 
 def test_loops_cost_nothing():
     base = straight([HALT])
-    assert straight([loop(2, count=10), ADD, HALT]) == base + 3 + 10
+    assert straight([loop(2, count=10), ADD, HALT]) == base + 4 + 10
     nested = [loop(6, count=3), loop(6, count=4), loop(6, count=2), ADD, ADD, ADD, HALT]
-    assert straight(nested) == base + 3 + 3 * (3 + 4 * (3 + 2 * 3))
+    assert straight(nested) == base + 4 + 3 * (4 + 4 * (4 + 2 * 3))
 
 
 def test_issue_is_quick():
