@@ -24,7 +24,7 @@ class MlaConfig:
     sp_bytes, acc_bytes : int
         Scratchpad and accumulator size in bytes; powers of two.
     sp_banks, acc_banks : int
-        Banks, selected by the high address bits.
+        Banks, selected by the high address bits: 4 or 8 of the scratchpad, 2, 4 or 8 of the accumulator.
     wis_words : int
         Micro-instructions (64 bits) in the writable instruction store.
     segments : int
@@ -77,8 +77,8 @@ class MlaConfig:
                 raise InputError(f"{field.name} must be an integer, not {value!r}")
         self._check_set("n", (4, 8, 16, 32))
         self._check_set("fuse_rate", (1, 2) if self.n == 4 else (1, 2, 4))
-        self._check_set("sp_banks", (8,))
-        self._check_set("acc_banks", (4, 8))
+        self._check_set("sp_banks", (4, 8))
+        self._check_set("acc_banks", (2, 4, 8))
         self._check_power("sp_bytes", 16 * self.n * self.sp_banks, 1 << (SP_ADDR_BITS - 1))
         self._check_power("acc_bytes", 16 * 4 * self.n * self.acc_banks, 4 * self.n << (ACC_ADDR_BITS - 1))
         self._check_power("wis_words", 256, 16384)

@@ -12,19 +12,22 @@ from hw.memory.scratchpad_access import SpAccess, SpReadLane
 
 READERS = ("act", "weight", "fuse", "store")
 WRITERS = ("fuse_write", "load_write")
+#: Banks that there are counters for.
+MOST_BANKS = 8
 
 
 def sp_event_layout(config: MlaConfig) -> data.StructLayout:
-    """The scratchpad's part of the `seq` group's events: reads, writes and refusals of each bank."""
+    """The scratchpad's part of the `seq` group's events: reads, writes and refusals of each bank.
+
+    It is the same for every `config`: the counters are fixed, and those of absent banks stay 0.
+    """
     members = event_layout("seq").members
-    names = [
-        f"sp_{kind}_bank{b}" for kind in ("reads", "writes", "conflicts") for b in range(config.sp_banks)
-    ]
+    names = [f"sp_{kind}_bank{b}" for kind in ("reads", "writes", "conflicts") for b in range(MOST_BANKS)]
     return data.StructLayout({name: members[name] for name in names})
 
 
 class Scratchpad(wiring.Component):
-    """8 banks, each an even-row and an odd-row half with one read and one write port.
+    """Banks, each an even-row and an odd-row half with one read and one write port.
 
     A row access takes one cycle wherever it starts: the rows it touches lie in different halves. Past the
     last byte it wraps to the first. A request is granted when no port of higher priority asks for a half it
@@ -74,8 +77,8 @@ class Scratchpad(wiring.Component):
             m.d.comb += [
                 lane.capture.eq(port.valid & port.ready),
                 lane.addr.eq(port.addr),
-                lane.even_bank.eq(access.index[0][-3:]),
-                lane.odd_bank.eq(access.index[1][-3:]),
+                lane.even_bank.eq(access.banks[0]),
+                lane.odd_bank.eq(access.banks[1]),
                 lane.even.eq(Cat(ram.r0_data for ram in rams[0])),
                 lane.odd.eq(Cat(ram.r0_data for ram in rams[1])),
                 port.data.eq(lane.data),
@@ -120,9 +123,9 @@ class Scratchpad(wiring.Component):
     ) -> None:
         """Address of one memory: that of the first port which asks for it; the others are refused."""
         *first, last = accesses
-        address: Value = accesses[last].index[half][:-3]
+        address: Value = accesses[last].word[half]
         for name in reversed(first):
-            address = Mux(asked[name][half][bank], accesses[name].index[half][:-3], address)
+            address = Mux(asked[name][half][bank], accesses[name].word[half], address)
         m.d.comb += [
             ram.r0_addr.eq(address),
             ram.r0_en.eq(Cat(asked[name][half][bank] for name in accesses).any()),
@@ -139,7 +142,7 @@ class Scratchpad(wiring.Component):
         (fuse_data, fuse_masks), (load_data, load_masks) = self._rotated[fuse], self._rotated[load]
         load_uses = asked[load][half][bank] & self.load_write.ready
         m.d.comb += [
-            ram.w_addr.eq(Mux(fuse_asks, accesses[fuse].index[half][:-3], accesses[load].index[half][:-3])),
+            ram.w_addr.eq(Mux(fuse_asks, accesses[fuse].word[half], accesses[load].word[half])),
             ram.w_data.eq(Mux(fuse_asks, fuse_data, load_data)),
             ram.w_en.eq(Mux(fuse_asks, fuse_masks[half], Mux(load_uses, load_masks[half], 0))),
         ]
@@ -175,5 +178,5 @@ class Scratchpad(wiring.Component):
                 partial = Signal(width * banks, name=f"{name}_{kind}_total")
                 m.d.comb += partial.eq(total + one)
                 total = partial
-            counts.append(total)
+            counts.append(Cat(total, Const(0, width * (MOST_BANKS - banks))))
         m.d.comb += self.events.as_value().eq(Cat(counts))

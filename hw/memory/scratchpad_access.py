@@ -35,6 +35,8 @@ class SpAccess:
         Bank of the first byte.
     index : tuple of Signal
         Word address (bank in the high bits) in the even and in the odd half.
+    word, banks : tuple of Value
+        The two parts of `index`: word within its bank, and bank.
     want : tuple of Signal
         One bit for each bank: the access needs that bank's even, odd half.
     """
@@ -45,16 +47,19 @@ class SpAccess:
         self.offset = addr[:lane_bits]
         self.odd = addr[lane_bits]
         pair = addr[lane_bits + 1 : lane_bits + 1 + pair_bits]
-        self.bank = pair[-3:]
+        bank_bits = (config.sp_banks - 1).bit_length()
+        self.bank = pair[-bank_bits:]
         self.index = tuple(Signal(pair_bits, name=f"{name}_index_{half}") for half in ("even", "odd"))
+        self.word = tuple(index[:-bank_bits] for index in self.index)
+        self.banks = tuple(index[-bank_bits:] for index in self.index)
         self.want = tuple(Signal(config.sp_banks, name=f"{name}_want_{half}") for half in ("even", "odd"))
         crosses = Signal(name=f"{name}_crosses")
         m.d.comb += [
             crosses.eq(self.offset.any()),
             self.index[0].eq(pair + self.odd),
             self.index[1].eq(pair),
-            self.want[0].eq(Mux(~self.odd | crosses, 1 << self.index[0][-3:], 0)),
-            self.want[1].eq(Mux(self.odd | crosses, 1 << self.index[1][-3:], 0)),
+            self.want[0].eq(Mux(~self.odd | crosses, 1 << self.banks[0], 0)),
+            self.want[1].eq(Mux(self.odd | crosses, 1 << self.banks[1], 0)),
         ]
 
 
@@ -86,12 +91,13 @@ class SpReadLane(wiring.Component):
     def __init__(self, config: MlaConfig):
         self._config = config
         words = In(8 * config.n * config.sp_banks)
+        self._bank_bits = (config.sp_banks - 1).bit_length()
         super().__init__(
             {
                 "capture": In(1),
                 "addr": In(SP_ADDR_BITS),
-                "even_bank": In(3),
-                "odd_bank": In(3),
+                "even_bank": In(self._bank_bits),
+                "odd_bank": In(self._bank_bits),
                 "even": words,
                 "odd": words,
                 "data": Out(8 * config.n),
@@ -104,7 +110,7 @@ class SpReadLane(wiring.Component):
         lane_bits = (n - 1).bit_length()
         offset, offset_2 = Signal(lane_bits), Signal(lane_bits)
         odd = Signal()
-        banks = Signal(3, name="bank_even"), Signal(3, name="bank_odd")
+        banks = tuple(Signal(self._bank_bits, name=f"bank_{half}") for half in ("even", "odd"))
         m.d.sync += [
             Cat(offset, odd).eq(self.addr[: lane_bits + 1]),
             offset_2.eq(offset),

@@ -43,7 +43,7 @@ class Model:
         ]
 
 
-@pytest.mark.parametrize(("n", "banks", "seed"), [(4, 4, 1), (4, 8, 2), (8, 4, 3)])
+@pytest.mark.parametrize(("n", "banks", "seed"), [(4, 4, 1), (4, 8, 2), (8, 4, 3), (4, 2, 4), (8, 2, 5)])
 def test_random_accesses(n: int, banks: int, seed: int):
     print(f"seed {seed}")
     rng = random.Random(seed)

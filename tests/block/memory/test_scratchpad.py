@@ -11,8 +11,8 @@ from hw.layouts import SP_READ_LATENCY
 from hw.memory.scratchpad import READERS, WRITERS, Scratchpad
 
 
-def small(n: int) -> MlaConfig:
-    return MlaConfig(n=n, sp_bytes=16 * n * 8, acc_bytes=16 * 4 * n * 4)
+def small(n: int, banks: int) -> MlaConfig:
+    return MlaConfig(n=n, sp_bytes=16 * n * banks, sp_banks=banks, acc_bytes=16 * 4 * n * 4)
 
 
 class Reference:
@@ -43,12 +43,12 @@ class Reference:
         return result
 
 
-@pytest.mark.parametrize("n", [4, 8, 16, 32])
-def test_random_traffic(n: int) -> None:
-    seed = 7000 + n
+@pytest.mark.parametrize(("n", "banks"), [(4, 8), (8, 8), (16, 8), (32, 8), (4, 4), (8, 4)])
+def test_random_traffic(n: int, banks: int) -> None:
+    seed = 7000 + n + 100 * (8 - banks)
     print("seed", seed)
     rng = random.Random(seed)
-    config = small(n)
+    config = small(n, banks)
     dut, ref = Scratchpad(config), Reference(config)
     image = bytearray(rng.randbytes(config.sp_bytes))
 
