@@ -1,5 +1,7 @@
 """FUSE step 1, first part: operand registers, element types, broadcast, zero points."""
 
+from collections.abc import Sequence
+
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -76,20 +78,27 @@ class Source(wiring.Component):
         beats = follow(m, "beat", self.beat, LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
         types = fetch(
-            m, "types", self.controls, ("a_dtype", "b_dtype", "r_dtype", "b_lane", "rq_lane"), self.beat.cmd
+            m,
+            "types",
+            self.controls,
+            ("a_dtype", "b_dtype", "r_dtype", "b_lane", "b_bcast", "rq_lane"),
+            self.beat.cmd,
         )
         offsets = fetch(m, "offsets", self.controls, ("a_zp", "b_zp", "b_bcast", "b_on"), beats[1].cmd)
-        a_bytes = self._operand(m, "a", 0, 4, self.acc_load[0])
-        b_bytes = self._operand(m, "b", 4, 4, self.acc_load[1])
-        r_bytes = self._operand(m, "r", 8, 2, None)
-        a_raw = self._part(self._elements(m, "a", a_bytes, types.a_dtype, 32))
-        b_all = self._elements(m, "b", b_bytes, types.b_dtype, 32)
-        b_raw = self._part(b_all)
-        r_raw = self._part(self._elements(m, "r", r_bytes, types.r_dtype, 16))
+        a_rows = self._rows(self._operand(m, "a", 0, 4, self.acc_load[0]), (8, 16, 32))
+        b_rows = self._rows(self._operand(m, "b", 4, 4, self.acc_load[1]), (8, 16, 32))
+        r_rows = self._rows(self._operand(m, "r", 8, 2, None), (8, 16))
+        lane_bits = (self._lanes - 1).bit_length()
+        # To broadcast a lane, every beat takes the part that has it.
+        b_part = Mux(types.b_bcast, types.b_lane[lane_bits:], self.beat.part)
+        a_raw = self._part(m, "a", a_rows, self.beat.part, types.a_dtype)
+        b_raw = self._part(m, "b", b_rows, b_part, types.b_dtype)
+        r_raw = self._part(m, "r", r_rows, self.beat.part, types.r_dtype)
         m.d.comb += [self.r[lane].eq(value) for lane, value in enumerate(delay_all(m, "r", r_raw, 2))]
-        b_one = self._select(m, "b_one", b_all, types.b_lane)
-        mult = self._select(m, "row_mult", b_all, types.rq_lane)
-        exponent = self._select(m, "row_exponent", [*b_all[1:], b_all[0]], types.rq_lane)
+        next_rows = [[*row[1:], row[0]] for row in b_rows]
+        b_one = register(m, "b_one", _pick(m, "b_one", b_raw, types.b_lane))
+        mult = self._select(m, "row_mult", b_rows, types.rq_lane, types.b_dtype)
+        exponent = self._select(m, "row_exponent", next_rows, types.rq_lane, types.b_dtype)
         b_each = [Mux(offsets.b_bcast, b_one, b) for b in delay_all(m, "b_raw", b_raw)]
         for lane, (a, b) in enumerate(zip(delay_all(m, "a_raw", a_raw), b_each, strict=True)):
             m.d.comb += [
@@ -119,36 +128,52 @@ class Source(wiring.Component):
                     m.d.sync += part.eq(self.acc_data[piece * width : (piece + 1) * width])
         return held
 
-    def _elements(self, m: Module, name: str, held: Signal, dtype: Value, width: int) -> list[Signal]:
-        """All N elements of a row."""
-        result = []
-        is_byte, is_half = Signal(name=f"{name}_is_byte"), Signal(name=f"{name}_is_half")
-        m.d.comb += [is_byte.eq((dtype == Dtype.I8) | (dtype == Dtype.U8)), is_half.eq(dtype == Dtype.I16)]
-        for lane in range(self._n):
-            byte = held[8 * lane : 8 * lane + 8]
-            sign = byte[7] & (dtype == Dtype.I8)
-            element = Signal(signed(width), name=f"{name}_element_{lane}")
-            half = held[16 * lane : 16 * lane + 16].as_signed()
-            wide = held[32 * lane : 32 * lane + 32].as_signed() if width == 32 else half
-            m.d.comb += element.eq(Mux(is_byte, Cat(byte, sign).as_signed(), Mux(is_half, half, wide)))
-            result.append(element)
-        return result
+    def _rows(self, held: Signal, widths: tuple[int, ...]) -> list[list[Value]]:
+        """An operand's row as N elements of each width in bits.
 
-    def _part(self, row: list[Signal]) -> list[Value]:
-        """The lanes of this beat."""
-        return part_of(row, self.beat.part, self._lanes)
+        Lanes are picked from these before one of the widths is chosen, so that only lanes in use have the
+        logic which turns an element into an integer.
+        """
+        return [[held[w * lane : w * (lane + 1)] for lane in range(self._n)] for w in widths]
 
-    def _select(self, m: Module, name: str, row: list[Signal], index: Value) -> Signal:
-        """Register of one lane of the row, by a tree of multiplexers."""
-        values: list[Value] = list(row)
-        for level in range((self._n - 1).bit_length()):
-            merged = []
-            for i in range(len(values) // 2):
-                node = Signal(signed(32), name=f"{name}_{level}_{i}")
-                m.d.comb += node.eq(Mux(index[level], values[2 * i + 1], values[2 * i]))
-                merged.append(node)
-            values = merged
-        return register(m, name, values[0])
+    def _part(self, m: Module, name: str, rows: list[list[Value]], part: Value, dtype: Value) -> list[Value]:
+        """The lanes of one part of the row."""
+        parts = [part_of(row, part, self._lanes) for row in rows]
+        return [
+            _element(m, f"{name}_element_{lane}", choices, dtype)
+            for lane, choices in enumerate(zip(*parts, strict=True))
+        ]
+
+    def _select(self, m: Module, name: str, rows: list[list[Value]], index: Value, dtype: Value) -> Signal:
+        """Register of one lane of the row."""
+        choices = [_pick(m, f"{name}_{len(row[0])}", row, index) for row in rows]
+        return register(m, name, _element(m, f"{name}_element", choices, dtype))
+
+
+def _pick(m: Module, name: str, values: Sequence[Value], index: Value) -> Value:
+    """Value number `index`, by a tree of multiplexers."""
+    for level in range((len(values) - 1).bit_length()):
+        merged = []
+        for i, (low, high) in enumerate(zip(values[::2], values[1::2], strict=True)):
+            node = Signal(low.shape(), name=f"{name}_{level}_{i}")
+            m.d.comb += node.eq(Mux(index[level], high, low))
+            merged.append(node)
+        values = merged
+    return values[0]
+
+
+def _element(m: Module, name: str, choices: Sequence[Value], dtype: Value) -> Signal:
+    """The integer that an element is: `choices` are its bits if it has 8, 16 (and 32) of them.
+
+    Where only two widths are possible a wider type reads 16 bits.
+    """
+    byte, half, wide = choices[0], choices[1], choices[-1]
+    is_byte = (dtype == Dtype.I8) | (dtype == Dtype.U8)
+    element = Signal(signed(len(wide)), name=name)
+    sign = byte[7] & (dtype == Dtype.I8)
+    longer = Mux(dtype == Dtype.I16, half.as_signed(), wide.as_signed())
+    m.d.comb += element.eq(Mux(is_byte, Cat(byte, sign).as_signed(), longer))
+    return element
 
 
 def delay_all(m: Module, name: str, values: list[Value], cycles: int = 1) -> list[Value]:
