@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import follow, lanes, register
+from hw.fuse.layouts import follow, lanes, lanes_of, part_of, register
 from hw.fuse.post import SUM_BITS
 from hw.fuse.tree import registered_tree, tree_latency
 
@@ -27,6 +27,9 @@ REPORT = data.StructLayout(
     }
 )
 
+#: A part of a point's row on its way through; `report.valid` comes with the last one.
+_STEP = data.StructLayout({"valid": 1, "report": REPORT})
+
 
 class Statistics(wiring.Component):
     """Follows finished points and tells counters and sequencer about them, a few cycles later and all at
@@ -34,6 +37,11 @@ class Statistics(wiring.Component):
 
     Latency: 1 + tree_latency(n) + 1 cycles from a point to its events and to `done`. Throughput: one point
     in each cycle.
+
+    With a fuse_rate above 1 a row is looked at in fuse_rate steps: the latency is fuse_rate + 1 +
+    tree_latency(lanes_of(config)) + 1, and more after a point that came less than fuse_rate cycles after the
+    one before. Throughput: one point in fuse_rate cycles. The writer loads rows that far apart, but may
+    finish a row up to the cycle in which it loads the next, for instance after refused writes: two rows are kept.
 
     Parameters
     ----------
@@ -55,7 +63,7 @@ class Statistics(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self._n = config.n
+        self._n, self._lanes, self._rate = config.n, lanes_of(config), config.fuse_rate
         super().__init__(
             {
                 "report": In(REPORT),
@@ -72,11 +80,12 @@ class Statistics(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        levels = tree_latency(self._n)
-        arrived = follow(m, "report", self.report, 1 + levels)[-1]
-        least = self._extreme(m, "least", _MAX, lambda a, b: a < b)
-        most = self._extreme(m, "most", _MIN, lambda a, b: a > b)
-        zeros = self._zeros(m)
+        step, row, mask = self._whole(m) if self._rate == 1 else self._parts(m)
+        end = follow(m, "step", step, 1 + tree_latency(self._lanes))[-1]
+        arrived = end.report
+        least = self._extreme(m, "least", row, mask, _MAX, lambda a, b: a < b)
+        most = self._extreme(m, "most", row, mask, _MIN, lambda a, b: a > b)
+        zeros = self._zeros(m, row, mask)
         running = {name: Signal(32, name=f"running_{name}") for name in ("rows", "zeros", "min", "max")}
         total = {name: Signal(32, name=f"total_{name}") for name in running}
         empty = Signal(init=1)
@@ -84,23 +93,68 @@ class Statistics(wiring.Component):
         m.d.comb += [
             keep_min.eq(~empty & (running["min"].as_signed() < least)),
             keep_max.eq(~empty & (running["max"].as_signed() > most)),
-            total["rows"].eq(Mux(empty, 0, running["rows"]) + arrived.emit),
+            total["rows"].eq(Mux(empty, 0, running["rows"]) + (arrived.valid & arrived.emit)),
             total["zeros"].eq(Mux(empty, 0, running["zeros"]) + Mux(arrived.emit, zeros, 0)),
             total["min"].eq(Mux(keep_min, running["min"], least)),
             total["max"].eq(Mux(keep_max, running["max"], most)),
         ]
         m.d.sync += [self.event.eq(arrived), self.done.eq(arrived.valid & arrived.final)]
-        with m.If(arrived.valid & arrived.emit):
-            m.d.sync += [empty.eq(arrived.final), *(running[name].eq(total[name]) for name in running)]
+        with m.If(end.valid & arrived.emit):
+            m.d.sync += [
+                empty.eq(arrived.valid & arrived.final),
+                *(running[name].eq(total[name]) for name in running),
+            ]
         with m.If(arrived.valid & arrived.final):
             m.d.sync += [getattr(self, name).eq(total[name]) for name in running]
         return m
 
-    def _extreme(self, m: Module, name: str, neutral: int, better: Callable[[Value, Value], Value]) -> Value:
-        """Minimum or maximum of the row's elements."""
+    def _whole(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
+        """The row in one step, and its mask."""
+        step = Signal(_STEP)
+        m.d.comb += [step.valid.eq(self.report.valid), step.report.eq(self.report)]
+        return step, [self.row[lane] for lane in range(self._n)], list(self.mask)
+
+    def _parts(self, m: Module) -> tuple[data.View, list[Value], list[Value]]:
+        """The step in each cycle, and its lanes and their mask: the two rows kept take turns."""
+        rows = [Signal(lanes(self._n), name=f"row_{i}", reset_less=True) for i in range(2)]
+        masks = [Signal(self._n, name=f"mask_{i}", reset_less=True) for i in range(2)]
+        reports = [Signal(REPORT, name=f"report_{i}") for i in range(2)]
+        full, filling, scanning = Signal(2), Signal(), Signal()
+        part, step = Signal(range(self._rate)), Signal(_STEP)
+        last = part == self._rate - 1
+        for i in range(2):
+            with m.If(step.report.valid & (scanning == i)):
+                m.d.sync += full[i].eq(0)
+            with m.If(self.report.valid & (filling == i)):
+                m.d.sync += [rows[i].eq(self.row), masks[i].eq(self.mask), reports[i].eq(self.report)]
+                m.d.sync += full[i].eq(1)
+        m.d.comb += [
+            step.valid.eq(full.bit_select(scanning, 1)),
+            step.report.as_value().eq(Mux(scanning, reports[1].as_value(), reports[0].as_value())),
+            step.report.valid.eq(step.valid & last),
+        ]
+        m.d.sync += [
+            filling.eq(filling ^ self.report.valid),
+            scanning.eq(scanning ^ step.report.valid),
+            part.eq(part + step.valid),
+        ]
+        choice = Cat(part, scanning)
+        row = part_of([kept[lane] for kept in rows for lane in range(self._n)], choice, self._lanes)
+        return step, row, part_of([bit for mask in masks for bit in mask], choice, self._lanes)
+
+    def _extreme(
+        self,
+        m: Module,
+        name: str,
+        row: list[Value],
+        mask: list[Value],
+        neutral: int,
+        better: Callable[[Value, Value], Value],
+    ) -> Value:
+        """Minimum or maximum of the elements of a step."""
         filled = [
-            register(m, f"{name}_in_{lane}", Mux(self.mask[lane], self.row[lane], neutral), signed(32))
-            for lane in range(self._n)
+            register(m, f"{name}_in_{lane}", Mux(present, value, neutral), signed(32))
+            for lane, (value, present) in enumerate(zip(row, mask, strict=True))
         ]
 
         def node(name: str, stage: int, a: Value, b: Value) -> Signal:
@@ -110,10 +164,11 @@ class Statistics(wiring.Component):
 
         return registered_tree(m, name, filled, node)
 
-    def _zeros(self, m: Module) -> Value:
-        """Zeros among the row's elements."""
+    def _zeros(self, m: Module, row: list[Value], mask: list[Value]) -> Value:
+        """Zeros among the elements of a step."""
         flags = [
-            register(m, f"zero_{lane}", self.mask[lane] & (self.row[lane] == 0)) for lane in range(self._n)
+            register(m, f"zero_{lane}", present & (value == 0))
+            for lane, (value, present) in enumerate(zip(row, mask, strict=True))
         ]
 
         def node(name: str, stage: int, a: Value, b: Value) -> Signal:
