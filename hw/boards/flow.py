@@ -82,6 +82,7 @@ def _place(board: Board, folder: Path, seed: int) -> Job:
     arguments = [
         f"--{board.device}", "--package", board.package, "--speed", board.speed,
         "--json", "top.json", "--lpf", "top.lpf", "--seed", str(seed), "--timing-allow-fail",
+        "--router", "router2",  # the default one takes many times as long on a full device
         "--textcfg", f"seed{seed}.config", "--report", f"seed{seed}.json",
     ]  # fmt: skip
     return Job(tool=NEXTPNR, arguments=arguments, folder=folder, log=f"seed{seed}.log")
