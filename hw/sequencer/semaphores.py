@@ -52,17 +52,16 @@ class PlaneCounters(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        carry = Signal(self.up.shape(), name="carry0")
-        borrow = Signal(self.up.shape(), name="borrow0")
-        m.d.comb += [carry.eq(self.up & ~self.down), borrow.eq(self.down & ~self.up)]
+        moves = Signal(self.up.shape(), name="moves0")
+        m.d.comb += moves.eq(self.up ^ self.down)
         nonzero, full = 0, ~0
         with m.If(self.clear | self.up.any() | self.down.any()):
             for k, plane in enumerate(self.planes):
-                m.d.sync += plane.eq(Mux(self.clear, 0, plane ^ (carry | borrow)))
-                next_carry = Signal(self.up.shape(), name=f"carry{k + 1}")
-                next_borrow = Signal(self.up.shape(), name=f"borrow{k + 1}")
-                m.d.comb += [next_carry.eq(carry & plane), next_borrow.eq(borrow & ~plane)]
-                carry, borrow = next_carry, next_borrow
+                m.d.sync += plane.eq(Mux(self.clear, 0, plane ^ moves))
+                # A carry passes ones on the way up, a borrow zeros on the way down.
+                onward = Signal(self.up.shape(), name=f"moves{k + 1}")
+                m.d.comb += onward.eq(moves & ~(plane ^ self.up))
+                moves = onward
                 nonzero, full = nonzero | plane, full & plane
         m.d.comb += [self.nonzero.eq(nonzero), self.full.eq(full)]
         return m
