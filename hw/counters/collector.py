@@ -1,30 +1,51 @@
 """All performance counters: one 64-bit memory word for each (tag, counter), fed by the groups' small sums."""
 
-from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal
+from dataclasses import dataclass
+from itertools import pairwise
+
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.counters.direct import DirectCounter
-from hw.counters.group import CounterGroup, group_counters
+from hw.counters.group import CounterGroup
+from hw.counters.select import select_tree
+from hw.counters.turns import (
+    COUNTER_BITS,
+    FLUSHED,
+    SINGLES,
+    Turns,
+    group_counters,
+    group_sum_width,
+    single_sum_width,
+)
 from hw.isa.counters import COUNTERS, GROUPS
 from hw.layouts import event_layout
 from hw.memory.ram import Ram
 
-_COUNTER_BITS = (len(COUNTERS) - 1).bit_length()
-_LAST = {name: group_counters(name)[-1] for name in GROUPS}
-#: Groups of one counter keep it by tag themselves: their tags may change at any time.
-_DIRECT = tuple(name for name in GROUPS if len(group_counters(name)) == 1)
-_COLLECTED = tuple(name for name in GROUPS if name not in _DIRECT)
+
+@dataclass(frozen=True)
+class _Parts:
+    """Submodules of the collector."""
+
+    mem: Ram  # the 64-bit sums, by tag and counter
+    seen: Ram  # of the groups' sums, what was collected last, by counter
+    turns: Turns
+    groups: dict[str, CounterGroup]
+    singles: dict[str, DirectCounter]
 
 
 class Collector(wiring.Component):
-    """Moves the groups' sums to memory, one every three cycles, and answers the host.
+    """Moves what the groups' sums have grown by to memory, one every three cycles, and answers the host.
 
-    Sums of a tag that a group has just left and the round over all counters alternate. A host's read waits for the
-    former, then collects the selected counter, so its value is exact for the cycle in which it is taken. After reset
-    the memory is cleared, one word a cycle, then `ready` rises; events are kept meanwhile, except those of single
-    counters.
+    A step chooses a counter (`choose`), has its group copy its sums (`copy`), takes that of the counter and reads the
+    word (`sample`), subtracts what was collected before (`choose` of the next step) and adds (`copy`). A busy group
+    still holds the copy of the tag before, which is then what is collected; a host's read waits for that to end, so its
+    value is exact for the cycle of the copy.
+
+    After reset the words of tag 0 are cleared first, then the others while sums are collected already: events count
+    from the first cycle on, those before `ready` must carry tag 0.
 
     Parameters
     ----------
@@ -46,15 +67,19 @@ class Collector(wiring.Component):
     value : Out
         64 bits.
     ready : Out
-        The memory is clear.
+        The memory is clear: other tags than 0 may come, reads are answered.
     """
 
     def __init__(self, config: MlaConfig):
-        self.tag_bits = (config.tags - 1).bit_length()
+        self.tags, self.tag_bits = config.tags, (config.tags - 1).bit_length()
+        self.widths = {
+            i: group_sum_width(i) if counter.group in FLUSHED else single_sum_width(i, config.tags)
+            for i, counter in enumerate(COUNTERS)
+        }
         ports: dict = {}
         for group in GROUPS:
             ports |= {f"{group}_events": In(event_layout(group)), f"{group}_tag": In(6)}
-        for group in _COLLECTED:
+        for group in FLUSHED:
             ports |= {f"{group}_busy": Out(1), f"{group}_cur": Out(6)}
         super().__init__(
             ports
@@ -70,132 +95,143 @@ class Collector(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.mem = mem = Ram(width=64, depth=1 << (self.tag_bits + _COUNTER_BITS))
-        self._cleared = Signal(len(mem.w_addr))  # next word to clear
-        groups, direct = self._groups(m), self._direct(m)
-        counter, old, host = Signal(_COUNTER_BITS), Signal(), Signal()
-        look, take = Signal(), Signal()
-        taken = Signal()
-        wait = self._host_waits(m, groups)
-        tag, amount = self._selected(m, groups, counter, old, taken)
-        address, held_tag, mine = Signal(len(mem.w_addr)), Signal(self.tag_bits), Signal()
-        with m.If(~self.ready):
-            self._clear(m, mem)
-        with m.Elif(look):
-            m.d.comb += [
-                mem.r0_addr.eq(Cat(counter, Mux(host, self.select_tag[: self.tag_bits], tag))),
-                mem.r0_en.eq(1),
-            ]
-            m.d.sync += [address.eq(mem.r0_addr), held_tag.eq(tag), look.eq(0), take.eq(1)]
-        with m.Elif(take):
-            # A sum whose tag is not that of the word stays where it is: the host looks at another tag, or the group
-            # moved on.
-            m.d.comb += [
-                mine.eq((tag == held_tag) & (tag == address[_COUNTER_BITS:])),
-                taken.eq(mine),
-                mem.w_addr.eq(address),
-                mem.w_data.eq(mem.r0_data + Mux(mine, amount, 0)),
-                mem.w_en.eq(mine),
-            ]
-            # A group that has left its tag since the choice holds sums that the host's value would lack: once more.
-            m.d.sync += [take.eq(0), self.read_done.eq(host & ~wait), self.value.eq(mem.w_data)]
-            for name, single in direct.items():
-                with m.If(counter == _LAST[name]):
-                    m.d.sync += self.value.eq(single.value)
-        with m.Else():
-            m.d.sync += [look.eq(1), self.read_done.eq(0)]
-            self._choose(m, groups, counter, old, host, wait)
+        choose, copy, sample = Signal(), Signal(), Signal()
+        m.submodules.mem = mem = Ram(width=64, depth=1 << (self.tag_bits + COUNTER_BITS), exclusive=True)
+        m.submodules.seen = seen = Ram(
+            width=max(self.widths.values()), depth=1 << COUNTER_BITS, exclusive=True
+        )
+        m.submodules.turns = turns = Turns(self.tag_bits)
+        parts = _Parts(mem, seen, turns, self._groups(m), self._singles(m))
+        starting = self._clear(m, parts, copy)
+        m.d.comb += choose.eq(~(starting | copy | sample))
+        m.d.sync += [copy.eq(choose), sample.eq(copy)]
+        m.d.comb += [
+            turns.go.eq(choose),
+            turns.busy.eq(Cat(group.busy for group in parts.groups.values())),
+            turns.read.eq(self.read & self.ready),
+            turns.select_counter.eq(self.select_counter),
+            turns.all_tags.eq(self.ready),
+        ]
+        self._step(m, parts, choose, copy, sample)
         return m
 
-    def _host_waits(self, m: Module, groups: dict[str, CounterGroup]) -> Signal:
-        """The counter that the host looks at has a sum of an older tag under way."""
-        wait = Signal()
-        for name, group in groups.items():
-            first, last = group_counters(name)[0], _LAST[name]
-            with m.If((self.select_counter >= first) & (self.select_counter <= last)):
-                m.d.comb += wait.eq(group.busy)
-        return wait
+    def _step(self, m: Module, parts: _Parts, choose: Signal, copy: Signal, sample: Signal) -> None:
+        mem, seen, turns = parts.mem, parts.seen, parts.turns
+        tag, single, exact = self._source(m, parts, copy, sample)
+        word_tag, mine, answer = Signal(self.tag_bits), Signal(), Signal()
+        sampled, amount, word = Signal(seen.width), Signal(seen.width), Signal(64)
+        address, before = Signal(len(mem.r0_addr)), Signal(seen.width)
+        m.d.comb += [
+            word_tag.eq(Mux(turns.host, self.select_tag, tag)),
+            mem.r0_addr.eq(Cat(turns.counter, word_tag)),
+            mem.r0_en.eq(sample),
+            seen.r0_addr.eq(turns.counter),
+            seen.r0_en.eq(sample),
+            before.eq(Mux(single, mem.r0_data, seen.r0_data)),
+        ]
+        with m.If(sample):
+            # A sum of another tag than the word's stays where it is: the host looks at that word.
+            m.d.sync += [
+                sampled.eq(self._selected(m, parts)),
+                address.eq(mem.r0_addr),
+                mine.eq(tag == word_tag),
+                answer.eq(turns.host & exact),
+            ]
+        with m.If(choose):  # turns.counter is still that of the step before
+            grown = (sampled - before) & self._modulus(m, turns.counter)
+            m.d.sync += [amount.eq(Mux(mine, grown, 0)), word.eq(mem.r0_data)]
+            m.d.comb += [seen.w_addr.eq(turns.counter), seen.w_data.eq(sampled), seen.w_en.eq(mine)]
+        m.d.sync += self.read_done.eq(copy & answer)
+        with m.If(copy):
+            m.d.comb += [mem.w_addr.eq(address), mem.w_data.eq(word + amount), mem.w_en.eq(mine)]
+            m.d.sync += self.value.eq(mem.w_data)
 
     def _groups(self, m: Module) -> dict[str, CounterGroup]:
         groups = {}
-        for name in _COLLECTED:
+        for name in FLUSHED:
             m.submodules[name] = groups[name] = group = CounterGroup(name)
-            events = getattr(self, f"{name}_events").as_value()
             m.d.comb += [
-                group.events.eq(events),
+                group.events.eq(getattr(self, f"{name}_events")),
                 group.tag.eq(Mux(group.busy, group.cur_tag, getattr(self, f"{name}_tag"))),
                 getattr(self, f"{name}_busy").eq(group.busy),
                 getattr(self, f"{name}_cur").eq(group.cur_tag),
             ]
         return groups
 
-    def _direct(self, m: Module) -> dict[str, DirectCounter]:
-        counters = {}
-        for name in _DIRECT:
-            width = COUNTERS[_LAST[name]].width
-            m.submodules[name] = counters[name] = single = DirectCounter(width=width, tag_bits=self.tag_bits)
-            events = getattr(self, f"{name}_events").as_value()
+    def _singles(self, m: Module) -> dict[str, DirectCounter]:
+        singles = {}
+        for name in SINGLES:
+            (index,) = group_counters(name)
+            m.submodules[name] = singles[name] = single = DirectCounter(
+                width=COUNTERS[index].width, sum_width=self.widths[index], tag_bits=self.tag_bits
+            )
             m.d.comb += [
-                single.increment.eq(Mux(self.ready, events, 0)),
+                single.increment.eq(getattr(self, f"{name}_events").as_value()),
                 single.tag.eq(getattr(self, f"{name}_tag")),
-                single.read_tag.eq(self.select_tag),
-                single.clear.eq(~self.ready),
-                single.clear_tag.eq(self._cleared),
             ]
-        return counters
+        return singles
 
-    def _clear(self, m: Module, mem: Ram) -> None:
-        m.d.comb += [mem.w_addr.eq(self._cleared), mem.w_en.eq(1)]
-        m.d.sync += [self._cleared.eq(self._cleared + 1), self.ready.eq(self._cleared.all())]
+    def _clear(self, m: Module, parts: _Parts, writing: Signal) -> Signal:
+        """Clears all memories, the one of sums while it is not written; returns whether nothing may be read yet."""
+        mem, seen, singles = parts.mem, parts.seen, parts.singles.values()
+        cleared = Signal(len(mem.w_addr) + 1)  # words; all when the highest bit is set
+        swept = Signal(self.tag_bits + 1)  # tags of the single counters, likewise
+        starting, sweep = Signal(), Signal()
+        m.d.comb += starting.eq(cleared[COUNTER_BITS:] == 0)
+        with m.If(~cleared[-1] & ~writing):
+            m.d.comb += [mem.w_addr.eq(cleared), mem.w_en.eq(1)]
+            m.d.sync += cleared.eq(cleared + 1)
+        with m.If(starting):
+            m.d.comb += [seen.w_addr.eq(cleared), seen.w_en.eq(1)]
+        # Their one write port: tag 0, which all events carry, in the first cycle, then others when nothing happens.
+        quiet = ~Cat(single.increment for single in singles).any()
+        m.d.comb += sweep.eq(~swept[-1] & (quiet | (swept == 0)))
+        m.d.sync += [swept.eq(swept + sweep), self.ready.eq(cleared[-1] & swept[-1])]
+        for single in singles:
+            m.d.comb += [single.clear.eq(sweep), single.clear_tag.eq(swept)]
+        return starting
 
-    def _choose(
-        self,
-        m: Module,
-        groups: dict[str, CounterGroup],
-        counter: Signal,
-        old: Signal,
-        host: Signal,
-        wait: Signal,
-    ) -> None:
-        """Next step: a sum of a tag that was left, what the host wants, or the next counter in turn."""
-        turn, old_turn, flushing = (
-            Signal(_COUNTER_BITS),
-            Signal(_COUNTER_BITS),
-            Signal(range(len(_COLLECTED) + 1)),
-        )
-        m.d.sync += [old.eq(0), host.eq(0)]
-        with m.If((flushing != 0) & ~old):
-            m.d.sync += [old.eq(1), counter.eq(old_turn), old_turn.eq(old_turn + 1)]
-            for i, name in enumerate(_COLLECTED):
-                with m.If((flushing == i + 1) & (old_turn == _LAST[name])):
-                    m.d.sync += flushing.eq(0)
-        with m.Elif(self.read & ~wait & ~self.read_done):
-            m.d.sync += [host.eq(1), counter.eq(self.select_counter)]
-        with m.Else():
-            m.d.sync += [counter.eq(turn), turn.eq(Mux(turn == len(COUNTERS) - 1, 0, turn + 1))]
-        with m.If(flushing == 0):
-            for i, name in reversed(list(enumerate(_COLLECTED))):
-                with m.If(groups[name].busy):
-                    m.d.sync += [flushing.eq(i + 1), old_turn.eq(group_counters(name)[0])]
-
-    def _selected(
-        self, m: Module, groups: dict[str, CounterGroup], counter: Signal, old: Signal, take: Signal
-    ) -> tuple[Signal, Signal]:
-        """Tag and amount of the sum that `counter` and `old` name; `take` collects it."""
-        tag, amount = Signal(self.tag_bits), Signal(max(g.sum_width for g in groups.values()))
-        for name, group in groups.items():
-            first, last = group_counters(name)[0], _LAST[name]
-            inside = Signal(name=f"in_{name}")
-            m.d.comb += [
-                inside.eq((counter >= first) & (counter <= last)),
-                group.select.eq(counter - Const(first, _COUNTER_BITS)),
-                group.take_cur.eq(inside & take & ~old),
-                group.take_old.eq(inside & take & old),
-                group.finish_old.eq(inside & take & old & (counter == last)),
-            ]
-            with m.If(inside):
+    def _source(
+        self, m: Module, parts: _Parts, copy: Signal, sample: Signal
+    ) -> tuple[Signal, Signal, Signal]:
+        """Tag of this step's sum; whether it is a single counter's; whether it holds all events before the copy."""
+        counter, turns = parts.turns.counter, parts.turns
+        tag, single, exact, collected = Signal(self.tag_bits), Signal(), Signal(), Signal(self.tag_bits)
+        with m.If(copy):
+            m.d.sync += exact.eq(1)
+        for name, group in parts.groups.items():
+            first, last = group_counters(name)[0], group_counters(name)[-1]
+            with m.If((counter >= first) & (counter <= last)):
                 m.d.comb += [
-                    tag.eq(Mux(old, group.old_tag, group.cur_tag)),
-                    amount.eq(Mux(old, group.old_sum, group.cur_sum)),
+                    tag.eq(group.old_tag),
+                    group.copy.eq(copy),
+                    group.finish_old.eq(sample & turns.old & (counter == last)),
                 ]
-        return tag, amount
+                with m.If(copy):
+                    m.d.sync += exact.eq(~group.busy)
+        m.d.comb += collected.eq(Mux(turns.host, self.select_tag, turns.tag))
+        for name, part in parts.singles.items():
+            m.d.comb += part.read_tag.eq(collected)
+            with m.If(counter == group_counters(name)[0]):
+                m.d.comb += [tag.eq(collected), single.eq(1)]
+        return tag, single, exact
+
+    def _selected(self, m: Module, parts: _Parts) -> Value:
+        """The sum of this step."""
+        sums: dict[int, Value] = {}
+        for i, counter in enumerate(COUNTERS):
+            if counter.group in FLUSHED:
+                sums[i] = parts.groups[counter.group].sum(counter.name)
+            else:
+                sums[i] = parts.singles[counter.group].value
+        return select_tree(m, "sum", parts.turns.counter, sums)
+
+    def _modulus(self, m: Module, counter: Signal) -> Signal:
+        """Ones for the bits that the sum of this step has."""
+        mask = Signal(max(self.widths.values()))
+        widths = sorted(set(self.widths.values()))
+        m.d.comb += mask[: widths[0]].eq(~0)
+        for low, high in pairwise(widths):
+            wider = [i for i, width in self.widths.items() if width >= high]
+            m.d.comb += mask[low:high].eq(counter.matches(*wider).replicate(high - low))
+        return mask

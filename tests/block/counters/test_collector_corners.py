@@ -1,0 +1,193 @@
+"""The collector where its small sums come round: full rate, before the memory is clear, after a second reset."""
+
+import random
+from collections import Counter as Sum
+
+import pytest
+from amaranth.hdl import ResetInserter, Signal
+from amaranth.sim import Simulator
+
+from hw.config import MlaConfig
+from hw.counters.collector import Collector
+from hw.counters.turns import FLUSHED, longest_gap
+from hw.isa.counters import COUNTERS, GROUPS, index_of
+
+TAGS = 4
+
+
+class _Bench:
+    """Drives constant events, tracks their sums by tag, reads."""
+
+    def __init__(self, ctx, dut: Collector):
+        self.ctx, self.dut = ctx, dut
+        self.tags: dict[str, int] = dict.fromkeys(GROUPS, 0)
+        self.events = dict.fromkeys(range(len(COUNTERS)), 0)
+        self.active: Sum[tuple[str, int]] = Sum()  # cycles by group and tag since the events were set
+        self.expected: Sum[tuple[int, int]] = Sum()
+
+    def set_events(self, events: dict[int, int]) -> None:
+        for index, counter in enumerate(COUNTERS):
+            for tag in range(TAGS):
+                self.expected[tag, index] = self.sum(tag, index)
+            self.events[index] = events.get(index, 0)
+            self.ctx.set(getattr(self.dut, f"{counter.group}_events")[counter.name], self.events[index])
+        self.active.clear()
+
+    def set_tag(self, group: str, tag: int) -> None:
+        self.tags[group] = tag
+        self.ctx.set(getattr(self.dut, f"{group}_tag"), tag)
+
+    def sum(self, tag: int, index: int) -> int:
+        return self.expected[tag, index] + self.events[index] * self.active[COUNTERS[index].group, tag]
+
+    async def tick(self) -> None:
+        for group, tag in self.tags.items():
+            self.active[group, tag] += 1
+        await self.ctx.tick()
+
+    async def until_ready(self) -> None:
+        for _ in range(10000):
+            if self.ctx.get(self.dut.ready):
+                return
+            await self.tick()
+        raise AssertionError("never ready")
+
+    async def read(self, tag: int, index: int, step) -> int:
+        self.ctx.set(self.dut.select_counter, index)
+        self.ctx.set(self.dut.select_tag, tag)
+        self.ctx.set(self.dut.read, 1)
+        for _ in range(3000):
+            await step()
+            if self.ctx.get(self.dut.read_done):
+                value = self.ctx.get(self.dut.value)
+                self.ctx.set(self.dut.read, 0)
+                await step()
+                return value
+        raise AssertionError("no answer")
+
+    async def check_all(self, note: str) -> None:
+        self.set_events({})
+        for tag in range(TAGS):
+            for index, counter in enumerate(COUNTERS):
+                value = await self.read(tag, index, self.tick)
+                assert value == self.expected[tag, index], f"{note}: {counter.name}, tag {tag}"
+
+
+def _run(dut, bench) -> None:
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+FULL = {i: (1 << c.width) - 1 for i, c in enumerate(COUNTERS)}
+
+
+def test_full_rate_with_tags_that_never_rest() -> None:
+    """Greatest increments in every cycle, tags that change as soon as they may, a host that reads all the time.
+
+    Only the group that the host looks at keeps its tag: a read waits until that is not busy.
+    """
+    seed = 3
+    rng, dut = random.Random(seed), Collector(MlaConfig(tags=TAGS))
+
+    async def bench(ctx) -> None:
+        run = _Bench(ctx, dut)
+        await run.until_ready()
+        run.set_events(FULL)
+        looked_at = ""
+
+        async def step() -> None:
+            for group in GROUPS:
+                if group in FLUSHED and (group == looked_at or ctx.get(getattr(dut, f"{group}_busy"))):
+                    continue
+                run.set_tag(group, rng.choice([t for t in range(TAGS) if t != run.tags[group]]))
+            await run.tick()
+
+        for _ in range(60):
+            tag, index = rng.randrange(TAGS), rng.randrange(len(COUNTERS))
+            looked_at, before = COUNTERS[index].group, run.sum(tag, index)
+            value = await run.read(tag, index, step)
+            assert before <= value <= run.sum(tag, index), f"seed {seed}: {COUNTERS[index].name}, tag {tag}"
+        await run.check_all(f"seed {seed}")
+
+    _run(dut, bench)
+
+
+def test_full_rate_of_one_tag_for_longer_than_a_sum_lasts() -> None:
+    dut = Collector(MlaConfig(tags=TAGS))
+
+    async def bench(ctx) -> None:
+        run = _Bench(ctx, dut)
+        run.set_events(FULL)
+        for _ in range(3 * longest_gap()):
+            await run.tick()
+        await run.check_all("one tag")
+
+    _run(dut, bench)
+
+
+@pytest.mark.parametrize("first", [0, 1, 5])
+def test_a_second_reset_clears_and_loses_nothing_after_it(first: int) -> None:
+    """Memories keep their old contents over a reset; events from cycle `first` on count, before `ready` too."""
+    reset, dut = Signal(), Collector(MlaConfig(tags=TAGS))
+
+    async def bench(ctx) -> None:
+        run = _Bench(ctx, dut)
+        await run.until_ready()
+        run.set_events(FULL)
+        for cycle in range(2500):
+            if cycle % 600 == 0:
+                for group in GROUPS:
+                    run.set_tag(group, cycle // 600 % TAGS)
+            await run.tick()
+        run.set_events({})
+        for group in GROUPS:
+            run.set_tag(group, 0)
+        ctx.set(reset, 1)
+        await ctx.tick()
+        ctx.set(reset, 0)
+        run.expected.clear()
+        run.active.clear()
+        for _ in range(first):
+            await run.tick()
+        run.set_events({i: value for i, value in FULL.items() if COUNTERS[i].group in FLUSHED})
+        for name in ("traps", "fuse_saturations"):  # of single counters, some in the first cycles
+            run.set_events(run.events | {index_of(name): FULL[index_of(name)]})
+        for _ in range(3):
+            await run.tick()
+        run.set_events({i: value for i, value in FULL.items() if COUNTERS[i].group in FLUSHED})
+        await run.until_ready()
+        await run.tick()
+        await run.check_all(f"events from cycle {first} on")
+
+    _run(ResetInserter(reset)(dut), bench)
+
+
+@pytest.mark.parametrize("tag", [0, 1])
+@pytest.mark.parametrize("delay", range(9))
+def test_read_across_a_change_of_tag_is_of_one_cycle(delay: int, tag: int) -> None:
+    """With an event in every cycle, the value is that of one cycle of the read, whenever the tag changes."""
+    dut = Collector(MlaConfig(tags=TAGS))
+    index = index_of("macs_issued")
+
+    async def bench(ctx) -> None:
+        run = _Bench(ctx, dut)
+        await run.until_ready()
+        run.set_events({index: 2047})
+        for _ in range(50):
+            await run.tick()
+        sums, cycle = [run.sum(tag, index)], 0
+
+        async def step() -> None:
+            nonlocal cycle
+            if cycle == delay:
+                run.set_tag("matrix", 1)
+            cycle += 1
+            await run.tick()
+            sums.append(run.sum(tag, index))
+
+        assert await run.read(tag, index, step) in sums
+        await run.check_all(f"tag {tag}, change after {delay} cycles")
+
+    _run(dut, bench)
