@@ -95,14 +95,14 @@ class Collector(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        choose, copy, sample = Signal(), Signal(), Signal()
+        choose, copy, sample, store = Signal(), Signal(), Signal(), Signal()
         m.submodules.mem = mem = Ram(width=64, depth=1 << (self.tag_bits + COUNTER_BITS), exclusive=True)
         m.submodules.seen = seen = Ram(
             width=max(self.widths.values()), depth=1 << COUNTER_BITS, exclusive=True
         )
         m.submodules.turns = turns = Turns(self.tag_bits)
         parts = _Parts(mem, seen, turns, self._groups(m), self._singles(m))
-        starting = self._clear(m, parts, copy)
+        starting = self._clear(m, parts, store)
         m.d.comb += choose.eq(~(starting | copy | sample))
         m.d.sync += [copy.eq(choose), sample.eq(copy)]
         m.d.comb += [
@@ -112,10 +112,12 @@ class Collector(wiring.Component):
             turns.select_counter.eq(self.select_counter),
             turns.all_tags.eq(self.ready),
         ]
-        self._step(m, parts, choose, copy, sample)
+        self._step(m, parts, choose, copy, sample, store)
         return m
 
-    def _step(self, m: Module, parts: _Parts, choose: Signal, copy: Signal, sample: Signal) -> None:
+    def _step(
+        self, m: Module, parts: _Parts, choose: Signal, copy: Signal, sample: Signal, store: Signal
+    ) -> None:
         mem, seen, turns = parts.mem, parts.seen, parts.turns
         tag, single, exact = self._source(m, parts, copy, sample)
         word_tag, mine, answer = Signal(self.tag_bits), Signal(), Signal()
@@ -141,10 +143,13 @@ class Collector(wiring.Component):
             grown = (sampled - before) & self._modulus(m, turns.counter)
             m.d.sync += [amount.eq(Mux(mine, grown, 0)), word.eq(mem.r0_data)]
             m.d.comb += [seen.w_addr.eq(turns.counter), seen.w_data.eq(sampled), seen.w_en.eq(mine)]
+        total = Signal(64)
+        m.d.comb += [total.eq(word + amount), store.eq(copy & amount.any())]
         m.d.sync += self.read_done.eq(copy & answer)
         with m.If(copy):
-            m.d.comb += [mem.w_addr.eq(address), mem.w_data.eq(word + amount), mem.w_en.eq(mine)]
-            m.d.sync += self.value.eq(mem.w_data)
+            m.d.sync += self.value.eq(total)
+        with m.If(store):
+            m.d.comb += [mem.w_addr.eq(address), mem.w_data.eq(total), mem.w_en.eq(1)]
 
     def _groups(self, m: Module) -> dict[str, CounterGroup]:
         groups = {}
@@ -171,14 +176,14 @@ class Collector(wiring.Component):
             ]
         return singles
 
-    def _clear(self, m: Module, parts: _Parts, writing: Signal) -> Signal:
-        """Clears all memories, the one of sums while it is not written; returns whether nothing may be read yet."""
+    def _clear(self, m: Module, parts: _Parts, store: Signal) -> Signal:
+        """Clears all memories, the words in cycles without a `store`; returns whether nothing may be read yet."""
         mem, seen, singles = parts.mem, parts.seen, parts.singles.values()
         cleared = Signal(len(mem.w_addr) + 1)  # words; all when the highest bit is set
         swept = Signal(self.tag_bits + 1)  # tags of the single counters, likewise
         starting, sweep = Signal(), Signal()
         m.d.comb += starting.eq(cleared[COUNTER_BITS:] == 0)
-        with m.If(~cleared[-1] & ~writing):
+        with m.If(~cleared[-1] & ~store):
             m.d.comb += [mem.w_addr.eq(cleared), mem.w_en.eq(1)]
             m.d.sync += cleared.eq(cleared + 1)
         with m.If(starting):
