@@ -127,6 +127,28 @@ def test_full_rate_of_one_tag_for_longer_than_a_sum_lasts() -> None:
     _run(dut, bench)
 
 
+def test_full_rate_of_a_group_that_all_others_hold_up() -> None:
+    """Flushes and a read that never ends leave the round every fourth step: the longest time a sum must last."""
+    dut, resting = Collector(MlaConfig(tags=TAGS)), "load"
+
+    async def bench(ctx) -> None:
+        run = _Bench(ctx, dut)
+        await run.until_ready()
+        run.set_events({i: FULL[i] for i, c in enumerate(COUNTERS) if c.group == resting})
+        ctx.set(dut.select_counter, index_of("macs_issued"))
+        ctx.set(dut.read, 1)
+        for _ in range(2 * longest_gap()):
+            for group in FLUSHED:
+                if group != resting and not ctx.get(getattr(dut, f"{group}_busy")):
+                    run.set_tag(group, 1 - run.tags[group])
+            await run.tick()
+        ctx.set(dut.read, 0)
+        await run.tick()
+        await run.check_all("held up")
+
+    _run(dut, bench)
+
+
 @pytest.mark.parametrize("first", [0, 1, 5])
 def test_a_second_reset_clears_and_loses_nothing_after_it(first: int) -> None:
     """Memories keep their old contents over a reset; events from cycle `first` on count, before `ready` too."""
