@@ -1,10 +1,9 @@
-"""A long delay line as a small ring memory: two row copies a cycle instead of one for each register."""
+"""A long delay line as a ring memory: two row copies a cycle instead of one for each register."""
 
 from amaranth.hdl import Elaboratable, Module, Signal, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.fuse.layouts import register
 from hw.memory.ram import Ram
 
 
@@ -35,7 +34,8 @@ class Delay(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         bits = (self._cycles - 1).bit_length()
-        m.submodules.ram = ram = Ram(width=self._width, depth=1 << bits, comb=True)
+        # The word being written is never the one being read.
+        m.submodules.ram = ram = Ram(width=self._width, depth=1 << bits, exclusive=True)
         position = Signal(unsigned(bits))
         m.d.sync += position.eq(position + 1)
         m.d.comb += [
@@ -43,6 +43,6 @@ class Delay(wiring.Component):
             ram.w_data.eq(self.i),
             ram.w_en.eq(1),
             ram.r0_addr.eq(position - (self._cycles - 1)),
+            self.o.eq(ram.r0_data),
         ]
-        m.d.comb += self.o.eq(register(m, "held", ram.r0_data))
         return m

@@ -1,10 +1,14 @@
 """First in, first out, between parts joined by credits; and a two-entry stream buffer."""
 
-from amaranth.hdl import Elaboratable, Module, Shape, Signal, ValueLike, unsigned
+from amaranth.hdl import Elaboratable, Module, Mux, Shape, Signal, ValueLike, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.fuse.layouts import register
 from hw.memory.ram import Ram
+
+#: Words of an FPGA's memories made of LUTs: a deeper one takes several and multiplexers after them.
+_LUT_WORDS = 16
 
 
 class CreditFifo(wiring.Component):
@@ -42,7 +46,8 @@ class CreditFifo(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.ram = ram = Ram(width=Shape.cast(self._layout).width, depth=self._depth, comb=True)
+        width, small = Shape.cast(self._layout).width, self._depth <= _LUT_WORDS
+        m.submodules.ram = ram = Ram(width=width, depth=self._depth, comb=small, exclusive=not small)
         bits = (self._depth - 1).bit_length()
         head, tail = Signal(unsigned(bits + 1)), Signal(unsigned(bits + 1))
         m.d.sync += [tail.eq(tail + self.push), head.eq(head + self.pop)]
@@ -50,11 +55,25 @@ class CreditFifo(wiring.Component):
             ram.w_addr.eq(tail[:bits]),
             ram.w_data.eq(self.w_data.as_value()),
             ram.w_en.eq(self.push),
-            ram.r0_addr.eq(head[:bits]),
-            self.r_data.as_value().eq(ram.r0_data),
             self.valid.eq(head != tail),
         ]
+        if small:
+            m.d.comb += [ram.r0_addr.eq(head[:bits]), self.r_data.as_value().eq(ram.r0_data)]
+        else:
+            self._prefetch(m, ram, head, tail)
         return m
+
+    def _prefetch(self, m: Module, ram: Ram, head: Signal, tail: Signal) -> None:
+        """Read the head of the next cycle; an entry that becomes it as it is pushed passes by the memory."""
+        bits = len(ram.r0_addr)
+        following, passes = Signal(unsigned(bits + 1)), Signal()
+        newest = register(m, "newest", self.w_data.as_value())
+        m.d.sync += passes.eq(self.push & (following == tail))
+        m.d.comb += [
+            following.eq(head + self.pop),
+            ram.r0_addr.eq(following[:bits]),
+            self.r_data.as_value().eq(Mux(passes, newest, ram.r0_data)),
+        ]
 
 
 class SkidBuffer(wiring.Component):
