@@ -41,8 +41,8 @@ class Collector(wiring.Component):
 
     A step chooses a counter (`choose`), has its group copy its sums (`copy`), takes that of the counter and reads the
     word (`sample`), subtracts what was collected before (`choose` of the next step) and adds (`copy`). A busy group
-    still holds the copy of the tag before, which is then what is collected; a host's read waits for that to end, so its
-    value is exact for the cycle of the copy.
+    still holds the copy of the tag before, which is then what is collected; a host's read of the present tag waits for
+    that to end, so its value is exact for the cycle of the copy.
 
     After reset the words of tag 0 are cleared first, then the others while sums are collected already: events count
     from the first cycle on, those before `ready` must carry tag 0.
@@ -212,8 +212,8 @@ class Collector(wiring.Component):
                     group.copy.eq(copy),
                     group.finish_old.eq(sample & turns.old & (counter == last)),
                 ]
-                with m.If(copy):
-                    m.d.sync += exact.eq(~group.busy)
+                with m.If(copy):  # of a busy group only the sums of its present tag are not at hand
+                    m.d.sync += exact.eq(~group.busy | (group.cur_tag != self.select_tag))
         m.d.comb += collected.eq(Mux(turns.host, self.select_tag, turns.tag))
         for name, part in parts.singles.items():
             m.d.comb += part.read_tag.eq(collected)

@@ -105,3 +105,35 @@ def test_read_while_the_group_leaves_its_tag(delay: int) -> None:
     simulator.add_clock(1e-6)
     simulator.add_testbench(bench)
     simulator.run()
+
+
+def test_reads_end_while_tags_change_as_soon_as_they_may() -> None:
+    rng = random.Random(5)
+    dut = Collector(MlaConfig(tags=4))
+    index = next(i for i, c in enumerate(COUNTERS) if c.name == "macs_issued")
+    expected: Sum[int] = Sum()
+
+    async def bench(ctx) -> None:
+        tag = 0
+
+        async def step() -> None:
+            nonlocal tag
+            if not ctx.get(dut.matrix_busy):
+                tag = 1 - tag
+                ctx.set(dut.matrix_tag, tag)
+            count = rng.randrange(256)
+            ctx.set(dut.matrix_events.macs_issued, count)
+            expected[tag] += count
+            await ctx.tick()
+
+        while not ctx.get(dut.ready):
+            await ctx.tick()
+        for read in range(30):
+            before = expected[read % 3]
+            value = await _read(ctx, dut, read % 3, index, step)
+            assert before <= value <= expected[read % 3], f"read {read}"
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
