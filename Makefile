@@ -8,11 +8,15 @@ PYTHON ?=
 BOARD ?= ulx3s-85f
 SUITES ?= gemm conv sim
 SECONDS := 600
+PROGRAMS ?=
+COVERAGE ?= 1
 WAVES ?= build/sim.fst
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+COUNTS := build/coverage
+COUNTING := $(if $(filter-out 0,$(COVERAGE)),--hw-coverage $(COUNTS))
 PYTEST := $(BIN)/python -m pytest -n 2 --hypothesis-profile=ci
 
 # Verilator runs a make of its own, which must not inherit this one's jobs and overrides.
@@ -43,8 +47,12 @@ test: $(READY) cxx  ## run all tests
 bench: $(READY) cxx  ## print the performance tables (SUITES="gemm conv sim")
 	@for suite in $(SUITES); do $(BIN)/mla bench $$suite; done
 
-soak: $(READY) cxx  ## long random testing with line coverage (SECONDS=600)
-	MLA_SOAK_SECONDS=$(SECONDS) $(PYTEST) tests/soak
+# The suite first, so that both lanes of random programs start together on both processes.
+soak: $(READY) cxx  ## all tests, then random programs, with line coverage (SECONDS=600 or PROGRAMS=20000; COVERAGE=0)
+	@rm -rf $(COUNTS)
+	$(if $(COUNTING),$(PYTEST) $(COUNTING) --ignore=tests/soak tests)
+	MLA_SOAK_SECONDS=$(SECONDS) MLA_SOAK_PROGRAMS=$(or $(PROGRAMS),0) $(PYTEST) $(COUNTING) tests/soak
+	$(if $(COUNTING),$(BIN)/python -m scripts.coverage $(COUNTS) --json $(COUNTS).json)
 
 lint: $(READY)  ## style, format, types, and who may import whom
 	$(BIN)/ruff check

@@ -9,6 +9,7 @@ import pytest
 from cosim.device import DramFault
 from cosim.reports import TrapReport
 from cosim.rtl.rtl_device import RtlDevice
+from hw.isa.assembler import assemble
 from hw.isa.enums import EXACT_TRAPS, Trap
 from hw.regs import ADDRESS
 from tests.chip.conftest import Machine
@@ -151,4 +152,53 @@ def test_overwriting_a_running_program_traps_and_disturbs_nothing(rtl: RtlDevice
     record = machine.driver.completion(number)
     assert record is not None and record.trap == Trap.NONE
     assert (machine.driver.fetch(buffer, (4,), np.uint8) == np.arange(4)).all()
+    machine.assert_alive()
+
+
+def test_a_bus_error_replaces_a_trap_that_waits(rtl: RtlDevice) -> None:
+    machine = Machine(rtl)
+    machine.load("set load.dram, op0\nset load.len, 1024\nissue load\ntrap 42")
+    buffer = machine.driver.put(np.zeros(1024, np.uint8))
+    rtl.set_dram_faults([DramFault(buffer + 600, buffer + 604)])
+    machine.driver.enqueue(1, [buffer])
+    assert _run_to_trap(machine).cause == Trap.BUS_READ
+    rtl.set_dram_faults([])
+    machine.assert_alive()
+
+
+def test_deadlock_after_the_program(machine: Machine) -> None:
+    segment = machine.load("set load.word, fill=1\nset load.len, 8\nissue load, wait(matrix:0)\nhalt")
+    number = machine.driver.enqueue(1, tag=2)
+    report = _run_to_trap(machine)
+    assert (report.cause, report.pc, report.segment, report.tag, report.macro) == (
+        Trap.DEADLOCK,
+        0,
+        segment,
+        2,
+        number,
+    )
+    machine.assert_alive()
+
+
+def test_a_refusal_leaves_the_record_of_a_waiting_trap(rtl: RtlDevice) -> None:
+    machine = Machine(rtl)
+    pinned = machine.driver.programs.load(assemble("ret", "pinned"), pin=True)
+    machine.load("trap 42")
+    machine.driver.set("IRQ_STATUS", 15)
+    machine.driver.enqueue(1, doorbell=True)
+    assert rtl.wait_irq(100_000)
+    assert machine.driver.get("TRAP_CAUSE") == Trap.SOFTWARE
+    for address in (machine.driver.programs.base(pinned), 0xFFFF):
+        machine.driver.set("WIS_ADDRESS", address)
+        machine.driver.set("WIS_DATA_HI", 0)
+    rtl.run_cycles(50)
+    assert machine.driver.get("TRAP_COUNT") == 2
+    assert _run_to_trap(machine).cause == Trap.SOFTWARE
+    machine.assert_alive()
+
+
+def test_an_i32_residual_is_refused(machine: Machine) -> None:
+    machine.load("set fuse.stage, residual=1 r_dtype=i32\nissue fuse\nhalt")
+    machine.driver.enqueue(1)
+    assert _run_to_trap(machine).cause == Trap.BAD_COMMAND
     machine.assert_alive()

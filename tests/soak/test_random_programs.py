@@ -1,8 +1,13 @@
-"""Random programs on RTL and golden model for as long as asked (`make soak SECONDS=...`)."""
+"""Random programs on RTL and golden model for as long as asked (`make soak SECONDS=...`).
+
+Each lane runs its own seeds, so that two test processes share the work.
+"""
 
 import os
+import sys
 import time
 from contextlib import ExitStack
+from math import ceil
 
 import pytest
 
@@ -15,28 +20,39 @@ from tests.support.programs_run import check
 #: Seeds of `make test` come before these.
 FIRST_SEED = int(os.environ.get("MLA_SOAK_SEED", "100000"))
 SECONDS = float(os.environ.get("MLA_SOAK_SECONDS", "600"))
+#: So many programs in place of so many seconds; 0 is no number.
+PROGRAMS = int(os.environ.get("MLA_SOAK_PROGRAMS", "0"))
+SIZES = (4, 8, 16, 32)
+LANES = 2
 _REPORT_SECONDS = 30.0
 
 
-def test_rtl_equals_golden_for_long(capfd: pytest.CaptureFixture[str]) -> None:
-    end, seed, report = time.monotonic() + SECONDS, FIRST_SEED, 0.0
+@pytest.mark.parametrize("lane", range(LANES))
+def test_rtl_equals_golden_for_long(capfd: pytest.CaptureFixture[str], lane: int) -> None:
+    end, rounds, report = time.monotonic() + SECONDS, 0, 0.0
+    wanted = ceil(PROGRAMS / (LANES * len(SIZES)))
     with ExitStack() as stack:
         pairs = []
-        for n in (4, 8, 16, 32):
+        for n in SIZES:
             config = load_target(f"n{n}")
             device = stack.enter_context(RtlDevice(config, DRAM_BYTES))
             pairs.append((device, GoldenDevice(config, DRAM_BYTES)))
-        while time.monotonic() < end:
+        while rounds < wanted or (not PROGRAMS and time.monotonic() < end):
+            seed = FIRST_SEED + lane + LANES * rounds
             for device, model in pairs:
-                device.set_dram_timing(latency=(1, 20, 100, 400)[seed % 4])
+                device.set_dram_timing(latency=(1, 20, 100, 400)[rounds % 4])
                 check(device, model, generate(device.config, seed))
-            seed += 1
+            rounds += 1
             if time.monotonic() > report:
                 report = time.monotonic() + _REPORT_SECONDS
-                with capfd.disabled():
-                    done = 4 * (seed - FIRST_SEED)
-                    print(
-                        f"\nrandom programs: {done} done, seeds {FIRST_SEED}..{seed - 1}, all four n",
-                        flush=True,
-                    )
-    assert seed > FIRST_SEED
+                _say(capfd, lane, rounds)
+    _say(capfd, lane, rounds)
+    assert rounds > 0
+
+
+def _say(capfd: pytest.CaptureFixture[str], lane: int, rounds: int) -> None:
+    """Print what is done, to standard error: the standard output of a test process of its own is lost."""
+    seeds = f"seeds {FIRST_SEED + lane}..{FIRST_SEED + lane + LANES * (rounds - 1)} by {LANES}"
+    text = f"\nrandom programs, lane {lane}: {len(SIZES) * rounds} done, {seeds}, n of {SIZES}"
+    with capfd.disabled():
+        print(text, file=sys.stderr, flush=True)

@@ -94,7 +94,7 @@ def _exponent(rng: random.Random) -> int:
 def _range(rng: random.Random) -> tuple[int, int]:
     choices = ((-128, 127), (0, 255), (-(1 << 31), (1 << 31) - 1), (-(1 << 15), (1 << 15) - 1))
     low, high = sorted((_i32(rng), _i32(rng)))
-    return rng.choice((*choices, (low, high)))
+    return rng.choice((*choices, (low, high), (high, low)))
 
 
 def _requant(arena: Arena, rng: random.Random) -> dict[str, int]:

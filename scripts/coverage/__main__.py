@@ -1,0 +1,40 @@
+"""Report of what the tests reached of the hardware: `python -m scripts.coverage DIR`, filled by `--hw-coverage DIR`."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from hw.errors import InputError
+from scripts.coverage.merge import merge
+from scripts.coverage.reasons import read_reasons
+from scripts.coverage.report import Report
+from scripts.coverage.sources import ROOT
+
+REASONS = ROOT / "tests" / "soak" / "unreached.toml"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the report; status 0 if all is well, 1 if not, 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.coverage", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="what pytest --hw-coverage filled")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report as a document")
+    parser.add_argument("--reasons", type=Path, default=REASONS, metavar="FILE", help="explanations (TOML)")
+    options = parser.parse_args(arguments)
+    try:
+        report = Report(merge(options.folder), read_reasons(options.reasons))
+    except InputError as error:
+        print(f"coverage: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(report.lines()))
+    if options.json:
+        options.json.write_text(json.dumps(report.json(), indent=1) + "\n")
+        print(f"\nreport: {options.json}")
+    failures = report.failures()
+    for failure in failures:
+        print(f"coverage: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

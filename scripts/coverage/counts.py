@@ -1,0 +1,95 @@
+"""Verilator's coverage data: what it counted, read, added up and written.
+
+A line is `C '<key><value>...' count`: each key follows the byte 1 and its value the byte 2.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hw.errors import InputError
+
+CHIP = "chip.v"
+_HEAD = "# SystemC::Coverage-3\n"
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """One thing that Verilator counts.
+
+    Parameters
+    ----------
+    line, column : int
+        Where in the Verilog, from 1.
+    page : str
+        `v_line` or `v_branch`.
+    kind : str
+        block, case, if, elsif, else, cond_then, cond_else.
+    module : str
+        The Verilog module.
+    lines : str
+        The Verilog lines that run when the point counts, as "3-4,6"; empty for an `else` without a body.
+    """
+
+    line: int
+    column: int
+    page: str
+    kind: str
+    module: str
+    lines: str = ""
+
+
+def read_counts(path: Path) -> Counter[Point]:
+    """Counts of the chip's points in one data file; instances of a module are added up.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read or is not coverage data.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as coverage data: {error}") from error
+    counts: Counter[Point] = Counter()
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("#") or not line:
+            continue
+        try:
+            found = _point(line)
+        except (KeyError, ValueError) as error:
+            raise InputError(f"{path}, line {number}: not a count of Verilator's coverage data") from error
+        if found:
+            counts[found[0]] += found[1]
+    return counts
+
+
+def _point(line: str) -> tuple[Point, int] | None:
+    """Point and count of a line of data; None for what is not the chip."""
+    start, keys, count = line[:3], *line[3:].rsplit("' ", 1)
+    if start != "C '":
+        raise ValueError("no count")
+    values = dict(pair.split("\x02") for pair in keys.split("\x01") if pair)
+    if Path(values["f"]).name != CHIP:
+        return None
+    page, _, module = values["page"].partition("/")
+    point = Point(int(values["l"]), int(values["n"]), page, values["o"], module, values.get("S", ""))
+    return point, int(count)
+
+
+def write_counts(path: Path, counts: Counter[Point]) -> None:
+    """Write counts as Verilator would; the file is complete at every moment at which it is there."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(_HEAD + "".join(_lines(counts)))
+    part.replace(path)
+
+
+def _lines(counts: Counter[Point]) -> Iterator[str]:
+    for point in sorted(counts):
+        values = {
+            "f": CHIP, "l": point.line, "n": point.column, "page": f"{point.page}/{point.module}",
+            "o": point.kind, "S": point.lines,
+        }  # fmt: skip
+        keys = "".join(f"\x01{key}\x02{value}" for key, value in values.items() if value != "")
+        yield f"C '{keys}' {counts[point]}\n"

@@ -1,0 +1,84 @@
+"""One set of points from the counts of many chips and processes."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from hw.errors import InputError
+from scripts.coverage.counts import Point, read_counts
+from scripts.coverage.places import WRITER, Place, Places
+
+
+@dataclass(frozen=True, order=True)
+class Spot:
+    """A point as all configurations know it.
+
+    Parameters
+    ----------
+    place : Place
+        Line of the sources.
+    module : str
+        Path of the instance, without the numbers that make it unique in one chip.
+    page, kind : str
+        As in `Point`.
+    label : str
+        Of a case, its pattern.
+    ordinal : int
+        Which of those that are otherwise the same, in the order of the Verilog; memories and conditional operands
+        of one line count as one.
+    """
+
+    place: Place
+    module: str
+    page: str
+    kind: str
+    label: str
+    ordinal: int
+
+    @property
+    def about(self) -> str:
+        """What of the line it is, in words that an explanation can look for."""
+        return " ".join(part for part in (self.module, self.kind, self.label) if part)
+
+
+def merge(folder: Path) -> dict[Spot, int]:
+    """Counts of all spots of the chips in a folder that `--hw-coverage` filled.
+
+    Raises
+    ------
+    InputError
+        There is nothing, or a chip's text is missing.
+    """
+    data = sorted(folder.glob("*.dat"))
+    if not data:
+        raise InputError(f"{folder} has no coverage data; fill it with pytest --hw-coverage {folder}")
+    chips: dict[str, Counter[Point]] = {}
+    for path in data:
+        chips.setdefault(path.name.split(".")[0], Counter()).update(read_counts(path))
+    merged: Counter[Spot] = Counter()
+    for key, counts in chips.items():
+        chip = folder / f"{key}.v"
+        if not chip.is_file():
+            raise InputError(f"{chip} is missing: the data {key}.*.dat counts its lines")
+        merged.update(spots(Places(chip.read_text()), counts))
+    return dict(merged)
+
+
+def spots(places: Places, counts: Counter[Point]) -> Counter[Spot]:
+    """Counts of one chip."""
+    seen: Counter[tuple] = Counter()
+    result: Counter[Spot] = Counter()
+    for point in sorted(counts):
+        if not places.counts(point):
+            continue
+        place, module, label = places.place(point), re.sub(r"\$\d+", "", point.module), places.label(point)
+        if place == WRITER:  # one template for the memories of all sizes
+            same = (place, re.sub(r"_w\d+_d\d+_g\d+", "", module), point.page, point.kind, label)
+        else:
+            same = (place, module.removeprefix("mla_chip."), point.page, point.kind, label)
+        # Operands chosen by lane come in numbers and orders of which no two sizes have the same.
+        one = place == WRITER or point.kind.startswith("cond")
+        result[Spot(*same, 0 if one else seen[same])] += counts[point]
+        seen[same] += 1
+    return result

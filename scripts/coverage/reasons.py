@@ -1,0 +1,67 @@
+"""Why lines of the hardware are not reached: the committed explanations."""
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from hw.errors import InputError
+from scripts.coverage.merge import Spot
+from scripts.coverage.sources import source_line
+
+FIELDS = {"file", "line", "reason", "where"}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why some spots of a line are not reached.
+
+    Parameters
+    ----------
+    file, line : str
+        The source file and the text of the line, without its indentation.
+    reason : str
+        The explanation.
+    where : str
+        Pattern that a spot's `about` must contain; all do by default.
+    """
+
+    file: str
+    line: str
+    reason: str
+    where: str = ""
+
+    def covers(self, spot: Spot) -> bool:
+        """Whether this explains a spot."""
+        return (
+            spot.place.file == self.file
+            and source_line(spot.place) == self.line
+            and re.search(self.where, spot.about) is not None
+        )
+
+
+def read_reasons(path: Path) -> list[Reason]:
+    """The explanations of a file: tables `[[unreached]]` with the fields of `Reason`.
+
+    Raises
+    ------
+    InputError
+        The file is not of that form.
+    """
+    try:
+        tables = tomllib.loads(path.read_text()).get("unreached", [])
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    reasons = []
+    for number, table in enumerate(tables, 1):
+        if not FIELDS - {"where"} <= table.keys() <= FIELDS or not all(
+            isinstance(v, str) for v in table.values()
+        ):
+            rule = "needs the strings file, line and reason, and may have where"
+            raise InputError(f"{path}: explanation {number} {rule}, not {sorted(table)}")
+        try:
+            re.compile(table.get("where", ""))
+        except re.error as error:
+            raise InputError(f"{path}: explanation {number}: where is no pattern: {error}") from error
+        reasons.append(Reason(**table))
+    return reasons

@@ -1,0 +1,161 @@
+"""What the merged counts say: totals, a table by source file, the lines that nothing reached."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from scripts.coverage.merge import Spot
+from scripts.coverage.places import Place
+from scripts.coverage.reasons import Reason
+from scripts.coverage.sources import source_line
+
+SCHEMA = 1
+GOAL = 95.0
+"""Percent of Verilator's line points, and of line and branch points together, that a run has to reach."""
+
+PAGES = {"v_line": "line points", "v_branch": "branch points"}
+
+
+@dataclass
+class Share:
+    """So many of so many."""
+
+    reached: int = 0
+    points: int = 0
+
+    def add(self, count: int) -> None:
+        """Count a point in."""
+        self.points += 1
+        self.reached += count > 0
+
+    @property
+    def percent(self) -> float:
+        """Percentage; nothing of nothing is all."""
+        return 100 * self.reached / self.points if self.points else 100.0
+
+    def __str__(self) -> str:
+        return f"{self.percent:.2f}% ({self.reached:,} of {self.points:,})"
+
+
+@dataclass
+class Unreached:
+    """The spots of a line that nothing reached, and the explanations that cover them."""
+
+    place: Place
+    points: int = 0
+    spots: list[Spot] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+    open: list[Spot] = field(default_factory=list)
+
+
+class Report:
+    """Counts against explanations.
+
+    Parameters
+    ----------
+    counts : dict
+        From `merge`.
+    reasons : list
+        From `read_reasons`.
+    """
+
+    def __init__(self, counts: dict[Spot, int], reasons: list[Reason]):
+        self.pages = {page: Share() for page in PAGES}
+        self.total = Share()
+        self.files: dict[str, Share] = defaultdict(Share)
+        self.unreached: dict[Place, Unreached] = {}
+        used: set[Reason] = set()
+        for spot, count in sorted(counts.items()):
+            for share in (self.pages[spot.page], self.total, self.files[spot.place.file]):
+                share.add(count)
+            if count == 0:
+                used.update(self._add(spot, reasons))
+        for spot in counts:
+            if spot.place in self.unreached:
+                self.unreached[spot.place].points += 1
+        self.stale = [reason for reason in reasons if reason not in used]
+
+    def _add(self, spot: Spot, reasons: list[Reason]) -> list[Reason]:
+        """Note a spot that nothing reached; returns what explains it."""
+        entry = self.unreached.setdefault(spot.place, Unreached(spot.place))
+        entry.spots.append(spot)
+        mine = [reason for reason in reasons if reason.covers(spot)]
+        entry.reasons += [reason for reason in mine if reason not in entry.reasons]
+        if not mine:
+            entry.open.append(spot)
+        return mine
+
+    def failures(self, goal: float = GOAL) -> list[str]:
+        """What is wrong, in words; nothing if all is well."""
+        wrong = []
+        for share, what in ((self.pages["v_line"], "the line points"), (self.total, "all points")):
+            if share.percent < goal:
+                wrong.append(f"{share} of {what} reached, {goal:g}% are wanted")
+        missing = [entry for entry in self.unreached.values() if entry.open]
+        if missing:
+            first = missing[0].place
+            wrong.append(
+                f"{len(missing)} lines are not reached and not explained, the first {first.file}:{first.line}"
+            )
+        wrong += [
+            f"stale explanation: nothing unreached in {reason.file} is {reason.line!r}"
+            + (f" where {reason.where!r}" if reason.where else "")
+            for reason in self.stale
+        ]
+        return wrong
+
+    def lines(self) -> Iterator[str]:
+        """The report as text."""
+        for page, name in PAGES.items():
+            yield f"{name:<14} {self.pages[page]}"
+        yield f"{'all':<14} {self.total}"
+        yield ""
+        width = max((len(name) for name in self.files), default=0)
+        for name, share in sorted(self.files.items(), key=lambda item: (item[1].percent, item[0])):
+            yield f"{name:<{width}}  {share}"
+        for entry in self.unreached.values():
+            yield ""
+            yield from _entry_lines(entry)
+
+    def json(self) -> dict[str, Any]:
+        """The report as a document."""
+        shares = {**{page: self.pages[page] for page in PAGES}, "all": self.total}
+        return {
+            "schema_version": SCHEMA,
+            "goal_percent": GOAL,
+            "totals": {name: _share_json(share) for name, share in shares.items()},
+            "files": {name: _share_json(share) for name, share in sorted(self.files.items())},
+            "unreached": [_entry_json(entry) for entry in self.unreached.values()],
+            "failures": self.failures(),
+        }
+
+
+def _entry_lines(entry: Unreached) -> Iterator[str]:
+    yield f"{entry.place.file}:{entry.place.line}: {source_line(entry.place)}"
+    yield f"    {len(entry.spots)} of {entry.points} points: {_where(entry.spots)}"
+    for reason in entry.reasons:
+        yield f"    because {reason.reason}"
+    if entry.open:
+        yield f"    NOT EXPLAINED: {_where(entry.open)}"
+
+
+def _where(spots: list[Spot], most: int = 6) -> str:
+    names = list(dict.fromkeys(spot.about for spot in spots))
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _share_json(share: Share) -> dict[str, Any]:
+    return {"reached": share.reached, "points": share.points, "percent": round(share.percent, 3)}
+
+
+def _entry_json(entry: Unreached) -> dict[str, Any]:
+    return {
+        "file": entry.place.file,
+        "line": entry.place.line,
+        "text": source_line(entry.place),
+        "points": entry.points,
+        "unreached": list(dict.fromkeys(spot.about for spot in entry.spots)),
+        "reasons": [reason.reason for reason in entry.reasons],
+        "explained": not entry.open,
+    }

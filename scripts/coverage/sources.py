@@ -1,0 +1,24 @@
+"""The sources that places name: those of the hardware, and of Amaranth."""
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from scripts.coverage.places import Place
+
+ROOT = Path(__file__).parents[2]
+
+
+def source_line(place: Place) -> str:
+    """Text of a line without its indentation; empty for what has none."""
+    lines = _lines(place.file)
+    return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
+
+
+@cache
+def _lines(file: str) -> list[str]:
+    path = ROOT / file
+    spec = None if path.is_file() else find_spec("amaranth")
+    if spec and spec.origin:
+        path = Path(spec.origin).parents[1] / file
+    return path.read_text().splitlines() if path.is_file() else []

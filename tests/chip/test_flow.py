@@ -1,0 +1,188 @@
+"""Corners of the sequencer that whole programs meet: registers, loops, calls, a full ring, a stopped dispatcher."""
+
+import numpy as np
+import pytest
+
+from cosim.device import DramFault
+from cosim.programs import Candidate
+from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
+from hw.isa.assembler import assemble
+from hw.isa.enums import Compare, Trap
+from hw.isa.macro import SLOT_BYTES
+from hw.regs import ADDRESS
+from tests.chip.conftest import ALIVE, Machine
+
+#: From the doorbell to the end of a dispatched macro-instruction, with a memory as fast as this.
+LATENCY, STEPS = 4, 110
+DEPTH = load_target("n4").loop_depth
+
+
+def _traps(machine: Machine, text: str) -> list[Trap]:
+    """Causes of the traps of a program run once."""
+    machine.load(text)
+    machine.driver.enqueue(1)
+    causes = [Trap(report.cause) for report in machine.driver.run(200_000, resume=True)]
+    machine.assert_alive()
+    return causes
+
+
+def test_every_scalar_register(machine: Machine) -> None:
+    """Each holds its own number until all have been added up; the first holds nothing."""
+    writes = [f"add r{i}, r0, {i}" for i in range(32)]
+    sums = [f"add r1, r1, r{i}" for i in range(2, 32)]
+    text = "\n".join(
+        [*writes, *sums, f"add r2, r0, {sum(range(32))}", "beq r1, r2, good", "trap 1", "good: halt"]
+    )
+    assert _traps(machine, text) == []
+
+
+def test_loops_that_end_together(machine: Machine) -> None:
+    heads = [f"loop {trips}, end" for trips in (2, 3, 2, 3)[:DEPTH]]
+    text = "\n".join(
+        [*heads, "add r1, r1, 1", "end: add r2, r0, 36", "beq r1, r2, good", "trap 1", "good: halt"]
+    )
+    assert _traps(machine, text) == []
+
+
+@pytest.mark.parametrize("level", range(DEPTH))
+def test_break_leaves_one_loop(machine: Machine, level: int) -> None:
+    """In the loop at each depth: the ones around it go on."""
+    opens = [f"loop 2, end{i}" for i in range(level + 1)]
+    ends = [f"end{i}: add r3, r3, 1" for i in reversed(range(level + 1))]
+    text = "\n".join([
+        *opens, "add r1, r1, 1", f"break out{level}", "add r2, r2, 1", ends[0], f"out{level}: add r4, r4, 1",
+        *ends[1:], f"add r5, r0, {2**level}", "bne r1, r5, bad", "bne r2, r0, bad", "bne r4, r5, bad", "halt",
+        "bad: trap 1",
+    ])  # fmt: skip
+    assert _traps(machine, text) == []
+
+
+def test_one_loop_too_many(machine: Machine) -> None:
+    text = "\n".join([*("loop 2, end" for _ in range(DEPTH + 1)), "add r1, r1, 1", "end: halt"])
+    assert _traps(machine, text) == [Trap.LOOP_STACK]
+
+
+def test_calls_without_end(machine: Machine) -> None:
+    assert _traps(machine, "again: call again\nhalt") == [Trap.CALL_STACK]
+
+
+def test_calls_of_segments_without_end(machine: Machine) -> None:
+    machine.driver.programs.load(assemble("callp 9, 0\nret", "calls itself"), 9, pin=True)
+    assert _traps(machine, "callp 9, 0\nhalt") == [Trap.CALL_STACK]
+
+
+def test_a_ring_full_of_work(machine: Machine) -> None:
+    """Three rounds of what can be in flight, in the order in which units leave them."""
+    driver = machine.driver
+    machine.load("add r1, r1, 1\nhalt")
+    address = driver.put(np.zeros(64 * 24, np.uint8))
+    for i in range(24):
+        driver.enqueue(machine.ALIVE_OPCODE if i % 3 else 1, [address + 64 * i], tag=i % 4)
+    assert driver.run() == []
+    written = driver.fetch(address, (24, 64), np.uint8)
+    assert [bool((row[:8] == 0x5A).all()) for row in written] == [bool(i % 3) for i in range(24)]
+
+
+@pytest.mark.parametrize("beat", [0, 3])
+def test_a_ring_slot_that_cannot_be_read(rtl: RtlDevice, beat: int) -> None:
+    machine = Machine(rtl)
+    driver = machine.driver
+    machine.load("halt")
+    slot = driver.get("RING_BASE")
+    at = slot + beat * rtl.config.n
+    rtl.set_dram_faults([DramFault(at, at + 1, on_write=False)])
+    driver.enqueue(1, [1] * 20)
+    (report,) = driver.run(200_000, resume=True)
+    assert (report.cause, report.segment, report.address) == (Trap.BUS_READ, 0xFF, slot)
+    rtl.set_dram_faults([])
+    machine.assert_alive()
+
+
+def test_a_completion_record_that_cannot_be_written(rtl: RtlDevice) -> None:
+    machine = Machine(rtl)
+    driver = machine.driver
+    machine.load("halt")
+    slot = driver.get("RING_BASE")
+    rtl.set_dram_faults([DramFault(slot, slot + SLOT_BYTES, on_read=False)])
+    driver.enqueue(1, doorbell=True)
+    rtl.run_cycles(3000)  # the error comes after the completion that the driver waits for
+    (report,) = driver.run(200_000, resume=True)
+    assert report.cause == Trap.BUS_WRITE
+    rtl.set_dram_faults([])
+    machine.assert_alive()
+
+
+def _guarded(machine: Machine) -> None:
+    """Opcode 2 has its last candidate chosen, after three with guards that do not hold; opcode 3 has none."""
+    driver = machine.driver
+    segment = driver.programs.load(assemble(ALIVE, "guarded"))
+    operand, tag = 65, 135
+    never = [
+        Candidate(segment, Compare.EQ, operand, 1),
+        Candidate(segment, Compare.LT, operand, 0),
+        Candidate(segment, Compare.NE, tag, 1),
+    ]
+    driver.programs.bind(2, [*never, Candidate(segment, Compare.EQ, tag, 1)])
+    driver.programs.bind(3, [*never, Candidate(segment, Compare.EQ, operand, 1)])
+
+
+def test_dispatch_can_be_stopped_at_every_cycle(rtl: RtlDevice) -> None:
+    """CONTROL is cleared so many cycles after the doorbell, and later set again: nothing is lost or done twice."""
+    machine = Machine(rtl)
+    driver = machine.driver
+    _guarded(machine)
+    rtl.set_dram_timing(LATENCY)
+    address = driver.put(np.zeros(64, np.uint8))
+    for delay in range(STEPS):
+        rtl.dram[address : address + 64] = 0
+        for i in range(2):
+            driver.enqueue(2, [address + 8 * i, 0], tag=1)
+        before = driver.get("RING_TAIL")
+        driver.doorbell()
+        rtl.write_regs([(ADDRESS["CONTROL"], 2)], delay)
+        rtl.run_cycles(200)
+        rtl.write_regs([(ADDRESS["CONTROL"], 3)])
+        assert driver.run(200_000) == [], delay
+        assert driver.get("RING_TAIL") == before + 2
+        assert (driver.fetch(address, (16,), np.uint8) == 0x5A).all(), delay
+    machine.assert_alive()
+
+
+def test_a_commit_falls_between_any_two_steps_of_dispatch(rtl: RtlDevice) -> None:
+    machine = Machine(rtl)
+    driver = machine.driver
+    _guarded(machine)
+    rtl.set_dram_timing(LATENCY)
+    address = driver.put(np.zeros(64, np.uint8))
+    for delay in range(STEPS):
+        driver.enqueue(2, [address, 0], tag=1)
+        driver.doorbell()
+        rtl.write_regs([(ADDRESS["DISPATCH_COMMIT"], 1)], delay)
+        assert driver.run(200_000) == [], delay
+    machine.assert_alive()
+
+
+def test_no_guard_holds(machine: Machine) -> None:
+    _guarded(machine)
+    machine.driver.enqueue(3, [0, 0], tag=1)
+    (report,) = machine.driver.run(200_000, resume=True)
+    assert report.cause == Trap.UNBOUND
+    machine.assert_alive()
+
+
+def test_watchdog_at_every_cycle(rtl: RtlDevice) -> None:
+    """It expires in each step of a macro-instruction once, also between its dispatch and its first instruction."""
+    machine = Machine(rtl)
+    driver = machine.driver
+    _guarded(machine)
+    rtl.set_dram_timing(LATENCY)
+    address = driver.put(np.zeros(64, np.uint8))
+    for limit in range(5, STEPS):
+        driver.set("WATCHDOG", limit)
+        for _ in range(2):
+            driver.enqueue(2, [address, 0], tag=1)
+        for report in driver.run(200_000, resume=True):
+            assert report.cause == Trap.WATCHDOG, limit
+        driver.set("WATCHDOG", 0)
+        machine.assert_alive()

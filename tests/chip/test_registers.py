@@ -1,0 +1,51 @@
+"""Every host register on both devices: what it shows, what it keeps, and what lies between."""
+
+import pytest
+
+from cosim.device import Device, RegisterError
+from hw.regs import ADDRESS, ID, REGISTERS
+from tests.chip.conftest import Machine
+
+#: Written without an effect while nothing runs, and what of a written value they keep.
+KEPT = {
+    "RING_LOG2": 0xF, "STEP_LIMIT": 0xFFFFFFFF, "SEG_SELECT": 0x3, "SEG_BASE": 0x7F, "SEG_LENGTH": 0x3F,
+    "SEG_CRC": 0xFFFFFFFF, "WIS_ADDRESS": 0xFFFFFFFF, "LOADER_SOURCE": 0xFFFFFFC0, "DISPATCH_INDEX": 0x3F,
+} | {f"WINDOW{index}_{part}": mask for index in range(8) for part, mask in (
+    ("BASE", 0xFFFFFFFF), ("LAST", 0xFFFFFFFF), ("PERM", 3),
+)}  # fmt: skip
+
+
+def test_every_register_can_be_read(device: Device) -> None:
+    values = {register.name: device.read_reg(register.address) for register in REGISTERS}
+    assert values["ID"] == ID and values["ISA_VERSION"] == 1
+    for name, value in values.items():
+        if name.startswith("CONFIG_"):
+            assert value == getattr(device.config, name.removeprefix("CONFIG_").lower()), name
+    assert all(values[r.name] == 0 for r in REGISTERS if r.access == "wo")
+
+
+@pytest.mark.parametrize("value", [0x5A5A5A5A, 0xA5A5A5A5])
+def test_written_registers_keep_their_values(device: Device, value: int) -> None:
+    for name, mask in KEPT.items():
+        device.write_reg(ADDRESS[name], value & mask)
+    for name, mask in KEPT.items():
+        there = not name.startswith("WINDOW") or int(name[len("WINDOW")]) < device.config.windows
+        assert device.read_reg(ADDRESS[name]) == (value & mask if there else 0), name
+
+
+def test_addresses_between_registers_are_refused(device: Device) -> None:
+    address = max(ADDRESS.values()) + 4
+    with pytest.raises(RegisterError):
+        device.read_reg(address)
+    with pytest.raises(RegisterError):
+        device.write_reg(address, 1)
+
+
+def test_maxima_follow_their_number(machine: Machine) -> None:
+    machine.assert_alive()
+    first, second = [], []
+    for values in (first, second):
+        for number in range(3):
+            machine.driver.set("MAXIMUM_SELECT", number)
+            values.append(machine.driver.get("MAXIMUM"))
+    assert first == second and first[2] == 0

@@ -1,0 +1,212 @@
+"""The coverage report: its parser, places, merging, explanations and every message."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hw.errors import InputError
+from scripts.coverage.__main__ import REASONS, main
+from scripts.coverage.counts import Point, read_counts, write_counts
+from scripts.coverage.merge import Spot, merge
+from scripts.coverage.places import WRITER, Place, Places
+from scripts.coverage.reasons import Reason, read_reasons
+from scripts.coverage.report import Report
+from scripts.coverage.sources import ROOT, source_line
+
+VERILOG = """\
+module \\mla_chip.core$7 (clk);
+  assign \\$18 = bad ? (* src = "hw/chip.py:3" *) 2'h2 : 2'h0;
+  always @* begin
+    if (\\$auto$verilog_backend.cc:2355:dump_module$1 ) begin end
+    \\$67  = state;
+    (* branches = "hw/chip.py:4|hw/chip.py:5" *)
+    casez (state)
+      /* src = "hw/chip.py:4" */
+      2'h0:
+          (* full_case = 32'd1 *)
+          (* branches = "hw/chip.py:6|hw/chip.py:7|hw/chip.py:8" *)
+          if (a) begin
+            \\$67  = 2'h1;
+          end else if (b) begin
+            \\$67  = 2'h2;
+          end else begin
+            \\$67  = 2'h3;
+          end
+      /* src = "hw/chip.py:5" */
+      2'h1:
+          \\$67  = 2'h0;
+    endcase
+  end
+endmodule
+module mla_ram(clk);
+  always @(posedge clk) if (w_en) mem[w_addr] <= w_data;
+endmodule
+"""
+CORE, PLACES = "mla_chip.core$7", Places(VERILOG)
+THEN = Point(2, 15, "v_branch", "cond_then", CORE, "2")
+BLOCK = Point(3, 3, "v_line", "block", CORE, "3,5")
+DUMMY = Point(4, 5, "v_branch", "if", CORE, "4")
+CASE = Point(9, 11, "v_line", "case", CORE, "9")
+IF = Point(12, 11, "v_line", "elsif", CORE, "12-13")
+ELSIF = Point(14, 20, "v_line", "if", CORE, "14-15")
+ELSE = Point(14, 21, "v_line", "else", CORE, "16-17")
+LAST = Point(20, 11, "v_line", "case", CORE, "20-21")
+RAM = Point(26, 3, "v_line", "block", "mla_ram", "26")
+ALL = (THEN, BLOCK, DUMMY, CASE, IF, ELSIF, ELSE, LAST, RAM)
+
+
+def folder_of(tmp_path: Path, *counts: dict[Point, int], verilog: str | None = VERILOG) -> Path:
+    if verilog is not None:
+        (tmp_path / "chip1.v").write_text(verilog)
+    for number, one in enumerate(counts):
+        write_counts(tmp_path / f"chip1.{number}.dat", Counter(dict.fromkeys(ALL, 0) | one))
+    return tmp_path
+
+
+def reached(**but: int) -> dict[Point, int]:
+    named = {"last": LAST, "ternary": THEN}
+    return dict.fromkeys(ALL, 1) | {named[name]: count for name, count in but.items()}
+
+
+def spot(line: int, kind: str = "case", label: str = "2'h1") -> Spot:
+    return Spot(Place("hw/chip.py", line), "core", "v_line", kind, label, 0)
+
+
+def test_counts_survive_a_file(tmp_path: Path):
+    write_counts(tmp_path / "a.dat", Counter({THEN: 3, ELSE: 0}))
+    assert read_counts(tmp_path / "a.dat") == {THEN: 3, ELSE: 0}
+
+
+def test_instances_are_added_and_other_files_left_out(tmp_path: Path):
+    line = "C '\x01f\x02/x/{file}\x01l\x029\x01n\x0211\x01page\x02v_line/m\x01o\x02case\x01S\x029\x01h\x02{path}' {n}\n"
+    (tmp_path / "a.dat").write_text(
+        "# SystemC::Coverage-3\n"
+        + line.format(file="chip.v", path="TOP.a", n=2)
+        + line.format(file="chip.v", path="TOP.b", n=3)
+        + line.format(file="mla_top.sv", path="TOP", n=9)
+    )
+    assert read_counts(tmp_path / "a.dat") == {Point(9, 11, "v_line", "case", "m", "9"): 5}
+
+
+@pytest.mark.parametrize(
+    "line", ["C 'x' 1", "D '\x01f\x02chip.v' 1", "C '\x01f\x02chip.v\x01l\x02a' 1", "nothing"]
+)
+def test_a_line_that_is_no_count(tmp_path: Path, line: str):
+    (tmp_path / "a.dat").write_text(f"# SystemC::Coverage-3\n{line}\n")
+    with pytest.raises(InputError, match=r"a\.dat, line 2: not a count of Verilator's coverage data"):
+        read_counts(tmp_path / "a.dat")
+
+
+def test_data_that_cannot_be_read(tmp_path: Path):
+    with pytest.raises(InputError, match="cannot be read as coverage data"):
+        read_counts(tmp_path / "absent.dat")
+
+
+@pytest.mark.parametrize(
+    ("point", "line"), [(THEN, 3), (BLOCK, 4), (CASE, 4), (IF, 6), (ELSIF, 7), (ELSE, 8), (LAST, 5)]
+)
+def test_each_point_has_its_line(point: Point, line: int):
+    assert PLACES.place(point) == Place("hw/chip.py", line)
+
+
+def test_a_memory_is_the_writers():
+    assert PLACES.place(RAM) == WRITER
+
+
+def test_the_test_that_is_never_true_does_not_count():
+    assert [point for point in ALL if not PLACES.counts(point)] == [DUMMY]
+
+
+def test_processes_are_added(tmp_path: Path):
+    merged = merge(folder_of(tmp_path, {CASE: 2}, {CASE: 3, LAST: 1}))
+    assert {s.place.line: n for s, n in merged.items() if s.kind == "case"} == {4: 5, 5: 1}
+
+
+def test_chips_share_what_is_the_same(tmp_path: Path):
+    folder_of(tmp_path, {LAST: 1})
+    (tmp_path / "chip2.v").write_text("// other lines\n" + VERILOG.replace("core$7", "core$9"))
+    moved = Point(21, 11, "v_line", "case", "mla_chip.core$9", "21-22")
+    write_counts(tmp_path / "chip2.0.dat", Counter({moved: 4}))
+    assert merge(tmp_path)[spot(5)] == 5
+
+
+def test_an_empty_folder(tmp_path: Path):
+    with pytest.raises(InputError, match=r"has no coverage data; fill it with pytest --hw-coverage"):
+        merge(tmp_path)
+
+
+def test_a_missing_chip(tmp_path: Path):
+    with pytest.raises(InputError, match=r"chip1.v is missing: the data chip1\.\*\.dat counts its lines"):
+        merge(folder_of(tmp_path, {}, verilog=None))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[unreached]", "cannot be read"),
+        ('[[unreached]]\nfile = "a"\nline = "b"', "explanation 1 needs the strings file, line and reason"),
+        ('[[unreached]]\nfile = "a"\nline = 3\nreason = "c"', "explanation 1 needs the strings"),
+        (
+            '[[unreached]]\nfile = "a"\nline = "b"\nreason = "c"\nwhere = "("',
+            "explanation 1: where is no pattern",
+        ),
+    ],
+)
+def test_explanations_that_are_none(tmp_path: Path, text: str, message: str):
+    (tmp_path / "r.toml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_reasons(tmp_path / "r.toml")
+
+
+def test_committed_explanations_name_lines_that_exist():
+    for reason in read_reasons(REASONS):
+        text = (ROOT / reason.file).read_text() if (ROOT / reason.file).is_file() else None
+        assert text is None or reason.line in [line.strip() for line in text.splitlines()], reason
+
+
+def test_all_is_well():
+    report = Report({spot(4): 1}, [])
+    assert report.failures() == []
+    assert next(report.lines()) == "line points    100.00% (1 of 1)"
+
+
+def test_an_unreached_line_wants_an_explanation():
+    report = Report({spot(4): 1, spot(5): 0}, [])
+    low, low_all, missing = report.failures()
+    assert low == "50.00% (1 of 2) of the line points reached, 95% are wanted"
+    assert low_all == "50.00% (1 of 2) of all points reached, 95% are wanted"
+    assert missing == "1 lines are not reached and not explained, the first hw/chip.py:5"
+    assert "    NOT EXPLAINED: core case 2'h1" in report.lines()
+
+
+def test_an_explanation_counts_for_its_spots_only():
+    line = source_line(Place("hw/chip.py", 5))
+    counts = {spot(4): 1, spot(5): 0, spot(5, label="2'h2"): 0}
+    report = Report(counts, [Reason("hw/chip.py", line, "it cannot", "2'h1$")])
+    assert [s.label for s in report.unreached[Place("hw/chip.py", 5)].open] == ["2'h2"]
+    assert "    because it cannot" in report.lines()
+    assert "1 lines are not reached" in report.failures()[-1]
+
+
+@pytest.mark.parametrize("line", ["", "gone"])
+def test_a_stale_explanation(line: str):
+    reason = Reason("hw/chip.py", line or source_line(Place("hw/chip.py", 4)), "it cannot", "case")
+    (failure,) = Report({spot(4): 1}, [reason]).failures()
+    assert failure == f"stale explanation: nothing unreached in hw/chip.py is {reason.line!r} where 'case'"
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "none.toml").write_text("")
+    arguments = ["--reasons", str(tmp_path / "none.toml"), "--json", str(tmp_path / "report.json")]
+    assert main([str(folder_of(tmp_path, reached())), *arguments]) == 0
+    assert "line points    100.00%" in capsys.readouterr().out
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["schema_version"] == 1
+    assert document["totals"]["all"] == {"reached": 8, "points": 8, "percent": 100.0}
+    assert main([str(folder_of(tmp_path, reached(last=0))), *arguments]) == 1
+    assert "coverage: 1 lines are not reached and not explained" in capsys.readouterr().err
+    assert json.loads((tmp_path / "report.json").read_text())["unreached"][0]["line"] == 5
+    assert main([str(tmp_path / "empty"), *arguments]) == 2
+    assert "coverage: " in capsys.readouterr().err

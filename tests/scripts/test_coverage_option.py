@@ -1,0 +1,92 @@
+"""What `--hw-coverage` adds: positions in the Verilog, and files that several processes write side by side."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from amaranth.hdl import Elaboratable, Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from cosim.device import SimulatorDiedError
+from hw.emit import convert
+from scripts.coverage.counts import Point, read_counts, write_counts
+from scripts.coverage.places import Places
+from tests.support.coverage_option import Collector
+from tests.support.coverage_verilog import annotated
+
+POINT = Point(2, 3, "v_line", "case", "m", "2")
+
+
+class Choice(wiring.Component):
+    """Something with a case, nested conditions, and else."""
+
+    a: In(2)
+    y: Out(2)
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        with m.Switch(self.a):
+            with m.Case(0):
+                m.d.comb += self.y.eq(1)  # place: case 0
+            with m.Case(1), m.If(self.a[0]):
+                m.d.comb += self.y.eq(2)
+            with m.Default():
+                m.d.comb += self.y.eq(3)  # place: default
+        return m
+
+
+class Device:
+    """A device that has counted, or has died."""
+
+    def __init__(self, count: int | None):
+        self.count = count
+
+    def write_coverage(self, path: Path) -> None:
+        if self.count is None:
+            raise SimulatorDiedError("gone")
+        write_counts(path, Counter({POINT: self.count}))
+
+
+def _place(text: str) -> int:
+    """Line of this file that ends in a comment."""
+    lines = Path(__file__).read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if line.endswith(f"# place: {text}"))
+
+
+def test_logic_is_that_of_the_emitter():
+    def bare(text: str) -> list[str]:
+        text = re.sub(r"\(\* .*? \*\)|/\* src.*?\*/", "", text)
+        return [line.strip() for line in text.splitlines() if line.strip()]
+
+    assert bare(annotated(Choice(), "top")) == bare(convert(Choice(), "top"))
+
+
+def test_cases_name_their_lines():
+    text = annotated(Choice(), "top")
+    places = Places(text)
+    labels = {line.strip(): number for number, line in enumerate(text.splitlines(), 1) if line.endswith(":")}
+    found: dict[str, Any] = {
+        label: places.place(Point(number, 3, "v_line", "case", "top")) for label, number in labels.items()
+    }
+    assert found["2'h0:"].line == _place("case 0") - 1
+    assert found["default:"].line == _place("default")
+    assert found["default:"].file.endswith("tests/scripts/test_coverage_option.py")
+
+
+def test_devices_and_processes_add_up(tmp_path: Path):
+    first, second = Collector(tmp_path), Collector(tmp_path)
+    key = first.key("text")
+    assert second.key("text") == key and (tmp_path / f"{key}.v").read_text() == "text"
+    for collector, count in ((first, 1), (first, 2), (second, 4)):
+        collector.add(key, Device(count))  # pyright: ignore[reportArgumentType]
+    files = sorted(tmp_path.glob(f"{key}.*.dat"))
+    assert sorted(read_counts(path)[POINT] for path in files) == [3, 4]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_device_that_has_died_is_left_out(tmp_path: Path):
+    collector = Collector(tmp_path)
+    collector.add("key", Device(None))  # pyright: ignore[reportArgumentType]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,96 @@
+"""`--hw-coverage DIR`: every chip that a test simulates counts its lines, and leaves the counts in DIR.
+
+For each chip there is the Verilog, `<key>.v`, and from each process of the test run one `<key>.<random>.dat`.
+"""
+
+import secrets
+from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosim.device import SimulatorDiedError
+from cosim.rtl import cache
+from cosim.rtl.build import PLAIN
+from cosim.rtl.rtl_device import RtlDevice
+from hw.errors import WorkError
+from scripts.coverage.counts import Point, read_counts, write_counts
+from tests.support.coverage_verilog import annotated_verilog
+
+
+def add_option(parser: pytest.Parser) -> None:
+    """Declare the option."""
+    parser.addoption(
+        "--hw-coverage",
+        metavar="DIR",
+        help="count the lines of every simulated chip; add the counts to files in DIR",
+    )
+
+
+def configure(config: pytest.Config) -> None:
+    """Switch counting on if the option is there."""
+    folder = config.getoption("--hw-coverage")
+    if folder:
+        Collector(Path(folder)).install()
+
+
+class Collector:
+    """Makes chips count, and gathers what they counted in this process.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files go; made if absent.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.name = secrets.token_hex(4)  # a process id can come back in the next run of pytest
+        self.totals: dict[str, Counter[Point]] = defaultdict(Counter)
+
+    def install(self) -> None:
+        """From now on each `RtlDevice` of an emitted chip counts; a chip given as text is left alone."""
+        collector, opened, closed = self, RtlDevice.__init__, RtlDevice.close
+        keys: dict[int, str] = {}
+
+        def __init__(self: RtlDevice, config: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+            if options.get("verilog") is None:
+                text = annotated_verilog(config)
+                options["verilog"] = text
+                options["variant"] = replace(options.get("variant", PLAIN), coverage=True)
+                opened(self, config, *args, **options)
+                keys[id(self)] = collector.key(text)
+            else:
+                opened(self, config, *args, **options)
+
+        def close(self: RtlDevice) -> None:
+            key = keys.pop(id(self), None)
+            if key is not None:
+                collector.add(key, self)
+            closed(self)
+
+        RtlDevice.__init__, RtlDevice.close = __init__, close
+
+    def key(self, verilog: str) -> str:
+        """Name of a chip in the folder; its text is there afterwards."""
+        key = cache.cache_key([verilog])
+        path = self.folder / f"{key}.v"
+        if not path.exists():
+            part = path.with_suffix(f".{self.name}.part")
+            part.write_text(verilog)
+            part.replace(path)
+        return key
+
+    def add(self, key: str, device: RtlDevice) -> None:
+        """Add what a device counted; one whose simulator has died has nothing to tell."""
+        data = self.folder / f"{key}.{self.name}.new"
+        try:
+            device.write_coverage(data)
+        except (SimulatorDiedError, WorkError):
+            return
+        self.totals[key].update(read_counts(data))
+        data.unlink()
+        write_counts(self.folder / f"{key}.{self.name}.dat", self.totals[key])
