@@ -105,7 +105,9 @@ class SimulatorProcess:
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         self._log.seek(0)
         log = self._log.read().decode(errors="replace").splitlines()
-        lines = [line for line in log if " INFO " not in line][-LOG_LINES:]  # cocotb's greeting explains nothing
+        lines = [line for line in log if " INFO " not in line][
+            -LOG_LINES:
+        ]  # cocotb's greeting explains nothing
         self._finalizer()
         said = ":\n" + "\n".join(lines) if lines else " without a word"
         return f"the simulator process ended, {how}{said}"

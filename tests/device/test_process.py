@@ -51,7 +51,9 @@ def start_client(then: str) -> tuple[subprocess.Popen, int]:
 def test_killed_while_idle():
     device = open_sim()
     os.kill(device.pid, signal.SIGKILL)
-    with pytest.raises(SimulatorDiedError, match="the simulator process ended, killed by SIGKILL without a word"):
+    with pytest.raises(
+        SimulatorDiedError, match="the simulator process ended, killed by SIGKILL without a word"
+    ):
         device.read_reg(Reg.IDENTITY)
     with pytest.raises(SimulatorDiedError, match="has been closed"):
         device.read_reg(Reg.IDENTITY)
