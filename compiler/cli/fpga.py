@@ -1,6 +1,7 @@
 """`mla fpga`: from the chip to a bitstream and a report."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from compiler.cli.options import add_json, integer
@@ -42,6 +43,11 @@ def run(args: argparse.Namespace) -> int:
 
     board = find_board(args.board)
     folder = args.output or Path("build") / board.name
-    result = build(board, load_target(args.target or board.name), seeds=args.seeds, folder=folder)
+    result = build(board, load_target(args.target or board.name), seeds=args.seeds, folder=folder, say=_say)
     report(result.to_document(), format_report(result), args.json)
     return 0 if result.meets_clock else 1
+
+
+def _say(text: str) -> None:
+    """A line of progress."""
+    print(f"fpga: {text}", file=sys.stderr, flush=True)

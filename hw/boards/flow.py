@@ -15,16 +15,25 @@ from hw.config import MlaConfig
 from hw.emit import convert
 from hw.errors import InputError
 
+Say = Callable[[str], None]
 
-def build(board: Board, config: MlaConfig, *, seeds: int, folder: Path) -> BoardReport:
+
+def build(
+    board: Board, config: MlaConfig, *, seeds: int, folder: Path, say: Say = lambda text: None
+) -> BoardReport:
     """Build the chip for a board; see `build_component`."""
     from hw.chip import Chip
 
-    return build_component(board, lambda: Chip(config), seeds=seeds, folder=folder)
+    return build_component(board, lambda: Chip(config), seeds=seeds, folder=folder, say=say)
 
 
 def build_component(
-    board: Board, make: Callable[[], wiring.Component], *, seeds: int, folder: Path
+    board: Board,
+    make: Callable[[], wiring.Component],
+    *,
+    seeds: int,
+    folder: Path,
+    say: Say = lambda text: None,
 ) -> BoardReport:
     """Build any component for a board, its ports on a scan chain.
 
@@ -38,6 +47,8 @@ def build_component(
         Placements; the slowest is reported, the fastest becomes the bitstream.
     folder : Path
         Takes Verilog, logs, `report.json`, `report.txt` and the bitstream; an earlier build is removed first.
+    say : callable
+        Takes lines that tell how far it is.
 
     Raises
     ------
@@ -50,9 +61,10 @@ def build_component(
     (folder / "top.v").write_text(convert(BoardTop(make(), board.pll), "top"))
     (folder / "top.lpf").write_text(board.constraints())
     script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"
-    run_all([Job(tool=YOSYS, arguments=["-p", script], folder=folder, log="yosys.log")])
+    synthesis = Job(tool=YOSYS, arguments=["-p", script], folder=folder, log="yosys.log", title="synthesis")
+    run_all([synthesis], say=say)
     numbers = range(1, seeds + 1)
-    run_all([_place(board, folder, seed) for seed in numbers], workers=os.cpu_count() or 1)
+    run_all([_place(board, folder, seed) for seed in numbers], workers=os.cpu_count() or 1, say=say)
     results = tuple(parse_seed((folder / f"seed{n}.json").read_text(), n) for n in numbers)
     bitstream = folder / f"{board.name}.bit"
     report = BoardReport(
@@ -62,7 +74,7 @@ def build_component(
         seeds=results,
         bitstream=str(bitstream),
     )
-    _pack(folder, report.best.seed, bitstream)
+    _pack(folder, report.best.seed, bitstream, say)
     write_report(report, folder)
     return report
 
@@ -85,11 +97,13 @@ def _place(board: Board, folder: Path, seed: int) -> Job:
         "--router", "router2",  # the default one takes many times as long on a full device
         "--textcfg", f"seed{seed}.config", "--report", f"seed{seed}.json",
     ]  # fmt: skip
-    return Job(tool=NEXTPNR, arguments=arguments, folder=folder, log=f"seed{seed}.log")
+    return Job(tool=NEXTPNR, arguments=arguments, folder=folder, log=f"seed{seed}.log", title=f"seed {seed}")
 
 
-def _pack(folder: Path, seed: int, bitstream: Path) -> None:
+def _pack(folder: Path, seed: int, bitstream: Path, say: Say) -> None:
     """Turn the configuration of one seed into the bitstream, which appears whole or not at all."""
     arguments = ["--compress", "--input", f"seed{seed}.config", "--bit", "partial"]
-    run_all([Job(tool=ECPPACK, arguments=arguments, folder=folder, log="ecppack.log")])
+    run_all(
+        [Job(tool=ECPPACK, arguments=arguments, folder=folder, log="ecppack.log", title="bitstream")], say=say
+    )
     (folder / "partial").replace(bitstream)

@@ -3,13 +3,14 @@
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hw.errors import WorkError
 
 _POLL_SECONDS = 0.1
+_SAY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +54,15 @@ class Job:
         Working folder.
     log : str
         File in `folder` that takes all output.
+    title : str
+        What it does, for people.
     """
 
     tool: Tool
     arguments: Sequence[str]
     folder: Path
     log: str
+    title: str = ""
 
 
 def _complaint(log: Path) -> str:
@@ -68,8 +72,10 @@ def _complaint(log: Path) -> str:
     return (errors or lines[-1:] or ["no output"])[0]
 
 
-def run_all(jobs: Sequence[Job], workers: int = 1) -> None:
+def run_all(jobs: Sequence[Job], workers: int = 1, say: Callable[[str], None] = lambda text: None) -> None:
     """Run all jobs, at most `workers` at a time; on an error or an interrupt the running ones are killed.
+
+    `say` takes a line whenever a job begins or ends, and now and then the last one of its log.
 
     Raises
     ------
@@ -77,29 +83,51 @@ def run_all(jobs: Sequence[Job], workers: int = 1) -> None:
         A tool failed; the message has its complaint and names its log.
     """
     waiting = list(jobs)
-    running: list[tuple[Job, subprocess.Popen[bytes]]] = []
+    running: list[_Running] = []
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(_start(waiting.pop(0)))
+                running.append(_Running(waiting.pop(0), say))
             time.sleep(_POLL_SECONDS)
-            running = [(job, process) for job, process in running if not _finished(job, process)]
+            running = [each for each in running if not each.finished()]
     finally:
-        for _, process in running:
-            process.kill()
-            process.wait()
+        for each in running:
+            each.process.kill()
+            each.process.wait()
 
 
-def _start(job: Job) -> tuple[Job, subprocess.Popen[bytes]]:
-    with (job.folder / job.log).open("wb") as log:
-        command = job.tool.command(job.arguments)
-        process = subprocess.Popen(command, cwd=job.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        return job, process
+class _Running:
+    """A job under way."""
+
+    def __init__(self, job: Job, say: Callable[[str], None]):
+        self.job, self._say = job, say
+        self._start = self._spoken = time.monotonic()
+        say(f"{job.title}: started")
+        with (job.folder / job.log).open("wb") as log:
+            command = job.tool.command(job.arguments)
+            self.process = subprocess.Popen(
+                command, cwd=job.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def finished(self) -> bool:
+        """Whether it has ended well; WorkError if not."""
+        job, status, now = self.job, self.process.poll(), time.monotonic()
+        if status:
+            complaint = _complaint(job.folder / job.log)
+            raise WorkError(
+                f"{job.tool.name} failed with status {status}: {complaint} (log: {job.folder / job.log})"
+            )
+        minutes = f"{(now - self._start) / 60:.1f} minutes"
+        if status == 0:
+            self._say(f"{job.title}: done after {minutes}")
+        elif now - self._spoken > _SAY_SECONDS:
+            self._spoken = now
+            self._say(f"{job.title}: {minutes}: {_last_line(job.folder / job.log)}")
+        return status == 0
 
 
-def _finished(job: Job, process: subprocess.Popen[bytes]) -> bool:
-    status = process.poll()
-    if status:
-        log = job.folder / job.log
-        raise WorkError(f"{job.tool.name} failed with status {status}: {_complaint(log)} (log: {log})")
-    return status == 0
+def _last_line(log: Path) -> str:
+    """What a tool said last, cut to a line of a terminal."""
+    lines = log.read_text(errors="replace").splitlines()
+    said = next((line for line in reversed(lines) if line.strip()), "")
+    return said.removeprefix("Info:").strip()[:80]

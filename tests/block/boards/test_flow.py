@@ -42,9 +42,13 @@ class Accumulator(wiring.Component):
         return m
 
 
-def test_from_component_to_bitstream(tmp_path):
-    folder = tmp_path / "out"
-    report = build_component(BOARD, Accumulator, seeds=2, folder=folder)
+def test_from_component_to_bitstream(tmp_path, monkeypatch):
+    monkeypatch.setattr(tools, "_SAY_SECONDS", 0.0)
+    folder, said = tmp_path / "out", []
+    report = build_component(BOARD, Accumulator, seeds=2, folder=folder, say=said.append)
+    assert said[0] == "synthesis: started"
+    assert any(line.startswith("seed 1: 0.") and line.count(":") >= 2 for line in said), said
+    assert sum("done after" in line for line in said) == 4, said
     used = {name: count["used"] for name, count in report.worst.resources.items()}
     assert (used["dsp"], used["lut_ram"]) == (1, 0)
     assert 1 <= used["bram"] <= 2
@@ -78,12 +82,11 @@ def test_failing_tool_names_its_log(tmp_path):
 
 def test_interrupt_kills_running_tools(tmp_path, monkeypatch):
     started: list[subprocess.Popen[bytes]] = []
-    start = tools._start
+    start = subprocess.Popen
 
-    def remember(job: Job) -> tuple[Job, subprocess.Popen[bytes]]:
-        job, process = start(job)
-        started.append(process)
-        return job, process
+    def remember(*args, **options) -> subprocess.Popen[bytes]:
+        started.append(start(*args, **options))
+        return started[-1]
 
     def interrupt(_seconds: float) -> None:
         raise KeyboardInterrupt
@@ -93,7 +96,7 @@ def test_interrupt_kills_running_tools(tmp_path, monkeypatch):
             return [sys.executable, "-c", "import time; time.sleep(60)"]
 
     sleeper = Sleeper(name="sleeper", package="", function="")
-    monkeypatch.setattr(tools, "_start", remember)
+    monkeypatch.setattr(tools.subprocess, "Popen", remember)
     monkeypatch.setattr(tools.time, "sleep", interrupt)
     jobs = [Job(tool=sleeper, arguments=[], folder=tmp_path, log=f"{n}.log") for n in range(3)]
     with pytest.raises(KeyboardInterrupt):
