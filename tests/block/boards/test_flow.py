@@ -44,7 +44,8 @@ class Accumulator(wiring.Component):
 
 def test_from_component_to_bitstream(tmp_path, monkeypatch):
     monkeypatch.setattr(tools, "_SAY_SECONDS", 0.0)
-    folder, said = tmp_path / "out", []
+    folder = tmp_path / "out"
+    said: list[str] = []
     report = build_component(BOARD, Accumulator, seeds=2, folder=folder, say=said.append)
     assert said[0] == "synthesis: started"
     assert any(line.startswith("seed 1: 0.") and line.count(":") >= 2 for line in said), said
@@ -81,10 +82,10 @@ def test_failing_tool_names_its_log(tmp_path):
 
 
 def test_interrupt_kills_running_tools(tmp_path, monkeypatch):
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[subprocess.Popen] = []
     start = subprocess.Popen
 
-    def remember(*args, **options) -> subprocess.Popen[bytes]:
+    def remember(*args, **options) -> subprocess.Popen:
         started.append(start(*args, **options))
         return started[-1]
 
