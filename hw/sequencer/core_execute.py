@@ -176,7 +176,7 @@ class Execute(wiring.Component):
             )
         with m.Elif(go), m.Switch(x.op):
             self._waiting(m, phase)
-            loop_cases(m, self, alu.sum, onward)
+            loop_cases(m, self, phase, alu.sum, onward)
             call_cases(m, self, phase, info, onward)
             self._simple(m, alu)
         scalar, config, issue, sync = (

@@ -13,15 +13,15 @@ def raise_trap(m: Module, stage: wiring.Component, cause: Value | int, address: 
     m.d.comb += [stage.trap.eq(1), stage.cause.eq(cause), stage.address.eq(address)]
 
 
-def loop_cases(m: Module, stage: wiring.Component, total: Value, onward: Value) -> None:
-    """LOOP and BREAK."""
+def loop_cases(m: Module, stage: wiring.Component, phase: Value, total: Value, onward: Value) -> None:
+    """LOOP and BREAK. A loop without trips leaves a cycle later than others enter: what follows it depends on the
+    loops around it, and that on nothing the adder has still to find.
+    """
     x = stage.instruction
     with m.Case(int(MicroOp.LOOP)):
         none, next_pc = Signal(name="no_trips"), Signal(COUNTER_BITS)
         m.d.comb += [none.eq(total.as_signed() <= 0), next_pc.eq(x.pc + 1)]
-        with m.If((x.target <= next_pc) | (~none & stage.loops_full)):
-            raise_trap(m, stage, Trap.LOOP_STACK)
-        with m.Elif(none):
+        with m.If(phase != 0):
             m.d.comb += [
                 stage.finish.eq(1),
                 stage.redirect.eq(1),
@@ -29,7 +29,9 @@ def loop_cases(m: Module, stage: wiring.Component, total: Value, onward: Value) 
                 stage.arrive.eq(x.target - 1),
                 stage.target.eq(onward),
             ]
-        with m.Else():
+        with m.Elif((x.target <= next_pc) | (~none & stage.loops_full)):
+            raise_trap(m, stage, Trap.LOOP_STACK)
+        with m.Elif(~none):
             m.d.comb += [
                 stage.finish.eq(1),
                 stage.redirect.eq(1),

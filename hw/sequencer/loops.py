@@ -98,15 +98,16 @@ class LoopStack(wiring.Component):
                 m.d.comb += self.fetch_start.eq(start[i])
         next_depth = self._depth(m, depth_after)
         for i in range(self.levels):
-            pushed = Signal(name=f"pushed{i}")
+            pushed, fresh = Signal(name=f"pushed{i}"), Signal(name=f"fresh{i}")
             next_left = Signal(32, name=f"next_left{i}")
-            m.d.comb += pushed.eq(self.push & (self.depth == i))
+            m.d.comb += [
+                pushed.eq(self.push & (self.depth == i)),
+                next_left.eq(left[i] - (fresh | (self.step & back[i]))),
+            ]
+            # The first iteration is counted a cycle after the loop opens, when the redirect copies it.
+            m.d.sync += [fresh.eq(pushed), left[i].eq(Mux(pushed, self.push_trips, next_left))]
             with m.If(pushed):
-                m.d.comb += next_left.eq(self.push_trips - 1)
                 m.d.sync += [start[i].eq(self.push_start), last[i].eq(self.push_last)]
-            with m.Else():
-                m.d.comb += next_left.eq(left[i] - (self.step & back[i]))
-            m.d.sync += left[i].eq(next_left)
             with m.If(self.redirect):
                 m.d.sync += ahead[i].eq(next_left)
             with m.Elif(self.fetch_step & ahead_back[i]):
