@@ -5,12 +5,12 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
-from hw.fuse.fifo import SkidBuffer
 from hw.fuse.layouts import INDEX_BITS, POINT, READ_CONTROL
 from hw.fuse.walk import Walk
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import Unit
 from hw.layouts import command_layout, command_stream
+from hw.memory.skid_buffer import SkidBuffer
 
 #: u and v of a legal command lie in -65536..65535.
 _COORDINATE_BITS = 18

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from hw.bus.axi import BURST, read_beat
 from hw.config import MlaConfig
 from hw.memory.wis import WIS_ADDR_BITS, Wis
-from hw.sequencer.control_layouts import IN_USE_TRAP_LAYOUT, SEGMENT_OP_LAYOUT, LoaderError, SegmentOp
+from hw.sequencer.control_layouts import IN_USE_TRAP_LAYOUT, SEGMENT_OP_LAYOUT, LoaderError
 from hw.sequencer.layouts import SEGMENT_LAYOUT
 from hw.sequencer.loader import Loader
 from hw.sequencer.loader_status import LoaderStatus
@@ -142,7 +142,7 @@ class ProgramStore(wiring.Component):
             status.result.eq(loader.result),
             status.decided.eq(host.decided),
             status.code.eq(host.code),
-            status.writing.eq(self.op.p.kind == SegmentOp.WRITE),
+            status.writing.eq(host.writing),
             host.busy.eq(status.busy),
             host.busy_segment.eq(status.busy_segment),
             segments.loader_set.eq(status.set),

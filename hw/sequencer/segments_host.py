@@ -52,8 +52,8 @@ class SegmentHost(wiring.Component):
         The loader works on that segment.
     index : Out, entry : In, define, base, length, set, state, pin : Out
         Host port of the segment table.
-    decided, code : Out
-        An operation is decided in this cycle; why it is refused.
+    decided, code, writing : Out
+        An operation is decided in this cycle; why it is refused; it is the write of a word.
     job, start, cancel : Out
         To the loader: in the next cycle `start` begins `job`; a word is being written into the segment it
         checks.
@@ -81,6 +81,7 @@ class SegmentHost(wiring.Component):
                 "state": Out(SegmentState),
                 "pin": Out(1),
                 "decided": Out(1),
+                "writing": Out(1),
                 "code": Out(LoaderError),
                 "job": Out(JOB_LAYOUT),
                 "start": Out(1),
@@ -97,6 +98,8 @@ class SegmentHost(wiring.Component):
         bad_range, bad_select, found = Signal(), Signal(), Signal()
         target = Signal(self.index_bits)
         end, writing, scanning = Signal(33), Signal(), Signal()
+        # Latched for the decision: what was written where has a long way through the registers' decoder.
+        self._kind = kind = Signal(SegmentOp)
         cached, cache_segment = self._cache(m, found)
         m.d.comb += [
             writing.eq(op.kind == SegmentOp.WRITE),
@@ -110,6 +113,7 @@ class SegmentHost(wiring.Component):
         with m.FSM(name="host"):
             with m.State("IDLE"):
                 m.d.sync += [
+                    kind.eq(op.kind),
                     scan.low.eq(Mux(writing, op.address, op.base)),
                     scan.high.eq(end),
                     bad_range.eq(
@@ -133,6 +137,7 @@ class SegmentHost(wiring.Component):
             with m.State("DECIDE"):
                 m.d.comb += [self.decided.eq(1), self.op.ready.eq(1)]
                 m.next = "IDLE"
+        m.d.comb += self.writing.eq(kind == SegmentOp.WRITE)
         used = self._judge(m, target, bad_range, bad_select, found)
         with m.If(self.decided & (self.code == LoaderError.NONE)):
             self._act(m)
@@ -148,10 +153,10 @@ class SegmentHost(wiring.Component):
         valid, segment = Signal(), Signal(self.index_bits)
         low, high = Signal(PC_BITS), Signal(PC_BITS + 1)
         m.d.comb += cached.eq(valid & (op.address >= low) & (op.address < high))
-        with m.If(self.decided & (op.kind == SegmentOp.WRITE) & found):
+        with m.If(self.decided & (self._kind == SegmentOp.WRITE) & found):
             m.d.sync += [valid.eq(1), segment.eq(self.index)]
             m.d.sync += [low.eq(self.entry.base), high.eq(self.entry.base + self.entry.length)]
-        with m.If(self.decided & ((op.kind == SegmentOp.OPEN) | (op.kind == SegmentOp.FREE))):
+        with m.If(self.decided & ((self._kind == SegmentOp.OPEN) | (self._kind == SegmentOp.FREE))):
             m.d.sync += valid.eq(0)
         return cached, segment
 
@@ -178,7 +183,7 @@ class SegmentHost(wiring.Component):
             SegmentOp.LOAD: (select, loader, edit, (wrong_length, LoaderError.RANGE)),
             SegmentOp.WRITE: (limits, (~found, LoaderError.NOT_OPEN), (used, LoaderError.IN_USE)),
         }
-        with m.Switch(op.kind):
+        with m.Switch(self._kind):
             for kind, rules in refusals.items():
                 with m.Case(kind):
                     for condition, refusal in reversed(rules):
@@ -189,7 +194,7 @@ class SegmentHost(wiring.Component):
     def _act(self, m: Module) -> None:
         op = self.op.p
         m.d.comb += [self.base.eq(op.base), self.length.eq(op.length)]
-        with m.Switch(op.kind):
+        with m.Switch(self._kind):
             with m.Case(SegmentOp.OPEN):
                 m.d.comb += [self.define.eq(1), self.set.eq(1), self.state.eq(SegmentState.OPEN)]
             with m.Case(SegmentOp.FREE):
@@ -209,12 +214,12 @@ class SegmentHost(wiring.Component):
         op = self.op.p
         kinds = (SegmentOp.OPEN, SegmentOp.FREE, SegmentOp.WRITE)
         changes = Signal()
-        with m.Switch(op.kind), m.Case(*kinds):
+        with m.Switch(self._kind), m.Case(*kinds):
             m.d.comb += changes.eq(1)
         m.d.comb += [
             self.trap.valid.eq(self.decided & changes & used & (self.code == LoaderError.IN_USE)),
             self.trap.segment.eq(target),
-            self.trap.address.eq(Mux(op.kind == SegmentOp.WRITE, op.address, self.entry.base)),
+            self.trap.address.eq(Mux(self._kind == SegmentOp.WRITE, op.address, self.entry.base)),
         ]
 
     def _start(self, m: Module) -> None:
@@ -223,14 +228,14 @@ class SegmentHost(wiring.Component):
             starting.eq(
                 self.decided
                 & (self.code == LoaderError.NONE)
-                & ((op.kind == SegmentOp.CHECK) | (op.kind == SegmentOp.LOAD))
+                & ((self._kind == SegmentOp.CHECK) | (self._kind == SegmentOp.LOAD))
             ),
             self.cancel.eq(self.write & (self.entry.state == SegmentState.CHECKING)),
         ]
         m.d.sync += self.start.eq(starting)
         with m.If(starting):
             m.d.sync += [
-                self.job.load.eq(op.kind == SegmentOp.LOAD),
+                self.job.load.eq(self._kind == SegmentOp.LOAD),
                 self.job.segment.eq(self.index),
                 self.job.base.eq(self.entry.base),
                 self.job.length.eq(self.entry.length),

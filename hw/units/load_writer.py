@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.layouts import SlotWritePort, SpWritePort
 from hw.memory.rotate import rotate_left
+from hw.memory.skid_buffer import SkidBuffer
 from hw.units.load_transpose import Transposer
 
 
@@ -45,7 +46,9 @@ def item_layout(config: MlaConfig) -> data.StructLayout:
 class LoadWriter(wiring.Component):
     """Writes items in their order and says when a command's last write has been made.
 
-    Latency: one cycle from an item to its write. Throughput: one item per cycle; a change of tag waits for
+    Two items wait at the entry, so that a refused write stops nothing before them within its cycle.
+
+    Latency: two cycles from an item to its write. Throughput: one item per cycle; a change of tag waits for
     `tag_busy`.
 
     Parameters
@@ -96,6 +99,8 @@ class LoadWriter(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.transposer = transposer = Transposer(self._config)
+        m.submodules.entry = entry = SkidBuffer(item_layout(self._config))
+        wiring.connect(m, wiring.flipped(self.item), entry.i)
         valid, item = Signal(), Signal(item_layout(self._config))
         turn, line = Signal(len(item.offset)), Signal(len(item.offset))
         go, may, to_sp = Signal(), Signal(), Signal()
@@ -104,6 +109,7 @@ class LoadWriter(wiring.Component):
         last_column = Signal()
         m.d.comb += [
             transposer.clear.eq(self.clear),
+            entry.clear.eq(self.clear),
             last_column.eq(column.valid & transposer.end),
             # Commands retire in order and one a cycle: nothing passes columns that are still to be written.
             may.eq(valid & (item.tag == self.tag) & Mux(item.collect, ~last_column, ~transposer.busy)),
@@ -114,8 +120,8 @@ class LoadWriter(wiring.Component):
             port.mask.eq(Mux(column.valid, column.mask, item.mask)),
             column.ready.eq(port.ready),
             go.eq(may & Mux(item.collect, transposer.beat.ready, port.ready | item.slot | item.bad)),
-            self.item.ready.eq(~valid | go),
-            self.busy.eq(valid | transposer.busy),
+            entry.o.ready.eq(~valid | go),
+            self.busy.eq(entry.o.valid | valid | transposer.busy),
         ]
         self._feed(m, transposer, item, line, rotated, rotated_mask, may)
         self._slot(m, item, rotated, go)
@@ -124,29 +130,32 @@ class LoadWriter(wiring.Component):
             self.kept.eq(Mux(go & ~item.bad & ~self.clear, item.kept, 0)),
         ]
         wanted = Signal(6)
-        m.d.comb += wanted.eq(Mux(valid, item.tag, self.next_tag))
-        with m.If((valid | self.next_valid) & ~transposer.busy & ~self.tag_busy & ~go):
+        coming = Mux(entry.o.valid, entry.o.payload.tag, self.next_tag)
+        m.d.comb += wanted.eq(Mux(valid, item.tag, coming))
+        with m.If((valid | entry.o.valid | self.next_valid) & ~transposer.busy & ~self.tag_busy & ~go):
             m.d.sync += self.tag.eq(wanted)
-        self._take(m, valid, item, turn, line)
+        self._take(m, entry, valid, item, turn, line)
         return m
 
     def _rotate(self, m: Module, item: Signal, turn: Signal) -> tuple[Signal, Signal]:
         n = self._config.n
         return rotate_left(m, "turned", item.data, turn, n), rotate_left(m, "turned_mask", item.mask, turn, n)
 
-    def _take(self, m: Module, valid: Signal, item: Signal, turn: Signal, line: Signal) -> None:
+    def _take(
+        self, m: Module, entry: SkidBuffer, valid: Signal, item: Signal, turn: Signal, line: Signal
+    ) -> None:
         """The item register, and the number of the line that the next beat to transpose belongs to."""
-        following, new = Signal(len(line)), self.item.payload
+        following, new = Signal(len(line)), entry.o.payload
         with m.If(self.clear):
             m.d.sync += [valid.eq(0), following.eq(0)]
-        with m.Elif(self.item.ready):
+        with m.Elif(entry.o.ready):
             m.d.sync += [
-                valid.eq(self.item.valid),
+                valid.eq(entry.o.valid),
                 item.eq(new),
                 line.eq(following),
                 turn.eq(Mux(new.collect, following, 0) - new.offset),
             ]
-            with m.If(self.item.valid & new.collect & new.line_end):
+            with m.If(entry.o.valid & new.collect & new.line_end):
                 m.d.sync += following.eq(Mux(new.plane_end, 0, following + 1))
 
     def _feed(
