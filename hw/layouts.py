@@ -12,6 +12,9 @@ from hw.isa.fields import Field, Packed
 
 #: Cycles from a granted scratchpad read (valid & ready) to its data.
 SP_READ_LATENCY = 2
+#: The same for port `act`, which is never refused: its request waits in a register, so that what the others are
+#: granted does not depend on how it came about.
+SP_ACT_LATENCY = SP_READ_LATENCY + 1
 #: Cycles from a granted FUSE read of the accumulator to its data.
 ACC_READ_LATENCY = 2
 

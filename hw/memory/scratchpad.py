@@ -31,7 +31,8 @@ class Scratchpad(wiring.Component):
 
     A row access takes one cycle wherever it starts: the rows it touches lie in different halves. Past the
     last byte it wraps to the first. A request is granted when no port of higher priority asks for a half it
-    needs in the same cycle, so `act` and `fuse_write` always are. Latency: reads SP_READ_LATENCY; a write
+    needs in the same cycle, so `act` and `fuse_write` always are. Latency: reads SP_READ_LATENCY, those of `act`,
+    which look at memory a cycle later, SP_ACT_LATENCY; a write
     granted in one cycle is seen by reads granted in the next. Throughput: one access per cycle on each port
     that finds its halves free.
 
@@ -63,6 +64,10 @@ class Scratchpad(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         reads = {name: self._request(m, name) for name in READERS}
+        # Nobody refuses `act`: its request waits a cycle, ready to be compared with those of the others.
+        reads["act"] = reads["act"].held(m, "act_held")
+        self._act_valid = Signal()
+        m.d.sync += self._act_valid.eq(self.act.valid)
         writes = {name: self._request(m, name) for name in WRITERS}
         read_asks = self._grant(m, reads)
         write_asks = self._grant(m, writes)
@@ -75,8 +80,8 @@ class Scratchpad(wiring.Component):
             m.submodules[f"{name}_lane"] = lane = SpReadLane(self._config)
             port = getattr(self, name)
             m.d.comb += [
-                lane.capture.eq(port.valid & port.ready),
-                lane.addr.eq(port.addr),
+                lane.capture.eq(self._valid(name) & port.ready),
+                lane.addr.eq(Cat(access.offset, access.odd)),
                 lane.even_bank.eq(access.banks[0]),
                 lane.odd_bank.eq(access.banks[1]),
                 lane.even.eq(Cat(ram.r0_data for ram in rams[0])),
@@ -85,6 +90,10 @@ class Scratchpad(wiring.Component):
             ]
         self._count(m, reads, writes)
         return m
+
+    def _valid(self, name: str) -> Signal:
+        """Whether a port asks in this cycle."""
+        return self._act_valid if name == "act" else getattr(self, name).valid
 
     def _request(self, m: Module, name: str) -> SpAccess:
         return SpAccess(m, self._config, name, getattr(self, name).addr)
@@ -110,7 +119,7 @@ class Scratchpad(wiring.Component):
             asks = tuple(
                 Signal(self._config.sp_banks, name=f"{name}_asks_{half}") for half in ("even", "odd")
             )
-            m.d.comb += [asks[h].eq(Mux(port.valid, access.want[h], 0)) for h in range(2)]
+            m.d.comb += [asks[h].eq(Mux(self._valid(name), access.want[h], 0)) for h in range(2)]
             m.d.comb += port.ready.eq(~Cat(access.want[h] & taken[h] for h in range(2)).any())
             # What a refused port asks for counts as taken: the grants of all ports are then found at once
             # instead of one after another, which would be the longest path of the machine.
@@ -170,7 +179,7 @@ class Scratchpad(wiring.Component):
             total: Value = Signal(width * banks, name=f"{kind}_none")
             for name, access in accesses.items():
                 port = getattr(self, name)
-                happens = port.valid & (~port.ready if kind == "conflicts" else port.ready)
+                happens = self._valid(name) & (~port.ready if kind == "conflicts" else port.ready)
                 one = Signal(width * banks, name=f"{name}_{kind}")
                 m.d.sync += one.eq(
                     Cat(Cat(happens & (access.bank == b), Const(0, width - 1)) for b in range(banks))

@@ -1,5 +1,7 @@
 """What one scratchpad access touches, and the data path of one read port."""
 
+from copy import copy
+
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -47,11 +49,9 @@ class SpAccess:
         self.offset = addr[:lane_bits]
         self.odd = addr[lane_bits]
         pair = addr[lane_bits + 1 : lane_bits + 1 + pair_bits]
-        bank_bits = (config.sp_banks - 1).bit_length()
-        self.bank = pair[-bank_bits:]
-        self.index = tuple(Signal(pair_bits, name=f"{name}_index_{half}") for half in ("even", "odd"))
-        self.word = tuple(index[:-bank_bits] for index in self.index)
-        self.banks = tuple(index[-bank_bits:] for index in self.index)
+        self._bank_bits = (config.sp_banks - 1).bit_length()
+        self.bank = pair[-self._bank_bits :]
+        self._split(tuple(Signal(pair_bits, name=f"{name}_index_{half}") for half in ("even", "odd")))
         self.want = tuple(Signal(config.sp_banks, name=f"{name}_want_{half}") for half in ("even", "odd"))
         crosses = Signal(name=f"{name}_crosses")
         m.d.comb += [
@@ -61,6 +61,21 @@ class SpAccess:
             self.want[0].eq(Mux(~self.odd | crosses, 1 << self.banks[0], 0)),
             self.want[1].eq(Mux(self.odd | crosses, 1 << self.banks[1], 0)),
         ]
+
+    def _split(self, index: tuple[Signal, ...]) -> None:
+        self.index = index
+        self.word = tuple(i[: -self._bank_bits] for i in index)
+        self.banks = tuple(i[-self._bank_bits :] for i in index)
+
+    def held(self, m: Module, name: str) -> "SpAccess":
+        """The same a cycle later; its signals begin with `name`."""
+        later = copy(self)
+        later.offset, later.odd, later.bank = (
+            register(m, f"{name}_{part}", getattr(self, part)) for part in ("offset", "odd", "bank")
+        )
+        later._split(tuple(register(m, f"{name}_index_{h}", v) for h, v in enumerate(self.index)))
+        later.want = tuple(register(m, f"{name}_want_{h}", v) for h, v in enumerate(self.want))
+        return later
 
 
 class SpReadLane(wiring.Component):
@@ -149,3 +164,10 @@ class SpReadLane(wiring.Component):
                 chosen.append(node)
             level = chosen
         return level[0]
+
+
+def register(m: Module, name: str, value: Value) -> Signal:
+    """Register of a data path: without reset."""
+    held = Signal(len(value), name=name, reset_less=True)
+    m.d.sync += held.eq(value)
+    return held

@@ -106,13 +106,21 @@ class MatrixUnit(wiring.Component):
 
         accepted, room = Signal(), Signal()
         row = walker.rows.payload
+        # The command to come, for as long as fetcher or walker have not begun it: whether another one is accepted
+        # depends on registers alone.
+        command = Signal(self.cmd.payload.shape(), reset_less=True)
+        to_fetch, to_walk = Signal(), Signal()
+        with m.If(accepted):
+            m.d.sync += [command.eq(self.cmd.payload), to_fetch.eq(1), to_walk.eq(1)]
+        with m.Else():
+            m.d.sync += [to_fetch.eq(to_fetch & ~fetcher.load), to_walk.eq(to_walk & ~walker.load)]
         m.d.comb += [
-            self.cmd.ready.eq(fetcher.ready & walker.ready & room),
+            self.cmd.ready.eq(~to_fetch & ~to_walk & room),
             accepted.eq(self.cmd.valid & self.cmd.ready),
-            fetcher.command.eq(self.cmd.payload),
-            fetcher.load.eq(accepted),
-            walker.command.eq(self.cmd.payload),
-            walker.load.eq(accepted),
+            fetcher.command.eq(command),
+            fetcher.load.eq(to_fetch & fetcher.ready),
+            walker.command.eq(command),
+            walker.load.eq(to_walk & walker.ready),
             issuer.tiles_ready.eq(fetcher.tiles != 0),
             issuer.feeder_ready.eq(feeder.ready),
             fetcher.take.eq(issuer.issued & row.start),
@@ -163,7 +171,7 @@ class MatrixUnit(wiring.Component):
         m.d.comb += [
             refused.eq(self.weight.valid & ~self.weight.ready),
             self.row_entering.eq(issuer.row_entering),
-            self.wait_acts.eq(issuer.wait_acts),
+            self.wait_acts.eq(0),
             self.wait_weights.eq(issuer.tile_waits & refused & (fetcher.tiles == 0)),
             self.weight_shift.eq(issuer.tile_waits & ~self.wait_weights),
             self.wait_acc.eq(0),
@@ -171,7 +179,7 @@ class MatrixUnit(wiring.Component):
         ]
         stream = counted.valid & counted.stream
         values = {
-            "matrix_stall_bank": refused | issuer.wait_acts,
+            "matrix_stall_bank": refused,
             "macs_issued": Mux(stream, self.config.n**2, 0),
             "macs_useful": Mux(counted.valid, counted.useful, 0),
             "matrix_rows": stream,

@@ -61,11 +61,22 @@ class WeightFeeder(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         n = self.n
-        left, rows = Signal(range(n + 1)), Signal(range(n + 1), reset_less=True)
-        with m.If(self.start):
-            m.d.sync += [left.eq(n), rows.eq(self.rows), self.ready.eq(0)]
+        left, rows, next_rows = (
+            Signal(range(n + 1)),
+            Signal(range(n + 1), reset_less=True),
+            Signal(range(n + 1), reset_less=True),
+        )
+        begin = Signal()
+        m.d.sync += [begin.eq(self.start), next_rows.eq(self.rows)]
+        with m.If(begin):
+            m.d.sync += [left.eq(n), rows.eq(next_rows)]
         with m.Elif(left != 0):
-            m.d.sync += [left.eq(left - 1), self.ready.eq(left <= 2), rows.eq(Mux(rows == 0, 0, rows - 1))]
+            m.d.sync += [left.eq(left - 1), rows.eq(Mux(rows == 0, 0, rows - 1))]
+        # A start begins a cycle later, so the next one may come a cycle before the last row is popped.
+        with m.If(self.start):
+            m.d.sync += self.ready.eq(0)
+        with m.Elif(~begin & (left != 0)):
+            m.d.sync += self.ready.eq(left <= 3)
         m.d.comb += self.pop.eq((left != 0) & (rows != 0))
 
         # Values of the tile as popped, and one cycle later with the row that was popped.
@@ -77,9 +88,12 @@ class WeightFeeder(wiring.Component):
             name: Signal.like(getattr(self, name), name=f"late_{name}", reset_less=True) for name in names
         }
         lanes, late_lanes = Signal(n, reset_less=True), Signal(n, reset_less=True)
-        with m.If(self.start):
-            m.d.sync += [tile[name].eq(getattr(self, name)) for name in names]
-            m.d.sync += lanes.eq(Cat(self.lanes > i for i in range(n)))
+        next_lanes = Signal.like(lanes)
+        coming = {name: Signal.like(tile[name], name=f"next_{name}") for name in names}
+        m.d.sync += [coming[name].eq(getattr(self, name)) for name in names]
+        m.d.sync += next_lanes.eq(Cat(self.lanes > i for i in range(n)))
+        with m.If(begin):
+            m.d.sync += [*(tile[name].eq(coming[name]) for name in names), lanes.eq(next_lanes)]
         m.d.sync += [late[name].eq(tile[name]) for name in names]
         m.d.sync += late_lanes.eq(Mux(self.pop, lanes, 0))
 

@@ -10,20 +10,19 @@ from hw.array.edge import operands
 from hw.array.linebuffer import line_step_layout
 from hw.array.systolic import OPERAND_BITS
 from hw.config import MlaConfig
-from hw.layouts import SP_READ_LATENCY, SpReadPort
+from hw.layouts import SP_ACT_LATENCY, SpReadPort
 from hw.units.matrix_layouts import ENTRY_AFTER, ROW_AFTER, row_layout
 
 
 class RowIssuer(wiring.Component):
-    """Issues steps: a step that starts a tile waits until its weights are there and the feeder is free; one
-    that reads waits for its grant.
+    """Issues steps: a step that starts a tile waits until its weights are there and the feeder is free.
 
-    A refused read leaves a bubble. In a depthwise stream that would tear the sums apart, so activation reads
-    must have the highest priority: the scratchpad always grants them. A depthwise stream whose taps or groups
-    differ from the previous one's waits n cycles for the line buffers to run empty.
+    A refused read would leave a bubble, and tear the sums of a depthwise stream apart, so activation reads have
+    the highest priority: the scratchpad always grants them. A depthwise stream whose taps or groups differ from
+    the previous one's waits n cycles for the line buffers to run empty.
 
-    Latency: a step issued in cycle t is on `line_step` in t + 1, on `operands` in t + 3, on `entering` in t +
-    4. Throughput: one step a cycle.
+    Latency: a step issued in cycle t is on `line_step` in t + 2, on `operands` in t + 4, on `entering` in t +
+    5. Throughput: one step a cycle.
 
     Parameters
     ----------
@@ -46,8 +45,8 @@ class RowIssuer(wiring.Component):
         Activations, zero points subtracted; `entering` a cycle later.
     swap, select : Out
         To the array.
-    row_entering, wait_acts, tile_waits : Out(1)
-        A row is issued; its read is refused; a tile waits for its weights.
+    row_entering, tile_waits : Out(1)
+        A row is issued; a tile waits for its weights.
     """
 
     def __init__(self, config: MlaConfig):
@@ -67,7 +66,6 @@ class RowIssuer(wiring.Component):
                 "swap": Out(1),
                 "select": Out(2 * config.n),
                 "row_entering": Out(1),
-                "wait_acts": Out(1),
                 "tile_waits": Out(1),
             }
         )
@@ -80,10 +78,9 @@ class RowIssuer(wiring.Component):
             clear.eq(~row.start | (self.tiles_ready & self.feeder_ready & drained)),
             self.act.valid.eq(self.rows.valid & row.read & clear),
             self.act.addr.eq(row.addr),
-            self.issued.eq(self.rows.valid & clear & (~row.read | self.act.ready)),
+            self.issued.eq(self.rows.valid & clear),
             self.rows.ready.eq(self.issued),
             self.row_entering.eq(self.issued & row.stream),
-            self.wait_acts.eq(self.act.valid & ~self.act.ready),
             self.tile_waits.eq(self.rows.valid & ~clear),
         ]
         self._activations(m, row)
@@ -97,15 +94,15 @@ class RowIssuer(wiring.Component):
                 m.d.comb += line.eq(1 + (row.taps <= k) + ((row.taps << 1) <= k))
                 m.d.sync += self.select[2 * k : 2 * k + 2].eq(Mux(row.dw, line, 0))
 
-        m.d.sync += self.line_valid.eq(self.issued & row.dw)
+        line_valid, line_step = Signal(), Signal(self.line_step.shape(), reset_less=True)
+        m.d.sync += [line_valid.eq(self.issued & row.dw), self.line_valid.eq(line_valid)]
         with m.If(self.issued & row.dw):
             m.d.sync += [
-                self.line_step.pixel.eq(row.stream),
-                *(
-                    self.line_step[name].eq(row[name])
-                    for name in ("fresh", "back", "period", "taps", "groups")
-                ),
+                line_step.pixel.eq(row.stream),
+                *(line_step[name].eq(row[name]) for name in ("fresh", "back", "period", "taps", "groups")),
             ]
+        with m.If(line_valid):
+            m.d.sync += self.line_step.eq(line_step)
         return m
 
     def _drained(self, m: Module, row: data.View) -> Value:
@@ -121,13 +118,13 @@ class RowIssuer(wiring.Component):
 
     def _activations(self, m: Module, row: data.View) -> None:
         """Read data to operands, as they arrive."""
-        streams, reads = Signal(SP_READ_LATENCY), Signal(SP_READ_LATENCY)
+        streams, reads = Signal(SP_ACT_LATENCY), Signal(SP_ACT_LATENCY)
         m.d.sync += [
             streams.eq(Cat(self.issued & row.stream, streams)),
             reads.eq(Cat(self.issued & row.read, reads)),
         ]
         zero_point, unsigned = row.a_zp, row.a_unsigned
-        for i in range(SP_READ_LATENCY):
+        for i in range(SP_ACT_LATENCY):
             late_zp, late_unsigned = (
                 Signal.like(row.a_zp, name=f"a_zp{i}", reset_less=True),
                 Signal(name=f"a_unsigned{i}", reset_less=True),
@@ -137,5 +134,5 @@ class RowIssuer(wiring.Component):
         lanes = operands(m, "act", self.act.data, unsigned=unsigned, zero_point=zero_point)
         with m.If(streams[-1]):
             m.d.sync += self.operands.eq(Mux(reads[-1], Cat(lanes), 0))
-        assert ENTRY_AFTER == ROW_AFTER + 1 == SP_READ_LATENCY + 2
+        assert ENTRY_AFTER == ROW_AFTER + 1 == SP_ACT_LATENCY + 2
         m.d.sync += self.entering.eq(self.operands)

@@ -7,19 +7,19 @@ from hw.config import ACC_ADDR_BITS, SP_ADDR_BITS, MlaConfig
 from hw.units.walk import lane_count_bits
 
 #: Cycles from the issue of a row (its scratchpad read) to each later stage.
-ROW_AFTER = 3  # operands of the row in a register; `swap` reaches the array
-ENTRY_AFTER = 4  # the row enters the array
-STATISTICS_AFTER = 5  # its zeros are counted, its events leave
+ROW_AFTER = 4  # operands of the row in a register; `swap` reaches the array
+ENTRY_AFTER = 5  # the row enters the array
+STATISTICS_AFTER = 6  # its zeros are counted, its events leave
 
 
 def update_after(n: int) -> int:
     """Cycles from the issue of a row to its request to the accumulator."""
-    return 2 * n + 3
+    return 2 * n + 4
 
 
 def done_after(n: int) -> int:
     """Cycles from the issue of a command's last row to `done`."""
-    return 2 * n + 7
+    return 2 * n + 8
 
 
 def row_layout(config: MlaConfig) -> data.StructLayout:

@@ -14,11 +14,11 @@ from hw.units.walk import LoopNest
 
 
 class RowWalker(wiring.Component):
-    """Walks one command after the other, holding one more that was already accepted.
+    """Walks one command after the other.
 
     All addresses and coordinates follow the loops by additions: no multiplier, no division.
 
-    Latency: a command accepted in cycle c has its first step on `rows` in c + 3. Throughput: one step a
+    Latency: a command taken in cycle c has its first step on `rows` in c + 2. Throughput: one step a
     cycle, also from command to command.
 
     Parameters
@@ -31,7 +31,7 @@ class RowWalker(wiring.Component):
     load : In(1), command : In
         Takes a command; only while `ready`.
     ready : Out(1)
-        A command fits.
+        None runs, or the last step of the one that runs is taken.
     rows : Out
         Steps.
     """
@@ -50,18 +50,15 @@ class RowWalker(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         layout = command_layout(Unit.MATRIX)
-        waiting, running, full = Signal(), Signal(), Signal()
-        queued, held, now = Signal(layout, reset_less=True), Signal(layout, reset_less=True), Signal(layout)
+        running, full = Signal(), Signal()
+        queued, held, now = self.command, Signal(layout, reset_less=True), Signal(layout)
         begin, step, tile_end, command_end = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             step.eq(running & ~full),
-            begin.eq(waiting & (~running | (step & command_end))),
-            self.ready.eq(~waiting | begin),
+            begin.eq(self.load),
+            self.ready.eq(~running | (step & command_end)),
             now.eq(Mux(begin, queued, held)),
         ]
-        m.d.sync += waiting.eq(self.load | (waiting & ~begin))
-        with m.If(self.load):
-            m.d.sync += queued.eq(self.command)
         with m.If(begin):
             m.d.sync += [held.eq(queued), running.eq(1)]
         with m.Elif(step & command_end):

@@ -11,7 +11,7 @@ from amaranth.lib.wiring import connect
 from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
-from hw.layouts import ACC_READ_LATENCY, SP_READ_LATENCY
+from hw.layouts import ACC_READ_LATENCY, SP_ACT_LATENCY, SP_READ_LATENCY
 from hw.memory.accumulator import Accumulator
 from hw.units.matrix import MatrixUnit
 from tests.block.matrix.reference import WORD_NAMES, derived, field_values
@@ -49,9 +49,8 @@ class Bench:
         Lanes.
     sp, acc : numpy arrays
         Scratchpad (uint8, 2**20 bytes) and accumulator (int32 rows) at the start.
-    refuse_weight, refuse_act, hold : float
-        Probability of refusing a weight read or activation read, and of holding back the next command, in a
-        cycle.
+    refuse_weight, hold : float
+        Probability of refusing a weight read, and of holding back the next command, in a cycle.
     peek : (int, int) or None
         Cycle and row of one read by FUSE while the commands run.
     """
@@ -63,13 +62,12 @@ class Bench:
         acc: np.ndarray,
         *,
         refuse_weight: float = 0,
-        refuse_act: float = 0,
         hold: float = 0,
         seed: int = 0,
         peek: tuple[int, int] | None = None,
     ):
         self.n, self.sp, self.acc = n, sp, acc
-        self.refuse = {"weight": refuse_weight, "act": refuse_act}
+        self.refuse = {"weight": refuse_weight, "act": 0.0}
         self.hold, self.random = hold, random.Random(seed)
         self.peek = peek
         config = small_config(n)
@@ -126,7 +124,7 @@ class Bench:
         unit, expected, cycle = self.unit, len(commands), 0
         arriving: dict[str, list[int | None]] = {
             "weight": [None] * (SP_READ_LATENCY - 1),
-            "act": [None] * (SP_READ_LATENCY - 1),
+            "act": [None] * (SP_ACT_LATENCY - 1),
         }
         offered = False
         watched = (

@@ -114,5 +114,5 @@ def test_refused_activations(seed: int):
     print(f"seed {seed}")
     rng = random.Random(seed)
     sp, acc = fresh_memories(4, np.random.default_rng(seed))
-    bench = Bench(4, sp, acc, refuse_weight=0.3, refuse_act=0.4, seed=seed)
+    bench = Bench(4, sp, acc, refuse_weight=0.3, seed=seed)
     check(bench, [normal(rng, 4) for _ in range(8)])

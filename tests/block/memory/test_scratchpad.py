@@ -65,6 +65,7 @@ def test_random_traffic(n: int, banks: int) -> None:
         await ctx.tick()
         expected: deque = deque()
         pending: dict[str, int | None] = dict.fromkeys(READERS + WRITERS)
+        act: int | None = None
         payload: dict[str, tuple[bytes, int]] = {}
         counts_due: dict[str, int] = {}
         narrow = config.sp_bytes
@@ -96,9 +97,10 @@ def test_random_traffic(n: int, banks: int) -> None:
                 f"sp_{kind}_bank{b}": 0 for kind in ("reads", "writes", "conflicts") for b in range(8)
             }
             for names, kind in ((READERS, "reads"), (WRITERS, "writes")):
-                grants = ref.grants([pending[name] for name in names])
+                asking = pending | {"act": act}  # its request waits a cycle
+                grants = ref.grants([asking[name] for name in names])
                 for name, granted in zip(names, grants, strict=True):
-                    addr = pending[name]
+                    addr = asking[name]
                     if addr is None:
                         continue
                     assert ctx.get(getattr(dut, name).ready) == granted, (cycle, name)
@@ -113,6 +115,7 @@ def test_random_traffic(n: int, banks: int) -> None:
                     for i in range(n):
                         if mask >> i & 1:
                             image[(addr + i) % config.sp_bytes] = data[i]
+            act = pending["act"]
             for name in pending:
                 if pending[name] is not None and ctx.get(getattr(dut, name).ready):
                     pending[name] = None
