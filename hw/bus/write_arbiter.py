@@ -1,6 +1,6 @@
 """The write half of the AXI master: two masters share AW and W, and B finds its way back by identifier."""
 
-from amaranth.hdl import Elaboratable, Module
+from amaranth.hdl import Elaboratable, Module, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -9,7 +9,7 @@ from hw.bus.axi_choice import AddressChoice
 from hw.config import MlaConfig
 from hw.memory.stream_fifo import StreamFifo
 
-#: Bursts whose address went out before their data: hides the cycles between AW and the first beat.
+#: Bursts whose address went out before the one whose data go out: hides the cycles between AW and the first beat.
 ORDER_DEPTH = 16
 
 
@@ -50,23 +50,17 @@ class WriteArbiter(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.choice = choice = AddressChoice(len(WRITE_MASTERS))
-        m.submodules.order = order = StreamFifo(2, ORDER_DEPTH)
         wiring.connect(m, choice.out, wiring.flipped(self.aw))
-        m.d.comb += [
-            choice.allow.eq(order.w.ready),
-            order.w.valid.eq(choice.chosen),
-            order.w.payload.eq(choice.chosen_id),
-            order.r.ready.eq(self.w.valid & self.w.ready & self.w.payload.last),
-            self.b.ready.eq(1),
-        ]
+        turn, turn_id = self._turns(m, choice)
+        m.d.comb += self.b.ready.eq(1)
         for i, name in enumerate(WRITE_MASTERS):
             wiring.connect(m, wiring.flipped(getattr(self, f"{name}_aw")), getattr(choice, f"m{i}"))
             beats, answers = getattr(self, f"{name}_w"), getattr(self, f"{name}_b")
-            with m.If(order.r.payload == i):
+            with m.If(turn_id == i):
                 m.d.comb += [
-                    self.w.valid.eq(order.r.valid & beats.valid),
+                    self.w.valid.eq(turn & beats.valid),
                     self.w.payload.eq(beats.payload),
-                    beats.ready.eq(order.r.valid & self.w.ready),
+                    beats.ready.eq(turn & self.w.ready),
                 ]
             m.d.comb += [
                 answers.valid.eq(self.b.valid & (self.b.payload.id == i)),
@@ -75,3 +69,24 @@ class WriteArbiter(wiring.Component):
             with m.If(self.b.payload.id == i):
                 m.d.comb += self.b.ready.eq(answers.ready)
         return m
+
+    def _turns(self, m: Module, choice: AddressChoice) -> tuple[Value, Value]:
+        """Whether a burst's data are on their turn on W, and whose: registers, because the grant goes deep into
+        the masters. The bursts behind it wait in a buffer.
+        """
+        m.submodules.order = order = StreamFifo(2, ORDER_DEPTH)
+        turn, turn_id, free = Signal(), Signal(2), Signal()
+        m.d.comb += [
+            choice.allow.eq(order.w.ready),
+            free.eq(~turn | (self.w.valid & self.w.ready & self.w.payload.last)),
+            order.r.ready.eq(free),
+            order.w.valid.eq(choice.chosen & ~(free & ~order.r.valid)),
+            order.w.payload.eq(choice.chosen_id),
+        ]
+        with m.If(free):
+            m.d.sync += turn.eq(order.r.valid | choice.chosen)
+            with m.If(order.r.valid):
+                m.d.sync += turn_id.eq(order.r.payload)
+            with m.Else():
+                m.d.sync += turn_id.eq(choice.chosen_id)
+        return turn, turn_id

@@ -73,9 +73,18 @@ class SemaphorePort(wiring.Signature):
         Tokens taken and signals promised by the command that starts in this cycle.
     give : Out
         Signals of the command that retires in this cycle.
+    step : Out
+        Up at least when any of these three is not 0: known sooner than they are.
     """
 
     def __init__(self) -> None:
         super().__init__(
-            {"available": In(16), "room": In(20), "take": Out(16), "owe": Out(20), "give": Out(20)}
+            {
+                "available": In(16),
+                "room": In(20),
+                "take": Out(16),
+                "owe": Out(20),
+                "give": Out(20),
+                "step": Out(1),
+            }
         )

@@ -25,8 +25,10 @@ class PlaneCounters(wiring.Component):
 
     Members
     -------
+    step : In
+        Some counter may step: what `up` and `down` decode is too late to switch all the counters' clocks.
     up, down : In
-        Counters to step.
+        Counters to step; 0 without `step`.
     clear : In
         Sets all counters to zero.
     nonzero, full : Out
@@ -42,6 +44,7 @@ class PlaneCounters(wiring.Component):
         self.planes = [Signal(count, name=f"plane{k}") for k in range(bits)]
         super().__init__(
             {
+                "step": In(1),
                 "up": In(count),
                 "down": In(count),
                 "clear": In(1),
@@ -55,7 +58,7 @@ class PlaneCounters(wiring.Component):
         moves = Signal(self.up.shape(), name="moves0")
         m.d.comb += moves.eq(self.up ^ self.down)
         nonzero, full = 0, ~0
-        with m.If(self.clear | self.up.any() | self.down.any()):
+        with m.If(self.clear | self.step):
             for k, plane in enumerate(self.planes):
                 m.d.sync += plane.eq(Mux(self.clear, 0, plane ^ moves))
                 # A carry passes ones on the way up, a borrow zeros on the way down.
@@ -106,12 +109,15 @@ class Semaphores(wiring.Component):
         m = Module()
         m.submodules.counts = counts = self.counts
         m.submodules.reserved = reserved = self.reserved
-        taken = Signal(_COUNTERS)
+        taken, step = Signal(_COUNTERS), Signal()
         takes = [*(self.units[u].take for u in Unit), self.seq_take]
         m.d.comb += [
             taken.eq(
                 Cat(take.word_select(producer, SEMAPHORES_PER_PAIR) for producer in Unit for take in takes)
             ),
+            step.eq(Cat(self.units[u].step for u in Unit).any() | self.seq_take.any()),
+            counts.step.eq(step),
+            reserved.step.eq(step),
             counts.up.eq(Cat(self.units[u].give for u in Unit)),
             counts.down.eq(taken),
             counts.clear.eq(self.clear),

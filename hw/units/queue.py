@@ -139,6 +139,7 @@ class CommandQueue(wiring.Component):
             self.output.valid.eq(allowed & (self.in_flight != STARTED_MAX)),
             port.take.eq(Mux(self.started, meta.wait, 0)),
             port.owe.eq(Mux(self.started, meta.signal, 0)),
+            port.step.eq(self.started | self.done),
             self.idle.eq(empty & none_started),
             self.stuck.eq(none_started & ~allowed),
             self.head_waits.eq(

@@ -44,6 +44,7 @@ class QueueContract(Contract):
             Assert(port.take == (meta.wait & start.replicate(16))),
             Assert(port.owe == (meta.signal & start.replicate(20))),
             Assert(done | (port.give == 0)),
+            Assert(port.step | ~Cat(port.take, port.owe, port.give).any()),
             Assert(~block.stuck | (~block.output.valid & (running == 0))),
         ]
 
@@ -121,6 +122,7 @@ class SemaphoreContract(Contract):
             Assume(~take | available),
             Assume(~owe | room),
             Assume(~give | (count < reserved)),
+            *(Assume(unit.step | ~Cat(unit.take, unit.owe, unit.give).any()) for unit in block.units),
             Assert(count <= reserved),
             Assert(available == (count != 0)),
             Assert(room == (reserved != SEMAPHORE_MAX)),
