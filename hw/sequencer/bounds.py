@@ -143,7 +143,8 @@ class BoundsChecker(wiring.Component):
             select.dw_out_rows.eq(rows.out_rows),
             begin.eq((self.start & ~depthwise) | rows.done),
             valid.eq(begin | running),
-            select.step.eq(Mux(begin, select.first, step)),
+            # What begins a check comes too late to choose with: `first` also stands when none runs.
+            select.step.eq(Mux(running, step, select.first)),
         ]
         m.d.sync += running.eq(valid & select.more & ~self.clear)
         with m.If(valid):

@@ -8,7 +8,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_stream
 from hw.sequencer.config_registers import ConfigRegisters
-from hw.sequencer.core_connect import connect_frames, connect_issue
+from hw.sequencer.core_connect import connect_frames, connect_issue, count_steps
 from hw.sequencer.core_execute import Execute
 from hw.sequencer.core_fetch import Fetch
 from hw.sequencer.core_layouts import FRAME_LAYOUT
@@ -66,11 +66,11 @@ class Core(wiring.Component):
     trap, clear : Out, In
         Trap record, held until `clear`, which also makes the core ready again after `stop`.
     stop : In
-        Nothing executes any more until `clear`.
+        Nothing executes from the next cycle on until `clear`.
     step_limit, windows : In
         Host registers.
     load, matrix, fuse, store : Out
-        Checked commands; an offer is withdrawn only by `stop` and `clear`.
+        Checked commands; an offer is withdrawn only by `clear` and the cycle after `stop`.
     seq_tokens : In, seq_take : Out
         Semaphores of the sequencer.
     unit_idle : In
@@ -131,16 +131,16 @@ class Core(wiring.Component):
         m.submodules.execute = execute = Execute(self.config)
         m.submodules.issue = issue = Issue(self.config)
         m.submodules.registers = registers = ConfigRegisters()
-        started, active, flush = Signal(), Signal(), Signal()
+        started, active, frozen, flush = Signal(), Signal(), Signal(), Signal()
         frame, operands = Signal(FRAME_LAYOUT), Signal(6)
-        boot = self._life(m, execute, started, active, operands)
+        boot, ended = self._life(m, execute, started, active, frozen, operands)
         redirect, target = self._redirect(m, execute)
         m.d.comb += [
-            flush.eq(self.clear | started | redirect | execute.halt | execute.trap),
+            flush.eq(self.clear | started | redirect | ended),
             fetch.enable.eq(active),
             fetch.redirect.eq(boot | redirect),
             fetch.target.eq(Mux(boot, frame.base, target)),
-            fetch.stop.eq(started | self.clear | execute.halt | execute.trap),
+            fetch.stop.eq(started | self.clear | ended),
             fetch.take.eq(read.take),
             self.fetch_addr.eq(fetch.fetch_addr),
             self.fetch_en.eq(fetch.fetch_en),
@@ -159,7 +159,7 @@ class Core(wiring.Component):
             read.w_addr.eq(read.instruction.d),
             read.w_data.eq(execute.result),
             read.commit.eq(execute.finish_scalar),
-            read.accept.eq(~read.ready_valid | execute.finish),
+            read.accept.eq(active & ~read.ready_valid | execute.passes),
             execute.active.eq(active),
             execute.valid.eq(read.ready_valid & ~redirect),
             execute.instruction.eq(read.instruction),
@@ -168,31 +168,39 @@ class Core(wiring.Component):
             execute.tag_hold.eq(self.tag_hold),
         ]
         connect_frames(m, self, fetch, execute, frame, started)
-        connect_issue(m, self, execute, issue, registers, started)
-        self._limit(m, execute, started)
+        connect_issue(m, self, execute, issue, registers, started, frozen)
+        count_steps(m, self, execute, started)
         self._report(m, execute, issue, read.instruction, frame, active)
         return m
 
-    def _life(self, m: Module, execute: Execute, started: Signal, active: Signal, operands: Signal) -> Signal:
-        """Starting, halting, trapping, freezing; returns the pulse that fetches the first word."""
-        boot, frozen = Signal(), Signal()
+    def _life(
+        self, m: Module, execute: Execute, started: Signal, active: Signal, frozen: Signal, operands: Signal
+    ) -> tuple[Value, Signal]:
+        """Starting, halting, trapping, freezing; returns the pulse that fetches the first word, and one in the
+        cycle after the last instruction. `active` is `running` and not `frozen`, as one register: all that
+        executes hangs on it.
+        """
+        boot, ended, last = Signal(), Signal(), Signal()
         m.d.comb += [
-            self.start.ready.eq(~self.running & ~self.trap.valid & ~frozen & ~self.stop),
+            self.start.ready.eq(~self.running & ~self.trap.valid & ~frozen),
             started.eq(self.start.valid & self.start.ready),
-            active.eq(self.running & ~frozen & ~self.stop),
+            last.eq(execute.halt | execute.trap),
         ]
-        m.d.sync += [boot.eq(started), self.halted.eq(execute.halt)]
+        m.d.sync += [boot.eq(started), ended.eq(last), self.halted.eq(execute.halt)]
         with m.If(self.clear):
-            m.d.sync += [self.running.eq(0), frozen.eq(0), self.trap.valid.eq(0)]
+            m.d.sync += [self.running.eq(0), active.eq(0), frozen.eq(0), self.trap.valid.eq(0)]
         with m.Else():
-            m.d.sync += frozen.eq(frozen | (self.stop & self.running))
+            m.d.sync += [
+                frozen.eq(frozen | self.stop),
+                active.eq((active | started) & ~self.stop & ~last),
+            ]
             with m.If(started):
                 m.d.sync += [
                     self.running.eq(1),
                     operands.eq(self.start.p.operands),
                     self.macro.eq(self.start.p.macro),
                 ]
-            with m.If(execute.halt | execute.trap):
+            with m.If(last):
                 m.d.sync += self.running.eq(0)
             with m.If(execute.trap):
                 m.d.sync += [
@@ -208,7 +216,7 @@ class Core(wiring.Component):
             m.d.sync += self.tag.eq(self.start.p.tag)
         with m.Elif(execute.set_tag):
             m.d.sync += self.tag.eq(execute.total)
-        return boot & active
+        return boot & active, ended
 
     def _redirect(self, m: Module, execute: Execute) -> tuple[Signal, Signal]:
         """Where execution goes on, a cycle after the instruction that said so: what that one computed and the
@@ -217,15 +225,6 @@ class Core(wiring.Component):
         redirect, target = Signal(), Signal.like(execute.target)
         m.d.sync += [redirect.eq(execute.redirect & ~self.clear), target.eq(execute.target)]
         return redirect, target
-
-    def _limit(self, m: Module, execute: Execute, started: Signal) -> None:
-        """Counts instructions against the limit; the comparison has a cycle of its own."""
-        after, hit = Signal(32), Signal()
-        m.d.comb += [after.eq(self.steps + execute.finish), execute.limit_hit.eq(hit)]
-        with m.If(started):
-            m.d.sync += [self.steps.eq(0), hit.eq(0)]
-        with m.Else():
-            m.d.sync += [self.steps.eq(after), hit.eq((self.step_limit != 0) & (after >= self.step_limit))]
 
     def _report(
         self, m: Module, execute: Execute, issue: Issue, x: Value, frame: Value, active: Signal

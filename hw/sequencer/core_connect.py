@@ -1,6 +1,6 @@
 """How the core's stages are joined with its stacks and with the issue block."""
 
-from amaranth.hdl import Cat, Module, Mux, Value
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import connect, flipped
 
@@ -54,8 +54,8 @@ def connect_frames(
         execute.back.eq(loops.back),
         execute.back_start.eq(loops.back_start),
         loops.push.eq(execute.push_loop),
-        loops.push_start.eq(execute.target),
-        loops.push_last.eq(x.target - 1),
+        loops.push_start.eq(x.following),
+        loops.push_last.eq(x.arrive),
         loops.push_trips.eq(execute.total),
         loops.pop.eq(execute.pop_loop),
         loops.call.eq(execute.call),
@@ -84,6 +84,7 @@ def connect_issue(
     issue: Issue,
     registers: ConfigRegisters,
     started: Value,
+    frozen: Value,
 ) -> None:
     """Configuration registers and the issue block."""
     x = execute.instruction
@@ -96,7 +97,7 @@ def connect_issue(
         issue.start.eq(execute.start_issue),
         issue.unit.eq(x.d[:unit_bits]),
         issue.windows.eq(core.windows),
-        issue.clear.eq(core.clear | core.stop),
+        issue.clear.eq(core.clear | frozen),
         issue.meta.wait.eq(x.imm[:16]),
         issue.meta.signal.eq(Cat(x.imm[16:], x.d[d : d + 4])),
         issue.meta.tag.eq(core.tag),
@@ -114,3 +115,18 @@ def connect_issue(
         name = unit.name.lower()
         m.d.comb += getattr(issue, f"config_{name}").eq(getattr(registers, name))
         connect(m, getattr(issue, name), flipped(getattr(core, name)))
+
+
+def count_steps(m: Module, core: wiring.Component, execute: Execute, started: Value) -> None:
+    """Counts instructions against the limit; the comparison has a cycle of its own and does not wait to hear
+    whether this cycle's instruction counts.
+    """
+    excess, hit = Signal(33), Signal()
+    reached, short_of_one = ~excess[32], excess.all()
+    m.d.comb += [excess.eq(core.steps - core.step_limit), execute.limit_hit.eq(hit)]
+    with m.If(started):
+        m.d.sync += [core.steps.eq(0), hit.eq(0)]
+    with m.Else():
+        m.d.sync += hit.eq((core.step_limit != 0) & (reached | (short_of_one & execute.finish)))
+        with m.If(execute.finish):
+            m.d.sync += core.steps.eq(core.steps + 1)

@@ -8,7 +8,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Trap
 from hw.isa.micro import MicroOp
 from hw.sequencer.alu import Alu
-from hw.sequencer.core_flow import call_cases, loop_cases, raise_trap
+from hw.sequencer.core_flow import call_cases, capture_callee, choose_target, loop_cases, raise_trap
 from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, Fault
 from hw.sequencer.layouts import SEGMENT_LAYOUT
 
@@ -45,18 +45,21 @@ class Execute(wiring.Component):
         Segment a CALLP names.
     finish : Out
         The instruction completes in this cycle.
+    passes : Out
+        The same, but not for those that always go elsewhere (LOOP, BREAK, calls, RET): what comes behind those
+        is dropped, so it need not move up, and they may take longer to tell.
     finish_{scalar,config,issue,control,sync} : Out
         The same, by class.
     trap, cause, address : Out
         The instruction traps in this cycle.
     redirect, target : Out
-        The next instruction is at `target`.
+        The next instruction is at `target`, which has a meaning only then.
     step, arrive : Out
         The instruction falls through, or goes where falling through from `arrive` leads.
     result, total : Out
         Value for the destination register, and a + b + imm.
     multiply, second : Out
-        Ask for the product of a and `second`.
+        Ask for the product of a and `second`; also before the instruction may execute.
     start_issue : Out
         Begin an issue.
     take : Out
@@ -74,6 +77,7 @@ class Execute(wiring.Component):
         self.config = config
         outputs = (
             "finish",
+            "passes",
             "finish_scalar",
             "finish_config",
             "finish_issue",
@@ -138,10 +142,9 @@ class Execute(wiring.Component):
         m = Module()
         m.submodules.alu = alu = Alu()
         x = self.instruction
-        go, faulty = Signal(), Signal()
+        go, faulty, leaves = Signal(), Signal(), Signal()
         phase = Signal(2)  # cycles an instruction of several cycles has taken
-        info = Signal(SEGMENT_LAYOUT)
-        onward = Signal(COUNTER_BITS)
+        callee = capture_callee(m, self, phase)
         m.d.comb += [
             alu.op.eq(x.op),
             alu.a.eq(x.a),
@@ -153,16 +156,13 @@ class Execute(wiring.Component):
             self.second.eq(alu.second),
             faulty.eq((x.fault != Fault.NONE) | self.limit_hit),
             go.eq(self.active & self.valid & ~faulty),
-            self.target.eq(x.target),
-            self.arrive.eq(x.pc),
-            self.step.eq(self.finish & ~self.redirect & ~self.halt),
-            onward.eq(Mux(self.back, self.back_start, self.arrive + 1)),
-            self.callee.segment.eq(x.d),
-            self.callee.base.eq(info.base),
-            self.callee.limit.eq(info.base + info.length),
+            self.multiply.eq(x.multiply),
+            self.finish.eq(self.passes | leaves),
+            self.arrive.eq(Mux(x.op == MicroOp.RET, self.return_pc, x.arrive)),
+            self.step.eq(self.passes & ~self.redirect & ~self.halt),
+            self.callee.eq(callee.frame),
         ]
-        with m.If(phase == 0):
-            m.d.sync += info.eq(self.segment)
+        choose_target(m, self, phase, callee)
         with m.If(~self.valid | self.finish | ~self.active):
             m.d.sync += phase.eq(0)
         with m.Elif(go & ~phase.all()):
@@ -176,11 +176,11 @@ class Execute(wiring.Component):
             )
         with m.Elif(go), m.Switch(x.op):
             self._waiting(m, phase)
-            loop_cases(m, self, phase, alu.sum, onward)
-            call_cases(m, self, phase, info, onward)
+            loop_cases(m, self, phase, alu.sum, leaves)
+            call_cases(m, self, phase, callee.usable, leaves)
             self._simple(m, alu)
         scalar, config, issue, sync = (
-            self.finish & x[name] for name in ("scalar", "config", "issue", "sync")
+            self.passes & x[name] for name in ("scalar", "config", "issue", "sync")
         )
         control = self.finish & ~(x.scalar | x.config | x.issue | x.sync)
         m.d.comb += [
@@ -207,33 +207,33 @@ class Execute(wiring.Component):
     def _simple(self, m: Module, alu: Alu) -> None:
         """Instructions of one cycle that cannot trap."""
         with m.Case(*map(int, _BRANCHES)):
-            m.d.comb += [self.finish.eq(1), self.redirect.eq(alu.taken)]
+            m.d.comb += [self.passes.eq(1), self.redirect.eq(alu.taken)]
         for op, output in (
             (MicroOp.SET, self.set_field),
             (MicroOp.CLEAR, self.clear_fields),
             (MicroOp.HALT, self.halt),
         ):
             with m.Case(int(op)):
-                m.d.comb += [self.finish.eq(1), output.eq(1)]
+                m.d.comb += [self.passes.eq(1), output.eq(1)]
         with m.Case(int(MicroOp.TRAP)):
             raise_trap(m, self, Trap.SOFTWARE, self.instruction.imm)
         with m.Default():  # scalar; undefined operations do not come here
-            m.d.comb += self.finish.eq(1)
+            m.d.comb += self.passes.eq(1)
 
     def _waiting(self, m: Module, phase: Signal) -> None:
         """Instructions that may take more than a cycle."""
         x = self.instruction
         with m.Case(int(MicroOp.MUL)):
-            m.d.comb += [self.multiply.eq(phase == 0), self.finish.eq(phase == 2)]
+            m.d.comb += self.passes.eq(phase == 2)
         with m.Case(int(MicroOp.TAG)):
-            m.d.comb += [self.finish.eq(~self.tag_hold), self.set_tag.eq(~self.tag_hold)]
+            m.d.comb += [self.passes.eq(~self.tag_hold), self.set_tag.eq(~self.tag_hold)]
         with m.Case(int(MicroOp.WAIT)):
             token = self.tokens.bit_select(x.d[:4], 1)
-            m.d.comb += [self.finish.eq(token), self.syncing.eq(~token), self.take.eq(token << x.d[:4])]
+            m.d.comb += [self.passes.eq(token), self.syncing.eq(~token), self.take.eq(token << x.d[:4])]
         with m.Case(int(MicroOp.FENCE)):
             busy = (x.d[:4] & ~self.idle).any()
-            m.d.comb += [self.finish.eq(~busy), self.syncing.eq(busy)]
+            m.d.comb += [self.passes.eq(~busy), self.syncing.eq(busy)]
         with m.Case(int(MicroOp.ISSUE)):
-            m.d.comb += [self.start_issue.eq(phase == 0), self.finish.eq(self.issued)]
+            m.d.comb += [self.start_issue.eq(phase == 0), self.passes.eq(self.issued)]
             with m.If(self.issue_trap):
                 raise_trap(m, self, self.issue_cause, self.issue_address)

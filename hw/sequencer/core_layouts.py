@@ -35,12 +35,16 @@ EXECUTE_LAYOUT = data.StructLayout(
         "imm": 32,  # of LOOP: the immediate count alone
         "target": COUNTER_BITS,
         "pc": COUNTER_BITS,
+        "following": COUNTER_BITS,  # pc + 1
+        "arrive": COUNTER_BITS,  # pc, of LOOP: the loop's last word
+        "backward": 1,  # the target is not beyond `following`
         "fault": Fault.BAD_OPERAND.bit_length(),
         "selector": 8,  # the bad one
         "scalar": 1,
         "config": 1,
         "issue": 1,
         "sync": 1,
+        "multiply": 1,
     }
 )
 

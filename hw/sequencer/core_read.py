@@ -1,6 +1,6 @@
 """Second stage of the sequencer core: decoding and operands."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -18,7 +18,8 @@ from hw.isa.micro import (
 )
 from hw.layouts import packed_layout
 from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, OUT_BIT, Fault, field_exists
-from hw.sequencer.layouts import PC_BITS, STATISTICS_LAYOUT
+from hw.sequencer.core_targets import find_targets
+from hw.sequencer.layouts import STATISTICS_LAYOUT
 from hw.sequencer.regfile import RegisterFile
 
 WORD_LAYOUT = packed_layout(WORD)
@@ -109,13 +110,7 @@ class OperandRead(wiring.Component):
         with m.Elif(a_bad | b_bad):
             m.d.comb += fault.eq(Fault.BAD_OPERAND)
         loop = word.opcode == MicroOp.LOOP
-        target = Signal(COUNTER_BITS)
-        m.d.comb += target.eq(
-            Cat(
-                (self.frame.base + word.imm[:PC_BITS].as_unsigned())[:OUT_BIT],
-                word.imm[PC_BITS:16].any() | (~loop & word.imm[16:].any()),
-            )
-        )
+        targets = find_targets(m, word, pc, self.frame.base)
         with m.If(self.flush):
             m.d.sync += self.ready_valid.eq(0)
         with m.Elif(self.accept):
@@ -127,12 +122,13 @@ class OperandRead(wiring.Component):
                 out.d.eq(word.d),
                 out.a.eq(a),
                 out.b.eq(b),
-                out.target.eq(target),
+                *(out[name].eq(value) for name, value in targets.items()),
                 out.imm.eq(Mux(loop, word.imm[16:].as_signed(), word.imm)),
                 out.pc.eq(pc),
                 out.fault.eq(fault),
                 out.selector.eq(selector),
                 *(out[name].eq(decoded[name]) for name in ("scalar", "config", "issue", "sync")),
+                out.multiply.eq(word.opcode == MicroOp.MUL),
             ]
         return m
 
@@ -176,7 +172,9 @@ class OperandRead(wiring.Component):
         with m.If(self.take | self.flush):
             m.d.sync += second.eq(0)
         with m.Elif(waits):
-            m.d.sync += [second.eq(1), held.eq(self.operand_data)]
+            m.d.sync += second.eq(1)
+        with m.If(waits):
+            m.d.sync += held.eq(self.operand_data)
         # The address of the instruction that enters this stage, or again of the one that stays.
         with m.If(self.take):
             m.d.comb += self.operand_addr.eq(Mux(_in_buffer(self.word.a), self.word.a, self.word.b))

@@ -55,7 +55,8 @@ class Traps(wiring.Component):
     enable : Out
         Dispatch may begin.
     stop, abort, flush : Out
-        To the core; to the units; to queues, semaphores, core, dispatch and completion.
+        To the core, in the cycle before `abort` and with it; to the units; to queues, semaphores, core, dispatch
+        and completion.
     cause : Out
         Cause for the completion records, from FLUSH to the last record.
     trapped, record, count, event : Out
@@ -126,23 +127,27 @@ class Traps(wiring.Component):
                 self.flush.eq(fsm.ongoing("FLUSH")),
                 self.trapped.eq(fsm.ongoing("TRAPPED")),
                 self.abort.eq(aborting | self.flush),
-                self.stop.eq(self.abort),
+                self.stop.eq(aborting),
             ]
             with m.State("RUN"):
                 with m.If(imprecise.valid):
                     m.d.sync += held.eq(imprecise)
+                    m.d.comb += self.stop.eq(1)
                     m.next = "ABORT"
                 with m.Elif(self.core.valid | self.dispatch.valid):
                     m.d.sync += held.eq(Mux(self.core.valid, self.core.as_value(), self.dispatch.as_value()))
                     m.next = "DRAIN"
                 with m.Elif(watch.deadlock):
                     self._deadlock(m, held)
+                    m.d.comb += self.stop.eq(1)
                     m.next = "FLUSH"
             with m.State("DRAIN"):
                 with m.If(imprecise.valid):
                     m.d.sync += held.eq(imprecise)
+                    m.d.comb += self.stop.eq(1)
                     m.next = "ABORT"
                 with m.Elif(watch.still):
+                    m.d.comb += self.stop.eq(1)
                     m.next = "FLUSH"
             with m.State("ABORT"), m.If(watch.still):
                 m.next = "FLUSH"
