@@ -34,7 +34,7 @@ class SegmentHost(wiring.Component):
     - open and free of the loader's segment are refused, so the loader never writes into what is no longer its
       own.
 
-    Latency: 2 cycles, and up to 2 more than there are segments if a range has to be compared with all of them
+    Latency: 3 cycles, and up to 2 more than there are segments if a range has to be compared with all of them
     (open; a word outside the segment written last). Throughput: one operation at a time.
 
     Parameters
@@ -100,12 +100,13 @@ class SegmentHost(wiring.Component):
         end, writing, scanning = Signal(33), Signal(), Signal()
         # Latched for the decision: what was written where has a long way through the registers' decoder.
         self._kind = kind = Signal(SegmentOp)
+        self._wrong_length = wrong_length = Signal()
         cached, cache_segment = self._cache(m, found)
         m.d.comb += [
             writing.eq(op.kind == SegmentOp.WRITE),
             scanning.eq((op.kind == SegmentOp.OPEN) | writing & ~cached),
             end.eq(Mux(writing, op.address, op.base) + Mux(writing, 1, op.length)),
-            scan.skip.eq(~writing),
+            scan.skip.eq(~self.writing),
             scan.skipped.eq(op.segment),
             scan.entry.eq(self.entry),
             self.index.eq(Mux(scan.active, scan.index, target)),
@@ -128,11 +129,15 @@ class SegmentHost(wiring.Component):
                     m.d.comb += scan.start.eq(1)
                     m.next = "SCAN"
                 with m.Elif(self.op.valid):
-                    m.next = "DECIDE"
+                    m.next = "LOOK"
             with m.State("SCAN"), m.If(scan.done):
                 m.d.sync += found.eq(scan.found)
-                with m.If(writing):
+                with m.If(self.writing):
                     m.d.sync += target.eq(scan.position)
+                m.next = "LOOK"
+            with m.State("LOOK"):
+                # Only this host changes a length, so what is compared here still holds when it decides.
+                m.d.sync += wrong_length.eq(op.length != self.entry.length)
                 m.next = "DECIDE"
             with m.State("DECIDE"):
                 m.d.comb += [self.decided.eq(1), self.op.ready.eq(1)]
@@ -164,7 +169,7 @@ class SegmentHost(wiring.Component):
         self, m: Module, target: Signal, bad_range: Signal, bad_select: Signal, found: Signal
     ) -> Signal:
         """Set `code`; returns whether a program uses the target."""
-        op, state = self.op.p, self.entry.state
+        state = self.entry.state
         used, loading, closed = Signal(), Signal(), Signal()
         m.d.comb += [
             used.eq(self.used.bit_select(target, 1)),
@@ -174,13 +179,12 @@ class SegmentHost(wiring.Component):
         select, loader = (bad_select, LoaderError.RANGE), (self.busy, LoaderError.IN_USE)
         edit, touch = (closed, LoaderError.NOT_OPEN), (used | loading, LoaderError.IN_USE)
         limits = (bad_range, LoaderError.RANGE)
-        wrong_length = op.length != self.entry.length
         refusals = {
             SegmentOp.OPEN: (select, touch, limits, (found, LoaderError.OVERLAP)),
             SegmentOp.CHECK: (select, loader, edit),
             SegmentOp.FREE: (select, touch),
             SegmentOp.PIN: (select, (state != SegmentState.VALID, LoaderError.NOT_OPEN)),
-            SegmentOp.LOAD: (select, loader, edit, (wrong_length, LoaderError.RANGE)),
+            SegmentOp.LOAD: (select, loader, edit, (self._wrong_length, LoaderError.RANGE)),
             SegmentOp.WRITE: (limits, (~found, LoaderError.NOT_OPEN), (used, LoaderError.IN_USE)),
         }
         with m.Switch(self._kind):
