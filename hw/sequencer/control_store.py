@@ -107,11 +107,13 @@ class ProgramStore(wiring.Component):
         return m
 
     def _look_up(self, m: Module, segments: SegmentTable, host: SegmentHost) -> None:
-        used, claimed = Signal(self.config.segments), Signal(self.config.segments)
+        used, claimed, held = (
+            Signal(self.config.segments, name=name) for name in ("used", "claimed", "held")
+        )
         selected = self.select[: segments.index_bits]
         m.d.comb += [
             claimed.eq(self.claim << self.claim_segment[: segments.index_bits]),
-            used.eq(self.in_use | segments.pinned | claimed),
+            used.eq(held | segments.pinned | claimed),
             host.used.eq(used),
             segments.core_index.eq(self.core_index),
             self.core_info.eq(segments.core_info),
@@ -127,6 +129,8 @@ class ProgramStore(wiring.Component):
             segments.host_pin.eq(host.pin),
             segments.status_index.eq(selected),
         ]
+        # A program that starts was claimed until then, one that is called is pinned: a cycle late is soon enough.
+        m.d.sync += held.eq(self.in_use | claimed)
         pinned_bit, used_bit = segments.pinned.bit_select(selected, 1), used.bit_select(selected, 1)
         with m.If(self.select < self.config.segments):
             m.d.comb += self.segment_status.eq(Cat(segments.status, pinned_bit, used_bit))

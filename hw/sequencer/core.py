@@ -137,7 +137,6 @@ class Core(wiring.Component):
         redirect, target = self._redirect(m, execute)
         m.d.comb += [
             flush.eq(self.clear | started | redirect | ended),
-            fetch.enable.eq(active),
             fetch.redirect.eq(boot | redirect),
             fetch.target.eq(Mux(boot, frame.base, target)),
             fetch.stop.eq(started | self.clear | ended),

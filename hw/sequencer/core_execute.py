@@ -142,7 +142,7 @@ class Execute(wiring.Component):
         m = Module()
         m.submodules.alu = alu = Alu()
         x = self.instruction
-        go, faulty, leaves = Signal(), Signal(), Signal()
+        go, faulty, waited, leaves = Signal(), Signal(), Signal(), Signal()
         phase = Signal(2)  # cycles an instruction of several cycles has taken
         callee = capture_callee(m, self, phase)
         m.d.comb += [
@@ -157,6 +157,7 @@ class Execute(wiring.Component):
             faulty.eq((x.fault != Fault.NONE) | self.limit_hit),
             go.eq(self.active & self.valid & ~faulty),
             self.multiply.eq(x.multiply),
+            self.passes.eq((go & x.plain) | waited),
             self.finish.eq(self.passes | leaves),
             self.arrive.eq(Mux(x.op == MicroOp.RET, self.return_pc, x.arrive)),
             self.step.eq(self.passes & ~self.redirect & ~self.halt),
@@ -175,7 +176,7 @@ class Execute(wiring.Component):
                 Mux((x.fault == Fault.BAD_OPERAND) & ~self.limit_hit, x.selector, 0),
             )
         with m.Elif(go), m.Switch(x.op):
-            self._waiting(m, phase)
+            self._waiting(m, phase, waited)
             loop_cases(m, self, phase, alu.sum, leaves)
             call_cases(m, self, phase, callee.usable, leaves)
             self._simple(m, alu)
@@ -205,35 +206,33 @@ class Execute(wiring.Component):
         )
 
     def _simple(self, m: Module, alu: Alu) -> None:
-        """Instructions of one cycle that cannot trap."""
+        """What instructions do that complete at once (`plain`), and TRAP."""
         with m.Case(*map(int, _BRANCHES)):
-            m.d.comb += [self.passes.eq(1), self.redirect.eq(alu.taken)]
+            m.d.comb += self.redirect.eq(alu.taken)
         for op, output in (
             (MicroOp.SET, self.set_field),
             (MicroOp.CLEAR, self.clear_fields),
             (MicroOp.HALT, self.halt),
         ):
             with m.Case(int(op)):
-                m.d.comb += [self.passes.eq(1), output.eq(1)]
+                m.d.comb += output.eq(1)
         with m.Case(int(MicroOp.TRAP)):
             raise_trap(m, self, Trap.SOFTWARE, self.instruction.imm)
-        with m.Default():  # scalar; undefined operations do not come here
-            m.d.comb += self.passes.eq(1)
 
-    def _waiting(self, m: Module, phase: Signal) -> None:
+    def _waiting(self, m: Module, phase: Signal, waited: Signal) -> None:
         """Instructions that may take more than a cycle."""
         x = self.instruction
         with m.Case(int(MicroOp.MUL)):
-            m.d.comb += self.passes.eq(phase == 2)
+            m.d.comb += waited.eq(phase == 2)
         with m.Case(int(MicroOp.TAG)):
-            m.d.comb += [self.passes.eq(~self.tag_hold), self.set_tag.eq(~self.tag_hold)]
+            m.d.comb += [waited.eq(~self.tag_hold), self.set_tag.eq(~self.tag_hold)]
         with m.Case(int(MicroOp.WAIT)):
             token = self.tokens.bit_select(x.d[:4], 1)
-            m.d.comb += [self.passes.eq(token), self.syncing.eq(~token), self.take.eq(token << x.d[:4])]
+            m.d.comb += [waited.eq(token), self.syncing.eq(~token), self.take.eq(token << x.d[:4])]
         with m.Case(int(MicroOp.FENCE)):
             busy = (x.d[:4] & ~self.idle).any()
-            m.d.comb += [self.passes.eq(~busy), self.syncing.eq(busy)]
+            m.d.comb += [waited.eq(~busy), self.syncing.eq(busy)]
         with m.Case(int(MicroOp.ISSUE)):
-            m.d.comb += [self.start_issue.eq(phase == 0), self.passes.eq(self.issued)]
+            m.d.comb += [self.start_issue.eq(phase == 0), waited.eq(self.issued)]
             with m.If(self.issue_trap):
                 raise_trap(m, self, self.issue_cause, self.issue_address)

@@ -17,8 +17,6 @@ class Fetch(wiring.Component):
 
     Members
     -------
-    enable : In
-        A program runs.
     redirect, target : In
         Forget what was fetched and fetch from `target` now.
     stop : In
@@ -26,16 +24,15 @@ class Fetch(wiring.Component):
     loop_back, loop_start : In
         What follows `pc` is the start of a loop.
     step : Out
-        The word after `pc` is being fetched, without redirect.
+        The word after `pc` is being fetched, or `target`.
     fetch_addr, fetch_en : Out
         To the instruction store.
     valid, pc : Out
         The store's data is the instruction at `pc`.
     take : In
-        The next stage takes it.
+        The next stage takes it; only while `valid`.
     """
 
-    enable: In(1)
     redirect: In(1)
     target: In(COUNTER_BITS)
     stop: In(1)
@@ -54,12 +51,12 @@ class Fetch(wiring.Component):
         m.d.comb += [
             following.eq(Mux(self.loop_back, self.loop_start, self.pc + 1)),
             chosen.eq(Mux(self.redirect, self.target, following)),
-            self.step.eq(self.enable & self.valid & self.take & ~self.redirect),
+            self.step.eq(self.take),
             self.fetch_addr.eq(chosen),
-            self.fetch_en.eq(self.enable & (self.redirect | self.step)),
+            self.fetch_en.eq(self.redirect | self.take),
         ]
+        with m.If(self.fetch_en):
+            m.d.sync += [self.valid.eq(1), self.pc.eq(chosen)]
         with m.If(self.stop):
             m.d.sync += self.valid.eq(0)
-        with m.Elif(self.fetch_en):
-            m.d.sync += [self.valid.eq(1), self.pc.eq(chosen)]
         return m

@@ -45,6 +45,7 @@ EXECUTE_LAYOUT = data.StructLayout(
         "issue": 1,
         "sync": 1,
         "multiply": 1,
+        "plain": 1,  # completes as soon as it may execute
     }
 )
 

@@ -18,7 +18,7 @@ from hw.isa.micro import (
 )
 from hw.layouts import packed_layout
 from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, OUT_BIT, Fault, field_exists
-from hw.sequencer.core_targets import find_targets
+from hw.sequencer.core_targets import NOT_PLAIN, find_targets
 from hw.sequencer.layouts import STATISTICS_LAYOUT
 from hw.sequencer.regfile import RegisterFile
 
@@ -129,6 +129,7 @@ class OperandRead(wiring.Component):
                 out.selector.eq(selector),
                 *(out[name].eq(decoded[name]) for name in ("scalar", "config", "issue", "sync")),
                 out.multiply.eq(word.opcode == MicroOp.MUL),
+                out.plain.eq(~word.opcode.matches(*map(int, NOT_PLAIN))),
             ]
         return m
 

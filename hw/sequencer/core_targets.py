@@ -7,6 +7,21 @@ from hw.isa.micro import MicroOp
 from hw.sequencer.core_layouts import COUNTER_BITS, OUT_BIT
 from hw.sequencer.layouts import PC_BITS
 
+#: Instructions that may take more than a cycle, always go elsewhere or trap.
+NOT_PLAIN = (
+    MicroOp.MUL,
+    MicroOp.TAG,
+    MicroOp.WAIT,
+    MicroOp.FENCE,
+    MicroOp.ISSUE,
+    MicroOp.LOOP,
+    MicroOp.BREAK,
+    MicroOp.CALL,
+    MicroOp.CALLP,
+    MicroOp.RET,
+    MicroOp.TRAP,
+)
+
 
 def find_targets(m: Module, word: data.View, pc: Value, base: Value) -> dict[str, Signal]:
     """The program counters that EXECUTE_LAYOUT holds, so that nothing the execute stage decides comes before an

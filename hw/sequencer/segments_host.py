@@ -105,7 +105,7 @@ class SegmentHost(wiring.Component):
         m.d.comb += [
             writing.eq(op.kind == SegmentOp.WRITE),
             scanning.eq((op.kind == SegmentOp.OPEN) | writing & ~cached),
-            end.eq(Mux(writing, op.address, op.base) + Mux(writing, 1, op.length)),
+            scan.high.eq(end),
             scan.skip.eq(~self.writing),
             scan.skipped.eq(op.segment),
             scan.entry.eq(self.entry),
@@ -116,11 +116,7 @@ class SegmentHost(wiring.Component):
                 m.d.sync += [
                     kind.eq(op.kind),
                     scan.low.eq(Mux(writing, op.address, op.base)),
-                    scan.high.eq(end),
-                    bad_range.eq(
-                        (end > self.config.wis_words)
-                        | ~writing & ((op.length == 0) | op.length[PC_BITS:].any())
-                    ),
+                    end.eq(Mux(writing, op.address, op.base) + Mux(writing, 1, op.length)),
                     bad_select.eq(op.segment >= self.config.segments),
                     found.eq(writing & cached),
                     target.eq(Mux(writing, cache_segment, op.segment)),
@@ -137,7 +133,13 @@ class SegmentHost(wiring.Component):
                 m.next = "LOOK"
             with m.State("LOOK"):
                 # Only this host changes a length, so what is compared here still holds when it decides.
-                m.d.sync += wrong_length.eq(op.length != self.entry.length)
+                m.d.sync += [
+                    wrong_length.eq(op.length != self.entry.length),
+                    bad_range.eq(
+                        (end > self.config.wis_words)
+                        | ~self.writing & ((op.length == 0) | op.length[PC_BITS:].any())
+                    ),
+                ]
                 m.next = "DECIDE"
             with m.State("DECIDE"):
                 m.d.comb += [self.decided.eq(1), self.op.ready.eq(1)]

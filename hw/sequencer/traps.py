@@ -124,11 +124,11 @@ class Traps(wiring.Component):
                 running.eq(fsm.ongoing("RUN")),
                 draining.eq(fsm.ongoing("DRAIN")),
                 aborting.eq(fsm.ongoing("ABORT")),
-                self.flush.eq(fsm.ongoing("FLUSH")),
                 self.trapped.eq(fsm.ongoing("TRAPPED")),
-                self.abort.eq(aborting | self.flush),
                 self.stop.eq(aborting),
             ]
+            # Registers, for they reach all of the machine: what the state will be.
+            m.d.sync += [self.abort.eq(self.stop), self.flush.eq(0)]
             with m.State("RUN"):
                 with m.If(imprecise.valid):
                     m.d.sync += held.eq(imprecise)
@@ -139,18 +139,16 @@ class Traps(wiring.Component):
                     m.next = "DRAIN"
                 with m.Elif(watch.deadlock):
                     self._deadlock(m, held)
-                    m.d.comb += self.stop.eq(1)
-                    m.next = "FLUSH"
+                    self._flush(m)
             with m.State("DRAIN"):
                 with m.If(imprecise.valid):
                     m.d.sync += held.eq(imprecise)
                     m.d.comb += self.stop.eq(1)
                     m.next = "ABORT"
                 with m.Elif(watch.still):
-                    m.d.comb += self.stop.eq(1)
-                    m.next = "FLUSH"
+                    self._flush(m)
             with m.State("ABORT"), m.If(watch.still):
-                m.next = "FLUSH"
+                self._flush(m)
             with m.State("FLUSH"):
                 m.next = "RECORDS"
             with m.State("RECORDS"), m.If(self.flight_empty):
@@ -160,6 +158,11 @@ class Traps(wiring.Component):
                 m.next = "RUN"
         self._record(m, held, report, running | draining)
         return m
+
+    def _flush(self, m: Module) -> None:
+        m.d.comb += self.stop.eq(1)
+        m.d.sync += self.flush.eq(1)
+        m.next = "FLUSH"
 
     def _imprecise(self, m: Module, watch: TrapWatch) -> data.View:
         """The bus error or expiry of this cycle, if any."""
