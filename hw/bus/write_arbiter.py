@@ -75,9 +75,11 @@ class WriteArbiter(wiring.Component):
         the masters. The bursts behind it wait in a buffer.
         """
         m.submodules.order = order = StreamFifo(2, ORDER_DEPTH)
-        turn, turn_id, free = Signal(), Signal(2), Signal()
+        turn, turn_id, free, room = Signal(), Signal(2), Signal(), Signal()
+        # Of the cycle before: at most one burst has come in since.
+        m.d.sync += room.eq(order.level < ORDER_DEPTH - 1)
         m.d.comb += [
-            choice.allow.eq(order.w.ready),
+            choice.allow.eq(room),
             free.eq(~turn | (self.w.valid & self.w.ready & self.w.payload.last)),
             order.r.ready.eq(free),
             order.w.valid.eq(choice.chosen & ~(free & ~order.r.valid)),

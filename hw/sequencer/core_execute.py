@@ -6,13 +6,10 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.isa.enums import Trap
-from hw.isa.micro import MicroOp
 from hw.sequencer.alu import Alu
 from hw.sequencer.core_flow import call_cases, capture_callee, choose_target, loop_cases, raise_trap
-from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, Fault
+from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, Fault, Kind
 from hw.sequencer.layouts import SEGMENT_LAYOUT
-
-_BRANCHES = (MicroOp.BEQ, MicroOp.BNE, MicroOp.BLT, MicroOp.BGE, MicroOp.BLTU, MicroOp.BGEU)
 
 
 class Execute(wiring.Component):
@@ -156,10 +153,10 @@ class Execute(wiring.Component):
             self.second.eq(alu.second),
             faulty.eq((x.fault != Fault.NONE) | self.limit_hit),
             go.eq(self.active & self.valid & ~faulty),
-            self.multiply.eq(x.multiply),
+            self.multiply.eq(x.kind == Kind.MUL),
             self.passes.eq((go & x.plain) | waited),
             self.finish.eq(self.passes | leaves),
-            self.arrive.eq(Mux(x.op == MicroOp.RET, self.return_pc, x.arrive)),
+            self.arrive.eq(Mux(x.kind == Kind.RET, self.return_pc, x.arrive)),
             self.step.eq(self.passes & ~self.redirect & ~self.halt),
             self.callee.eq(callee.frame),
         ]
@@ -175,7 +172,7 @@ class Execute(wiring.Component):
                 self._fault_cause(),
                 Mux((x.fault == Fault.BAD_OPERAND) & ~self.limit_hit, x.selector, 0),
             )
-        with m.Elif(go), m.Switch(x.op):
+        with m.Elif(go), m.Switch(x.kind):
             self._waiting(m, phase, waited)
             loop_cases(m, self, phase, alu.sum, leaves)
             call_cases(m, self, phase, callee.usable, leaves)
@@ -207,32 +204,32 @@ class Execute(wiring.Component):
 
     def _simple(self, m: Module, alu: Alu) -> None:
         """What instructions do that complete at once (`plain`), and TRAP."""
-        with m.Case(*map(int, _BRANCHES)):
+        with m.Case(Kind.BRANCH):
             m.d.comb += self.redirect.eq(alu.taken)
-        for op, output in (
-            (MicroOp.SET, self.set_field),
-            (MicroOp.CLEAR, self.clear_fields),
-            (MicroOp.HALT, self.halt),
+        for kind, output in (
+            (Kind.SET, self.set_field),
+            (Kind.CLEAR, self.clear_fields),
+            (Kind.HALT, self.halt),
         ):
-            with m.Case(int(op)):
+            with m.Case(kind):
                 m.d.comb += output.eq(1)
-        with m.Case(int(MicroOp.TRAP)):
+        with m.Case(Kind.TRAP):
             raise_trap(m, self, Trap.SOFTWARE, self.instruction.imm)
 
     def _waiting(self, m: Module, phase: Signal, waited: Signal) -> None:
         """Instructions that may take more than a cycle."""
         x = self.instruction
-        with m.Case(int(MicroOp.MUL)):
+        with m.Case(Kind.MUL):
             m.d.comb += waited.eq(phase == 2)
-        with m.Case(int(MicroOp.TAG)):
+        with m.Case(Kind.TAG):
             m.d.comb += [waited.eq(~self.tag_hold), self.set_tag.eq(~self.tag_hold)]
-        with m.Case(int(MicroOp.WAIT)):
+        with m.Case(Kind.WAIT):
             token = self.tokens.bit_select(x.d[:4], 1)
             m.d.comb += [waited.eq(token), self.syncing.eq(~token), self.take.eq(token << x.d[:4])]
-        with m.Case(int(MicroOp.FENCE)):
+        with m.Case(Kind.FENCE):
             busy = (x.d[:4] & ~self.idle).any()
             m.d.comb += [waited.eq(~busy), self.syncing.eq(busy)]
-        with m.Case(int(MicroOp.ISSUE)):
+        with m.Case(Kind.ISSUE):
             m.d.comb += [self.start_issue.eq(phase == 0), waited.eq(self.issued)]
             with m.If(self.issue_trap):
                 raise_trap(m, self, self.issue_cause, self.issue_address)

@@ -4,8 +4,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 
 from hw.isa.enums import Trap
-from hw.isa.micro import MicroOp
-from hw.sequencer.core_layouts import COUNTER_BITS, FRAME_LAYOUT, OUT_BIT
+from hw.sequencer.core_layouts import COUNTER_BITS, FRAME_LAYOUT, OUT_BIT, Kind
 
 _CALLEE_LAYOUT = data.StructLayout({"usable": 1, "inside": OUT_BIT, "frame": FRAME_LAYOUT})
 
@@ -37,12 +36,12 @@ def choose_target(m: Module, stage: wiring.Component, phase: Value, callee: data
         onward.eq(Mux(stage.back, stage.back_start, stage.arrive + 1)),
         stage.target.eq(x.target),
     ]
-    with m.Switch(x.op):
-        with m.Case(int(MicroOp.LOOP)):
+    with m.Switch(x.kind):
+        with m.Case(Kind.LOOP):
             m.d.comb += stage.target.eq(Mux(phase != 0, onward, x.following))
-        with m.Case(int(MicroOp.CALLP)):
+        with m.Case(Kind.CALLP):
             m.d.comb += stage.target.eq(Cat(callee.inside, x.target[OUT_BIT]))
-        with m.Case(int(MicroOp.RET)):
+        with m.Case(Kind.RET):
             m.d.comb += stage.target.eq(onward)
 
 
@@ -50,7 +49,7 @@ def loop_cases(m: Module, stage: wiring.Component, phase: Value, total: Value, l
     """LOOP and BREAK. A loop without trips leaves a cycle later than others enter: what follows it depends on the
     loops around it, and that on nothing the adder has still to find.
     """
-    with m.Case(int(MicroOp.LOOP)):
+    with m.Case(Kind.LOOP):
         none = Signal(name="no_trips")
         m.d.comb += none.eq(total.as_signed() <= 0)
         with m.If(phase != 0):
@@ -59,7 +58,7 @@ def loop_cases(m: Module, stage: wiring.Component, phase: Value, total: Value, l
             raise_trap(m, stage, Trap.LOOP_STACK)
         with m.Elif(~none):
             m.d.comb += [leaves.eq(1), stage.redirect.eq(1), stage.push_loop.eq(1)]
-    with m.Case(int(MicroOp.BREAK)):
+    with m.Case(Kind.BREAK):
         with m.If(stage.loops_empty):
             raise_trap(m, stage, Trap.LOOP_STACK)
         with m.Else():
@@ -68,19 +67,19 @@ def loop_cases(m: Module, stage: wiring.Component, phase: Value, total: Value, l
 
 def call_cases(m: Module, stage: wiring.Component, phase: Value, usable: Value, leaves: Signal) -> None:
     """CALL, CALLP and RET."""
-    with m.Case(int(MicroOp.CALL)):
+    with m.Case(Kind.CALL):
         with m.If(stage.calls_full):
             raise_trap(m, stage, Trap.CALL_STACK)
         with m.Else():
             m.d.comb += [leaves.eq(1), stage.redirect.eq(1), stage.call.eq(1)]
-    with m.Case(int(MicroOp.CALLP)):
+    with m.Case(Kind.CALLP):
         with m.If((phase != 0) & ~usable):
             raise_trap(m, stage, Trap.SEGMENT_INVALID)
         with m.Elif((phase != 0) & stage.calls_full):
             raise_trap(m, stage, Trap.CALL_STACK)
         with m.Elif(phase != 0):
             m.d.comb += [leaves.eq(1), stage.redirect.eq(1), stage.call.eq(1), stage.enter.eq(1)]
-    with m.Case(int(MicroOp.RET)):
+    with m.Case(Kind.RET):
         with m.If(stage.calls_empty):
             raise_trap(m, stage, Trap.CALL_STACK)
         with m.Elif(phase == 0):

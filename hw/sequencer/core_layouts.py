@@ -25,6 +25,30 @@ class Fault(IntEnum):
     BAD_OPERAND = 3
 
 
+class Kind(IntEnum):
+    """What an instruction has the execute stage do: few bits, for they come before all that it decides."""
+
+    SCALAR = 0  # all that no other kind takes, MUL excepted
+    BRANCH = 1
+    SET = 2
+    CLEAR = 3
+    HALT = 4
+    TRAP = 5
+    MUL = 6
+    TAG = 7
+    WAIT = 8
+    FENCE = 9
+    ISSUE = 10
+    LOOP = 11
+    BREAK = 12
+    CALL = 13
+    CALLP = 14
+    RET = 15
+
+
+#: Kinds that complete as soon as they may execute.
+PLAIN = (Kind.SCALAR, Kind.BRANCH, Kind.SET, Kind.CLEAR, Kind.HALT)
+
 #: An instruction with its operands.
 EXECUTE_LAYOUT = data.StructLayout(
     {
@@ -44,8 +68,8 @@ EXECUTE_LAYOUT = data.StructLayout(
         "config": 1,
         "issue": 1,
         "sync": 1,
-        "multiply": 1,
-        "plain": 1,  # completes as soon as it may execute
+        "kind": Kind.RET.bit_length(),
+        "plain": 1,
     }
 )
 

@@ -18,7 +18,7 @@ from hw.isa.micro import (
 )
 from hw.layouts import packed_layout
 from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, OUT_BIT, Fault, field_exists
-from hw.sequencer.core_targets import NOT_PLAIN, find_targets
+from hw.sequencer.core_targets import find_kind, find_targets
 from hw.sequencer.layouts import STATISTICS_LAYOUT
 from hw.sequencer.regfile import RegisterFile
 
@@ -110,7 +110,7 @@ class OperandRead(wiring.Component):
         with m.Elif(a_bad | b_bad):
             m.d.comb += fault.eq(Fault.BAD_OPERAND)
         loop = word.opcode == MicroOp.LOOP
-        targets = find_targets(m, word, pc, self.frame.base)
+        found = find_targets(m, word, pc, self.frame.base) | find_kind(m, word.opcode)
         with m.If(self.flush):
             m.d.sync += self.ready_valid.eq(0)
         with m.Elif(self.accept):
@@ -122,14 +122,12 @@ class OperandRead(wiring.Component):
                 out.d.eq(word.d),
                 out.a.eq(a),
                 out.b.eq(b),
-                *(out[name].eq(value) for name, value in targets.items()),
+                *(out[name].eq(value) for name, value in found.items()),
                 out.imm.eq(Mux(loop, word.imm[16:].as_signed(), word.imm)),
                 out.pc.eq(pc),
                 out.fault.eq(fault),
                 out.selector.eq(selector),
                 *(out[name].eq(decoded[name]) for name in ("scalar", "config", "issue", "sync")),
-                out.multiply.eq(word.opcode == MicroOp.MUL),
-                out.plain.eq(~word.opcode.matches(*map(int, NOT_PLAIN))),
             ]
         return m
 

@@ -1,26 +1,27 @@
-"""Where an instruction may lead, found a stage before it executes."""
+"""What kind of instruction it is and where it may lead, found a stage before it executes."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data
 
 from hw.isa.micro import MicroOp
-from hw.sequencer.core_layouts import COUNTER_BITS, OUT_BIT
+from hw.sequencer.core_layouts import COUNTER_BITS, OUT_BIT, PLAIN, Kind
 from hw.sequencer.layouts import PC_BITS
 
-#: Instructions that may take more than a cycle, always go elsewhere or trap.
-NOT_PLAIN = (
-    MicroOp.MUL,
-    MicroOp.TAG,
-    MicroOp.WAIT,
-    MicroOp.FENCE,
-    MicroOp.ISSUE,
-    MicroOp.LOOP,
-    MicroOp.BREAK,
-    MicroOp.CALL,
-    MicroOp.CALLP,
-    MicroOp.RET,
-    MicroOp.TRAP,
-)
+_BRANCHES = (MicroOp.BEQ, MicroOp.BNE, MicroOp.BLT, MicroOp.BGE, MicroOp.BLTU, MicroOp.BGEU)
+
+
+def find_kind(m: Module, opcode: Value) -> dict[str, Signal]:
+    """The kind of an instruction; as `find_targets`."""
+    kind, plain = Signal(Kind.RET.bit_length(), name="kind"), Signal(name="plain")
+    with m.Switch(opcode):
+        with m.Case(*map(int, _BRANCHES)):
+            m.d.comb += kind.eq(Kind.BRANCH)
+        for name in (kind.name for kind in Kind if kind not in (Kind.SCALAR, Kind.BRANCH)):
+            with m.Case(int(MicroOp[name])):
+                m.d.comb += kind.eq(Kind[name])
+    with m.Switch(kind), m.Case(*map(int, PLAIN)):
+        m.d.comb += plain.eq(1)
+    return {"kind": kind, "plain": plain}
 
 
 def find_targets(m: Module, word: data.View, pc: Value, base: Value) -> dict[str, Signal]:

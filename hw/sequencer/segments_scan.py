@@ -75,11 +75,11 @@ class SegmentScan(wiring.Component):
         with m.Elif(self.done):
             m.d.sync += [self.active.eq(0), sampled.eq(0)]
         with m.Elif(self.active):
+            m.d.sync += [self.index.eq(self.index + 1), sampled.eq(1)]
+        with m.If(self.active):
             m.d.sync += [
-                self.index.eq(self.index + 1),
                 self.position.eq(self.index),
                 sample.eq(self.entry),
                 sample_end.eq(self.entry.base + self.entry.length),
-                sampled.eq(1),
             ]
         return m
