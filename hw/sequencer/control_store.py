@@ -161,10 +161,15 @@ class ProgramStore(wiring.Component):
 
     def _write(self, m: Module, wis: Wis, host: SegmentHost, loader: Loader) -> None:
         """The registered write port; the host goes before the loader."""
-        load, op = loader.write, self.op.p
-        m.d.comb += [load.ready.eq(~host.write), self.written.eq(wis.w_en)]
+        load, op, deciding = loader.write, self.op.p, Signal()
+        # A word that the host is then refused costs the loader a cycle: sooner than the refusal is known.
+        m.d.comb += [
+            deciding.eq(host.decided & host.writing),
+            load.ready.eq(~deciding),
+            self.written.eq(wis.w_en),
+        ]
         m.d.sync += [
-            wis.w_en.eq(host.write | load.valid),
-            wis.w_addr.eq(Mux(host.write, op.address, load.p.addr)),
-            wis.w_data.eq(Mux(host.write, op.word, load.p.data)),
+            wis.w_en.eq(Mux(deciding, host.write, load.valid)),
+            wis.w_addr.eq(Mux(deciding, op.address, load.p.addr)),
+            wis.w_data.eq(Mux(deciding, op.word, load.p.data)),
         ]

@@ -98,7 +98,7 @@ class OperandRead(wiring.Component):
         with m.If(self.take):
             m.d.sync += [word.eq(self.word), pc.eq(self.pc)]
         decoded = self._decode(m, word)
-        a_from_buffer, waits = self._buffer(m, word, decoded, valid, advance)
+        a_from_buffer, waits = self._buffer(m, word, valid)
         m.d.comb += advance.eq(valid & self.accept & ~waits)
         a, a_bad, b, b_bad = self._operands(m, word, decoded, a_from_buffer)
         fault, selector = Signal(range(len(Fault))), Signal(8)
@@ -156,15 +156,13 @@ class OperandRead(wiring.Component):
                 m.d.comb += decoded["illegal"].eq(1)
         return decoded
 
-    def _buffer(
-        self, m: Module, word: data.View, decoded: dict[str, Signal], valid: Value, advance: Value
-    ) -> tuple[Signal, Signal]:
+    def _buffer(self, m: Module, word: data.View, valid: Value) -> tuple[Signal, Signal]:
         """Address of the operand buffer; returns a's data and whether b's is still to come."""
-        two, second, waits = Signal(), Signal(), Signal()
+        two, second, waits, pair = Signal(), Signal(), Signal(), Signal()
         a_data = Signal(32)
         held = Signal(32)
         m.d.comb += [
-            two.eq(valid & decoded["uses_b"] & _in_buffer(word.a) & _in_buffer(word.b)),
+            two.eq(valid & pair),
             waits.eq(two & ~second),
             a_data.eq(Mux(two, held, self.operand_data)),
         ]
@@ -176,6 +174,10 @@ class OperandRead(wiring.Component):
             m.d.sync += held.eq(self.operand_data)
         # The address of the instruction that enters this stage, or again of the one that stays.
         with m.If(self.take):
+            uses_b = self.word.opcode.matches(
+                *(int(op) for op, form in FORMS.items() if "b" in form.operands)
+            )
+            m.d.sync += pair.eq(uses_b & _in_buffer(self.word.a) & _in_buffer(self.word.b))
             m.d.comb += self.operand_addr.eq(Mux(_in_buffer(self.word.a), self.word.a, self.word.b))
         with m.Else():
             m.d.comb += self.operand_addr.eq(Mux(_in_buffer(word.a) & ~two, word.a, word.b))
