@@ -10,10 +10,9 @@ from hw.isa.counters import COUNTERS
 from hw.isa.enums import Unit
 from hw.isa.fields import Field, Packed
 
-#: Cycles from a granted scratchpad read (valid & ready) to its data.
+#: Cycles from a granted scratchpad read to its data.
 SP_READ_LATENCY = 2
-#: The same for port `act`, which is never refused: its request waits in a register, so that what the others are
-#: granted does not depend on how it came about.
+#: Cycles from a request of port `act`, which is granted in the next cycle always, to its data.
 SP_ACT_LATENCY = SP_READ_LATENCY + 1
 #: Cycles from a granted FUSE read of the accumulator to its data.
 ACC_READ_LATENCY = 2
@@ -75,21 +74,29 @@ def event_layout(group: str) -> data.StructLayout:
 class SpReadPort(wiring.Signature):
     """Scratchpad read port, seen from the requester.
 
-    A request is granted in a cycle with `valid & ready`; `data` (n bytes from byte `addr` on, lane 0 lowest) is there
-    SP_READ_LATENCY cycles later. `ready` depends on `addr` and on requesters of higher priority, never on later ones.
+    A request taken with `valid & ready` waits in a register of the scratchpad from the next cycle on, where `waits`
+    tells of it; it is granted in a cycle with `waits & ready`. `data` (n bytes from byte `addr` on, lane 0 lowest) is
+    there SP_READ_LATENCY cycles later. `ready` follows from registers alone.
     """
 
     def __init__(self, config: MlaConfig):
         super().__init__(
-            {"valid": Out(1), "addr": Out(SP_ADDR_BITS), "ready": In(1), "data": In(8 * config.n)}
+            {
+                "valid": Out(1),
+                "addr": Out(SP_ADDR_BITS),
+                "ready": In(1),
+                "waits": In(1),
+                "data": In(8 * config.n),
+            }
         )
 
 
 class SpWritePort(wiring.Signature):
     """Scratchpad write port, seen from the requester: byte i of `data` goes to byte `addr` + i where `mask`[i].
 
-    Granted in a cycle with `valid & ready`; reads granted in later cycles return it. `addr` + i wraps at the
-    memory's size, so that a first partial beat may start below its address with its low mask bits clear.
+    Taken with `valid & ready` and granted with `waits & ready`, as a read is; reads granted in later cycles return it.
+    `addr` + i wraps at the memory's size, so that a first partial beat may start below its address with its low mask
+    bits clear.
     """
 
     def __init__(self, config: MlaConfig):
@@ -100,6 +107,7 @@ class SpWritePort(wiring.Signature):
                 "data": Out(8 * config.n),
                 "mask": Out(config.n),
                 "ready": In(1),
+                "waits": In(1),
             }
         )
 

@@ -15,7 +15,7 @@ OPERAND_LATENCY = SP_READ_LATENCY + 1
 class Issue(wiring.Component):
     """Splits each point into steps of at most one scratchpad and one accumulator read.
 
-    A step waits in a register until both of its reads are granted; the reads of a later step are never
+    A step waits until both of its reads are granted; the reads of a later step are never
     granted before it, so the operand registers need no tags and no back-pressure. A point starts when the
     result queue has room for it.
 
@@ -149,13 +149,14 @@ class Issue(wiring.Component):
         sp_which, acc_which = Signal(10), Signal(2)
         sp, acc = self.sp_read, self.acc_read
         m.d.comb += [
-            complete.eq(full & (~sp.valid | sp.ready) & (~acc.valid | acc.ready)),
-            self.refused.eq((sp.valid & ~sp.ready) | (acc.valid & ~acc.ready)),
+            # `taken` comes when the scratchpad's register is free: it is part of the step that waits.
+            sp.valid.eq(taken & sp_next.any()),
+            sp.addr.eq(base + (piece << n.bit_length() - 1)),
+            complete.eq(full & sp.ready & (~acc.valid | acc.ready)),
+            self.refused.eq((sp.waits & ~sp.ready) | (acc.valid & ~acc.ready)),
         ]
         with m.If(taken):
             m.d.sync += [
-                sp.valid.eq(sp_next.any()),
-                sp.addr.eq(base + (piece << n.bit_length() - 1)),
                 sp_which.eq(sp_next),
                 acc.valid.eq(acc_next.any()),
                 acc_which.eq(acc_next),
@@ -164,17 +165,14 @@ class Issue(wiring.Component):
                 m.d.sync += acc.row.eq(point.b)
             with m.Else():
                 m.d.sync += acc.row.eq(point.a)
-        with m.Else():
-            with m.If(sp.ready):
-                m.d.sync += sp.valid.eq(0)
-            with m.If(acc.ready):
-                m.d.sync += acc.valid.eq(0)
-        for name, port, which, load, latency in (
-            ("sp", sp, sp_which, self.sp_load, SP_READ_LATENCY),
-            ("acc", acc, acc_which, self.acc_load, ACC_READ_LATENCY),
+        with m.Elif(acc.ready):
+            m.d.sync += acc.valid.eq(0)
+        for name, grant, which, load, latency in (
+            ("sp", sp.waits & sp.ready, sp_which, self.sp_load, SP_READ_LATENCY),
+            ("acc", acc.valid & acc.ready, acc_which, self.acc_load, ACC_READ_LATENCY),
         ):
             granted = Signal(len(which), name=f"{name}_granted")
-            m.d.comb += granted.eq(which & (port.valid & port.ready).replicate(len(which)))
+            m.d.comb += granted.eq(which & grant.replicate(len(which)))
             for i in range(latency):
                 stage = Signal(len(which), name=f"{name}_granted_{i + 1}")
                 m.d.sync += stage.eq(granted)

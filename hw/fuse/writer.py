@@ -170,7 +170,7 @@ class Writer(wiring.Component):
             free.eq(~valid | complete),
             self.report.eq(held),
             self.report.valid.eq(complete),
-            self.refused.eq((sp.valid & ~sp.ready) | (acc.valid & ~acc.ready)),
+            self.refused.eq((sp.waits & ~sp.ready) | (acc.valid & ~acc.ready)),
         ]
         with m.If(free):
             m.d.sync += valid.eq(load)

@@ -8,7 +8,7 @@ from hw.config import MlaConfig
 from hw.layouts import SpReadPort, SpWritePort, event_layout
 from hw.memory.ram import Ram
 from hw.memory.rotate import rotate_left
-from hw.memory.scratchpad_access import SpAccess, SpReadLane
+from hw.memory.scratchpad_access import SpAccess, SpReadLane, held
 
 READERS = ("act", "weight", "fuse", "store")
 WRITERS = ("fuse_write", "load_write")
@@ -30,11 +30,10 @@ class Scratchpad(wiring.Component):
     """Banks, each an even-row and an odd-row half with one read and one write port.
 
     A row access takes one cycle wherever it starts: the rows it touches lie in different halves. Past the
-    last byte it wraps to the first. A request is granted when no port of higher priority asks for a half it
-    needs in the same cycle, so `act` and `fuse_write` always are. Latency: reads SP_READ_LATENCY, those of `act`,
-    which look at memory a cycle later, SP_ACT_LATENCY; a write
-    granted in one cycle is seen by reads granted in the next. Throughput: one access per cycle on each port
-    that finds its halves free.
+    last byte it wraps to the first. A request waits in a register of its port, decoded, until no port of higher
+    priority waits for a half it needs; so `act` and `fuse_write` never wait for more than the one cycle. Latency:
+    reads SP_READ_LATENCY from their grant; a write granted in one cycle is seen by reads granted in the next.
+    Throughput: one access per cycle on each port that finds its halves free.
 
     Parameters
     ----------
@@ -64,11 +63,8 @@ class Scratchpad(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         reads = {name: self._request(m, name) for name in READERS}
-        # Nobody refuses `act`: its request waits a cycle, ready to be compared with those of the others.
-        reads["act"] = reads["act"].held(m, "act_held")
-        self._act_valid = Signal()
-        m.d.sync += self._act_valid.eq(self.act.valid)
         writes = {name: self._request(m, name) for name in WRITERS}
+        self._written = {name: self._hold_row(m, name) for name in WRITERS}
         read_asks = self._grant(m, reads)
         write_asks = self._grant(m, writes)
         rams = self._banks(m)
@@ -80,7 +76,7 @@ class Scratchpad(wiring.Component):
             m.submodules[f"{name}_lane"] = lane = SpReadLane(self._config)
             port = getattr(self, name)
             m.d.comb += [
-                lane.capture.eq(self._valid(name) & port.ready),
+                lane.capture.eq(port.waits & port.ready),
                 lane.addr.eq(Cat(access.offset, access.odd)),
                 lane.even_bank.eq(access.banks[0]),
                 lane.odd_bank.eq(access.banks[1]),
@@ -91,12 +87,18 @@ class Scratchpad(wiring.Component):
         self._count(m, reads, writes)
         return m
 
-    def _valid(self, name: str) -> Signal:
-        """Whether a port asks in this cycle."""
-        return self._act_valid if name == "act" else getattr(self, name).valid
-
     def _request(self, m: Module, name: str) -> SpAccess:
-        return SpAccess(m, self._config, name, getattr(self, name).addr)
+        """The request that waits at a port."""
+        port = getattr(self, name)
+        with m.If(port.ready):
+            m.d.sync += port.waits.eq(port.valid)
+        return SpAccess(m, self._config, name, port.addr).held(m, f"{name}_held", port.valid & port.ready)
+
+    def _hold_row(self, m: Module, name: str) -> tuple[Signal, Signal]:
+        """Data and mask of the write that waits at a port."""
+        port = getattr(self, name)
+        take = port.valid & port.ready
+        return held(m, f"{name}_data", port.data, take), held(m, f"{name}_bytes", port.mask, take)
 
     def _banks(self, m: Module) -> tuple[list[Ram], list[Ram]]:
         """The memories of the even and of the odd half."""
@@ -119,8 +121,8 @@ class Scratchpad(wiring.Component):
             asks = tuple(
                 Signal(self._config.sp_banks, name=f"{name}_asks_{half}") for half in ("even", "odd")
             )
-            m.d.comb += [asks[h].eq(Mux(self._valid(name), access.want[h], 0)) for h in range(2)]
-            m.d.comb += port.ready.eq(~Cat(access.want[h] & taken[h] for h in range(2)).any())
+            m.d.comb += [asks[h].eq(Mux(port.waits, access.want[h], 0)) for h in range(2)]
+            m.d.comb += port.ready.eq(~Cat(asks[h] & taken[h] for h in range(2)).any())
             # What a refused port asks for counts as taken: the grants of all ports are then found at once
             # instead of one after another, which would be the longest path of the machine.
             taken = [asks[h] | taken[h] for h in range(2)]
@@ -158,9 +160,9 @@ class Scratchpad(wiring.Component):
 
     def _rotate(self, m: Module, name: str, access: SpAccess) -> tuple[Signal, tuple[Signal, Signal]]:
         """A writer's data as it lies in the rows, and its byte enables in the even and in the odd half."""
-        n, port = self._config.n, getattr(self, name)
-        row = rotate_left(m, f"{name}_row", port.data, access.offset, n)
-        mask = rotate_left(m, f"{name}_mask", port.mask, access.offset, n)
+        n, (written, chosen) = self._config.n, self._written[name]
+        row = rotate_left(m, f"{name}_row", written, access.offset, n)
+        mask = rotate_left(m, f"{name}_mask", chosen, access.offset, n)
         masks = Signal(n, name=f"{name}_mask_even"), Signal(n, name=f"{name}_mask_odd")
         in_even = Signal(n, name=f"{name}_in_even")
         m.d.comb += [
@@ -179,7 +181,7 @@ class Scratchpad(wiring.Component):
             total: Value = Signal(width * banks, name=f"{kind}_none")
             for name, access in accesses.items():
                 port = getattr(self, name)
-                happens = self._valid(name) & (~port.ready if kind == "conflicts" else port.ready)
+                happens = port.waits & (~port.ready if kind == "conflicts" else port.ready)
                 one = Signal(width * banks, name=f"{name}_{kind}")
                 m.d.sync += one.eq(
                     Cat(Cat(happens & (access.bank == b), Const(0, width - 1)) for b in range(banks))

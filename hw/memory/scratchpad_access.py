@@ -67,14 +67,14 @@ class SpAccess:
         self.word = tuple(i[: -self._bank_bits] for i in index)
         self.banks = tuple(i[-self._bank_bits :] for i in index)
 
-    def held(self, m: Module, name: str) -> "SpAccess":
-        """The same a cycle later; its signals begin with `name`."""
+    def held(self, m: Module, name: str, take: Value) -> "SpAccess":
+        """The same in registers, loaded with `take`; their names begin with `name`."""
         later = copy(self)
         later.offset, later.odd, later.bank = (
-            register(m, f"{name}_{part}", getattr(self, part)) for part in ("offset", "odd", "bank")
+            held(m, f"{name}_{part}", getattr(self, part), take) for part in ("offset", "odd", "bank")
         )
-        later._split(tuple(register(m, f"{name}_index_{h}", v) for h, v in enumerate(self.index)))
-        later.want = tuple(register(m, f"{name}_want_{h}", v) for h, v in enumerate(self.want))
+        later._split(tuple(held(m, f"{name}_index_{h}", v, take) for h, v in enumerate(self.index)))
+        later.want = tuple(held(m, f"{name}_want_{h}", v, take) for h, v in enumerate(self.want))
         return later
 
 
@@ -166,8 +166,9 @@ class SpReadLane(wiring.Component):
         return level[0]
 
 
-def register(m: Module, name: str, value: Value) -> Signal:
-    """Register of a data path: without reset."""
-    held = Signal(len(value), name=name, reset_less=True)
-    m.d.sync += held.eq(value)
-    return held
+def held(m: Module, name: str, value: Value, take: Value) -> Signal:
+    """Register of a data path, without reset, loaded with `take`."""
+    kept = Signal(len(value), name=name, reset_less=True)
+    with m.If(take):
+        m.d.sync += kept.eq(value)
+    return kept

@@ -117,8 +117,7 @@ class FuseUnit(wiring.Component):
         m.submodules.inside = inside = Inside()
         # The pipeline stands still while no command is inside: it holds nothing then, and that saves energy
         # (and simulation time). Writes of slots pass through it at any time.
-        busy = Signal()
-        m.d.sync += busy.eq(walker.load | inside.active)
+        m.d.sync += self._moving.eq(walker.load | inside.active | self.slot_write.valid)
         adding = Signal()
         m.d.comb += self._pipeline.adding.eq(adding)
         with m.If(walker.load & decoder.residual.enable):
@@ -132,7 +131,6 @@ class FuseUnit(wiring.Component):
             inside.done.eq(self.done),
             walker.room.eq(inside.room),
             self.active.eq(inside.active),
-            self._moving.eq(busy | self.slot_write.valid),
             self.active_tag.eq(inside.active_tag),
         ]
 
@@ -142,7 +140,10 @@ class FuseUnit(wiring.Component):
         wiring.connect(m, self._walker.points, issue.points)
         wiring.connect(m, issue.sp_read, wiring.flipped(self.sp_read))
         wiring.connect(m, issue.acc_read, wiring.flipped(self.acc_read))
-        wiring.connect(m, wiring.flipped(self.slot_write), flow.slot_write)
+        m.d.sync += [
+            getattr(flow.slot_write, name).eq(getattr(self.slot_write, name))
+            for name in self.slot_write.signature.members
+        ]
         m.d.comb += [
             flow.sp_data.eq(issue.sp_read.data),
             flow.acc_data.eq(issue.acc_read.data),

@@ -177,6 +177,6 @@ class LoadUnit(wiring.Component):
         m.d.sync += [
             events.load_requests.eq(asked),
             events.load_beats.eq(taken),
-            events.load_stall_bank.eq(self.sp_write.valid & ~self.sp_write.ready),
+            events.load_stall_bank.eq(self.sp_write.waits & ~self.sp_write.ready),
             events.load_stall_bus.eq(receiver.waits),
         ]

@@ -119,20 +119,29 @@ class LoadWriter(wiring.Component):
             port.data.eq(Mux(column.valid, column.data, item.data)),
             port.mask.eq(Mux(column.valid, column.mask, item.mask)),
             column.ready.eq(port.ready),
-            go.eq(may & Mux(item.collect, transposer.beat.ready, port.ready | item.slot | item.bad)),
+            column.waits.eq(port.waits),
+            go.eq(may & Mux(item.collect, transposer.beat.ready, port.ready & (to_sp | ~port.waits))),
             entry.o.ready.eq(~valid | go),
-            self.busy.eq(entry.o.valid | valid | transposer.busy),
+            self.busy.eq(entry.o.valid | valid | transposer.busy | port.waits),
         ]
         self._feed(m, transposer, item, line, rotated, rotated_mask, may)
         self._slot(m, item, rotated, go)
+        # A command is done when its last write is granted, which until then waits in the scratchpad.
+        waiting_end, end = Signal(), Signal()
+        m.d.comb += end.eq(Mux(column.valid, transposer.end, item.end & to_sp))
+        with m.If(self.clear | port.ready):
+            m.d.sync += waiting_end.eq(end & port.valid & ~self.clear)
         m.d.sync += [
-            self.done.eq(~self.clear & ((go & item.end & ~item.collect) | (last_column & port.ready))),
+            self.done.eq(
+                ~self.clear & ((go & item.end & ~item.collect & ~to_sp) | (waiting_end & port.ready))
+            ),
             self.kept.eq(Mux(go & ~item.bad & ~self.clear, item.kept, 0)),
         ]
         wanted = Signal(6)
         coming = Mux(entry.o.valid, entry.o.payload.tag, self.next_tag)
         m.d.comb += wanted.eq(Mux(valid, item.tag, coming))
-        with m.If((valid | entry.o.valid | self.next_valid) & ~transposer.busy & ~self.tag_busy & ~go):
+        written = ~transposer.busy & ~port.waits & ~go
+        with m.If((valid | entry.o.valid | self.next_valid) & written & ~self.tag_busy):
             m.d.sync += self.tag.eq(wanted)
         self._take(m, entry, valid, item, turn, line)
         return m

@@ -26,8 +26,8 @@ class MatrixUnit(wiring.Component):
     Two engines run ahead of the array: the fetcher reads weight tiles, the walker produces the steps of the
     activations. A step meets its tile at the issuer, from where on everything is rigid.
 
-    Latency: a command accepted in cycle c issues its first row in c + 1 + K with K weight rows (at least c +
-    3) when nothing is ahead of it; a row issued in t enters the array in t + 4, its sums are written in t +
+    Latency: a command accepted in cycle c issues its first row in c + 3 + K with K weight rows
+    when nothing is ahead of it; a row issued in t enters the array in t + 4, its sums are written in t +
     2n + 6; `done` comes 2n + 7 cycles after a command's last step. Throughput: one row a cycle; a tile every
     max(rows, n) cycles, also across commands; a depthwise stream of dw_len pixels takes dw_len cycles, and
     taps - 1 - dw_lead more if that is positive.
@@ -169,7 +169,7 @@ class MatrixUnit(wiring.Component):
         counted, refused = trail.counted, Signal()
         events: list[Signal] = []
         m.d.comb += [
-            refused.eq(self.weight.valid & ~self.weight.ready),
+            refused.eq(self.weight.waits & ~self.weight.ready),
             self.row_entering.eq(issuer.row_entering),
             self.wait_acts.eq(0),
             self.wait_weights.eq(issuer.tile_waits & refused & (fetcher.tiles == 0)),

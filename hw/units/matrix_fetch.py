@@ -21,8 +21,8 @@ class WeightFetcher(wiring.Component):
     the cycle after its last row was granted: it is popped no faster than it was granted, and its last row no
     earlier than two cycles after the grant.
 
-    Latency: a command accepted in cycle c is read from c + 1 on; its row granted in cycle g can be popped
-    from g + 2 on. Throughput: one row a cycle, also from command to command.
+    Latency: a command accepted in cycle c is read from c + 1 on, its first row granted in c + 2; a row granted in
+    cycle g can be popped from g + 2 on. Throughput: one row a cycle, also from command to command.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class WeightFetcher(wiring.Component):
     load : In(1), command : In
         Takes a command; only while `ready`.
     ready : Out(1)
-        The last row of the previous command is granted, or was.
+        The last row of the previous command is taken by the scratchpad, or was.
     port : Out(SpReadPort)
         Weight reads.
     tiles : Out
@@ -65,33 +65,33 @@ class WeightFetcher(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        busy, granted, tile_end, free = (
-            Signal(),
-            Signal(),
-            Signal(),
-            Signal(range(self.rows + 1), init=self.rows),
-        )
+        busy, asked, granted = Signal(), Signal(), Signal()
+        tile_end, waiting_end = Signal(), Signal()
+        free = Signal(range(self.rows + 1), init=self.rows)
         m.submodules.nest = nest = LoopNest(len(DIMS))
         m.d.comb += [
-            granted.eq(self.port.valid & self.port.ready),
+            asked.eq(self.port.valid & self.port.ready),
+            granted.eq(self.port.waits & self.port.ready),
             nest.load.eq(self.load),
-            nest.step.eq(granted & tile_end),
+            nest.step.eq(asked & tile_end),
             self.port.valid.eq(busy & (free != 0)),
-            self.ready.eq(~busy | (granted & tile_end & nest.end)),
+            self.ready.eq(~busy | (asked & tile_end & nest.end)),
         ]
+        with m.If(asked):
+            m.d.sync += waiting_end.eq(tile_end)
         with m.If(self.load):
             m.d.sync += busy.eq(1)
         with m.Elif(self.ready):
             m.d.sync += busy.eq(0)
-        self._walk(m, nest, granted, tile_end)
+        self._walk(m, nest, asked, tile_end)
         self._buffer(m, granted)
         m.d.sync += [
-            free.eq(free + self.pop - granted),
-            self.tiles.eq(self.tiles + (granted & tile_end) - self.take),
+            free.eq(free + self.pop - asked),
+            self.tiles.eq(self.tiles + (granted & waiting_end) - self.take),
         ]
         return m
 
-    def _walk(self, m: Module, nest: LoopNest, granted: Signal, tile_end: Signal) -> None:
+    def _walk(self, m: Module, nest: LoopNest, asked: Signal, tile_end: Signal) -> None:
         """Address of the row to read; counts the rows of a tile."""
         command = self.command
         strides = {
@@ -133,13 +133,13 @@ class WeightFetcher(wiring.Component):
         m.d.comb += [following.eq(index + 1), tile_end.eq(following == rows)]
         with m.If(self.load):
             m.d.sync += index.eq(0)
-        with m.Elif(granted):
+        with m.Elif(asked):
             m.d.sync += index.eq(Mux(tile_end, 0, following))
 
         levels = [(~tile_end, strides["row"])]
         levels += [(tile_end & nest.advance[i], strides[name]) for i, name in enumerate(DIMS)]
         address = follow(
-            m, "address", SP_ADDR_BITS, load=self.load, base=command.w_base, step=granted, levels=levels
+            m, "address", SP_ADDR_BITS, load=self.load, base=command.w_base, step=asked, levels=levels
         )
         m.d.comb += self.port.addr.eq(address)
 

@@ -184,7 +184,7 @@ class StoreUnit(wiring.Component):
             self.done.eq(retire),
             self.events.store_requests.eq(asked),
             self.events.store_beats.eq(self.w.valid & self.w.ready),
-            self.events.store_stall_bank.eq(self.sp_read.valid & ~self.sp_read.ready),
+            self.events.store_stall_bank.eq(self.sp_read.waits & ~self.sp_read.ready),
             self.events.store_stall_bus.eq(
                 (self.w.valid & ~self.w.ready) | (~store.active & (log.in_flight != 0))
             ),

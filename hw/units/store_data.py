@@ -95,13 +95,16 @@ class StoreData(wiring.Component):
         beat, port = beats.beat.payload, self.sp_read
         owed, credits = Signal(18), Signal(range(CREDITS + 1), init=CREDITS)
         may, go = Signal(), Signal()
+        # The beat whose read waits in the scratchpad, or that is sent blank without one.
+        blank, strobes, last, granted = Signal(), Signal(config.n), Signal(), Signal()
         m.d.comb += [
             lines.clear.eq(self.clear),
             beats.clear.eq(self.clear),
             may.eq(beats.beat.valid & (owed != 0) & (credits != 0)),
             port.valid.eq(may & ~self.blank & (beat.context.tag == self.tag)),
             port.addr.eq(beat.addr),
-            go.eq(Mux(self.blank, may, port.valid & port.ready)),
+            go.eq(may & port.ready & (self.blank | (beat.context.tag == self.tag))),
+            granted.eq(blank | (port.waits & port.ready)),
             beats.beat.ready.eq(go),
             self.next_valid.eq(beats.beat.valid),
             self.next_tag.eq(beat.context.tag),
@@ -113,8 +116,11 @@ class StoreData(wiring.Component):
             owed.eq(owed + Mux(self.issued, self.issued_len + 1, 0) - go),
             credits.eq(credits + (self.w.valid & self.w.ready) - go),
             self.kept.eq(Mux(go & ~self.blank, beat.bytes, 0)),
+            blank.eq(go & self.blank),
         ]
-        strobes, last, valid = Mux(self.blank, 0, beat.mask), beat.burst_end, go
+        with m.If(go):
+            m.d.sync += [strobes.eq(beat.mask), last.eq(beat.burst_end)]
+        valid = granted
         for i in range(SP_READ_LATENCY):
             stage = [
                 Signal(config.n, name=f"strobes_{i}"),

@@ -10,6 +10,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.units.load import LoadUnit
 from tests.block.dma.models import PARAM, SP, TABLE, ReadSlave, load_command, load_writes, set_command
+from tests.support.sp_port import SpPort
 
 DRAM_BYTES = 32768
 
@@ -30,8 +31,9 @@ class Bench:
         refuse: float = 0.0,
         hold_tags: bool = False,
     ):
-        self.config, self.slave, self.rng, self.refuse, self.hold_tags = config, slave, rng, refuse, hold_tags
+        self.config, self.slave, self.rng, self.hold_tags = config, slave, rng, hold_tags
         self.dut = LoadUnit(config)
+        self.sp_write = SpPort(self.dut.sp_write, rng, refuse)
         self.memory = {
             SP: bytearray(rng.randbytes(config.sp_bytes)),
             PARAM: bytearray(16 * config.n * 8),
@@ -48,17 +50,21 @@ class Bench:
 
     def _writes(self, ctx) -> None:
         dut, n = self.dut, self.config.n
-        if ctx.get(dut.sp_write.valid) and ctx.get(dut.sp_write.ready):
-            addr, mask = ctx.get(dut.sp_write.addr), ctx.get(dut.sp_write.mask)
-            row = ctx.get(dut.sp_write.data).to_bytes(n, "little")
-            for i in range(n):
-                if mask >> i & 1:
-                    self.memory[SP][(addr + i) % self.config.sp_bytes] = row[i]
+        if write := self.sp_write.granted(ctx):
+            self.write(self.memory[SP], write)
         if ctx.get(dut.slot_write.valid):
             addr = ctx.get(dut.slot_write.addr)
             assert addr % n == 0
             memory = self.memory[TABLE if ctx.get(dut.slot_write.table) else PARAM]
             memory[addr : addr + n] = ctx.get(dut.slot_write.data).to_bytes(n, "little")
+
+    def write(self, memory: bytearray, write: tuple[int, ...]) -> None:
+        """What a write to the scratchpad does."""
+        addr, data, mask = write
+        row = data.to_bytes(self.config.n, "little")
+        for i in range(self.config.n):
+            if mask >> i & 1:
+                memory[(addr + i) % self.config.sp_bytes] = row[i]
 
     def _observe(self, ctx) -> None:
         dut = self.dut
@@ -88,7 +94,7 @@ class Bench:
     async def cycle_once(self, ctx) -> bool:
         """One clock cycle; whether a command was accepted in it."""
         self.slave.drive(ctx, self.dut.ar, self.dut.r)
-        ctx.set(self.dut.sp_write.ready, self.rng.random() >= self.refuse)
+        self.sp_write.drive(ctx)
         if self.hold_tags:
             ctx.set(self.dut.tag_busy, self.rng.random() < 0.8)
         self.slave.sample(ctx, self.dut.ar, self.dut.r)
@@ -310,7 +316,9 @@ def test_abort() -> None:
                     await bench.cycle_once(ctx)
                 ctx.set(bench.dut.abort, 1)
                 await bench.cycle_once(ctx)
-                before = {space: bytes(memory) for space, memory in bench.memory.items()}
+                before = {space: bytearray(memory) for space, memory in bench.memory.items()}
+            if bench.sp_write.waits:
+                bench.write(before[SP], bench.sp_write.waits)  # taken before the abort
                 if rng.random() < 0.5:
                     ctx.set(bench.dut.abort, 0)
                 dones = len(bench.dones)

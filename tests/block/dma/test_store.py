@@ -11,6 +11,7 @@ from hw.isa.enums import Unit
 from hw.layouts import SP_READ_LATENCY
 from hw.units.store import StoreUnit
 from tests.block.dma.models import WriteSlave, set_command, store_command, store_writes
+from tests.support.sp_port import SpPort
 
 DRAM_BYTES = 32768
 
@@ -31,8 +32,9 @@ class Bench:
         refuse: float = 0.0,
         hold_tags: bool = False,
     ):
-        self.config, self.slave, self.rng, self.refuse, self.hold_tags = config, slave, rng, refuse, hold_tags
+        self.config, self.slave, self.rng, self.hold_tags = config, slave, rng, hold_tags
         self.dut = StoreUnit(config)
+        self.sp_read = SpPort(self.dut.sp_read, rng, refuse)
         self.memory = rng.randbytes(config.sp_bytes)
         self.pipe: deque = deque([None] * SP_READ_LATENCY)
         self.done_tags: list[int] = []
@@ -46,17 +48,17 @@ class Bench:
         """One clock cycle; whether a command was accepted in it."""
         dut, slave = self.dut, self.slave
         slave.drive(ctx, dut.aw, dut.w, dut.b)
-        ctx.set(dut.sp_read.ready, self.rng.random() >= self.refuse)
+        self.sp_read.drive(ctx)
         row = self.pipe.popleft()
         ctx.set(dut.sp_read.data, self.rng.getrandbits(8 * self.config.n) if row is None else row)
         if self.hold_tags:
             ctx.set(dut.tag_busy, self.rng.random() < 0.8)
         slave.sample(ctx, dut.aw, dut.w, dut.b)
-        granted = ctx.get(dut.sp_read.valid) and ctx.get(dut.sp_read.ready)
-        addr = ctx.get(dut.sp_read.addr)
+        granted = self.sp_read.granted(ctx)
         self.pipe.append(
             int.from_bytes(
-                bytes(self.memory[(addr + i) % self.config.sp_bytes] for i in range(self.config.n)), "little"
+                bytes(self.memory[(granted[0] + i) % self.config.sp_bytes] for i in range(self.config.n)),
+                "little",
             )
             if granted
             else None

@@ -11,6 +11,7 @@ from hw.layouts import ACC_READ_LATENCY, SP_READ_LATENCY
 from hw.units.fuse import FuseUnit
 from tests.block.fuse.commands import payload
 from tests.numerics.reference import wrap
+from tests.support.sp_port import SpPort
 
 EVENTS = ("fuse_points", "fuse_results", "fuse_scaled", "fuse_tables", "fuse_residuals", "fuse_reduced")
 
@@ -86,11 +87,15 @@ class Bench:
         waiting = list(enumerate(commands))
         events: dict[str, int] = dict.fromkeys((*EVENTS, "fuse_saturations"), 0)
         cycle = 0
+        self._reader = SpPort(dut.sp_read, self.rng, self.refuse)
+        self._writer = SpPort(dut.sp_write, self.rng)  # writes of FUSE are never refused
         while len(self.finished) < len(commands):
             ctx.set(dut.sp_read.data, sp_reads[0])
             ctx.set(dut.acc_read.data, acc_reads[0])
-            for port in (dut.sp_read, dut.sp_write, dut.acc_read, dut.acc_write):
+            for port in (dut.acc_read, dut.acc_write):
                 ctx.set(port.ready, self.rng.random() >= self.refuse)
+            for port in (self._reader, self._writer):
+                port.drive(ctx)
             ctx.set(dut.cmd.valid, bool(waiting))
             if waiting:
                 ctx.set(dut.cmd.payload, payload(waiting[0][1], waiting[0][0] % 64))
@@ -113,9 +118,9 @@ class Bench:
             assert cycle < 2000 * len(commands), "the unit hangs"
 
     def _read_sp(self, ctx, dut: FuseUnit) -> int:
-        port, n = dut.sp_read, self.config.n
-        if ctx.get(port.valid) and ctx.get(port.ready):
-            address = ctx.get(port.addr)
+        n = self.config.n
+        if granted := self._reader.granted(ctx):
+            (address,) = granted
             return int.from_bytes(self.sp[address : address + n].tobytes(), "little")
         return self.rng.getrandbits(8 * n)
 
@@ -127,9 +132,8 @@ class Bench:
 
     def _write(self, ctx, dut: FuseUnit) -> None:
         n = self.config.n
-        port = dut.sp_write
-        if ctx.get(port.valid) and ctx.get(port.ready):
-            address, data, mask = ctx.get(port.addr), ctx.get(port.data), ctx.get(port.mask)
+        if granted := self._writer.granted(ctx):
+            address, data, mask = granted
             for i in range(n):
                 if mask >> i & 1:
                     self.sp[address + i] = data >> (8 * i) & 255

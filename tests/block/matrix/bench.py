@@ -11,10 +11,11 @@ from amaranth.lib.wiring import connect
 from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
-from hw.layouts import ACC_READ_LATENCY, SP_ACT_LATENCY, SP_READ_LATENCY
+from hw.layouts import ACC_READ_LATENCY, SP_READ_LATENCY
 from hw.memory.accumulator import Accumulator
 from hw.units.matrix import MatrixUnit
 from tests.block.matrix.reference import WORD_NAMES, derived, field_values
+from tests.support.sp_port import SpPort
 
 COUNTED = ("macs_issued", "macs_useful", "matrix_rows", "matrix_tiles", "matrix_zeros", "acc_writes")
 STATES = ("row_entering", "wait_weights", "weight_shift", "wait_acts", "wait_acc", "in_flight")
@@ -67,7 +68,7 @@ class Bench:
         peek: tuple[int, int] | None = None,
     ):
         self.n, self.sp, self.acc = n, sp, acc
-        self.refuse = {"weight": refuse_weight, "act": 0.0}
+        self.refuse_weight = refuse_weight
         self.hold, self.random = hold, random.Random(seed)
         self.peek = peek
         config = small_config(n)
@@ -122,10 +123,10 @@ class Bench:
 
     async def _drive(self, ctx, commands: list[dict[str, int]], seen: Observed, limit: int) -> None:
         unit, expected, cycle = self.unit, len(commands), 0
-        arriving: dict[str, list[int | None]] = {
-            "weight": [None] * (SP_READ_LATENCY - 1),
-            "act": [None] * (SP_ACT_LATENCY - 1),
-        }
+        arriving = [
+            (SpPort(port, self.random, refuse), [None] * (SP_READ_LATENCY - 1))
+            for port, refuse in ((unit.weight, self.refuse_weight), (unit.act, 0.0))
+        ]
         offered = False
         watched = (
             unit.cmd.ready,
@@ -146,22 +147,16 @@ class Bench:
                 ctx.set(unit.cmd.payload, _payload(commands[0]))
                 offered = True
             ctx.set(unit.cmd.valid, offered)
-            for name in arriving:
-                ctx.set(getattr(unit, name).ready, int(self.random.random() >= self.refuse[name]))
-            ports = [getattr(unit, name) for name in arriving]
-            values = await ctx.tick().sample(
-                *watched, *(s for p in ports for s in (p.valid, p.ready, p.addr))
-            )
+            for port, rows in arriving:
+                port.drive(ctx)
+                rows.append(port.granted(ctx))
+            values = await ctx.tick().sample(*watched)
             _, _, ready, done, zeros, tag, events, *states = values[: 2 + 5 + len(STATES)]
             seen.states.append(dict(zip(STATES, states, strict=True)))
-            for i, name in enumerate(arriving):
-                valid, granted, address = values[-6 + 3 * i :][:3]
-                arriving[name].append(address if valid and granted else None)
-                data = arriving[name].pop(0)
-                if data is not None:
-                    ctx.set(
-                        getattr(unit, name).data, _pack(self.sp[(data + np.arange(self.n)) % ADDRESSES], 1)
-                    )
+            for port, rows in arriving:
+                if granted := rows.pop(0):
+                    row = self.sp[(granted[0] + np.arange(self.n)) % ADDRESSES]
+                    ctx.set(port.port.data, _pack(row, 1))
             if offered and ready:
                 seen.accepted.append(cycle)
                 commands.pop(0)

@@ -32,7 +32,7 @@ def gaps(cycles: list[int]) -> set[int]:
 def test_latency(n: int):
     for k in (1, 2, n):
         seen = observe(n, [command(k_rows=k, x_count=5, a_v=n, w_row=n, acc_x=1)])
-        assert seen.entered == list(range(seen.accepted[0] + max(3, k + 2), seen.entered[0] + 5))
+        assert seen.entered == list(range(seen.accepted[0] + k + 3, seen.entered[0] + 5))
         assert seen.done == [seen.entered[-1] + done_after(n)]
         assert [s["in_flight"] for s in seen.states] == [
             int(seen.entered[0] < c <= seen.done[0]) for c in range(len(seen.states))

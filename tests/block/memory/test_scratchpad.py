@@ -63,9 +63,11 @@ def test_random_traffic(n: int, banks: int) -> None:
             await ctx.tick()
         ctx.set(dut.load_write.valid, 0)
         await ctx.tick()
+        await ctx.tick()
         expected: deque = deque()
         pending: dict[str, int | None] = dict.fromkeys(READERS + WRITERS)
-        act: int | None = None
+        waiting: dict[str, int | None] = dict.fromkeys(READERS + WRITERS)
+        written: dict[str, tuple[bytes, int]] = {}
         payload: dict[str, tuple[bytes, int]] = {}
         counts_due: dict[str, int] = {}
         narrow = config.sp_bytes
@@ -97,28 +99,29 @@ def test_random_traffic(n: int, banks: int) -> None:
                 f"sp_{kind}_bank{b}": 0 for kind in ("reads", "writes", "conflicts") for b in range(8)
             }
             for names, kind in ((READERS, "reads"), (WRITERS, "writes")):
-                asking = pending | {"act": act}  # its request waits a cycle
-                grants = ref.grants([asking[name] for name in names])
+                grants = ref.grants([waiting[name] for name in names])
                 for name, granted in zip(names, grants, strict=True):
-                    addr = asking[name]
+                    addr = waiting[name]
+                    assert ctx.get(getattr(dut, name).waits) == (addr is not None), (cycle, name)
+                    assert ctx.get(getattr(dut, name).ready) == (granted or addr is None), (cycle, name)
                     if addr is None:
                         continue
-                    assert ctx.get(getattr(dut, name).ready) == granted, (cycle, name)
                     bank = ref.bank(addr)
                     counts_due[f"sp_{kind if granted else 'conflicts'}_bank{bank}"] += 1
                     if granted and name in READERS:
                         due[name] = bytes(image[(addr + i) % config.sp_bytes] for i in range(n))
             for name in WRITERS:
-                addr = pending[name]
+                addr = waiting[name]
                 if addr is not None and ctx.get(getattr(dut, name).ready):
-                    data, mask = payload[name]
+                    data, mask = written[name]
                     for i in range(n):
                         if mask >> i & 1:
                             image[(addr + i) % config.sp_bytes] = data[i]
-            act = pending["act"]
             for name in pending:
-                if pending[name] is not None and ctx.get(getattr(dut, name).ready):
-                    pending[name] = None
+                if ctx.get(getattr(dut, name).ready):
+                    waiting[name], pending[name] = pending[name], None
+                    if waiting[name] is not None:
+                        written[name] = payload[name]
             expected.append(due)
             await ctx.tick()
             if len(expected) == SP_READ_LATENCY:

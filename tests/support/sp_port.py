@@ -1,0 +1,40 @@
+"""Scratchpad port of a unit that is tested alone."""
+
+import random
+from typing import Any
+
+
+class SpPort:
+    """The register in which the scratchpad keeps a request until it is granted.
+
+    Parameters
+    ----------
+    port : SpReadPort or SpWritePort
+        The unit's port.
+    rng : random.Random
+        Source of the refusals.
+    refuse : float
+        Chance that a waiting request is refused in a cycle.
+    """
+
+    def __init__(self, port: Any, rng: random.Random, refuse: float = 0.0):
+        self.port, self._rng, self._refuse = port, rng, refuse
+        self._fields = [name for name in ("addr", "data", "mask") if name == "addr" or hasattr(port, "mask")]
+        self.waits: tuple[int, ...] | None = None
+        self._ready = True
+
+    def drive(self, ctx: Any) -> None:
+        """Set `waits` and `ready` for this cycle."""
+        self._ready = self.waits is None or self._rng.random() >= self._refuse
+        ctx.set(self.port.waits, self.waits is not None)
+        ctx.set(self.port.ready, self._ready)
+
+    def granted(self, ctx: Any) -> tuple[int, ...] | None:
+        """The request granted in this cycle: (addr,) or (addr, data, mask); takes the next one."""
+        granted = self.waits if self._ready else None
+        if self._ready:
+            offered = ctx.get(self.port.valid)
+            self.waits = (
+                tuple(ctx.get(getattr(self.port, name)) for name in self._fields) if offered else None
+            )
+        return granted
