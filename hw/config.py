@@ -38,8 +38,7 @@ class MlaConfig:
     line_depth : int
         Depth of each depthwise line buffer in pixels.
     fuse_rate : int
-        Cycles the FUSE pipeline takes for one row: 1, or 2 or 4 with that many times fewer lanes of it; at least
-        two lanes remain.
+        Cycles the FUSE pipeline takes for one row: 1, or 2, 4 or 8 (at most n) with that many times fewer lanes of it.
     tags : int
         Tags the counters are kept for.
     loop_depth, call_depth : int
@@ -76,7 +75,7 @@ class MlaConfig:
             if not isinstance(value, int) or isinstance(value, bool):
                 raise InputError(f"{field.name} must be an integer, not {value!r}")
         self._check_set("n", (4, 8, 16, 32))
-        self._check_set("fuse_rate", (1, 2) if self.n == 4 else (1, 2, 4))
+        self._check_set("fuse_rate", tuple(r for r in (1, 2, 4, 8) if r <= self.n))
         self._check_set("sp_banks", (4, 8))
         self._check_set("acc_banks", (2, 4, 8))
         self._check_power("sp_bytes", 16 * self.n * self.sp_banks, 1 << (SP_ADDR_BITS - 1))

@@ -16,18 +16,3 @@ def operands(m: Module, name: str, row: Value, *, unsigned: Value, zero_point: V
         m.d.comb += [byte.eq(Cat(row[i : i + 8], row[i + 7] & ~unsigned)), lane.eq(byte - zero_point)]
         lanes.append(lane)
     return lanes
-
-
-def tree_sum(m: Module, name: str, terms: list[Value]) -> Value:
-    """Sum of the terms by a balanced tree of named adders."""
-    level = 0
-    while len(terms) > 1:
-        sums: list[Value] = []
-        for i in range(0, len(terms) - 1, 2):
-            exact = terms[i] + terms[i + 1]
-            node = Signal(exact.shape(), name=f"{name}_{level}_{i // 2}")
-            m.d.comb += node.eq(exact)
-            sums.append(node)
-        terms = sums + terms[len(terms) & ~1 :]
-        level += 1
-    return terms[0]

@@ -10,7 +10,6 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.counters.direct import DirectCounter
 from hw.counters.group import CounterGroup
-from hw.counters.select import select_tree
 from hw.counters.turns import (
     COUNTER_BITS,
     FLUSHED,
@@ -23,6 +22,7 @@ from hw.counters.turns import (
 from hw.isa.counters import COUNTERS, GROUPS
 from hw.layouts import event_layout
 from hw.memory.ram import Ram
+from hw.trees import select_tree
 
 
 @dataclass(frozen=True)

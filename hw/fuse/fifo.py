@@ -4,8 +4,8 @@ from amaranth.hdl import Elaboratable, Module, Mux, Shape, Signal, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.fuse.layouts import register
 from hw.memory.ram import Ram
+from hw.registers import register
 
 #: Words of an FPGA's memories made of LUTs: a deeper one takes several and multiplexers after them.
 _LUT_WORDS = 16

@@ -5,11 +5,12 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import BEAT, control_write, delay, follow, lanes, lanes_of, reduce_control, register
+from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, reduce_control
 from hw.fuse.reduce import COUNT_BITS, combine
 from hw.fuse.store import fetch
 from hw.fuse.tree import registered_tree, tree_latency
 from hw.isa.enums import Reduce
+from hw.registers import delay, follow, register
 
 _MIN, _MAX = -(1 << 31), (1 << 31) - 1
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from amaranth.hdl import Module, Mux, Shape, Signal, Value, signed, unsigned
+from amaranth.hdl import Mux, Value, signed, unsigned
 from amaranth.lib import data
 
 from hw.config import SP_ADDR_BITS, MlaConfig
@@ -34,12 +34,15 @@ POINT = data.StructLayout(
     }
 )
 
+#: Bits of the number of a row's part: fuse_rate is at most 8.
+PART_BITS = 3
+
 #: What travels beside the lanes of a beat. `part` tells which part of the row they are when fuse_rate is not 1.
 BEAT = data.StructLayout(
     {
         "valid": 1,
         "live": 1,
-        "part": 2,
+        "part": PART_BITS,
         "first": 1,
         "last": 1,
         "tail": 1,
@@ -225,27 +228,3 @@ def part_of(row: Sequence[Value], part: Value, count: int) -> list[Value]:
 def lanes(count: int, width: int = 32) -> data.ArrayLayout:
     """Signed lanes."""
     return data.ArrayLayout(signed(width), count)
-
-
-def follow(m: Module, name: str, beat: data.View, cycles: int) -> list[data.View]:
-    """A struct at its input and after each of `cycles` registers."""
-    stages = [beat]
-    for i in range(cycles):
-        stage = Signal(beat.shape(), name=f"{name}_{i + 1}")
-        m.d.sync += stage.eq(stages[-1])
-        stages.append(stage)
-    return stages
-
-
-def delay(m: Module, name: str, value: Value, cycles: int) -> Value:
-    """`value` after a few registers."""
-    for i in range(cycles):
-        value = register(m, f"{name}_{i + 1}", value)
-    return value
-
-
-def register(m: Module, name: str, value: Value, shape: Shape | None = None) -> Signal:
-    """Register of a data path: without reset, which only costs there."""
-    held = Signal(value.shape() if shape is None else shape, name=name, reset_less=True)
-    m.d.sync += held.eq(value)
-    return held

@@ -5,8 +5,9 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import BEAT, OP_CONTROL, control_write, follow, lanes, lanes_of
+from hw.fuse.layouts import BEAT, OP_CONTROL, control_write, lanes, lanes_of
 from hw.fuse.store import fetch
+from hw.registers import follow
 
 #: Cycles from the operands to the biased value.
 LATENCY = 3

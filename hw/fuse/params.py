@@ -5,9 +5,10 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import lanes, lanes_of, part_of, register
+from hw.fuse.layouts import PART_BITS, lanes, lanes_of, part_of
 from hw.layouts import SlotWritePort
 from hw.memory.ram import Ram
+from hw.registers import register
 
 #: Cycles from a slot's number to its parameters.
 LATENCY = 2
@@ -40,7 +41,7 @@ class Params(wiring.Component):
         self._n, self._lanes, self._slots = config.n, lanes_of(config), config.param_slots
         read = {}
         for name in ("bias", "scale"):
-            read |= {f"{name}_en": In(1), f"{name}_slot": In(8), f"{name}_part": In(2)}
+            read |= {f"{name}_en": In(1), f"{name}_slot": In(8), f"{name}_part": In(PART_BITS)}
         wide, narrow = lanes(self._lanes), lanes(self._lanes, 8)
         super().__init__(
             {
@@ -79,7 +80,7 @@ class Params(wiring.Component):
             ram.r0_addr.eq(getattr(self, f"{read}_slot")),
             ram.r0_en.eq(getattr(self, f"{read}_en")),
         ]
-        part = Signal(2, name=f"{outputs[0][0]}_part")
+        part = Signal(PART_BITS, name=f"{outputs[0][0]}_part")
         m.d.sync += part.eq(getattr(self, f"{read}_part"))
         position = 0
         for name, width in outputs:

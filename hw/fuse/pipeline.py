@@ -11,7 +11,7 @@ from hw.fuse import lane_reduce, post, reduce, requant, residual, source, tables
 from hw.fuse import op as operator
 from hw.fuse.delay import Delay
 from hw.fuse.lane_reduce import LaneReduce
-from hw.fuse.layouts import BEAT, control_write, controls, delay, lanes, lanes_of, register
+from hw.fuse.layouts import BEAT, control_write, controls, lanes, lanes_of
 from hw.fuse.op import Operator
 from hw.fuse.params import Params
 from hw.fuse.post import SUM_BITS, PostScale
@@ -21,6 +21,7 @@ from hw.fuse.residual import Residual
 from hw.fuse.source import Source
 from hw.fuse.tables import TableLookup
 from hw.layouts import SlotWritePort
+from hw.registers import delay, register
 
 #: Stages in order, and the controls each one takes.
 STAGES = {

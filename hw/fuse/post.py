@@ -7,23 +7,14 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.fuse import clip as clipping
 from hw.fuse import scale as scaling
-from hw.fuse.layouts import (
-    BEAT,
-    control_write,
-    delay,
-    follow,
-    lanes,
-    lanes_of,
-    part_of,
-    post_control,
-    register,
-)
+from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, post_control
 from hw.fuse.reduce import COUNT_BITS
 from hw.fuse.requant import COUNT_BITS as CHANGED_BITS
-from hw.fuse.requant import population
 from hw.fuse.scale import ScaleControl, ScaleLane
 from hw.fuse.store import fetch
 from hw.isa.enums import Rounding
+from hw.registers import delay, follow, register
+from hw.trees import tree_sum
 
 _SCALED = 2 + scaling.LATENCY
 _CLIPPED = _SCALED + clipping.LATENCY
@@ -122,7 +113,7 @@ class PostScale(wiring.Component):
                 changed[lane].eq(differs),
             ]
         counted = register(m, "counted", changed & self._written(m, beats[_CLIPPED], element))
-        total_changed = population(m, "changed_count", counted) + self.changed
+        total_changed = tree_sum(m, "changed_count", list(counted)) + self.changed
         m.d.comb += self.o_changed.eq(register(m, "total_changed", total_changed))
         return m
 

@@ -5,9 +5,10 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import BEAT, control_write, follow, lanes, lanes_of, part_of, reduce_control
+from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, reduce_control
 from hw.fuse.store import fetch
 from hw.isa.enums import Reduce
+from hw.registers import follow
 
 #: Cycles from a window's last point to its result.
 LATENCY = 1

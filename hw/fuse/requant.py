@@ -7,9 +7,11 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.fuse import clip as clipping
 from hw.fuse import scale as scaling
-from hw.fuse.layouts import BEAT, control_write, follow, lanes, lanes_of, part_of, register, requant_control
+from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, requant_control
 from hw.fuse.scale import ScaleControl, ScaleLane
 from hw.fuse.store import fetch
+from hw.registers import follow, register
+from hw.trees import tree_sum
 
 _SCALED = 1 + scaling.LATENCY
 #: Cycles from the biased value to the result; the count of changed lanes comes one cycle after the result.
@@ -96,7 +98,7 @@ class Requantizer(wiring.Component):
             m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", limited))
             m.d.comb += changed[lane].eq(differs)
         counted = register(m, "counted", changed & self._counting(m, beats[_SCALED + 1], limits))
-        m.d.comb += self.changed.eq(register(m, "population", population(m, "changed_count", counted)))
+        m.d.comb += self.changed.eq(register(m, "population", tree_sum(m, "changed_count", list(counted))))
         return m
 
     def _factors(
@@ -127,18 +129,3 @@ class Requantizer(wiring.Component):
         m.d.comb += mask.eq(Mux(beat.tail, limits.mask_tail, limits.mask))
         here = Cat(part_of(mask, beat.part, self._lanes))
         return here & (limits.count_all | beat.live).replicate(self._lanes)
-
-
-def population(m: Module, name: str, bits: Signal) -> Value:
-    """Number of set bits, by a balanced tree."""
-    values: list[Value] = [bits[i] for i in range(len(bits))]
-    level = 0
-    while len(values) > 1:
-        merged = []
-        for i in range(len(values) // 2):
-            node = Signal(level + 2, name=f"{name}_{level}_{i}")
-            m.d.comb += node.eq(values[2 * i] + values[2 * i + 1])
-            merged.append(node)
-        values = merged
-        level += 1
-    return values[0]

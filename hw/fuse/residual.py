@@ -8,9 +8,10 @@ from hw.config import MlaConfig
 from hw.fuse import clip as clipping
 from hw.fuse import scale as scaling
 from hw.fuse.delay import Delay
-from hw.fuse.layouts import BEAT, RESIDUAL_CONTROL, control_write, follow, lanes, lanes_of, register
+from hw.fuse.layouts import BEAT, RESIDUAL_CONTROL, control_write, lanes, lanes_of
 from hw.fuse.scale import ScaleControl, ScaleLane
 from hw.fuse.store import fetch
+from hw.registers import follow, register
 
 _SCALED = 1 + scaling.LATENCY
 _SUM = _SCALED + 1

@@ -4,8 +4,8 @@ from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, s
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.fuse.layouts import delay, register
 from hw.isa.enums import Rounding
+from hw.registers import delay, register
 
 #: Cycles from the operands to the result.
 LATENCY = 6

@@ -7,19 +7,11 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import (
-    BEAT,
-    SOURCE_CONTROL,
-    control_write,
-    delay,
-    follow,
-    lanes,
-    lanes_of,
-    part_of,
-    register,
-)
+from hw.fuse.layouts import BEAT, SOURCE_CONTROL, control_write, lanes, lanes_of, part_of
 from hw.fuse.store import fetch
 from hw.isa.enums import Dtype
+from hw.registers import delay, follow, register
+from hw.trees import select_tree
 
 #: Cycles from a beat (operands in their registers) to its lanes.
 LATENCY = 2
@@ -96,7 +88,7 @@ class Source(wiring.Component):
         r_raw = self._part(m, "r", r_rows, self.beat.part, types.r_dtype)
         m.d.comb += [self.r[lane].eq(value) for lane, value in enumerate(delay_all(m, "r", r_raw, 2))]
         next_rows = [[*row[1:], row[0]] for row in b_rows]
-        b_one = register(m, "b_one", _pick(m, "b_one", b_raw, types.b_lane))
+        b_one = register(m, "b_one", select_tree(m, "b_one", types.b_lane, dict(enumerate(b_raw))))
         mult = self._select(m, "row_mult", b_rows, types.rq_lane, types.b_dtype)
         exponent = self._select(m, "row_exponent", next_rows, types.rq_lane, types.b_dtype)
         b_each = [Mux(offsets.b_bcast, b_one, b) for b in delay_all(m, "b_raw", b_raw)]
@@ -146,20 +138,8 @@ class Source(wiring.Component):
 
     def _select(self, m: Module, name: str, rows: list[list[Value]], index: Value, dtype: Value) -> Signal:
         """Register of one lane of the row."""
-        choices = [_pick(m, f"{name}_{len(row[0])}", row, index) for row in rows]
+        choices = [select_tree(m, f"{name}_{len(row[0])}", index, dict(enumerate(row))) for row in rows]
         return register(m, name, _element(m, f"{name}_element", choices, dtype))
-
-
-def _pick(m: Module, name: str, values: Sequence[Value], index: Value) -> Value:
-    """Value number `index`, by a tree of multiplexers."""
-    for level in range((len(values) - 1).bit_length()):
-        merged = []
-        for i, (low, high) in enumerate(zip(values[::2], values[1::2], strict=True)):
-            node = Signal(low.shape(), name=f"{name}_{level}_{i}")
-            m.d.comb += node.eq(Mux(index[level], high, low))
-            merged.append(node)
-        values = merged
-    return values[0]
 
 
 def _element(m: Module, name: str, choices: Sequence[Value], dtype: Value) -> Signal:

@@ -7,9 +7,10 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import follow, lanes, lanes_of, part_of, register
+from hw.fuse.layouts import lanes, lanes_of, part_of
 from hw.fuse.post import SUM_BITS
 from hw.fuse.tree import registered_tree, tree_latency
+from hw.registers import follow, register
 
 _MIN, _MAX = -(1 << 31), (1 << 31) - 1
 

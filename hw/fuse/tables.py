@@ -5,10 +5,11 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.layouts import BEAT, TABLE_CONTROL, control_write, delay, follow, lanes, lanes_of, register
+from hw.fuse.layouts import BEAT, TABLE_CONTROL, control_write, lanes, lanes_of
 from hw.fuse.store import fetch
 from hw.layouts import SlotWritePort
 from hw.memory.ram import Ram
+from hw.registers import delay, follow, register
 
 #: Cycles from a value to its table entry.
 LATENCY = 2

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from amaranth.hdl import Module, Value
 
-from hw.fuse.layouts import register
+from hw.registers import register
 
 
 def tree_latency(count: int) -> int:

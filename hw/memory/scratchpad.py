@@ -8,7 +8,8 @@ from hw.config import MlaConfig
 from hw.layouts import SpReadPort, SpWritePort, event_layout
 from hw.memory.ram import Ram
 from hw.memory.rotate import rotate_left
-from hw.memory.scratchpad_access import SpAccess, SpReadLane, held
+from hw.memory.scratchpad_access import SpAccess, SpReadLane
+from hw.registers import held
 
 READERS = ("act", "weight", "fuse", "store")
 WRITERS = ("fuse_write", "load_write")

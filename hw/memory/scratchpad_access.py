@@ -8,6 +8,8 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.memory.rotate import rotate_right
+from hw.registers import held
+from hw.trees import select_tree
 
 
 class SpAccess:
@@ -133,7 +135,8 @@ class SpReadLane(wiring.Component):
             banks[1].eq(self.odd_bank),
         ]
         words = [
-            self._pick(m, f"word_{half}", source, bank)
+            # Two-way choices, which an FPGA packs into its wide multiplexers.
+            select_tree(m, f"word_{half}", bank, self._words(source))
             for half, source, bank in zip(("even", "odd"), (self.even, self.odd), banks, strict=True)
         ]
         # Byte j comes from the row of the first byte if j >= offset, else from the row after it.
@@ -152,23 +155,6 @@ class SpReadLane(wiring.Component):
         m.d.comb += self.data.eq(rotate_right(m, "rotated", merged, offset_2, n))
         return m
 
-    def _pick(self, m: Module, name: str, source: Value, bank: Signal) -> Value:
-        """The word of one bank: a tree of two-way choices, which an FPGA packs into its wide multiplexers."""
-        width = 8 * self._config.n
-        level: list[Value] = [source.word_select(b, width) for b in range(self._config.sp_banks)]
-        for bit in range(len(bank)):
-            chosen: list[Value] = []
-            for i in range(0, len(level), 2):
-                node = Signal(width, name=f"{name}_{bit}_{i // 2}")
-                m.d.comb += node.eq(Mux(bank[bit], level[i + 1], level[i]))
-                chosen.append(node)
-            level = chosen
-        return level[0]
-
-
-def held(m: Module, name: str, value: Value, take: Value) -> Signal:
-    """Register of a data path, without reset, loaded with `take`."""
-    kept = Signal(len(value), name=name, reset_less=True)
-    with m.If(take):
-        m.d.sync += kept.eq(value)
-    return kept
+    def _words(self, source: Value) -> dict[int, Value]:
+        """The word of each bank."""
+        return {b: source.word_select(b, 8 * self._config.n) for b in range(self._config.sp_banks)}

@@ -5,8 +5,8 @@ from functools import partial
 from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data
 
-from hw.array.edge import tree_sum
 from hw.config import ACC_ADDR_BITS, SP_ADDR_BITS
+from hw.trees import tree_sum
 from hw.units.matrix_depthwise import DepthwiseSteps
 from hw.units.walk import LoopNest, chosen, follow
 

@@ -4,10 +4,10 @@ from amaranth.hdl import Cat, Elaboratable, Module, Signal, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.array.edge import tree_sum
 from hw.array.systolic import OPERAND_BITS
 from hw.config import ACC_ADDR_BITS, MlaConfig
 from hw.memory.ram import Ram
+from hw.trees import tree_sum
 from hw.units.matrix_layouts import ROW_AFTER, STATISTICS_AFTER, done_after, row_layout, update_after
 
 #: Commands whose last row may be issued and that are not done: tiles start n or more cycles apart.

@@ -41,7 +41,7 @@ def spacing(commands: list[dict[str, int]], rate: int = 1) -> list[int]:
     return [b - a for a, b in pairwise(cycles)]
 
 
-@pytest.mark.parametrize("rate", [1, 2, 4])
+@pytest.mark.parametrize("rate", [1, 2, 4, 8])
 def test_drain_takes_one_row_in_rate_cycles_also_across_commands(rate: int) -> None:
     assert spacing([drain(i) for i in range(5)], rate) == [ROWS * rate] * 4
 

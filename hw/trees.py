@@ -1,0 +1,47 @@
+"""Choice and sum of many values as balanced trees of named signals."""
+
+from amaranth.hdl import Module, Mux, Signal, Value
+
+
+def select_tree(m: Module, name: str, number: Value, values: dict[int, Value]) -> Value:
+    """values[number] as a tree of two-way choices, any of them where `number` is no key.
+
+    Parameters
+    ----------
+    m : Module
+        Takes the tree.
+    name : str
+        Prefix of its signals.
+    number : Value
+        Which value.
+    values : dict of int to Value
+        At least one; keys fit into `number`.
+    """
+    level = dict(values)
+    for bit in range(len(number)):
+        merged: dict[int, Value] = {}
+        for key in sorted({k >> 1 for k in level}):
+            pair = [level[k] for k in (2 * key, 2 * key + 1) if k in level]
+            if len(pair) == 2:
+                choice = Mux(number[bit], pair[1], pair[0])
+                node = Signal(choice.shape(), name=f"{name}_{bit}_{key}")
+                m.d.comb += node.eq(choice)
+                pair = [node]
+            merged[key] = pair[0]
+        level = merged
+    return level[0]
+
+
+def tree_sum(m: Module, name: str, terms: list[Value]) -> Value:
+    """Sum of the terms by a balanced tree of named adders."""
+    level = 0
+    while len(terms) > 1:
+        sums: list[Value] = []
+        for i in range(0, len(terms) - 1, 2):
+            exact = terms[i] + terms[i + 1]
+            node = Signal(exact.shape(), name=f"{name}_{level}_{i // 2}")
+            m.d.comb += node.eq(exact)
+            sums.append(node)
+        terms = sums + terms[len(terms) & ~1 :]
+        level += 1
+    return terms[0]
