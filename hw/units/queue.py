@@ -21,7 +21,7 @@ class CommandQueue(wiring.Component):
     has room; the transfer starts it and takes the tokens. When the engine says that its oldest command is
     done, its signals are given.
 
-    Latency: a command can start one cycle after it was queued; its signals are given in the cycle of `done`.
+    Latency: a command can start two cycles after it was queued; its signals are given in the cycle of `done`.
     Throughput: one command a cycle at each end.
 
     Parameters
@@ -86,6 +86,7 @@ class CommandQueue(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         push, start = Signal(), Signal()
+        self._coming = Signal()
         m.d.comb += [
             push.eq(self.input.valid & self.input.ready),
             start.eq(self.output.valid & self.output.ready),
@@ -100,9 +101,20 @@ class CommandQueue(wiring.Component):
     def _commands(self, m: Module, push: Value, start: Value) -> None:
         """Ring of queued commands."""
         layout = command_layout(self.unit)
-        m.submodules.commands = ram = Ram(width=layout.size, depth=self.depth, comb=True)
-        _ring(m, ram, self.depth, push, start, self.flush, "command")
-        m.d.comb += [ram.w_data.eq(self.input.payload), self.output.payload.eq(ram.r0_data)]
+        m.submodules.commands = ram = Ram(width=layout.size, depth=self.depth, exclusive=True)
+        write = _pointer(m, "command_write", self.depth, push, self.flush)
+        read = _pointer(m, "command_read", self.depth, start, self.flush)
+        # The memory is read a cycle ahead: a command that is the head as soon as it is pushed comes a cycle later.
+        pushed = Signal()
+        m.d.sync += pushed.eq(push)
+        m.d.comb += [
+            ram.w_addr.eq(write),
+            ram.w_en.eq(push),
+            ram.w_data.eq(self.input.payload),
+            ram.r0_addr.eq(Mux(start, _after(read, self.depth), read)),
+            self.output.payload.eq(ram.r0_data),
+            self._coming.eq(pushed & (self.queued == 1)),
+        ]
         with m.If(self.flush):
             m.d.sync += self.queued.eq(0)
         with m.Elif(push != start):
@@ -113,9 +125,11 @@ class CommandQueue(wiring.Component):
         meta = self.output.payload.meta
         owed = Cat(meta.signal, meta.tag, meta.macro)
         m.submodules.owed = ram = Ram(width=len(owed), depth=STARTED_MAX, comb=True)
-        _ring(m, ram, STARTED_MAX, start, self.done, self.flush, "owed")
         signal = Signal.like(meta.signal)
         m.d.comb += [
+            ram.w_addr.eq(_pointer(m, "owed_write", STARTED_MAX, start, self.flush)),
+            ram.w_en.eq(start),
+            ram.r0_addr.eq(_pointer(m, "owed_read", STARTED_MAX, self.done, self.flush)),
             ram.w_data.eq(owed),
             Cat(signal, self.retired_tag, self.retired_macro).eq(ram.r0_data),
             self.retired.eq(self.done),
@@ -129,31 +143,35 @@ class CommandQueue(wiring.Component):
     def _head(self, m: Module) -> None:
         """When the head may start, and what it takes and promises then."""
         meta, port = self.output.payload.meta, self.semaphores
-        empty, none_started, allowed = Signal(), Signal(), Signal()
+        empty, none_started, present, allowed = Signal(), Signal(), Signal(), Signal()
         lacks = Signal(len(meta.wait))
         m.d.comb += [
             empty.eq(self.queued == 0),
             none_started.eq(self.in_flight == 0),
             lacks.eq(meta.wait & ~port.available),
-            allowed.eq(~empty & ~lacks.any() & ~(meta.signal & ~port.room).any()),
+            present.eq(~empty & ~self._coming),
+            allowed.eq(present & ~lacks.any() & ~(meta.signal & ~port.room).any()),
             self.output.valid.eq(allowed & (self.in_flight != STARTED_MAX)),
             port.take.eq(Mux(self.started, meta.wait, 0)),
             port.owe.eq(Mux(self.started, meta.signal, 0)),
             port.step.eq(self.started | self.done),
             self.idle.eq(empty & none_started),
-            self.stuck.eq(none_started & ~allowed),
+            self.stuck.eq(none_started & ~allowed & ~self._coming),
             self.head_waits.eq(
-                Mux(empty, 0, Cat(lacks.word_select(u, SEMAPHORES_PER_PAIR).any() for u in Unit))
+                Mux(~present, 0, Cat(lacks.word_select(u, SEMAPHORES_PER_PAIR).any() for u in Unit))
             ),
         ]
 
 
-def _ring(m: Module, ram: Ram, depth: int, push: Value, pop: Value, flush: Value, name: str) -> None:
-    """Drive a memory's addresses as a ring buffer."""
-    write, read = Signal(range(depth), name=f"{name}_write"), Signal(range(depth), name=f"{name}_read")
-    m.d.comb += [ram.w_addr.eq(write), ram.r0_addr.eq(read), ram.w_en.eq(push)]
-    for pointer, step in ((write, push), (read, pop)):
-        with m.If(flush):
-            m.d.sync += pointer.eq(0)
-        with m.Elif(step):
-            m.d.sync += pointer.eq(Mux(pointer == depth - 1, 0, pointer + 1))
+def _pointer(m: Module, name: str, depth: int, step: Value, clear: Value) -> Signal:
+    """Address of one end of a ring of `depth` words."""
+    pointer = Signal(range(depth), name=name)
+    with m.If(clear):
+        m.d.sync += pointer.eq(0)
+    with m.Elif(step):
+        m.d.sync += pointer.eq(_after(pointer, depth))
+    return pointer
+
+
+def _after(pointer: Signal, depth: int) -> Value:
+    return Mux(pointer == depth - 1, 0, pointer + 1)

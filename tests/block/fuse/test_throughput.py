@@ -35,7 +35,7 @@ def drain(number: int) -> dict[str, int]:
 
 def spacing(commands: list[dict[str, int]], rate: int = 1) -> list[int]:
     """Cycles between the retirements of successive commands."""
-    bench = Bench(MlaConfig(**CONFIG | {"n": 8 if rate == 4 else 4}, fuse_rate=rate), random.Random(1))
+    bench = Bench(MlaConfig(**CONFIG | {"n": max(4, rate)}, fuse_rate=rate), random.Random(1))
     bench.run(commands)
     cycles = [f.cycle for f in bench.finished]
     return [b - a for a, b in pairwise(cycles)]

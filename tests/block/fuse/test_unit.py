@@ -38,7 +38,8 @@ def check(config: MlaConfig, seed: int, count: int, refuse: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "rate", "seed", "refuse"), [(4, 1, 1, 0.0), (4, 1, 2, 0.3), (4, 2, 3, 0.2), (8, 4, 4, 0.2), (8, 8, 5, 0.2)]
+    ("n", "rate", "seed", "refuse"),
+    [(4, 1, 1, 0.0), (4, 1, 2, 0.3), (4, 2, 3, 0.2), (8, 4, 4, 0.2), (8, 8, 5, 0.2)],
 )
 def test_random_commands(n: int, rate: int, seed: int, refuse: float) -> None:
     check(MlaConfig(n=n, fuse_rate=rate, **SMALL), seed, 12, refuse)
