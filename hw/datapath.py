@@ -9,14 +9,14 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_stream, event_layout
 from hw.memory.accumulator import Accumulator
-from hw.memory.scratchpad import Scratchpad, sp_event_layout
+from hw.memory.scratchpad import SP_EVENTS, Scratchpad
 from hw.units.fuse import FuseUnit
 from hw.units.load import LoadUnit
 from hw.units.matrix import MatrixUnit
 from hw.units.store import StoreUnit
 
 #: State of MATRIX that the causes of the array's cycles are found from.
-MATRIX_STATE = ("row_entering", "wait_weights", "weight_shift", "wait_acts", "wait_acc", "in_flight")
+MATRIX_STATE = ("row_entering", "wait_weights", "weight_shift", "in_flight")
 #: Results of the last commands that programs may look at.
 RESULTS_LAYOUT = data.StructLayout(
     {
@@ -88,7 +88,7 @@ class Datapath(wiring.Component):
                 **{f"{unit}_active": Out(1) for unit in units},
                 **{f"{unit}_tag": Out(6) for unit in units},
                 "fuse_out_events": Out(event_layout("fuse_out")),
-                "sp_events": Out(sp_event_layout(config)),
+                "sp_events": Out(SP_EVENTS),
                 "acc_reads": Out(2),
                 "acc_conflicts": Out(2),
                 "matrix_tagged": Out(1),

@@ -13,8 +13,6 @@ STATE_LAYOUT = data.StructLayout(
         "row_entering": 1,  # a row enters the array
         "wait_weights": 1,  # a tile cannot start: weight reads were refused
         "weight_shift": 1,  # a tile cannot start: its weights are on their way
-        "wait_acts": 1,  # an activation read was refused
-        "wait_acc": 1,  # the accumulator holds the array up
         "in_flight": 1,  # rows are still in the array or on their way to the accumulator
         "head_queued": 1,  # a MATRIX command waits in the queue
         "head_waits": 4,  # producers whose semaphores it lacks
@@ -31,7 +29,8 @@ class Classifier(wiring.Component):
     """Combinational choice of the first cause that applies.
 
     What the array itself does comes first; then what the head of its queue waits for; then, with nothing to do,
-    the unit whose work the machine waits for.
+    the unit whose work the machine waits for. wait_activations and wait_accumulator never come: the scratchpad always
+    grants MATRIX its activations, and the accumulator forwards.
 
     Members
     -------
@@ -50,8 +49,6 @@ class Classifier(wiring.Component):
         dma_waits = waits[Unit.LOAD] | waits[Unit.STORE]
         choices = (
             (s.row_entering, "useful"),
-            (s.wait_acts, "wait_activations"),
-            (s.wait_acc, "wait_accumulator"),
             (s.wait_weights, "wait_weights"),
             (s.weight_shift, "weight_shift"),
             (s.head_queued & waits[Unit.FUSE], "wait_fuse"),

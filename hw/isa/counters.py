@@ -6,6 +6,8 @@ A counter belongs to a group; a group's events of one cycle all carry one tag, t
 
 from dataclasses import dataclass
 
+#: Most banks a scratchpad has; there are counters for each.
+SP_BANKS_MAX = 8
 #: Mutually exclusive causes of each cycle of the array; they sum to the cycles.
 CAUSES = (
     "useful",
@@ -44,6 +46,13 @@ class Counter:
     width: int = 1
     architectural: bool = False
     doc: str = ""
+
+
+def _per_bank(kind: str, width: int, text: str) -> list[Counter]:
+    return [
+        Counter(f"sp_{kind}_bank{b}", "seq", width, False, f"{text} scratchpad bank {b}")
+        for b in range(SP_BANKS_MAX)
+    ]
 
 
 def _unit(group: str) -> tuple[Counter, ...]:
@@ -112,12 +121,9 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("overlap_load_matrix", "seq", 1, False, "cycles in which LOAD and MATRIX were busy"),
     Counter("overlap_matrix_store", "seq", 1, False, "cycles in which MATRIX and STORE were busy"),
     Counter("overlap_all", "seq", 1, False, "cycles in which LOAD, MATRIX and STORE were busy"),
-    *(Counter(f"sp_reads_bank{b}", "seq", 3, False, f"row reads of scratchpad bank {b}") for b in range(8)),
-    *(Counter(f"sp_writes_bank{b}", "seq", 2, False, f"row writes of scratchpad bank {b}") for b in range(8)),
-    *(
-        Counter(f"sp_conflicts_bank{b}", "seq", 3, False, f"refused accesses of scratchpad bank {b}")
-        for b in range(8)
-    ),
+    *_per_bank("reads", 3, "row reads of"),
+    *_per_bank("writes", 2, "row writes of"),
+    *_per_bank("conflicts", 3, "refused accesses of"),
     Counter("acc_reads", "seq", 2, False, "accumulator rows read"),
     Counter("acc_conflicts", "seq", 2, False, "refused accumulator accesses"),
     Counter("cycles", "seq", 1, False, "cycles"),

@@ -1,1 +1,1 @@
-"""On-chip memories: the one wrapper, the scratchpad, the accumulator and the instruction store."""
+"""On-chip memories: the one wrapper, the scratchpad, the accumulator and the instruction store; stream buffers."""

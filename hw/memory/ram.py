@@ -27,8 +27,8 @@ class Ram(wiring.Component):
     transparent : bool
         See above; only for synchronous reads.
     exclusive : bool
-        Nobody uses what is read of granules that are being written; this and block RAM spare an FPGA the logic
-        that makes the old word appear.
+        Nobody uses what is read of a granule in the cycle in which it is written: the memory becomes block RAM without
+        the logic that would make the old word appear.
 
     Members
     -------

@@ -5,6 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
+from hw.isa.counters import SP_BANKS_MAX
 from hw.layouts import SpReadPort, SpWritePort, event_layout
 from hw.memory.ram import Ram
 from hw.memory.rotate import rotate_left
@@ -13,18 +14,16 @@ from hw.registers import held
 
 READERS = ("act", "weight", "fuse", "store")
 WRITERS = ("fuse_write", "load_write")
-#: Banks that there are counters for.
-MOST_BANKS = 8
-
-
-def sp_event_layout(config: MlaConfig) -> data.StructLayout:
-    """The scratchpad's part of the `seq` group's events: reads, writes and refusals of each bank.
-
-    It is the same for every `config`: the counters are fixed, and those of absent banks stay 0.
-    """
-    members = event_layout("seq").members
-    names = [f"sp_{kind}_bank{b}" for kind in ("reads", "writes", "conflicts") for b in range(MOST_BANKS)]
-    return data.StructLayout({name: members[name] for name in names})
+#: The scratchpad's part of the `seq` group's events: reads, writes and refusals of each bank. It is the same for
+#: every configuration: the counters of absent banks stay 0.
+SP_EVENTS = data.StructLayout(
+    {
+        name: event_layout("seq").members[name]
+        for name in (
+            f"sp_{kind}_bank{b}" for kind in ("reads", "writes", "conflicts") for b in range(SP_BANKS_MAX)
+        )
+    }
+)
 
 
 class Scratchpad(wiring.Component):
@@ -47,7 +46,7 @@ class Scratchpad(wiring.Component):
         Read ports, highest priority first.
     fuse_write, load_write : In(SpWritePort)
         Write ports, highest priority first.
-    events : Out(sp_event_layout)
+    events : Out(SP_EVENTS)
         Accesses granted and refused in the previous cycle, by the bank of their first byte.
     """
 
@@ -57,7 +56,7 @@ class Scratchpad(wiring.Component):
             {
                 **{name: In(SpReadPort(config)) for name in READERS},
                 **{name: In(SpWritePort(config)) for name in WRITERS},
-                "events": Out(sp_event_layout(config)),
+                "events": Out(SP_EVENTS),
             }
         )
 
@@ -190,5 +189,5 @@ class Scratchpad(wiring.Component):
                 partial = Signal(width * banks, name=f"{name}_{kind}_total")
                 m.d.comb += partial.eq(total + one)
                 total = partial
-            counts.append(Cat(total, Const(0, width * (MOST_BANKS - banks))))
+            counts.append(Cat(total, Const(0, width * (SP_BANKS_MAX - banks))))
         m.d.comb += self.events.as_value().eq(Cat(counts))

@@ -1,6 +1,6 @@
 """A stream register that cuts both directions."""
 
-from amaranth.hdl import Elaboratable, Module, Signal, ValueLike
+from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -35,7 +35,7 @@ class SkidBuffer(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        spare = Signal(self._layout)
+        spare = Signal(self._layout, reset_less=True)
         spare_valid = Signal()
         m.d.comb += self.i.ready.eq(~spare_valid)
         with m.If(self.clear):
@@ -43,17 +43,9 @@ class SkidBuffer(wiring.Component):
         with m.Elif(~self.o.valid | self.o.ready):
             m.d.sync += [
                 self.o.valid.eq(spare_valid | self.i.valid),
-                self.o.payload.eq(_choose(m, spare_valid, spare, self.i.payload)),
+                self.o.payload.as_value().eq(Mux(spare_valid, spare.as_value(), self.i.payload.as_value())),
                 spare_valid.eq(0),
             ]
         with m.Elif(self.i.valid & self.i.ready):
             m.d.sync += [spare.eq(self.i.payload), spare_valid.eq(1)]
         return m
-
-
-def _choose(m: Module, select: ValueLike, yes: data.View, no: data.View) -> data.View:
-    chosen = Signal(yes.shape(), name="chosen")
-    m.d.comb += chosen.eq(no)
-    with m.If(select):
-        m.d.comb += chosen.eq(yes)
-    return chosen

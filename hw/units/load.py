@@ -22,9 +22,8 @@ class LoadUnit(wiring.Component):
     """Executes LOAD commands as docs/machine.md defines them.
 
     One walker turns commands into bursts and runs ahead over up to COMMANDS of them; another replays the same
-    lines as their beats come back, in order, and each beat becomes one write (two with int4). Nothing is
-    buffered: a beat is taken when the write before it has been granted. Latency: 4 cycles from a command to
-    its first request, 1 from a beat to its write, 1 from the last write to `done`. Throughput: one request
+    lines as their beats come back, in order, and each beat becomes one write (two with int4). Latency: 4 cycles
+    from a command to its first request, then those of LoadReceiver and LoadWriter. Throughput: one request
     and one beat per cycle, with no gap between lines and commands; filling writes a row per cycle. The
     columns of a transposed plane are written while the next plane comes.
 

@@ -16,7 +16,7 @@ from hw.units.matrix_issue import RowIssuer
 from hw.units.matrix_trail import RowTrail
 from hw.units.matrix_walk import RowWalker
 
-#: Commands accepted and not done: in the walker, its queue, and on their way through the array.
+#: Commands accepted and not done: not begun, in the walker, and on their way through the array.
 ACCEPTED_MAX = 15
 
 
@@ -27,8 +27,9 @@ class MatrixUnit(wiring.Component):
     activations. A step meets its tile at the issuer, from where on everything is rigid.
 
     Latency: a command accepted in cycle c issues its first row in c + 3 + K with K weight rows
-    when nothing is ahead of it; a row issued in t enters the array in t + 4, its sums are written in t +
-    2n + 6; `done` comes 2n + 7 cycles after a command's last step. Throughput: one row a cycle; a tile every
+    when nothing is ahead of it; a row issued in t enters the array in t + ENTRY_AFTER, its request to the accumulator
+    comes in t + update_after(n); `done` comes done_after(n) cycles after a command's last step
+    (hw.units.matrix_layouts). Throughput: one row a cycle; a tile every
     max(rows, n) cycles, also across commands; a depthwise stream of dw_len pixels takes dw_len cycles, and
     taps - 1 - dw_lead more if that is positive.
 
@@ -46,7 +47,7 @@ class MatrixUnit(wiring.Component):
     zeros : Out(32)
         MATRIX_ZEROS of the command that was done last.
     act, weight : Out(SpReadPort)
-        Scratchpad reads. `act` must never be refused during a depthwise stream.
+        Scratchpad reads. `act` must never be refused.
     update : Out(AccUpdatePort)
         Sums to the accumulator.
     events : Out(event_layout("matrix"))
@@ -56,10 +57,9 @@ class MatrixUnit(wiring.Component):
         A command was accepted and is not done.
     tagged : Out(1), event_tag : Out(6)
         There are events of a step in this cycle; its tag.
-    row_entering, wait_weights, weight_shift, wait_acts, wait_acc, in_flight : Out(1)
-        Of this cycle: a row is issued; a tile waits and a weight read is refused; a tile waits otherwise; an
-        activation read is refused; the accumulator holds a row up (never: it forwards); rows are on their
-        way.
+    row_entering, wait_weights, weight_shift, in_flight : Out(1)
+        Of this cycle: a row is issued; a tile waits and a weight read is refused; a tile waits otherwise; rows
+        are on their way.
     """
 
     def __init__(self, config: MlaConfig):
@@ -76,17 +76,7 @@ class MatrixUnit(wiring.Component):
                 "active": Out(1),
                 "tagged": Out(1),
                 "event_tag": Out(6),
-                **{
-                    name: Out(1)
-                    for name in (
-                        "row_entering",
-                        "wait_weights",
-                        "weight_shift",
-                        "wait_acts",
-                        "wait_acc",
-                        "in_flight",
-                    )
-                },
+                **dict.fromkeys(("row_entering", "wait_weights", "weight_shift", "in_flight"), Out(1)),
             }
         )
 
@@ -171,10 +161,8 @@ class MatrixUnit(wiring.Component):
         m.d.comb += [
             refused.eq(self.weight.waits & ~self.weight.ready),
             self.row_entering.eq(issuer.row_entering),
-            self.wait_acts.eq(0),
             self.wait_weights.eq(issuer.tile_waits & refused & (fetcher.tiles == 0)),
             self.weight_shift.eq(issuer.tile_waits & ~self.wait_weights),
-            self.wait_acc.eq(0),
             self.in_flight.eq(trail.in_flight),
         ]
         stream = counted.valid & counted.stream

@@ -13,7 +13,7 @@ from hw.units.walk import lane_count_bits
 class WeightFeeder(wiring.Component):
     """Sends n rows a tile, the first `rows` of them from the weight buffer, the others zero.
 
-    Latency: row i is popped in cycle t + 1 + i after `start` in cycle t, and on `weights` in t + 3 + i.
+    Latency: row i is popped in cycle t + 2 + i after `start` in cycle t, and on `weights` in t + 4 + i.
     Throughput: a tile every n cycles.
 
     Parameters

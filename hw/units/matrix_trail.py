@@ -17,8 +17,8 @@ FINISHING = 4
 class RowTrail(wiring.Component):
     """Delays from the issue of a step to what it causes later.
 
-    Latency: in cycles after `issued`: events 5, accumulator request 2n + 3, `done` (last step of a command)
-    2n + 7. Throughput: one step a cycle.
+    Latency: in cycles after `issued`: events STATISTICS_AFTER, accumulator request update_after(n), `done` (last
+    step of a command) done_after(n). Throughput: one step a cycle.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class RowTrail(wiring.Component):
     issued : In(1), row : In(row_layout)
         A step.
     operands : In(9 * n)
-        Its activations, three cycles later.
+        Its activations, ROW_AFTER cycles later.
     update_valid, update_row, update_add, update_shift : Out
         Request to the accumulator.
     done : Out(1)

@@ -2,11 +2,12 @@
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect, flipped
 
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_layout
+from hw.memory.skid_buffer import SkidBuffer
 from hw.units.matrix_depthwise import DepthwiseSteps
 from hw.units.matrix_layouts import row_layout
 from hw.units.matrix_step import TILE_DIMS, add_places, add_tile
@@ -50,17 +51,16 @@ class RowWalker(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         layout = command_layout(Unit.MATRIX)
-        running, full = Signal(), Signal()
-        queued, held, now = self.command, Signal(layout, reset_less=True), Signal(layout)
-        begin, step, tile_end, command_end = Signal(), Signal(), Signal(), Signal()
+        m.submodules.buffer = buffer = SkidBuffer(row_layout(self.config))
+        running, step, tile_end, command_end = Signal(), Signal(), Signal(), Signal()
+        held, now = Signal(layout, reset_less=True), Signal(layout)
         m.d.comb += [
-            step.eq(running & ~full),
-            begin.eq(self.load),
+            step.eq(running & buffer.i.ready),
             self.ready.eq(~running | (step & command_end)),
-            now.eq(Mux(begin, queued, held)),
+            now.eq(Mux(self.load, self.command, held)),
         ]
-        with m.If(begin):
-            m.d.sync += [held.eq(queued), running.eq(1)]
+        with m.If(self.load):
+            m.d.sync += [held.eq(self.command), running.eq(1)]
         with m.Elif(step & command_end):
             m.d.sync += running.eq(0)
 
@@ -72,25 +72,25 @@ class RowWalker(wiring.Component):
             pixel.eq(~held.word.dw | (depthwise.back == 0)),
             tile_end.eq(Mux(held.word.dw, depthwise.end, sweep.end)),
             command_end.eq(tile_end & tiles.end),
-            tiles.load.eq(begin),
+            tiles.load.eq(self.load),
             tiles.step.eq(step & tile_end),
             *(getattr(tiles, f"count{i}").eq(now[f"{name}_count"]) for i, name in enumerate(TILE_DIMS)),
         ]
         self._connect_tile(
-            m, sweep, depthwise, now=now, begin=begin | (step & tile_end), step=step, pixel=pixel
+            m, sweep, depthwise, now=now, begin=self.load | (step & tile_end), step=step, pixel=pixel
         )
 
         # In a depthwise stream y has no end of its own.
         inner = [sweep.advance[0] & ~tile_end, Mux(held.word.dw, sweep.last[0], sweep.advance[1]) & ~tile_end]
         outer = [tile_end & tiles.advance[i] for i in range(len(TILE_DIMS))]
-        row, spare = Signal(row_layout(self.config)), Signal(row_layout(self.config), reset_less=True)
+        row = buffer.i.payload
         add_places(
             m,
             row,
-            begin=begin,
+            begin=self.load,
             step=step,
             pixel=pixel,
-            queued=queued,
+            queued=self.command,
             held=held,
             inner=inner,
             outer=outer,
@@ -99,16 +99,10 @@ class RowWalker(wiring.Component):
         add_tile(m, row, held=held, tiles=tiles, n=self.config.n)
 
         self._flags(
-            m, row, held=held, begin=begin, step=step, tile_end=tile_end, tiles=tiles, depthwise=depthwise
+            m, row, held=held, begin=self.load, step=step, tile_end=tile_end, tiles=tiles, depthwise=depthwise
         )
-        m.d.comb += [row.stream.eq(pixel), row.last.eq(command_end)]
-        # What a refusal leaves over waits in `spare`, so that `step` does not depend on `rows.ready`.
-        with m.If(step & self.rows.valid & ~self.rows.ready):
-            m.d.sync += [spare.eq(row), full.eq(1)]
-        with m.Elif(step):
-            m.d.sync += [self.rows.payload.eq(row), self.rows.valid.eq(1)]
-        with m.Elif(self.rows.ready):
-            m.d.sync += [self.rows.payload.eq(spare), self.rows.valid.eq(full), full.eq(0)]
+        m.d.comb += [row.stream.eq(pixel), row.last.eq(command_end), buffer.i.valid.eq(running)]
+        connect(m, buffer.o, flipped(self.rows))
         return m
 
     def _connect_tile(

@@ -101,7 +101,10 @@ class CommandQueue(wiring.Component):
     def _commands(self, m: Module, push: Value, start: Value) -> None:
         """Ring of queued commands."""
         layout = command_layout(self.unit)
-        m.submodules.commands = ram = Ram(width=layout.size, depth=self.depth, exclusive=True)
+        body = layout.size - META_LAYOUT.size
+        m.submodules.commands = ram = Ram(width=body, depth=self.depth, exclusive=True)
+        # What decides about the start is small, and should be there early in a cycle.
+        m.submodules.metas = metas = Ram(width=META_LAYOUT.size, depth=self.depth, comb=True)
         write = _pointer(m, "command_write", self.depth, push, self.flush)
         read = _pointer(m, "command_read", self.depth, start, self.flush)
         # The memory is read a cycle ahead: a command that is the head as soon as it is pushed comes a cycle later.
@@ -110,9 +113,12 @@ class CommandQueue(wiring.Component):
         m.d.comb += [
             ram.w_addr.eq(write),
             ram.w_en.eq(push),
-            ram.w_data.eq(self.input.payload),
+            Cat(ram.w_data, metas.w_data).eq(self.input.payload),
             ram.r0_addr.eq(Mux(start, _after(read, self.depth), read)),
-            self.output.payload.eq(ram.r0_data),
+            metas.w_addr.eq(write),
+            metas.w_en.eq(push),
+            metas.r0_addr.eq(read),
+            self.output.payload.eq(Cat(ram.r0_data, metas.r0_data)),
             self._coming.eq(pushed & (self.queued == 1)),
         ]
         with m.If(self.flush):

@@ -9,6 +9,7 @@ from hw.bus.axi_beats import BeatWalk
 from hw.bus.axi_lines import LineWalk, walk_layout
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.layouts import SP_READ_LATENCY, SpReadPort
+from hw.memory.skid_buffer import SkidBuffer
 from hw.memory.stream_fifo import StreamFifo
 
 #: Beats that may be on their way from the scratchpad to the bus; covers the read latency and the buffer's own
@@ -87,11 +88,14 @@ class StoreData(wiring.Component):
         m = Module()
         config = self._config
         m.submodules.lines = lines = LineWalk(addresses=data_addresses(config), context=CONTEXT)
+        # A refused read holds the beats up, not the walk: it would be a long path.
+        m.submodules.following = following = SkidBuffer(lines.line.payload.shape())
         m.submodules.beats = beats = BeatWalk(config, _BEAT_CONTEXT)
         m.submodules.buffer = buffer = StreamFifo(write_beat(config), CREDITS)
         wiring.connect(m, wiring.flipped(self.walk), lines.walk)
         wiring.connect(m, buffer.r, wiring.flipped(self.w))
-        self._span(m, lines, beats)
+        wiring.connect(m, lines.line, following.i)
+        self._span(m, following, beats)
         beat, port = beats.beat.payload, self.sp_read
         owed, credits = Signal(18), Signal(range(CREDITS + 1), init=CREDITS)
         may, go = Signal(), Signal()
@@ -99,6 +103,7 @@ class StoreData(wiring.Component):
         blank, strobes, last, granted = Signal(), Signal(config.n), Signal(), Signal()
         m.d.comb += [
             lines.clear.eq(self.clear),
+            following.clear.eq(self.clear),
             beats.clear.eq(self.clear),
             may.eq(beats.beat.valid & (owed != 0) & (credits != 0)),
             port.valid.eq(may & ~self.blank & (beat.context.tag == self.tag)),
@@ -110,7 +115,7 @@ class StoreData(wiring.Component):
             self.next_tag.eq(beat.context.tag),
             self.sent_end.eq(go & beat.line_end & beat.context.end),
             self.owes.eq((owed != 0) | (credits != CREDITS)),
-            self.active.eq(lines.line.valid | beats.beat.valid | self.owes),
+            self.active.eq(lines.line.valid | following.o.valid | beats.beat.valid | self.owes),
         ]
         m.d.sync += [
             owed.eq(owed + Mux(self.issued, self.issued_len + 1, 0) - go),
@@ -137,14 +142,14 @@ class StoreData(wiring.Component):
         ]
         return m
 
-    def _span(self, m: Module, lines: LineWalk, beats: BeatWalk) -> None:
+    def _span(self, m: Module, lines: SkidBuffer, beats: BeatWalk) -> None:
         """A line's place among the bus's beats."""
-        line, span = lines.line.payload, beats.line.payload
+        line, span = lines.o.payload, beats.line.payload
         lane_bits = (self._config.n - 1).bit_length()
         offset = line.dram[:lane_bits]
         m.d.comb += [
-            beats.line.valid.eq(lines.line.valid),
-            lines.line.ready.eq(beats.line.ready),
+            beats.line.valid.eq(lines.o.valid),
+            lines.o.ready.eq(beats.line.ready),
             span.start.eq(offset),
             span.last.eq(line.context.rest + offset),
             span.addr.eq(line.src - offset),

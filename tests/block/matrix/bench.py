@@ -18,7 +18,7 @@ from tests.block.matrix.reference import WORD_NAMES, derived, field_values
 from tests.support.sp_port import SpPort
 
 COUNTED = ("macs_issued", "macs_useful", "matrix_rows", "matrix_tiles", "matrix_zeros", "acc_writes")
-STATES = ("row_entering", "wait_weights", "weight_shift", "wait_acts", "wait_acc", "in_flight")
+STATES = ("row_entering", "wait_weights", "weight_shift", "in_flight")
 ADDRESSES = 1 << 20
 
 
