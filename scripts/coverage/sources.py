@@ -11,14 +11,15 @@ ROOT = Path(__file__).parents[2]
 
 def source_line(place: Place) -> str:
     """Text of a line without its indentation; empty for what has none."""
-    lines = _lines(place.file)
-    return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
+    lines = source_lines(place.file)
+    return lines[place.line - 1] if 0 < place.line <= len(lines) else ""
 
 
 @cache
-def _lines(file: str) -> list[str]:
+def source_lines(file: str) -> list[str]:
+    """Lines of a file without their indentation; none if there is no such file."""
     path = ROOT / file
     spec = None if path.is_file() else find_spec("amaranth")
     if spec and spec.origin:
         path = Path(spec.origin).parents[1] / file
-    return path.read_text().splitlines() if path.is_file() else []
+    return [line.strip() for line in path.read_text().splitlines()] if path.is_file() else []

@@ -13,6 +13,8 @@ from hw.config import load_target
 from hw.isa.assembler import assemble
 
 DRAM_BYTES = 1 << 22
+#: Cycles from a read address to its first beat.
+LATENCY = 100
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +25,7 @@ def shared_rtl() -> Iterator[RtlDevice]:
 
 @pytest.fixture
 def rtl(shared_rtl: RtlDevice) -> RtlDevice:
-    shared_rtl.set_dram_timing(100)
+    shared_rtl.set_dram_timing(LATENCY)
     shared_rtl.set_dram_faults([])
     shared_rtl.reset()
     shared_rtl.dram[:] = 0

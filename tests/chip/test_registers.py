@@ -1,10 +1,13 @@
 """Every host register on both devices: what it shows, what it keeps, and what lies between."""
 
+import numpy as np
 import pytest
 
 from cosim.device import Device, RegisterError
+from cosim.rtl.rtl_device import RtlDevice
+from hw.isa.counters import MAXIMA
 from hw.regs import ADDRESS, ID, REGISTERS
-from tests.chip.conftest import Machine
+from tests.chip.conftest import LATENCY, Machine
 
 #: Written without an effect while nothing runs, and what of a written value they keep.
 KEPT = {
@@ -41,11 +44,17 @@ def test_addresses_between_registers_are_refused(device: Device) -> None:
         device.write_reg(address, 1)
 
 
-def test_maxima_follow_their_number(machine: Machine) -> None:
+def test_maxima_follow_their_number(rtl: RtlDevice) -> None:
+    """Of the reads of LOAD: none at first, then one that takes what the memory takes; there are no further numbers."""
+    machine = Machine(rtl)
+    driver = machine.driver
     machine.assert_alive()
-    first, second = [], []
-    for values in (first, second):
-        for number in range(3):
-            machine.driver.set("MAXIMUM_SELECT", number)
-            values.append(machine.driver.get("MAXIMUM"))
-    assert first == second and first[2] == 0
+    assert set(driver.counters.maxima().values()) == {0}, "fill reads nothing"
+    machine.load("set load.dram, op0\nset load.len, 8\nissue load\nhalt")
+    driver.enqueue(1, [driver.put(np.zeros(8, np.uint8))])
+    assert driver.run() == []
+    maxima = driver.counters.maxima()
+    assert maxima["load_in_flight_max"] == 1
+    assert LATENCY <= maxima["load_latency_max"] <= 2 * LATENCY
+    driver.set("MAXIMUM_SELECT", len(MAXIMA))
+    assert driver.get("MAXIMUM") == 0

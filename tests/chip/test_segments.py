@@ -6,6 +6,7 @@ import pytest
 from cosim.device import Device, DramFault
 from cosim.programs import Candidate
 from cosim.rtl.rtl_device import RtlDevice
+from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.enums import SegmentState, Trap
 from hw.isa.program import Program
@@ -120,7 +121,7 @@ def test_a_running_segment_is_kept(rtl: RtlDevice, command: int) -> None:
     machine.assert_alive()
 
 
-def test_two_refusals_at_once_count_twice(rtl: RtlDevice) -> None:
+def test_each_of_three_refusals_at_once_counts(rtl: RtlDevice) -> None:
     machine = Machine(rtl)
     _prepare(machine)
     driver = machine.driver
@@ -137,7 +138,7 @@ def test_two_refusals_at_once_count_twice(rtl: RtlDevice) -> None:
 def test_a_wrong_crc_fails_the_segment(machine: Machine) -> None:
     program = assemble("halt", "halt")
     for dma in (False, True):
-        with pytest.raises(Exception, match="CRC"):
+        with pytest.raises(InputError, match="CRC"):
             machine.driver.programs.load(program, 5, crc=program.crc ^ 1, dma=dma)
         assert machine.driver.programs.segment_state(5) == SegmentState.FAILED
     machine.driver.programs.load(program, 5)

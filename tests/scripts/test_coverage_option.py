@@ -5,12 +5,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from amaranth.hdl import Elaboratable, Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from cosim.device import SimulatorDiedError
 from hw.emit import convert
+from hw.errors import WorkError
 from scripts.coverage.counts import Point, read_counts, write_counts
 from scripts.coverage.places import Places
 from tests.support.coverage_option import Collector
@@ -38,14 +40,14 @@ class Choice(wiring.Component):
 
 
 class Device:
-    """A device that has counted, or has died."""
+    """A device that has counted, or cannot tell."""
 
-    def __init__(self, count: int | None):
+    def __init__(self, count: int | WorkError):
         self.count = count
 
     def write_coverage(self, path: Path) -> None:
-        if self.count is None:
-            raise SimulatorDiedError("gone")
+        if isinstance(self.count, WorkError):
+            raise self.count
         write_counts(path, Counter({POINT: self.count}))
 
 
@@ -88,5 +90,10 @@ def test_devices_and_processes_add_up(tmp_path: Path):
 
 def test_a_device_that_has_died_is_left_out(tmp_path: Path):
     collector = Collector(tmp_path)
-    collector.add("key", Device(None))  # pyright: ignore[reportArgumentType]
+    collector.add("key", Device(SimulatorDiedError("gone")))  # pyright: ignore[reportArgumentType]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_counts_that_cannot_be_written_are_an_error(tmp_path: Path):
+    with pytest.raises(WorkError, match="no room"):
+        Collector(tmp_path).add("key", Device(WorkError("no room")))  # pyright: ignore[reportArgumentType]

@@ -15,7 +15,6 @@ from cosim.device import SimulatorDiedError
 from cosim.rtl import cache
 from cosim.rtl.build import PLAIN
 from cosim.rtl.rtl_device import RtlDevice
-from hw.errors import WorkError
 from scripts.coverage.counts import Point, read_counts, write_counts
 from tests.support.coverage_verilog import annotated_verilog
 
@@ -68,9 +67,11 @@ class Collector:
 
         def close(self: RtlDevice) -> None:
             key = keys.pop(id(self), None)
-            if key is not None:
-                collector.add(key, self)
-            closed(self)
+            try:
+                if key is not None:
+                    collector.add(key, self)
+            finally:
+                closed(self)
 
         RtlDevice.__init__, RtlDevice.close = __init__, close
 
@@ -89,7 +90,7 @@ class Collector:
         data = self.folder / f"{key}.{self.name}.new"
         try:
             device.write_coverage(data)
-        except (SimulatorDiedError, WorkError):
+        except SimulatorDiedError:
             return
         self.totals[key].update(read_counts(data))
         data.unlink()

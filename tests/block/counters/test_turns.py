@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from amaranth.sim import Simulator
 
 from hw.counters.turns import FLUSHED, STEP_CYCLES, Turns, flush_cycles, group_counters, round_cycles
 from hw.isa.counters import COUNTERS
+from tests.block.counters.bench import simulate
 
 STEPS = 3000
 
@@ -56,10 +56,7 @@ def test_longest_times(again: float, reads: float) -> None:
             await ctx.tick().repeat(STEP_CYCLES - 1)
             watch.step((step + 1) * STEP_CYCLES, ctx.get(dut.counter), ctx.get(dut.old), ctx.get(dut.host))
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulate(dut, bench)
     assert min(watch.turn) > 0, f"seed {seed}: a counter had no turn"
     assert watch.longest_round <= round_cycles(), f"seed {seed}"
     assert watch.longest_flush <= flush_cycles(), f"seed {seed}"
@@ -83,10 +80,7 @@ def test_host_reads_do_not_move_flushes() -> None:
                 await ctx.tick()
                 steps.append(ctx.get(dut.old) and ctx.get(dut.counter) + 1)
 
-        simulator = Simulator(dut)
-        simulator.add_clock(1e-6)
-        simulator.add_testbench(bench)
-        simulator.run()
+        simulate(dut, bench)
         runs.append(steps)
     assert runs[0] == runs[1] and any(runs[0])
 
@@ -103,8 +97,5 @@ def test_rounds_go_through_the_tags(all_tags: int) -> None:
             if ctx.get(dut.counter) == len(COUNTERS) // 2:
                 seen.append(ctx.get(dut.tag))
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulate(dut, bench)
     assert seen == ([0, 1, 2, 3, 0] if all_tags else [0] * 5)

@@ -106,13 +106,3 @@ def test_random_queue(n: int, seed: int, count: int):
     refuse = rng.choice((0, 0, 0.3, 0.8))
     bench = Bench(n, sp, acc, refuse_weight=refuse, hold=rng.choice((0, 0, 0.9)), seed=seed)
     check(bench, queue(rng, n, count))
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_refused_activations(seed: int):
-    """Normal commands bear refusals of the activation port too."""
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    sp, acc = fresh_memories(4, np.random.default_rng(seed))
-    bench = Bench(4, sp, acc, refuse_weight=0.3, seed=seed)
-    check(bench, [normal(rng, 4) for _ in range(8)])

@@ -1,0 +1,33 @@
+"""Runs a part of the counters in Amaranth's simulator, and reads from a collector."""
+
+from collections.abc import Awaitable, Callable
+
+from amaranth.hdl import Elaboratable
+from amaranth.sim import Simulator, SimulatorContext
+
+from hw.counters.collector import Collector
+
+
+def simulate(dut: Elaboratable, process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
+    """Simulate until the process ends."""
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(process)
+    simulator.run()
+
+
+async def read(
+    ctx: SimulatorContext, dut: Collector, tag: int, index: int, step: Callable[[], Awaitable]
+) -> int:
+    """What the collector answers for a counter of a tag; `step` goes on by a cycle."""
+    ctx.set(dut.select_counter, index)
+    ctx.set(dut.select_tag, tag)
+    ctx.set(dut.read, 1)
+    for _ in range(3000):
+        await step()
+        if ctx.get(dut.read_done):
+            value = ctx.get(dut.value)
+            ctx.set(dut.read, 0)
+            await step()
+            return value
+    raise AssertionError("no answer")
