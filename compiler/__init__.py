@@ -1,3 +1,3 @@
-"""Models in, micro-programs out, and the feedback loop that improves them; also the command line, `mla`."""
+"""The host's side of the library of micro-programs, the benchmarks, and the command line, `mla`."""
 
 __version__ = "0.1.0"

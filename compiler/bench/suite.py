@@ -20,6 +20,13 @@ _OWN_BYTES = 1 << 20
 _SPEED_CASE = "512x512x512"
 _BARE_SECONDS = 1.5
 
+#: Cases of a suite, given the name of a single one or None.
+SUITES: dict[str, Callable[[str | None], list[Case]]] = {
+    "gemm": lambda case: [gemm.gemm_case(name) for name in ([case] if case else gemm.CASES)],
+    "conv": lambda case: [conv.conv_case(name) for name in ([case] if case else conv.CASES)],
+    "sim": lambda case: [gemm.gemm_case(case or _SPEED_CASE)],
+}
+
 #: Opens a machine: configuration, bytes of DRAM, latency, bytes a cycle.
 OpenDevice = Callable[[MlaConfig, int, int, float], Device]
 
@@ -35,13 +42,19 @@ def run_suite(
     suite: str,
     config: MlaConfig,
     *,
+    target: str,
     case: str | None = None,
     dram_latency: int = 100,
     dram_bytes_per_cycle: float | None = None,
     seed: int = 0,
     open_device: OpenDevice = open_rtl,
 ) -> dict[str, Any]:
-    """Measure the cases of `gemm`, `conv` or `sim`; returns the document of `mla bench`.
+    """Measure the cases of one of SUITES; returns the document of `mla bench`.
+
+    Parameters
+    ----------
+    target : str
+        Name of `config` for people.
 
     Raises
     ------
@@ -49,16 +62,19 @@ def run_suite(
         No such suite, or a case that is malformed or does not fit the machine.
     """
     bytes_per_cycle = dram_bytes_per_cycle or config.n
-    cases = _cases(suite, case)
+    if suite not in SUITES:
+        *others, last = SUITES
+        raise InputError(f"suite must be {', '.join(others)} or {last}, not {suite!r}")
+    cases = SUITES[suite](case)
     document: dict[str, Any] = {
         "suite": suite,
-        "target": f"n{config.n}",
+        "target": target,
         "dram": {"latency": dram_latency, "bytes_per_cycle": bytes_per_cycle},
         "results": [],
         "sim_khz": None,
         "bare_array_khz": None,
     }
-    _say(f"opening the machine of n = {config.n} (the first time its simulator is built: minutes)")
+    _say(f"opening the machine {target} (the first time its simulator is built: minutes)")
     dram_bytes = -(-(max(each.dram_bytes for each in cases) + _OWN_BYTES) // 4096) * 4096
     with open_device(config, dram_bytes, dram_latency, bytes_per_cycle) as device:
         library = Library(Driver(device))
@@ -81,16 +97,6 @@ def _bare_khz() -> float:
 
     _say("the bare array")
     return bare_array_khz(_BARE_SECONDS)
-
-
-def _cases(suite: str, case: str | None) -> list[Case]:
-    if suite == "gemm":
-        return [gemm.gemm_case(name) for name in ([case] if case else gemm.CASES)]
-    if suite == "conv":
-        return [conv.conv_case(name) for name in ([case] if case else conv.CASES)]
-    if suite == "sim":
-        return [gemm.gemm_case(case or _SPEED_CASE)]
-    raise InputError(f"suite must be gemm, conv or sim, not {suite!r}")
 
 
 def _say(text: str) -> None:

@@ -25,7 +25,7 @@ def add_target(parser: argparse.ArgumentParser, default: str = "n16") -> None:
         "--target",
         metavar="T",
         default=default,
-        help="n4, n8, n16, n32 or a TOML file of the same fields (default: %(default)s)",
+        help="n4, n8, n16, n32, ulx3s-85f or a TOML file of the same fields (default: %(default)s)",
     )
 
 

@@ -41,8 +41,9 @@ class Core(wiring.Component):
 
     Latency: the first instruction executes 4 cycles after `start` is taken; `halted` comes one cycle after
     HALT executed. Throughput: one instruction a cycle; a taken branch, call or loop entry costs 3 cycles
-    more, RET and CALLP 4, MUL 2, a second macro operand in one instruction 1; going round a hardware loop
-    costs nothing; ISSUE takes one cycle more than BoundsChecker's latency and the wait for a full queue.
+    more, RET, CALLP and a loop without trips 4, MUL 2, a second macro operand in one instruction 1; going
+    round a hardware loop costs nothing; ISSUE takes one cycle more than BoundsChecker's latency and the wait
+    for a full queue.
 
     Parameters
     ----------

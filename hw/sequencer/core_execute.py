@@ -15,8 +15,8 @@ from hw.sequencer.layouts import SEGMENT_LAYOUT
 class Execute(wiring.Component):
     """Decides what the instruction does in this cycle; all state it changes lies elsewhere.
 
-    Latency: one cycle; MUL 3, CALLP 2, ISSUE as the issue block takes, WAIT and FENCE until they can
-    complete. Throughput: one instruction at a time.
+    Latency: one cycle; MUL 3, CALLP, RET and a LOOP without trips 2, ISSUE as the issue block takes, WAIT
+    and FENCE until they can complete. Throughput: one instruction at a time.
 
     Members
     -------

@@ -50,7 +50,7 @@ def test_help_has_an_example(mla, verb):
         (["fly"], "invalid choice: 'fly'"),
         (["doctor", "--fast"], "unrecognized arguments: --fast"),
         (["verilog"], "required: -o/--output"),
-        (["bench", "speed"], "invalid choice: 'speed'"),
+        (["bench", "nets"], "suite must be gemm, conv or sim, not 'nets'"),
         (["bench", "gemm", "--dram-latency", "0"], "must be an integer of at least 1, not '0'"),
         (["bench", "gemm", "--dram-bytes-per-cycle", "x"], "must be an integer of at least 1, not 'x'"),
         (["bench", "gemm", "--seed", "-1"], "must be an integer of at least 0, not '-1'"),

@@ -21,7 +21,8 @@ def golden(config: MlaConfig, dram_bytes: int, _latency: int, _bytes_per_cycle: 
     ],
 )
 def test_case(suite, case, macs):
-    document = run_suite(suite, load_target("n8"), case=case, open_device=golden)
+    document = run_suite(suite, load_target("n8"), target="own", case=case, open_device=golden)
+    assert document["target"] == "own" and f"{suite} on own, DRAM" in format_table(document)
     (result,) = document["results"]
     assert result["exact"] and result["max_abs_diff"] == 0 and result["reference"] == "numpy int64"
     assert result["macs"] == macs and result["cycles"] is None and result["where"] is None
@@ -64,4 +65,4 @@ def test_table_of_cycles():
 )
 def test_bad_names(suite, case, message):
     with pytest.raises(InputError, match=message):
-        run_suite(suite, load_target("n8"), case=case, open_device=golden)
+        run_suite(suite, load_target("n8"), target="own", case=case, open_device=golden)
