@@ -19,7 +19,7 @@ COUNTS := build/coverage
 COUNTING := $(if $(filter-out 0,$(COVERAGE)),--hw-coverage $(COUNTS))
 PYTEST := $(BIN)/python -m pytest -n 2 --hypothesis-profile=ci
 
-# Verilator runs a make of its own, which must not inherit this one's jobs and overrides.
+# The prover, like any make further down, would take this one's job server and overrides for its own.
 unexport MAKEFLAGS MFLAGS MAKELEVEL
 
 .PHONY: help setup sim test bench soak lint format docs fpga waves lock clean cxx

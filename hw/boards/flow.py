@@ -9,18 +9,14 @@ from amaranth.lib import wiring
 
 from hw.boards.board import Board
 from hw.boards.report import BoardReport, parse_seed, write_report
-from hw.boards.tools import ECPPACK, NEXTPNR, YOSYS, Job, run_all
+from hw.boards.tools import ECPPACK, NEXTPNR, YOSYS, Job, Say, run_all, silent
 from hw.boards.top import BoardTop
 from hw.config import MlaConfig
 from hw.emit import convert
 from hw.errors import InputError
 
-Say = Callable[[str], None]
 
-
-def build(
-    board: Board, config: MlaConfig, *, seeds: int, folder: Path, say: Say = lambda text: None
-) -> BoardReport:
+def build(board: Board, config: MlaConfig, *, seeds: int, folder: Path, say: Say = silent) -> BoardReport:
     """Build the chip for a board; see `build_component`."""
     from hw.chip import Chip
 
@@ -33,7 +29,7 @@ def build_component(
     *,
     seeds: int,
     folder: Path,
-    say: Say = lambda text: None,
+    say: Say = silent,
 ) -> BoardReport:
     """Build any component for a board, its ports on a scan chain.
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from hw.errors import WorkError
 
+Say = Callable[[str], None]
+"""Takes lines that tell how far a piece of work is."""
+
 _POLL_SECONDS = 0.1
 _SAY_SECONDS = 30.0
 
@@ -62,7 +65,11 @@ class Job:
     arguments: Sequence[str]
     folder: Path
     log: str
-    title: str = ""
+    title: str
+
+
+def silent(_text: str) -> None:
+    """Say nothing."""
 
 
 def _complaint(log: Path) -> str:
@@ -72,7 +79,7 @@ def _complaint(log: Path) -> str:
     return (errors or lines[-1:] or ["no output"])[0]
 
 
-def run_all(jobs: Sequence[Job], workers: int = 1, say: Callable[[str], None] = lambda text: None) -> None:
+def run_all(jobs: Sequence[Job], workers: int = 1, say: Say = silent) -> None:
     """Run all jobs, at most `workers` at a time; on an error or an interrupt the running ones are killed.
 
     `say` takes a line whenever a job begins or ends, and now and then the last one of its log.
@@ -99,7 +106,7 @@ def run_all(jobs: Sequence[Job], workers: int = 1, say: Callable[[str], None] = 
 class _Running:
     """A job under way."""
 
-    def __init__(self, job: Job, say: Callable[[str], None]):
+    def __init__(self, job: Job, say: Say):
         self.job, self._say = job, say
         self._start = self._spoken = time.monotonic()
         say(f"{job.title}: started")

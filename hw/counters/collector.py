@@ -71,7 +71,7 @@ class Collector(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self.tags, self.tag_bits = config.tags, (config.tags - 1).bit_length()
+        self.tag_bits = (config.tags - 1).bit_length()
         self.widths = {
             i: group_sum_width(i) if counter.group in FLUSHED else single_sum_width(i, config.tags)
             for i, counter in enumerate(COUNTERS)

@@ -13,6 +13,8 @@ from scripts.coverage.sources import source_line
 SCHEMA = 1
 GOAL = 95.0
 """Percent of Verilator's line points, and of line and branch points together, that a run has to reach."""
+NAMED = 6
+"""Spots of a line that the text names."""
 
 PAGES = {"v_line": "line points", "v_branch": "branch points"}
 
@@ -86,12 +88,12 @@ class Report:
             entry.open.append(spot)
         return mine
 
-    def failures(self, goal: float = GOAL) -> list[str]:
+    def failures(self) -> list[str]:
         """What is wrong, in words; nothing if all is well."""
         wrong = []
         for share, what in ((self.pages["v_line"], "the line points"), (self.total, "all points")):
-            if share.percent < goal:
-                wrong.append(f"{share} of {what} reached, {goal:g}% are wanted")
+            if share.percent < GOAL:
+                wrong.append(f"{share} of {what} reached, {GOAL:g}% are wanted")
         missing = [entry for entry in self.unreached.values() if entry.open]
         if missing:
             first = missing[0].place
@@ -140,9 +142,9 @@ def _entry_lines(entry: Unreached) -> Iterator[str]:
         yield f"    NOT EXPLAINED: {_where(entry.open)}"
 
 
-def _where(spots: list[Spot], most: int = 6) -> str:
+def _where(spots: list[Spot]) -> str:
     names = list(dict.fromkeys(spot.about for spot in spots))
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def _share_json(share: Share) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
-from hw.config import MlaConfig, load_target
+from hw.config import load_target
 from tests.support.programs import DRAM_BYTES, generate
 from tests.support.programs_run import check
 
@@ -13,13 +13,10 @@ FIRST_SEED, CASES = 1, 60
 
 @pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32", "ulx3s-85f"])
 def test_rtl_equals_golden(target: str) -> None:
-    compare(load_target(target), CASES)
-
-
-def compare(config: MlaConfig, cases: int) -> None:
+    config = load_target(target)
     model = GoldenDevice(config, DRAM_BYTES)
-    print(f"{config}: seeds {FIRST_SEED}..{FIRST_SEED + cases - 1}")
+    print(f"{config}: seeds {FIRST_SEED}..{FIRST_SEED + CASES - 1}")
     with RtlDevice(config, DRAM_BYTES, latency=20) as device:
-        for seed in range(FIRST_SEED, FIRST_SEED + cases):
+        for seed in range(FIRST_SEED, FIRST_SEED + CASES):
             device.set_dram_timing(latency=(1, 20, 100)[seed % 3])
             check(device, model, generate(config, seed))

@@ -1,5 +1,7 @@
 """Models of a single operator, and what the TFLite runtime computes for them."""
 
+from collections.abc import Iterable, Sequence
+
 import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
@@ -24,38 +26,59 @@ class Tensor:
         self.shape, self.scale, self.zero = shape, float(np.float32(scale)), zero
 
 
-def model(operator: int, options: tuple[int, object] | None, inputs: list[Tensor], output: Tensor) -> bytes:
-    """A .tflite file with one int8 operator."""
-    graph = schema.SubGraphT()
-    graph.tensors = [_tensor(t, f"t{i}") for i, t in enumerate([*inputs, output])]
-    graph.inputs, graph.outputs = list(range(len(inputs))), [len(inputs)]
-    node = schema.OperatorT()
-    node.opcodeIndex, node.inputs, node.outputs = 0, graph.inputs, graph.outputs
+def tensor(
+    name: str, shape: Iterable[int], dtype: int, scales, zeros, buffer: int = 0, axis: int = 0
+) -> schema.TensorT:
+    """A tensor of a model, quantized for each slice along `axis` if there are several scales."""
+    result, quantization = schema.TensorT(), schema.QuantizationParametersT()
+    quantization.scale, quantization.zeroPoint = [float(s) for s in scales], [int(z) for z in zeros]
+    quantization.quantizedDimension = axis
+    result.name, result.shape, result.type, result.buffer = name, [int(s) for s in shape], dtype, buffer
+    result.quantization = quantization
+    return result
+
+
+def pack(
+    operator: int,
+    options: tuple[int, object] | None,
+    tensors: list[schema.TensorT],
+    inputs: int,
+    constants: Sequence[np.ndarray] = (),
+    *,
+    version: int,
+) -> bytes:
+    """A .tflite file of one operator of that version.
+
+    The last tensor is its result, the others its operands; the first `inputs` of these are the model's. Buffer 0 is
+    empty, the constants' are 1 and so on.
+    """
+    graph, node, code, whole = schema.SubGraphT(), schema.OperatorT(), schema.OperatorCodeT(), schema.ModelT()
+    result = len(tensors) - 1
+    graph.tensors, graph.inputs, graph.outputs, graph.operators = (
+        tensors,
+        list(range(inputs)),
+        [result],
+        [node],
+    )
+    node.opcodeIndex, node.inputs, node.outputs = 0, list(range(result)), [result]
     if options is not None:
         node.builtinOptionsType, node.builtinOptions = options
-    graph.operators = [node]
-    code = schema.OperatorCodeT()
     code.builtinCode = code.deprecatedBuiltinCode = operator
-    code.version = 2
-    whole = schema.ModelT()
+    code.version = version
     whole.version, whole.operatorCodes, whole.subgraphs = 3, [code], [graph]
-    whole.buffers = [schema.BufferT()]
+    whole.buffers = [schema.BufferT() for _ in range(1 + len(constants))]
+    for buffer, values in zip(whole.buffers[1:], constants, strict=True):
+        buffer.data = np.frombuffer(values.tobytes(), np.uint8)
     builder = flatbuffers.Builder(1024)
     builder.Finish(whole.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 
 
-def _tensor(tensor: Tensor, name: str) -> schema.TensorT:
-    result, quantization = schema.TensorT(), schema.QuantizationParametersT()
-    quantization.scale, quantization.zeroPoint = [tensor.scale], [tensor.zero]
-    result.shape, result.type, result.buffer, result.name = (
-        list(tensor.shape),
-        schema.TensorType.INT8,
-        0,
-        name,
-    )
-    result.quantization = quantization
-    return result
+def model(operator: int, options: tuple[int, object] | None, inputs: list[Tensor], output: Tensor) -> bytes:
+    """A .tflite file with one int8 operator."""
+    int8 = schema.TensorType.INT8
+    tensors = [tensor(f"t{i}", t.shape, int8, [t.scale], [t.zero]) for i, t in enumerate([*inputs, output])]
+    return pack(operator, options, tensors, len(inputs), version=2)
 
 
 def run(content: bytes, resolver: OpResolverType, *inputs: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cosim.rtl import toolchain
+from cosim.rtl.runner import run_tool
 from hw.emit import convert
 from hw.fuse.post import COUNT_LIMIT, divider
 from hw.fuse.scale import LATENCY
@@ -25,7 +26,7 @@ def build(folder: Path, x_width: int) -> Path:
     source = folder / "scale_stage.v"
     source.write_text(convert(ScaleStage(x_width), "scale_stage"))
     environment = dict(os.environ, VERILATOR_ROOT=str(toolchain.verilator_root()))
-    command = [
+    verilate = [
         str(toolchain.verilator()),
         "--cc",
         "--exe",
@@ -35,18 +36,9 @@ def build(folder: Path, x_width: int) -> Path:
         "--Mdir",
         str(folder),
     ]
-    subprocess.run([*command, str(source), str(MAIN)], check=True, env=environment, capture_output=True)
-    make = [
-        toolchain.make(),
-        "-s",
-        "-C",
-        str(folder),
-        "-f",
-        "Vscale_stage.mk",
-        *toolchain.make_variables(),
-        "OPT_FAST=-O2",
-    ]
-    subprocess.run(make, check=True, env=environment, capture_output=True)
+    make = [toolchain.make(), "-s", "-f", "Vscale_stage.mk", *toolchain.make_variables(), "OPT_FAST=-O2"]
+    for command in ([*verilate, str(source), str(MAIN)], make):
+        run_tool(command, cwd=folder, env=environment)
     return folder / "Vscale_stage"
 
 

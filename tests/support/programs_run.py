@@ -132,11 +132,6 @@ def difference(a: Outcome, b: Outcome) -> str:
     return ""
 
 
-def compare(device_a: Device, device_b: Device, case: Case) -> str:
-    """Run a case on two devices; returns the first difference, or nothing."""
-    return difference(execute(device_a, case), execute(device_b, case))
-
-
 def check(device: Device, model: Device, case: Case, shrink_runs: int = 150) -> None:
     """Assert that a device does what the model does; a failure is shrunk and printed with its seed."""
     found = _found(device, model, case)

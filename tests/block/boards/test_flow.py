@@ -76,7 +76,13 @@ def test_unusable_folder(tmp_path):
 
 
 def test_failing_tool_names_its_log(tmp_path):
-    job = Job(tool=YOSYS, arguments=["-p", "read_verilog absent.v"], folder=tmp_path, log="yosys.log")
+    job = Job(
+        tool=YOSYS,
+        arguments=["-p", "read_verilog absent.v"],
+        folder=tmp_path,
+        log="yosys.log",
+        title="absent",
+    )
     with pytest.raises(WorkError, match=r"yosys failed with status 1: ERROR: .*absent.*yosys\.log"):
         run_all([job])
 
@@ -99,7 +105,7 @@ def test_interrupt_kills_running_tools(tmp_path, monkeypatch):
     sleeper = Sleeper(name="sleeper", package="", function="")
     monkeypatch.setattr(tools.subprocess, "Popen", remember)
     monkeypatch.setattr(tools.time, "sleep", interrupt)
-    jobs = [Job(tool=sleeper, arguments=[], folder=tmp_path, log=f"{n}.log") for n in range(3)]
+    jobs = [Job(tool=sleeper, arguments=[], folder=tmp_path, log=f"{n}.log", title="sleep") for n in range(3)]
     with pytest.raises(KeyboardInterrupt):
         run_all(jobs, workers=2)
     assert [process.returncode for process in started] == [-9, -9]
