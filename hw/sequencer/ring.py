@@ -94,7 +94,7 @@ class Ring(wiring.Component):
 
     def _request(self, m: Module, number: Signal, wanted: Signal, requested: Signal) -> None:
         burst = min(RingSlots.beats(self.config), self.config.max_burst)
-        bursts = RingSlots.beats(self.config) // burst  # both are powers of two
+        bursts = -(-RingSlots.beats(self.config) // burst)
         left = Signal(range(bursts + 1))
         # `differs` lags by a cycle behind the number; REQUEST lets it catch up.
         with m.FSM(name="request"):
@@ -110,6 +110,8 @@ class Ring(wiring.Component):
                     m.next = "REQUEST"
             with m.State("REQUEST"), m.If(self.ar.ready):
                 m.d.sync += [left.eq(left - 1), self.ar.p.addr.eq(self.ar.p.addr + burst * self.config.n)]
+                with m.If(left == 1):
+                    m.d.sync += self.ar.p.len.eq(RingSlots.beats(self.config) - (bursts - 1) * burst - 1)
                 with m.If(left == 0):
                     m.d.sync += self.ar.valid.eq(0)
                     m.next = "IDLE"
