@@ -317,8 +317,8 @@ def test_abort() -> None:
                 ctx.set(bench.dut.abort, 1)
                 await bench.cycle_once(ctx)
                 before = {space: bytearray(memory) for space, memory in bench.memory.items()}
-            if bench.sp_write.waits:
-                bench.write(before[SP], bench.sp_write.waits)  # taken before the abort
+                if bench.sp_write.waits:
+                    bench.write(before[SP], bench.sp_write.waits)  # taken before the abort
                 if rng.random() < 0.5:
                     ctx.set(bench.dut.abort, 0)
                 dones = len(bench.dones)
