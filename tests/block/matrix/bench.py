@@ -123,7 +123,7 @@ class Bench:
 
     async def _drive(self, ctx, commands: list[dict[str, int]], seen: Observed, limit: int) -> None:
         unit, expected, cycle = self.unit, len(commands), 0
-        arriving = [
+        arriving: list[tuple[SpPort, list[tuple[int, ...] | None]]] = [
             (SpPort(port, self.random, refuse), [None] * (SP_READ_LATENCY - 1))
             for port, refuse in ((unit.weight, self.refuse_weight), (unit.act, 0.0))
         ]
