@@ -66,7 +66,7 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
     BuildError, ToolMissingError, DiskFullError
         Nothing is left in the cache.
     """
-    flags = (*VERILATOR_FLAGS, *variant.flags, f"-I{HERE / 'model'}")
+    flags = (*VERILATOR_FLAGS, *variant.flags)
     sources = [(HERE / "mla_top.sv").read_text()]
     sources += [(HERE / "model" / name).read_text() for name in (*MODEL_SOURCES, *MODEL_HEADERS)]
     sources += [path.read_text() for path in sorted(COMPRESSION.glob("*.h"))]
@@ -85,7 +85,7 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
         runner = ModelRunner(lock, MAKE_FLAGS)
         runner.build(
             sources=[chip, HERE / "mla_top.sv"], hdl_toplevel=TOP, build_dir=work, parameters={"N": n},
-            build_args=[*flags, *(str(HERE / "model" / name) for name in MODEL_SOURCES)],
+            build_args=[*flags, f"-I{HERE / 'model'}", *(str(HERE / "model" / name) for name in MODEL_SOURCES)],
             timescale=("1ns", "1ns"),
         )  # fmt: skip
         (work / TOP).rename(folder / TOP)
