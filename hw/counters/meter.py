@@ -157,7 +157,8 @@ class Meter(wiring.Component):
         m.d.comb += [
             collector.matrix_tag.eq(tag),
             steady.eq((state.next_tag == last) | (~busy & (cur == last) & (tag == last))),
-            quiet.eq(Mux(busy, cur == state.next_tag, cur == tag)),
+            # Without a command `tag` is the sequencer's, and `held` what it was when the first command started.
+            quiet.eq((cur == tag) & (~busy | (cur == state.next_tag))),
             self.may_start[Unit.MATRIX].eq(Mux(state.active, steady, quiet)),
         ]
 

@@ -159,3 +159,36 @@ def test_reading_counters_changes_no_cycle(rtl: RtlDevice) -> None:
         assert record is not None
         cycles.append(record.cycles)
     assert cycles[0] == cycles[1]
+
+
+#: Five rows of MATRIX under tag 3, after `fill` cycles, while the sequencer has gone on to tag 1.
+TAGS_AHEAD = """
+    set matrix.x_count, 5
+    set matrix.a_v, %n
+    set matrix.w_row, %n
+    set matrix.acc_x, 1
+    set load.word, fill=1
+    set load.len, %n
+    set load.y_count, op0
+    set load.dst, 8192
+    set load.dst_y, %n
+    tag 2
+    tag 3
+    issue load, signal(matrix:0)
+    issue matrix, wait(load:0)
+    tag 1
+    halt
+"""
+
+
+def test_rows_belong_to_the_tag_of_their_command_whenever_it_starts(rtl: RtlDevice) -> None:
+    """MATRIX starts while its counters still put an older tag away: at each moment of that."""
+    driver = Driver(rtl)
+    driver.load(assemble(TAGS_AHEAD, "tags.s"), opcode=20)
+    before = {tag: driver.counters.of_tag(tag)["matrix_rows"] for tag in range(4)}
+    fills = range(4, 804, 8)
+    for fill in fills:
+        driver.enqueue(20, [fill], tag=3)
+        driver.run()
+    rows = {tag: driver.counters.of_tag(tag)["matrix_rows"] - before[tag] for tag in range(4)}
+    assert rows == {0: 0, 1: 0, 2: 0, 3: 5 * len(fills)}
