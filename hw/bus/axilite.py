@@ -44,6 +44,11 @@ def lite_pins(prefix: str = "s_axil_") -> dict[str, wiring.Member]:
     }
 
 
+def lite_names() -> list[str]:
+    """Names of the pins without their prefix."""
+    return [*_IN_PINS, *_OUT_PINS]
+
+
 def join_lite_pins(m: Module, outer: wiring.Component, inner: wiring.Component) -> None:
     """Give the pins of `outer` to `inner`, a component inside it with the same pins."""
     for name in _IN_PINS:

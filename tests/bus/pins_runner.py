@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from cocotb_tools.check_results import get_results
 from cocotb_tools.runner import Verilator
 
 from cosim.rtl import cache, toolchain
@@ -57,3 +58,20 @@ class PinRunner(Verilator):
             del self._execute_cmds
 
         return cache.cached("pins", key, make)
+
+
+def run_bench(tmp_path: Path, *, verilog: str, top: str, module: str, case: str) -> None:
+    """Run one cocotb test of `module` on module `top` of `verilog`; fails if it does."""
+    runner = PinRunner()
+    folder = runner.build_model(verilog, top)
+    results = runner.test(
+        test_module=module,
+        hdl_toplevel=top,
+        hdl_toplevel_lang="verilog",
+        testcase=case,
+        build_dir=folder,
+        test_dir=tmp_path,
+        results_xml=str(tmp_path / "results.xml"),
+        extra_env={"COCOTB_LOG_LEVEL": "WARNING"},
+    )
+    assert get_results(results) == (1, 0)

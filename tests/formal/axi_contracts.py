@@ -2,12 +2,13 @@
 
 from abc import abstractmethod
 
-from amaranth.hdl import Assert, Assume, Elaboratable, Module, Signal
+from amaranth.hdl import Assert, Assume, Cat, Elaboratable, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from hw.bus.axi import BOUNDARY, WRITE_MASTERS
 from hw.bus.axi_bursts import BurstWalk
+from hw.bus.axilite import AxiLite, lite_names
 from hw.bus.read_arbiter import ReadArbiter
 from hw.bus.write_arbiter import WriteArbiter
 from hw.config import MlaConfig
@@ -129,6 +130,38 @@ class WriteContract(Contract):
         stable(m, "w", block.w, Assert)
 
 
+class LiteContract(Contract):
+    """The AXI4-Lite slave: answers stay until they are taken, and come only to what was asked."""
+
+    def __init__(self):
+        super().__init__(AxiLite())
+
+    def claim(self, m: Module, block: AxiLite) -> None:
+        """The assertions."""
+        pins = {name: getattr(block, f"s_axil_{name}") for name in lite_names()}
+        for answer, fields in (("b", ("bresp",)), ("r", ("rdata", "rresp"))):
+            waiting = Signal(name=f"{answer}_waiting")
+            payload = Cat(pins[name] for name in fields)
+            offered = Signal(len(payload), name=f"{answer}_offered")
+            valid, ready = pins[f"{answer}valid"], pins[f"{answer}ready"]
+            m.d.sync += [waiting.eq(valid & ~ready), offered.eq(payload)]
+            m.d.comb += Assert(~waiting | (valid & (payload == offered)))
+        stable(m, "write", block.write, Assert)
+        stable(m, "read", block.read, Assert)
+        for answer, requests in (("b", ("aw", "w")), ("r", ("ar",))):
+            for request in requests:
+                taken = pins[f"{request}valid"] & pins[f"{request}ready"]
+                answered = pins[f"{answer}valid"] & pins[f"{answer}ready"]
+                open_ = Signal(3, name=f"{request}_open")
+                m.d.sync += open_.eq(open_ + taken - answered)
+                m.d.comb += [
+                    Assert(open_ <= 2),
+                    Assert(~pins[f"{answer}valid"] | (open_ != 0)),
+                    # What the counts must be, for the induction.
+                    Assert(open_ == pins[f"{answer}valid"] + ~pins[f"{request}ready"]),
+                ]
+
+
 class OrderContract(Contract):
     """The write arbiter: W carries no beat of a burst that AW has not offered."""
 
@@ -147,5 +180,13 @@ class OrderContract(Contract):
 
 CONTRACTS = {
     c.__name__: c
-    for c in (BurstContract, LoadContract, StoreContract, ReadContract, WriteContract, OrderContract)
+    for c in (
+        BurstContract,
+        LoadContract,
+        StoreContract,
+        ReadContract,
+        WriteContract,
+        LiteContract,
+        OrderContract,
+    )
 }
