@@ -12,6 +12,7 @@ from hw.bus.axilite import AxiLite, lite_names
 from hw.bus.read_arbiter import ReadArbiter
 from hw.bus.write_arbiter import WriteArbiter
 from hw.config import MlaConfig
+from hw.sequencer.completion_record import RecordWriter
 from hw.units.load import LoadUnit
 from hw.units.store import StoreUnit
 
@@ -105,6 +106,18 @@ class StoreContract(Contract):
         whole(m, block.aw)
 
 
+class RecordContract(Contract):
+    """The writer of completion records: any records, any back-pressure."""
+
+    def __init__(self):
+        super().__init__(RecordWriter(CONFIG))
+
+    def claim(self, m: Module, block: RecordWriter) -> None:
+        """The assertions."""
+        stable(m, "aw", block.aw, Assert)
+        stable(m, "w", block.w, Assert)
+
+
 class ReadContract(Contract):
     """The read arbiter: its masters need not even keep their promises."""
 
@@ -184,6 +197,7 @@ CONTRACTS = {
         BurstContract,
         LoadContract,
         StoreContract,
+        RecordContract,
         ReadContract,
         WriteContract,
         LiteContract,
