@@ -21,10 +21,12 @@ _IDLE, _TRAPPED = 1, 2
 _IRQ_TRAP = 2
 #: Cycles between two looks when no interrupt is due.
 _POLL_CYCLES = 4096
+#: What a macro-instruction may take at most, unless the host says otherwise: many times what any network's layer takes.
+WATCHDOG_CYCLES = 1 << 26
 
 
 class Driver:
-    """Brings a device up and gives it work.
+    """Brings a device up and gives it work. A macro-instruction that takes WATCHDOG_CYCLES is stopped by a trap.
 
     Parameters
     ----------
@@ -63,6 +65,7 @@ class Driver:
         self.set("RING_BASE", self._ring)
         self.set("RING_LOG2", ring_slots.bit_length() - 1)
         self.set("IRQ_ENABLE", 15)
+        self.set("WATCHDOG", WATCHDOG_CYCLES)
         self.set_window(0, self.memory.used, device.dram.size - self.memory.used)
         self.set("CONTROL", 3)
 
