@@ -17,7 +17,7 @@ from typing import NoReturn
 from compiler import __version__
 from hw.errors import MlaError
 
-VERBS = ("doctor", "asm", "disasm", "bench", "verilog", "fpga")
+VERBS = ("doctor", "asm", "disasm", "graph", "bench", "verilog", "fpga")
 
 INTERRUPTED = 128 + signal.SIGINT
 FAILED = 1

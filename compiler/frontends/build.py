@@ -1,0 +1,73 @@
+"""What front ends build graphs with: fresh names, constants, the nodes that formats fuse into others."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Quantization, Tensor
+
+
+class GraphBuilder:
+    """A graph under construction.
+
+    Parameters
+    ----------
+    name : str
+        Of the graph.
+    """
+
+    def __init__(self, name: str):
+        self.graph = Graph(name)
+
+    def fresh(self, wish: str) -> str:
+        """A name for a tensor that no tensor has: `wish`, numbered if need be."""
+        name, number = wish, 1
+        while name in self.graph.tensors:
+            number += 1
+            name = f"{wish}.{number}"
+        return name
+
+    def fresh_node(self, wish: str) -> str:
+        """A name for a node that no node has: `wish`, numbered if need be."""
+        name, number = wish, 1
+        while name in self.graph.nodes:
+            number += 1
+            name = f"{wish}.{number}"
+        return name
+
+    def constant(self, wish: str, data: NDArray, quantization: Quantization | None = None) -> Tensor:
+        """Add a constant."""
+        return self.graph.add_tensor(
+            Tensor(self.fresh(wish), data.shape, data.dtype.name, quantization, np.ascontiguousarray(data))
+        )
+
+    def node(self, name: str, op: str, inputs: list[Tensor], output: Tensor, **attributes: Any) -> Tensor:
+        """Add a node and its output, which must be new; returns the output."""
+        self.graph.add_tensor(output)
+        self.graph.add_node(
+            Node(self.fresh_node(name), op, tuple(t.name for t in inputs), (output.name,), attributes)
+        )
+        return output
+
+    def between(self, like: Tensor, wish: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """A tensor of the type and quantization of `like`, for a value on its way to it; not added yet."""
+        return Tensor(self.fresh(wish), like.shape if shape is None else shape, like.dtype, like.quantization)
+
+
+#: Ranges of the activations that formats fuse into other operators.
+ACTIVATIONS: dict[str, tuple[float, float] | None] = {
+    "none": None,
+    "relu": (0.0, math.inf),
+    "relu_n1_to_1": (-1.0, 1.0),
+    "relu6": (0.0, 6.0),
+}
+
+
+def same_pads(size: int, kernel: int, stride: int, dilation: int = 1) -> tuple[int, int]:
+    """Padding before and after one dimension that makes ceil(size / stride) outputs; the odd one comes after."""
+    reach = (kernel - 1) * dilation + 1
+    total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+    return total // 2, total - total // 2

@@ -1,0 +1,167 @@
+"""TFLite files."""
+
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tflite
+from numpy.typing import NDArray
+
+from compiler.frontends.build import GraphBuilder
+from compiler.frontends.tflite_ops import CONVERTERS, Operator
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Quantization, Tensor
+from hw.errors import InputError
+
+#: numpy's names of the format's types.
+DTYPES = {
+    tflite.TensorType.FLOAT32: "float32",
+    tflite.TensorType.INT32: "int32",
+    tflite.TensorType.UINT8: "uint8",
+    tflite.TensorType.INT64: "int64",
+    tflite.TensorType.BOOL: "bool",
+    tflite.TensorType.INT16: "int16",
+    tflite.TensorType.INT8: "int8",
+}
+_IDENTIFIER = b"TFL3"
+#: Index of an optional input that is not there.
+_ABSENT = -1
+#: What the accessors of a damaged file raise: offsets that point outside, sizes that are none.
+_DAMAGE = (
+    struct.error,
+    IndexError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    AttributeError,
+    UnicodeDecodeError,
+    MemoryError,
+)
+
+
+def read_tflite(path: Path) -> Graph:
+    """The graph of a TFLite file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is damaged, or has an operator that there is no conversion for; all such are named
+        at once.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if data[4:8] != _IDENTIFIER:
+        raise InputError(f"{path}: is no TFLite file: bytes 4..7 must be {_IDENTIFIER!r}, not {data[4:8]!r}")
+    try:
+        return _Reader(path, data).graph()
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except _DAMAGE as error:
+        raise InputError(f"{path}: damaged TFLite file: {error or type(error).__name__}") from None
+
+
+class _Reader:
+    """One file on its way to a graph."""
+
+    def __init__(self, path: Path, data: bytes):
+        self.model = tflite.Model.GetRootAsModel(data, 0)
+        if self.model.SubgraphsLength() != 1:
+            raise InputError(f"must hold one graph, not {self.model.SubgraphsLength()}")
+        self.source, self.size = self.model.Subgraphs(0), len(data)
+        self.build = GraphBuilder(path.stem)
+
+    def graph(self) -> Graph:
+        """Convert everything."""
+        count = self._count(self.source.OperatorsLength(), "operators")
+        operators = [self._operator(i) for i in range(count)]
+        unknown = sorted({o.kind for o in operators if o.kind not in CONVERTERS})
+        if unknown:
+            raise InputError(f"there is no conversion for operator {', '.join(unknown)}")
+        made = {index for operator in operators for index in operator.outputs}
+        self.tensors = [self._tensor(i, name) for i, name in enumerate(self._names())]
+        for i in _indices(self.source.InputsAsNumpy()):
+            self.build.graph.add_input(self._at(i))
+        for i, tensor in enumerate(self.tensors):
+            if tensor.constant and i not in made:
+                self.build.graph.add_tensor(tensor)
+        for operator in operators:
+            inputs = [None if i == _ABSENT else self._at(i) for i in operator.inputs]
+            CONVERTERS[operator.kind](
+                self.build, operator, inputs, [self.tensors[i] for i in operator.outputs]
+            )
+        return self.build.graph.finish([self._at(i).name for i in _indices(self.source.OutputsAsNumpy())])
+
+    def _at(self, index: int) -> Tensor:
+        if not 0 <= index < len(self.tensors):
+            raise ValueError(f"there is no tensor {index}, only {len(self.tensors)} of them")
+        return self.tensors[index]
+
+    def _operator(self, index: int) -> Operator:
+        operator = self.source.Operators(index)
+        code = self.model.OperatorCodes(operator.OpcodeIndex())
+        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+        kind = tflite.BUILTIN_OPCODE2NAME.get(number, f"number {number}")
+        if number == tflite.BuiltinOperator.CUSTOM:
+            kind = f"custom {(code.CustomCode() or b'?').decode(errors='replace')}"
+        return Operator(
+            name=f"{kind.lower()}_{index}", kind=kind, options=operator.BuiltinOptions(),
+            inputs=_indices(operator.InputsAsNumpy()), outputs=_indices(operator.OutputsAsNumpy()),
+        )  # fmt: skip
+
+    def _tensor(self, index: int, name: str) -> Tensor:
+        source = self.source.Tensors(index)
+        shape = tuple(int(size) for size in _array(source.ShapeAsNumpy()))
+        if source.Type() not in DTYPES:
+            raise InputError(f"tensor {name!r}: type number {source.Type()} is not supported")
+        dtype = DTYPES[source.Type()]
+        try:
+            return Tensor(name, shape, dtype, self._quantization(source), self._data(source, shape, dtype))
+        except ValueError as error:
+            raise InputError(f"tensor {name!r}: {error}") from None
+
+    def _names(self) -> list[str]:
+        """Names of the tensors, made unique: in a file they need not be."""
+        names: list[str] = []
+        taken: set[str] = set()
+        for i in range(self._count(self.source.TensorsLength(), "tensors")):
+            name = (self.source.Tensors(i).Name() or b"").decode() or f"tensor_{i}"
+            names.append(f"{name}#{i}" if name in taken else name)
+            taken.add(names[-1])
+        return names
+
+    def _count(self, count: int, what: str) -> int:
+        """A number of things that each take four bytes or more."""
+        if count > self.size // 4:
+            raise ValueError(f"{count:,} {what} do not fit {self.size:,} bytes")
+        return count
+
+    def _quantization(self, source: tflite.Tensor) -> Quantization | None:
+        parameters = source.Quantization()
+        if parameters is None or not parameters.ScaleLength():
+            return None
+        scales = tuple(float(v) for v in _array(parameters.ScaleAsNumpy()))
+        zero_points = tuple(int(v) for v in _array(parameters.ZeroPointAsNumpy())) or (0,) * len(scales)
+        return Quantization(scales, zero_points, parameters.QuantizedDimension() if len(scales) > 1 else None)
+
+    def _data(self, source: tflite.Tensor, shape: tuple[int, ...], dtype: str) -> NDArray | None:
+        buffer = self.model.Buffers(source.Buffer())
+        if buffer is None or not buffer.DataLength():
+            return None
+        data = np.asarray(buffer.DataAsNumpy())
+        wanted = math.prod(shape) * np.dtype(dtype).itemsize
+        if data.nbytes != wanted:
+            raise ValueError(f"{dtype}{list(shape)} takes {wanted} bytes, but its buffer holds {data.nbytes}")
+        return data.view(np.dtype(dtype).newbyteorder("<")).astype(dtype).reshape(shape)
+
+
+def _array(values: object) -> Sequence:
+    """A vector of the file; the accessors give 0 for one that is absent."""
+    return () if isinstance(values, int) else values  # type: ignore[return-value]
+
+
+def _indices(values: object) -> tuple[int, ...]:
+    return tuple(int(v) for v in _array(values))

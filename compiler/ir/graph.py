@@ -1,0 +1,195 @@
+"""The graph: nodes in an order in which they can run, and the tensors between them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import networkx as nx
+
+from compiler.ir.ops import KINDS, OPS, Attributes
+from compiler.ir.tensor import Tensor
+from hw.errors import InputError
+
+
+class GraphError(InputError):
+    """A model, or what a pass made of it, is no graph that could run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operator.
+
+    Parameters
+    ----------
+    name : str
+        Unique in its graph; for the user, who knows the node by it.
+    op : str
+        One of `compiler.ir.ops.OPS`.
+    inputs : tuple of str
+        Tensors in the operator's order.
+    outputs : tuple of str
+        Tensors it makes.
+    attributes : dict
+        As the operator's Spec says.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Attributes = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        spec = OPS.get(self.op)
+        if spec is None:
+            raise GraphError(f"node {self.name!r}: operator must be one of {', '.join(OPS)}, not {self.op!r}")
+        least, most = spec.inputs
+        if len(self.inputs) < least or (most is not None and len(self.inputs) > most):
+            count = (
+                f"{least}" if least == most else f"{least} or more" if most is None else f"{least}..{most}"
+            )
+            raise GraphError(f"node {self.name!r}: {self.op} takes {count} inputs, not {len(self.inputs)}")
+        if self.attributes.keys() != spec.attributes.keys():
+            wanted, given = (", ".join(sorted(keys)) or "none" for keys in (spec.attributes, self.attributes))
+            raise GraphError(f"node {self.name!r}: attributes of {self.op} must be {wanted}, not {given}")
+        for key, kind in spec.attributes.items():
+            fits, text = KINDS[kind]
+            if not fits(self.attributes[key]):
+                raise GraphError(f"node {self.name!r}: {key} must be {text}, not {self.attributes[key]!r}")
+
+    def __str__(self) -> str:
+        attributes = ", ".join(f"{key}={value}" for key, value in self.attributes.items())
+        inputs = ", ".join(f"%{name}" for name in self.inputs)
+        return f"{self.op}({inputs})" + (f" [{attributes}]" if attributes else "")
+
+
+class Graph:
+    """A model.
+
+    Nodes stand in the order in which they were added, which must be one in which they can run; passes build a new
+    graph rather than change one.
+
+    Parameters
+    ----------
+    name : str
+        For reports.
+
+    Attributes
+    ----------
+    tensors, nodes : dict
+        By name.
+    inputs, outputs : list of str
+        Tensors that come from, go to the user.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.tensors: dict[str, Tensor] = {}
+        self.nodes: dict[str, Node] = {}
+        self.inputs: list[str] = []
+        self.outputs: list[str] = []
+        self._producer: dict[str, Node] = {}
+        self._consumers: dict[str, list[Node]] = {}
+
+    def add_tensor(self, tensor: Tensor) -> Tensor:
+        """Add a tensor; whoever makes it comes later."""
+        if tensor.name in self.tensors:
+            raise GraphError(f"tensor {tensor.name!r} is there twice")
+        self.tensors[tensor.name] = tensor
+        return tensor
+
+    def add_input(self, tensor: Tensor) -> Tensor:
+        """Add a tensor that the user supplies."""
+        self.inputs.append(tensor.name)
+        return self.add_tensor(tensor)
+
+    def add_node(self, node: Node) -> Node:
+        """Add a node whose inputs are inputs of the graph, constants, or made by nodes that were added before.
+
+        Raises
+        ------
+        GraphError
+            They are not, or a tensor has a maker already.
+        """
+        if node.name in self.nodes:
+            raise GraphError(f"node {node.name!r} is there twice")
+        for name in node.inputs:
+            tensor = self._known(name, node)
+            if not (tensor.constant or name in self._producer or name in self.inputs):
+                raise GraphError(f"node {node.name!r}: nothing makes its input {name!r} before it runs")
+        for name in node.outputs:
+            tensor = self._known(name, node)
+            if tensor.constant or name in self._producer or name in self.inputs:
+                raise GraphError(f"node {node.name!r}: its output {name!r} is made already")
+        self.nodes[node.name] = node
+        self._producer |= dict.fromkeys(node.outputs, node)
+        for name in dict.fromkeys(node.inputs):
+            self._consumers.setdefault(name, []).append(node)
+        return node
+
+    def finish(self, outputs: list[str]) -> "Graph":
+        """Name the outputs; returns the graph itself.
+
+        Raises
+        ------
+        GraphError
+            Nothing makes one of them.
+        """
+        for name in outputs:
+            if name not in self.tensors or not self._available(name):
+                raise GraphError(f"nothing makes the output {name!r}")
+        self.outputs = list(outputs)
+        return self
+
+    def producer(self, tensor: str) -> Node | None:
+        """The node that makes a tensor; None for inputs and constants."""
+        return self._producer.get(tensor)
+
+    def consumers(self, tensor: str) -> list[Node]:
+        """The nodes that read a tensor, in order."""
+        return self._consumers.get(tensor, [])
+
+    def ins(self, node: Node) -> list[Tensor]:
+        """A node's input tensors."""
+        return [self.tensors[name] for name in node.inputs]
+
+    def out(self, node: Node) -> Tensor:
+        """The output tensor of a node that has one."""
+        (name,) = node.outputs
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    def retyped(self, tensor: Tensor, **changes: object) -> Tensor:
+        """A copy of a tensor with other fields, not yet part of any graph."""
+        return replace(tensor, **changes)  # type: ignore[arg-type]
+
+    def networkx(self) -> nx.MultiDiGraph:
+        """The graph for networkx: an edge for each tensor between two nodes, weighted with its bytes."""
+        view = nx.MultiDiGraph(name=self.name)
+        for node in self:
+            view.add_node(node.name, node=node)
+        for node in self:
+            for name in node.inputs:
+                maker = self._producer.get(name)
+                if maker is not None:
+                    view.add_edge(maker.name, node.name, key=name, bytes=self.tensors[name].bytes)
+        return view
+
+    def _known(self, name: str, node: Node) -> Tensor:
+        if name not in self.tensors:
+            raise GraphError(f"node {node.name!r}: there is no tensor {name!r}")
+        return self.tensors[name]
+
+    def _available(self, name: str) -> bool:
+        return name in self._producer or name in self.inputs or self.tensors[name].constant
+
+    def __str__(self) -> str:
+        lines = [f"graph {self.name}("]
+        lines += [f"    {self.tensors[name]}" for name in self.inputs]
+        lines += [") {"]
+        for node in self:
+            made = ", ".join(str(self.tensors[name]) for name in node.outputs)
+            lines.append(f"    {made} = {node}  ; {node.name}")
+        lines += [f"    return {', '.join('%' + name for name in self.outputs)}", "}"]
+        return "\n".join(lines)

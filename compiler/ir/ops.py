@@ -1,0 +1,126 @@
+"""The operators of the graph: a small set that every model is rewritten into.
+
+Images lie as (batch, height, width, channels), weights of convolutions as (output channels, kernel height, kernel
+width, input channels of a group), those of depthwise convolutions as (kernel height, kernel width, channels), those of
+dense layers as (outputs, inputs). A front end transposes what its format has otherwise.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Attributes = dict[str, Any]
+
+
+def _int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _ints(value: Any) -> bool:
+    return isinstance(value, tuple) and all(_int(v) for v in value)
+
+
+def _positive(value: Any) -> bool:
+    return _int(value) and value > 0
+
+
+def _pair(value: Any) -> bool:
+    return _ints(value) and len(value) == 2 and min(value) > 0
+
+
+def _pads(value: Any) -> bool:
+    return _ints(value) and len(value) == 4 and min(value) >= 0
+
+
+def _real(value: Any) -> bool:
+    return isinstance(value, float) or _int(value)
+
+
+def _bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _edges(value: Any) -> bool:
+    return isinstance(value, tuple) and all(_ints(v) and len(v) == 2 and min(v) >= 0 for v in value)
+
+
+#: Kinds of attributes: what they must be, and how that is called in a message.
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "int": (_int, "an integer"),
+    "ints": (_ints, "a tuple of integers"),
+    "positive": (_positive, "a positive integer"),
+    "pair": (_pair, "two positive integers"),
+    "pads": (_pads, "four integers (top, left, bottom, right), none negative"),
+    "real": (_real, "a number"),
+    "bool": (_bool, "true or false"),
+    "edges": (_edges, "a pair of integers for each dimension, none negative"),
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a node of an operator must look like.
+
+    Parameters
+    ----------
+    inputs : (int, int or None)
+        Least and greatest number of inputs; None: any.
+    attributes : dict
+        Kind of each attribute, all of them required.
+    text : str
+        What it computes.
+    """
+
+    inputs: tuple[int, int | None]
+    text: str
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+_WINDOW = {"kernel": "pair", "strides": "pair", "pads": "pads"}
+_CONV = {"strides": "pair", "pads": "pads", "dilations": "pair"}
+
+#: Operators by name. Optional inputs come last; a bias has the scale of input times weights and no zero point.
+OPS: dict[str, Spec] = {
+    "conv2d": Spec((2, 3), "convolution of x with weights, plus bias", _CONV | {"groups": "positive"}),
+    "depthwise_conv2d": Spec((2, 3), "convolution of each channel with weights of its own, plus bias", _CONV),
+    "conv_transpose2d": Spec(
+        (2, 3), "transposed convolution, plus bias", _CONV | {"groups": "positive", "output_pads": "ints"}
+    ),
+    "dense": Spec((2, 3), "x times transposed weights, plus bias, over the last dimension"),
+    "matmul": Spec((2, 2), "product of two stacks of matrices"),
+    "add": Spec((2, 2), "sum"),
+    "sub": Spec((2, 2), "difference"),
+    "mul": Spec((2, 2), "product"),
+    "clip": Spec((1, 1), "x within low..high, in real numbers", {"low": "real", "high": "real"}),
+    "leaky_relu": Spec((1, 1), "x, times alpha where negative", {"alpha": "real"}),
+    "prelu": Spec((2, 2), "x, times the slope of its channel where negative"),
+    "sigmoid": Spec((1, 1), "1 / (1 + exp(-x))"),
+    "tanh": Spec((1, 1), "hyperbolic tangent"),
+    "hard_swish": Spec((1, 1), "x * clip(x + 3, 0, 6) / 6"),
+    "gelu": Spec((1, 1), "x * Phi(x), or its tanh approximation", {"tanh": "bool"}),
+    "silu": Spec((1, 1), "x * sigmoid(x)"),
+    "exp": Spec((1, 1), "exponential"),
+    "max_pool2d": Spec((1, 1), "greatest of each window; padding is never greatest", _WINDOW),
+    "avg_pool2d": Spec(
+        (1, 1), "mean of each window, padding left out unless counted", _WINDOW | {"count_pads": "bool"}
+    ),
+    "reduce_sum": Spec((1, 1), "sum over axes", {"axes": "ints", "keep": "bool"}),
+    "reduce_mean": Spec((1, 1), "mean over axes", {"axes": "ints", "keep": "bool"}),
+    "reduce_max": Spec((1, 1), "maximum over axes", {"axes": "ints", "keep": "bool"}),
+    "reduce_min": Spec((1, 1), "minimum over axes", {"axes": "ints", "keep": "bool"}),
+    "softmax": Spec((1, 1), "softmax of beta * x along an axis", {"axis": "int", "beta": "real"}),
+    "layer_norm": Spec(
+        (1, 3), "(x - mean) / sqrt(variance + epsilon) * gamma + beta", {"axis": "int", "epsilon": "real"}
+    ),
+    "rms_norm": Spec((1, 2), "x / sqrt(mean square + epsilon) * gamma", {"axis": "int", "epsilon": "real"}),
+    "transpose": Spec((1, 1), "dimensions in another order", {"perm": "ints"}),
+    "reshape": Spec((1, 1), "the same elements in another shape", {"shape": "ints"}),
+    "concat": Spec((1, None), "one after the other along an axis", {"axis": "int"}),
+    "slice": Spec((1, 1), "part of each dimension", {"starts": "ints", "sizes": "ints", "steps": "ints"}),
+    "pad": Spec((1, 1), "a value around x", {"pads": "edges", "value": "real"}),
+    "gather": Spec((2, 2), "rows of x along an axis, by index", {"axis": "int"}),
+    "resize_nearest": Spec((1, 1), "nearest neighbour", {"size": "pair", "centers": "bool"}),
+    "quantize": Spec((1, 1), "integers of the output's quantization that come nearest to x"),
+    "dequantize": Spec((1, 1), "the real numbers x stands for"),
+    "requantize": Spec((1, 1), "the same numbers in the output's quantization"),
+}

@@ -1,0 +1,130 @@
+"""Tensors of the graph, and what their integers mean."""
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: A tensor must fit the machine's 32-bit addresses.
+MOST_ELEMENTS = 1 << 31
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """Affine meaning of integers: real = scale * (q - zero_point).
+
+    Parameters
+    ----------
+    scale : tuple of float
+        One for the tensor, or one for each index of `axis`; float32 values.
+    zero_point : tuple of int
+        As many as there are scales.
+    axis : int or None
+        Dimension whose indices have scales of their own.
+    """
+
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.scale) != len(self.zero_point) or not self.scale:
+            raise ValueError(f"{len(self.scale)} scales need as many zero points, not {len(self.zero_point)}")
+        if self.axis is None and len(self.scale) != 1:
+            raise ValueError(f"{len(self.scale)} scales need an axis")
+        for scale in self.scale:
+            if not (np.isfinite(scale) and scale > 0):
+                raise ValueError(f"a scale must be finite and positive, not {scale!r}")
+
+    @classmethod
+    def of(cls, scale: float, zero_point: int = 0) -> "Quantization":
+        """One scale for the whole tensor."""
+        return cls((float(np.float32(scale)),), (int(zero_point),))
+
+    @property
+    def whole(self) -> bool:
+        """There is one scale for the whole tensor."""
+        return self.axis is None
+
+    def dequantized(self, values: NDArray) -> NDArray[np.float32]:
+        """The real numbers that integers of a tensor stand for."""
+        shape = [1] * values.ndim
+        if self.axis is not None:
+            shape[self.axis] = -1
+        scale = np.array(self.scale, np.float32).reshape(shape)
+        zero = np.array(self.zero_point, np.int64).reshape(shape)
+        return ((values.astype(np.int64) - zero) * scale).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """One value of the graph.
+
+    Parameters
+    ----------
+    name : str
+        Unique in its graph.
+    shape : tuple of int
+        Every dimension is known and positive; () is a scalar.
+    dtype : str
+        numpy's name: int8, uint8, int16, int32, int64, float32, bool.
+    quantization : Quantization or None
+        What the integers mean; None if they are what they are.
+    data : array or None
+        Contents of a constant.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    quantization: Quantization | None = None
+    data: NDArray | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for size in self.shape:
+            if size < 1:
+                raise ValueError(f"a dimension must be positive, not {size!r}")
+        if math.prod(self.shape) > MOST_ELEMENTS:
+            raise ValueError(f"shape {list(self.shape)} has more than {MOST_ELEMENTS:,} elements")
+        if self.data is not None and (self.data.shape != self.shape or self.data.dtype != self.dtype):
+            raise ValueError(
+                f"data must be {self.dtype}{list(self.shape)}, not {self.data.dtype}{list(self.data.shape)}"
+            )
+        q = self.quantization
+        if q is None:
+            return
+        if not self.dtype.startswith(("int", "uint")):
+            raise ValueError(f"{self.dtype} has no quantization")
+        limits = np.iinfo(self.dtype)
+        if not all(limits.min <= zero <= limits.max for zero in q.zero_point):
+            raise ValueError(f"the zero point of {self.dtype} cannot be {max(q.zero_point, key=abs)}")
+        if q.axis is None:
+            return
+        if not 0 <= q.axis < len(self.shape) or len(q.scale) != self.shape[q.axis]:
+            raise ValueError(f"{len(q.scale)} scales along axis {q.axis} do not fit shape {list(self.shape)}")
+
+    @property
+    def constant(self) -> bool:
+        """Its contents are part of the model."""
+        return self.data is not None
+
+    @cached_property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Size in memory."""
+        return self.elements * np.dtype(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        text = f"%{self.name}: {self.dtype}{list(self.shape)}"
+        q = self.quantization
+        if q is None:
+            return text
+        if q.whole:
+            return f"{text} * {q.scale[0]:.6g}" + (f" @ {q.zero_point[0]}" if q.zero_point[0] else "")
+        return f"{text} * {len(q.scale)} scales along {q.axis}"
