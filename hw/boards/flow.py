@@ -1,19 +1,18 @@
 """Synthesis, place and route with several seeds, bitstream and report."""
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from amaranth.lib import wiring
 
 from hw.boards.board import Board
+from hw.boards.folder import workplace
 from hw.boards.report import BoardReport, parse_seed, write_report
 from hw.boards.tools import ECPPACK, NEXTPNR, YOSYS, Job, Say, run_all, silent
 from hw.boards.top import BoardTop
 from hw.config import MlaConfig
 from hw.emit import convert
-from hw.errors import InputError
 
 
 def build(board: Board, config: MlaConfig, *, seeds: int, folder: Path, say: Say = silent) -> BoardReport:
@@ -42,47 +41,50 @@ def build_component(
     seeds : int
         Placements; the slowest is reported, the fastest becomes the bitstream.
     folder : Path
-        Takes Verilog, logs, `report.json`, `report.txt` and the bitstream; an earlier build is removed first.
+        Takes Verilog, logs, `report.json`, `report.txt` and the bitstream, all when the build is done; only files of
+        an earlier build are replaced. A build that fails leaves its logs, an interrupted one nothing.
     say : callable
         Takes lines that tell how far it is.
 
     Raises
     ------
     InputError
-        The folder cannot be used.
+        The folder cannot be used, or holds a file of one of these names that no build made.
     WorkError
         A tool failed.
     """
-    _prepare(folder)
-    (folder / "top.v").write_text(convert(BoardTop(make(), board.pll), "top"))
-    (folder / "top.lpf").write_text(board.constraints())
-    script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"
-    synthesis = Job(tool=YOSYS, arguments=["-p", script], folder=folder, log="yosys.log", title="synthesis")
-    run_all([synthesis], say=say)
     numbers = range(1, seeds + 1)
-    run_all([_place(board, folder, seed) for seed in numbers], workers=os.cpu_count() or 1, say=say)
-    results = tuple(parse_seed((folder / f"seed{n}.json").read_text(), n) for n in numbers)
-    bitstream = folder / f"{board.name}.bit"
-    report = BoardReport(
-        board=board.name,
-        part=board.part,
-        clock_mhz=board.clock_mhz,
-        seeds=results,
-        bitstream=str(bitstream),
-    )
-    _pack(folder, report.best.seed, bitstream, say)
-    write_report(report, folder)
+    with workplace(folder, _files(board, numbers)) as work:
+        (work / "top.v").write_text(convert(BoardTop(make(), board.pll), "top"))
+        (work / "top.lpf").write_text(board.constraints())
+        script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"
+        synthesis = Job(tool=YOSYS, arguments=["-p", script], folder=work, log="yosys.log", title="synthesis")
+        run_all([synthesis], say=say)
+        run_all([_place(board, work, seed) for seed in numbers], workers=os.cpu_count() or 1, say=say)
+        results = tuple(parse_seed((work / f"seed{n}.json").read_text(), n) for n in numbers)
+        report = BoardReport(
+            board=board.name,
+            part=board.part,
+            clock_mhz=board.clock_mhz,
+            seeds=results,
+            bitstream=str(folder / _bitstream(board)),
+        )
+        _pack(work, report.best.seed, _bitstream(board), say)
+        write_report(report, work)
     return report
 
 
-def _prepare(folder: Path) -> None:
-    """An empty folder; only one that a build made is ever emptied."""
-    try:
-        if (folder / "top.lpf").exists():
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"folder {folder} cannot be used: {error.strerror}") from error
+def _bitstream(board: Board) -> str:
+    return f"{board.name}.bit"
+
+
+def _files(board: Board, seeds: range) -> list[str]:
+    """Everything that a build writes."""
+    of_seeds = [f"seed{seed}.{kind}" for seed in seeds for kind in ("log", "config", "json")]
+    return [
+        "top.v", "top.lpf", "top.json", "yosys.log", *of_seeds, "ecppack.log", _bitstream(board),
+        "report.json", "report.txt",
+    ]  # fmt: skip
 
 
 def _place(board: Board, folder: Path, seed: int) -> Job:
@@ -96,10 +98,9 @@ def _place(board: Board, folder: Path, seed: int) -> Job:
     return Job(tool=NEXTPNR, arguments=arguments, folder=folder, log=f"seed{seed}.log", title=f"seed {seed}")
 
 
-def _pack(folder: Path, seed: int, bitstream: Path, say: Say) -> None:
-    """Turn the configuration of one seed into the bitstream, which appears whole or not at all."""
-    arguments = ["--compress", "--input", f"seed{seed}.config", "--bit", "partial"]
+def _pack(folder: Path, seed: int, bitstream: str, say: Say) -> None:
+    """Turn the configuration of one seed into the bitstream."""
+    arguments = ["--compress", "--input", f"seed{seed}.config", "--bit", bitstream]
     run_all(
         [Job(tool=ECPPACK, arguments=arguments, folder=folder, log="ecppack.log", title="bitstream")], say=say
     )
-    (folder / "partial").replace(bitstream)
