@@ -11,7 +11,7 @@ import pytest
 
 from compiler import __version__
 from compiler.cli import doctor
-from compiler.cli.main import VERBS
+from compiler.cli.parser import VERBS
 from hw.errors import InputError, WorkError
 
 # Stands in for a verb that takes long while its output is half written.
@@ -110,6 +110,24 @@ def test_broken_pipe_is_quiet():
     done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("module", ["compiler.cli.doctor", "compiler.cli.outcome"])
+def test_interrupt_while_modules_load(module: str):
+    code = f"""
+import sys
+from compiler.cli.main import main
+
+class Interrupter:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupter())
+sys.exit(main(["doctor"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "mla: interrupted\n")
 
 
 def test_installed_command(tmp_path: Path):

@@ -1,0 +1,36 @@
+"""The parser of `mla`'s command line, from its verbs."""
+
+import argparse
+import importlib
+from typing import NoReturn
+
+from compiler import __version__
+
+VERBS = ("doctor", "asm", "disasm", "graph", "bench", "verilog", "fpga")
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line, as all errors of `mla` are."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with status 2 after one line on standard error."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def build_parser() -> Parser:
+    """The parser of the whole command line; each verb's `run` is in the parsed arguments."""
+    parser = Parser(prog="mla", description="An open machine-learning accelerator and its tools.")
+    parser.add_argument("--version", action="version", version=f"mla {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name in VERBS:
+        module = importlib.import_module(f"compiler.cli.{name}")
+        verb = verbs.add_parser(
+            name,
+            help=module.SUMMARY,
+            description=f"{module.SUMMARY[0].upper()}{module.SUMMARY[1:]}.",
+            epilog=f"example: {module.EXAMPLE}",
+        )
+        verb.add_argument("-v", "--verbose", action="store_true", help="log progress to standard error")
+        module.add_arguments(verb)
+        verb.set_defaults(run=module.run)
+    return parser
