@@ -3,8 +3,9 @@
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 TARGETS = Path(__file__).parent / "targets"
 
@@ -73,7 +74,7 @@ class MlaConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, int) or isinstance(value, bool):
-                raise InputError(f"{field.name} must be an integer, not {value!r}")
+                raise InputError(f"{field.name} must be an integer, not {shown(value)}")
         self._check_set("n", (4, 8, 16, 32))
         self._check_set("fuse_rate", tuple(r for r in (1, 2, 4, 8) if r <= self.n))
         self._check_set("sp_banks", (4, 8))
@@ -96,18 +97,17 @@ class MlaConfig:
 
     def _check_set(self, name: str, allowed: tuple[int, ...]) -> None:
         if getattr(self, name) not in allowed:
-            raise InputError(
-                f"{name} must be one of {', '.join(map(str, allowed))}, not {getattr(self, name)!r}"
-            )
+            choices = ", ".join(map(str, allowed))
+            raise InputError(f"{name} must be one of {choices}, not {shown(getattr(self, name))}")
 
     def _check_range(self, name: str, low: int, high: int) -> None:
         if not low <= getattr(self, name) <= high:
-            raise InputError(f"{name} must be in {low}..{high}, not {getattr(self, name)!r}")
+            raise InputError(f"{name} must be in {low}..{high}, not {shown(getattr(self, name))}")
 
     def _check_power(self, name: str, low: int, high: int) -> None:
         value = getattr(self, name)
         if not (low <= value <= high and value & (value - 1) == 0):
-            raise InputError(f"{name} must be a power of two in {low}..{high}, not {value!r}")
+            raise InputError(f"{name} must be a power of two in {low}..{high}, not {shown(value)}")
 
     @property
     def sp_rows(self) -> int:
@@ -128,21 +128,42 @@ def load_target(name: str) -> MlaConfig:
     InputError
         Unknown name, unreadable file, unknown field or a value out of range.
     """
-    path = TARGETS / f"{name}.toml"
-    if not path.exists():
-        path = Path(name)
-        if path.suffix != ".toml" or not path.exists():
-            known = " ".join(sorted(p.stem for p in TARGETS.glob("*.toml")))
-            raise InputError(f"target must be one of {known} or an existing .toml file, not {name!r}")
-    try:
-        values = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"target file {path} cannot be read: {error}") from error
+    path = _target_file(name)
+    values = _read_toml(path)
     known_fields = {f.name for f in fields(MlaConfig)}
     for key in values:
         if key not in known_fields:
-            raise InputError(f"{path}: unknown field {key!r}; fields are {', '.join(sorted(known_fields))}")
+            raise InputError(
+                f"{path}: unknown field {shown(key)}; fields are {', '.join(sorted(known_fields))}"
+            )
     try:
         return MlaConfig(**values)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _target_file(name: str) -> Path:
+    path = TARGETS / f"{name}.toml"
+    try:
+        if path.is_file():
+            return path
+        path = Path(name)
+        if path.suffix == ".toml" and path.exists():
+            return path
+    except (OSError, ValueError):  # no file can have such a name
+        pass
+    known = " ".join(sorted(p.stem for p in TARGETS.glob("*.toml")))
+    raise InputError(f"target must be one of {known} or an existing .toml file, not {shown(name)}")
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"target file {path} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"target file {path} cannot be read: {error}") from error
+    except ValueError as error:
+        raise InputError(f"target file {path} cannot be read: a number in it has too many digits") from error
+    except RecursionError as error:
+        raise InputError(f"target file {path} cannot be read: it nests its values too deep") from error

@@ -4,6 +4,28 @@ Whoever raises one of these writes one clear sentence for the user; the command 
 without a traceback and leaves with `exit_status`. Any other exception is a defect of this project.
 """
 
+import reprlib
+from typing import Any
+
+_MOST_CHARACTERS = 120
+_MOST_BITS = 128
+
+
+class _Shortener(reprlib.Repr):
+    """Python's own shortener, which formats a number of any size, and fails from 4,301 digits on."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= _MOST_BITS else f"an integer of {x.bit_length()} bits"
+
+
+_SHORTENER = _Shortener()
+_SHORTENER.maxstring = _SHORTENER.maxother = _MOST_CHARACTERS
+
+
+def shown(value: Any) -> str:
+    """A bad value as a message shows it: as Python writes it, shortened where it is long."""
+    return _SHORTENER.repr(value)
+
 
 class MlaError(Exception):
     """Base class of every error meant for the user. The message is one sentence that shows the bad value."""

@@ -1,5 +1,6 @@
 """What a suite measures, and what it says about it."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,26 @@ from compiler.kernels.library import Library
 
 #: Independent reference of GEMM and convolution.
 REFERENCE = "numpy int64"
+
+
+#: Digits of a size: no machine holds more, and a number of thousands of them cannot even be read.
+_MOST_DIGITS = 12
+
+
+def sizes(pattern: str, name: str) -> list[int] | None:
+    """The groups of a case's name that are sizes; None if the name is not of the form or a size is 0 or beyond all.
+
+    Parameters
+    ----------
+    pattern : str
+        Regular expression of the form, one group for each size.
+    """
+    match = re.fullmatch(pattern, name)
+    texts = match.groups() if match else ()
+    if not texts or any(len(text) > _MOST_DIGITS for text in texts):
+        return None
+    values = [int(text) for text in texts]
+    return values if all(values) else None
 
 
 @dataclass(frozen=True)

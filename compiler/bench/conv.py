@@ -1,17 +1,15 @@
 """Convolution cases: one image, padding of half the kernel, int8 in and out, a scale for each channel."""
 
-import re
-
 import numpy as np
 
-from compiler.bench.case import Case, Work
+from compiler.bench.case import Case, Work, sizes
 from compiler.bench.gemm import random_int8, random_scales
 from compiler.bench.reference import conv_sums, depthwise_sums, requantize
 from compiler.kernels.conv import Conv, conv_operands, conv_tiles, pack_conv_weights
 from compiler.kernels.depthwise import depthwise_operands, depthwise_tiles, pack_depthwise_weights
 from compiler.kernels.library import Library
 from compiler.kernels.scaling import param_image
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 CASES = (
     "14x14x64-64-3-1",
@@ -34,11 +32,11 @@ def conv_case(name: str) -> Case:
     InputError
         The name is not of that form, or a depthwise convolution changes the number of channels.
     """
-    match = re.fullmatch(r"(\d+)x(\d+)x(\d+)-(\d+)-(\d+)-(\d+)(-dw)?", name)
-    if match is None or not all(int(part) for part in match.groups()[:6]):
-        raise InputError(f"a convolution case must be HxWxC-O-k-s or HxWxC-O-k-s-dw, not {name!r}")
-    h, w, c, o, k, s = (int(part) for part in match.groups()[:6])
-    depthwise = match.group(7) is not None
+    values = sizes(r"(\d+)x(\d+)x(\d+)-(\d+)-(\d+)-(\d+)(?:-dw)?", name)
+    if values is None:
+        raise InputError(f"a convolution case must be HxWxC-O-k-s or HxWxC-O-k-s-dw, not {shown(name)}")
+    h, w, c, o, k, s = values
+    depthwise = name.endswith("-dw")
     if depthwise and c != o:
         raise InputError(f"a depthwise convolution must keep its channels, not turn {c} into {o}: {name!r}")
     conv = Conv(h, w, c, o, (k, k), (s, s), (k // 2, k // 2, k // 2, k // 2))

@@ -1,15 +1,13 @@
 """GEMM cases: int8 in and out, int32 bias, a scale for each column."""
 
-import re
-
 import numpy as np
 
-from compiler.bench.case import Case, Work
+from compiler.bench.case import Case, Work, sizes
 from compiler.bench.reference import requantize
 from compiler.kernels.gemm import gemm_operands, gemm_tiles, pack_weights
 from compiler.kernels.library import Library
 from compiler.kernels.scaling import param_image, quantize_multiplier
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 CASES = (
     "17x17x17",
@@ -46,10 +44,10 @@ def gemm_case(name: str) -> Case:
     InputError
         The name is not of that form.
     """
-    match = re.fullmatch(r"(\d+)x(\d+)x(\d+)", name)
-    if match is None or not all(int(part) for part in match.groups()):
-        raise InputError(f"a GEMM case must be MxNxK like 64x64x64, not {name!r}")
-    m, n, k = (int(part) for part in match.groups())
+    values = sizes(r"(\d+)x(\d+)x(\d+)", name)
+    if values is None:
+        raise InputError(f"a GEMM case must be MxNxK like 64x64x64, not {shown(name)}")
+    m, n, k = values
 
     def prepare(library: Library, rng: np.random.Generator) -> Work:
         config, put = library.config, library.driver.put

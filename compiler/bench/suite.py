@@ -12,7 +12,7 @@ from compiler.kernels.library import Library
 from cosim.device import Device
 from cosim.driver import Driver
 from hw.config import MlaConfig
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 #: DRAM for the ring and the programs' images.
 _OWN_BYTES = 1 << 20
@@ -64,7 +64,7 @@ def run_suite(
     bytes_per_cycle = dram_bytes_per_cycle or config.n
     if suite not in SUITES:
         *others, last = SUITES
-        raise InputError(f"suite must be {', '.join(others)} or {last}, not {suite!r}")
+        raise InputError(f"suite must be {', '.join(others)} or {last}, not {shown(suite)}")
     cases = SUITES[suite](case)
     document: dict[str, Any] = {
         "suite": suite,

@@ -3,6 +3,8 @@
 import argparse
 from collections.abc import Callable
 
+from hw.errors import shown
+
 
 def integer(low: int) -> Callable[[str], int]:
     """Argument type: an integer of at least `low`."""
@@ -13,7 +15,7 @@ def integer(low: int) -> Callable[[str], int]:
         except ValueError:
             value = low - 1
         if value < low:
-            raise argparse.ArgumentTypeError(f"must be an integer of at least {low}, not {text!r}")
+            raise argparse.ArgumentTypeError(f"must be an integer of at least {low}, not {shown(text)}")
         return value
 
     return parse

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 MAGIC = b"MLAP"
 VERSION = 1
+MAX_TEXT = (1 << 16) - 1
+"""Bytes of name, zero byte and signature."""
 _HEADER = struct.Struct("<4sHHI")
 
 
@@ -38,8 +40,12 @@ class Program:
         return zlib.crc32(self.image)
 
     def to_bytes(self) -> bytes:
-        """File contents."""
+        """File contents; raises ValueError if name and signature are too long for the format."""
         text = f"{self.name}\0{self.signature}".encode()
+        if len(text) > MAX_TEXT:
+            raise ValueError(
+                f"name and signature must be at most {MAX_TEXT - 1} bytes together, not {len(text) - 1}"
+            )
         body = _HEADER.pack(MAGIC, VERSION, len(text), len(self.words)) + text + self.image
         return body + struct.pack("<I", zlib.crc32(body))
 

@@ -33,3 +33,17 @@ def test_report_names_the_target(mla, monkeypatch, tmp_path, as_file):
     result = mla("bench", "gemm", "--target", own if as_file else "ulx3s-85f", "--json", "-")
     document = json.loads(result.out)
     assert (document["target"], document["dram"]["bytes_per_cycle"]) == ("own" if as_file else "ulx3s-85f", 8)
+
+
+@pytest.mark.parametrize(
+    ("suite", "case", "text"),
+    [
+        ("gemm", f"{'9' * 5000}x1x1", "a GEMM case must be MxNxK like 64x64x64, not '9999"),
+        ("gemm", "0x1x1", "not '0x1x1'"),
+        ("gemm", "1x1", "not '1x1'"),
+        ("conv", f"{'9' * 5000}x1x1-1-1-1-dw", "a convolution case must be HxWxC-O-k-s or HxWxC-O-k-s-dw"),
+        ("conv", "8x8x8-8-3-0", "not '8x8x8-8-3-0'"),
+    ],
+)
+def test_malformed_cases(complains, suite, case, text):
+    complains(2, text, "bench", suite, "--case", case)

@@ -10,6 +10,13 @@ import pytest
         ("n = '8'", "n must be an integer, not '8'"),
         ("lanes = 8", "unknown field 'lanes'"),
         ("n = ", "cannot be read"),
+        (f"n = {'9' * 5000}", "cannot be read: a number in it has too many digits"),
+        (f"n = 0x{'f' * 5000}", "n must be one of 4, 8, 16, 32, not an integer of 20000 bits"),
+        (f"n = [0x{'f' * 5000}]", "n must be an integer, not [an integer of 20000 bits]"),
+        (f"n = '{'9' * 5000}'", "n must be an integer, not '9999"),
+        (f"{'n' * 5000} = 1", "unknown field 'nnnn"),
+        (f"n = {'[' * 5000}", "cannot be read: it nests its values too deep"),
+        (f"n = {'[' * 200}{']' * 200}", "n must be an integer, not [[[[["),
     ],
 )
 def test_bad_target_file(complains, tmp_path, text, complaint):
@@ -21,6 +28,9 @@ def test_bad_target_file(complains, tmp_path, text, complaint):
 
 def test_unknown_target(complains, tmp_path):
     complains(2, "target must be one of", "verilog", "-o", tmp_path / "out.v", "--target", "n5")
+    long = "n" * 6000
+    complains(2, "not 'nnnn", "verilog", "-o", tmp_path / "out.v", "--target", long)
+    complains(2, "...", "verilog", "-o", tmp_path / "out.v", "--target", f"{long}.toml")
     complains(2, "not 'absent.toml'", "verilog", "-o", tmp_path / "out.v", "--target", "absent.toml")
 
 

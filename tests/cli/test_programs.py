@@ -1,5 +1,7 @@
 """`mla asm` and `mla disasm`."""
 
+import os
+
 import pytest
 
 from hw.isa.program import Program
@@ -40,6 +42,21 @@ def test_unreadable_sources(complains, source, tmp_path):
     complains(2, "absent.s cannot be read: No such file", "asm", "absent.s", "-o", tmp_path / "out")
     source.write_bytes(b"halt ; \xff")
     complains(2, "must be UTF-8 text: invalid start byte at byte 7", "asm", source, "-o", tmp_path / "out")
+
+
+def test_too_long_a_signature(complains, source, tmp_path):
+    lines = "".join(f".signature {'x' * 1000}\n" for _ in range(70))
+    source.write_text(f"{lines}halt\n")
+    text = f"{source}: name and signature must be at most 65534 bytes together, not 70073"
+    complains(2, text, "asm", source, "-o", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_file_name_that_is_no_text(mla, source, tmp_path):
+    odd = tmp_path / os.fsdecode(b"\xff.s")
+    odd.write_text("halt\n")
+    assert mla("asm", odd, "-o", tmp_path / "out") == (0, "", "")
+    assert Program.from_bytes((tmp_path / "out").read_bytes()).name == "\N{REPLACEMENT CHARACTER}"
 
 
 def test_unwritable_output(complains, source, tmp_path):
