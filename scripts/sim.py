@@ -12,16 +12,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compiler.cli.output import report
+from compiler.cli.outcome import run_to_status
+from compiler.cli.output import check_output, check_report, report
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from hw.config import load_target
-from hw.errors import InputError, MlaError
+from hw.errors import InputError
 from scripts import sim_report
 from scripts.networks.digits import HELD_OUT
 from scripts.sim_run import Outcome, run_digits
@@ -50,8 +51,9 @@ def _ticking(what: str, say: Say) -> Iterator[None]:
     done, start = threading.Event(), time.monotonic()
 
     def tick() -> None:
-        while not done.wait(10):
-            say(f"  {what}: {time.monotonic() - start:.0f} s")
+        with suppress(BrokenPipeError):  # whoever reads has gone; the main thread will notice
+            while not done.wait(10):
+                say(f"  {what}: {time.monotonic() - start:.0f} s")
 
     thread = threading.Thread(target=tick, daemon=True)
     thread.start()
@@ -75,7 +77,6 @@ def _open(device: str, waves: Path | None, say: Say) -> Device:
         chip = RtlDevice(config, DRAM_BYTES, latency=LATENCY, variant=Variant(waves=waves is not None))
     say(f"chip ready after {time.monotonic() - start:.1f} s")
     if waves is not None:
-        waves.parent.mkdir(parents=True, exist_ok=True)
         chip.start_waves(waves)
     return chip
 
@@ -107,29 +108,39 @@ def _document(outcome: Outcome, device: str) -> dict[str, Any]:
     }
 
 
+def _check(args: argparse.Namespace) -> int:
+    """Refuse bad input before anything is built; how many images it is to be."""
+    images = (WAVES_IMAGES if args.waves else HELD_OUT) if args.images is None else args.images
+    if not 2 <= images <= HELD_OUT:
+        raise InputError(f"--images must be in 2..{HELD_OUT}, not {images}")
+    if args.waves and args.device == "golden":
+        raise InputError("--waves needs the RTL: the golden model has no signals")
+    check_report(args.json)
+    if args.waves:
+        try:
+            args.waves.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{args.waves} cannot be written: {error.strerror}") from error
+        check_output(args.waves)
+    return images
+
+
+def _run(args: argparse.Namespace) -> int:
+    # Standard output carries the results for people, or the JSON document alone.
+    say = partial(print, file=sys.stderr if args.json == "-" else sys.stdout, flush=True)
+    images = _check(args)
+    say(sim_report.environment(load_target("n16"), args.device, LATENCY))
+    with _open(args.device, args.waves, say) as device:
+        outcome = run_digits(device, images, say)
+    if args.json:
+        report(_document(outcome, args.device), "", args.json)
+    return 0 if outcome.passed else 1
+
+
 def main() -> int:
     """Run; returns the exit status."""
     args = _arguments()
-    # Standard output carries the results for people, or the JSON document alone.
-    say = partial(print, file=sys.stderr if args.json == "-" else sys.stdout, flush=True)
-    images = args.images or (WAVES_IMAGES if args.waves else HELD_OUT)
-    try:
-        if not 2 <= images <= HELD_OUT:
-            raise InputError(f"--images must be in 2..{HELD_OUT}, not {images}")
-        if args.waves and args.device == "golden":
-            raise InputError("--waves needs the RTL: the golden model has no signals")
-        say(sim_report.environment(load_target("n16"), args.device, LATENCY))
-        with _open(args.device, args.waves, say) as device:
-            outcome = run_digits(device, images, say)
-        if args.json:
-            report(_document(outcome, args.device), "", args.json)
-        return 0 if outcome.passed else 1
-    except MlaError as error:
-        print(f"sim: {error}", file=sys.stderr)
-        return error.exit_status
-    except KeyboardInterrupt:
-        print("sim: interrupted", file=sys.stderr)
-        return 130
+    return run_to_status("sim", lambda: _run(args))
 
 
 if __name__ == "__main__":

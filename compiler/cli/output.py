@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +42,38 @@ def _device_errors(path: Path) -> Iterator[None]:
         raise
 
 
+def check_output(path: Path) -> None:
+    """Refuse at once a path that could not be written when the work is done; errors as in `atomic_output`."""
+    path = _writable(path)
+    if not path.exists() or path.is_file():
+        with _beside(path):
+            pass
+
+
+def check_report(destination: str | None) -> None:
+    """The same for the argument of `--json`."""
+    if destination and destination != "-":
+        check_output(Path(destination))
+
+
+def _writable(path: Path) -> Path:
+    """The path behind links; InputError if it is a folder, or a device that this user may not write."""
+    if path.is_dir():
+        raise InputError(f"{path} cannot be written: it is a folder")
+    path = path.resolve()
+    if path.exists() and not path.is_file() and not os.access(path, os.W_OK):
+        raise InputError(f"{path} cannot be written: {os.strerror(errno.EACCES)}")
+    return path
+
+
+def _beside(path: Path) -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder on the same disk."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=".mla-", dir=path.parent)
+    except OSError as error:
+        raise _blame(path, error) from error
+
+
 @contextmanager
 def atomic_output(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path`, which replaces it when the block ends without an error.
@@ -54,19 +87,13 @@ def atomic_output(path: Path) -> Iterator[Path]:
     WorkError
         The device is full or broken.
     """
-    if path.is_dir():
-        raise InputError(f"{path} cannot be written: it is a folder")
-    path = path.resolve()
+    path = _writable(path)
     if path.exists() and not path.is_file():
         with _device_errors(path):
             yield path
         return
-    try:
-        folder = tempfile.TemporaryDirectory(prefix=".mla-", dir=path.parent)
-    except OSError as error:
-        raise _blame(path, error) from error
-    with folder:
-        temporary = Path(folder.name) / path.name
+    with _beside(path) as folder:
+        temporary = Path(folder) / path.name
         with _device_errors(path):
             yield temporary
         try:
