@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from compiler.cli.options import add_json, add_memory, add_seed, add_target
-from compiler.cli.output import report
+from compiler.cli.output import check_report, report
 
 SUMMARY = "measure a suite and print its table"
 EXAMPLE = "mla bench gemm --case 64x64x64 --target n8"
@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from hw.config import load_target
 
     config = load_target(args.target)
+    check_report(args.json)
     document = run_suite(
         args.suite,
         config,

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from compiler.cli.options import add_json, integer
-from compiler.cli.output import report
+from compiler.cli.output import check_report, report
 
 SUMMARY = "synthesize, place and route the chip for a board and write its bitstream"
 EXAMPLE = "mla fpga --board ulx3s-85f"
@@ -42,8 +42,10 @@ def run(args: argparse.Namespace) -> int:
     from hw.config import load_target
 
     board = find_board(args.board)
+    config = load_target(args.target or board.name)
+    check_report(args.json)
     folder = args.output or Path("build") / board.name
-    result = build(board, load_target(args.target or board.name), seeds=args.seeds, folder=folder, say=_say)
+    result = build(board, config, seeds=args.seeds, folder=folder, say=_say)
     report(result.to_document(), format_report(result), args.json)
     return 0 if result.meets_clock else 1
 

@@ -6,16 +6,21 @@ from collections.abc import Callable
 from hw.errors import shown
 
 
-def integer(low: int) -> Callable[[str], int]:
-    """Argument type: an integer of at least `low`."""
+#: What the DRAM's model takes, in cycles and in bytes.
+_MAX_LATENCY = _MAX_RATE = 1_000_000
+
+
+def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Argument type: an integer of at least `low` and, if that is given, at most `high`."""
+    rule = f"of at least {low}" if high is None else f"in {low}..{high}"
 
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             value = low - 1
-        if value < low:
-            raise argparse.ArgumentTypeError(f"must be an integer of at least {low}, not {shown(text)}")
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"must be an integer {rule}, not {shown(text)}")
         return value
 
     return parse
@@ -36,14 +41,14 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dram-latency",
         metavar="CYCLES",
-        type=integer(1),
+        type=integer(1, _MAX_LATENCY),
         default=100,
         help="from address to first read beat (default: %(default)s)",
     )
     parser.add_argument(
         "--dram-bytes-per-cycle",
         metavar="BYTES",
-        type=integer(1),
+        type=integer(1, _MAX_RATE),
         help="reads and writes together (default: n)",
     )
 

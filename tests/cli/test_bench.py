@@ -47,3 +47,16 @@ def test_report_names_the_target(mla, monkeypatch, tmp_path, as_file):
 )
 def test_malformed_cases(complains, suite, case, text):
     complains(2, text, "bench", suite, "--case", case)
+
+
+def test_a_useless_report_is_refused_before_any_work(complains, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        "compiler.bench.run_suite", lambda *_args, **_options: pytest.fail("it has begun to measure")
+    )
+    monkeypatch.setattr(
+        "hw.boards.flow.build", lambda *_args, **_options: pytest.fail("it has begun to build")
+    )
+    for path in (tmp_path / "absent" / "x.json", tmp_path, "/proc/x.json"):
+        complains(2, f"{path} cannot be written", "bench", "gemm", "--json", path)
+        complains(2, f"{path} cannot be written", "fpga", "--board", "ulx3s-85f", "--json", path)
+    assert list(tmp_path.iterdir()) == []

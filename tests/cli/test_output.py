@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.cli.output import atomic_output, read_input, report, write_output
+from compiler.cli.output import atomic_output, check_output, read_input, report, write_output
 from hw.errors import InputError, WorkError
 
 
@@ -37,6 +37,17 @@ def test_bad_paths_are_bad_input(tmp_path):
         write_output(tmp_path / "absent" / "file", b"")
     with pytest.raises(InputError, match="absent cannot be read: No such file"):
         read_input(tmp_path / "absent")
+
+
+def test_paths_are_checked_before_the_work(tmp_path):
+    for path in (tmp_path, tmp_path / "absent" / "file", Path("/proc/file")):
+        with pytest.raises(InputError, match=f"{path} cannot be written"):
+            check_output(path)
+    write_output(tmp_path / "file", b"old")
+    for path in (tmp_path / "file", tmp_path / "new", Path("/dev/full")):
+        check_output(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"old"
 
 
 def test_full_device_is_failed_work(tmp_path, monkeypatch):
