@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from hw.errors import shown
 
-
 #: What the DRAM's model takes, in cycles and in bytes.
 _MAX_LATENCY = _MAX_RATE = 1_000_000
 
