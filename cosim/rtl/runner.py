@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -11,9 +12,12 @@ from cocotb_tools.runner import Verilator
 
 from cosim.device import BuildError, DiskFullError
 from cosim.rtl import toolchain
+from cosim.rtl.cache import FULL
 
 TOP = "mla_top"
 LAST_LINES = 25
+ROOM = 1 << 20
+"""Bytes without which a disk is full: no step of a build gets by with less."""
 OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 """What a `make` that started this program would impose on the one that builds the simulator."""
 
@@ -94,7 +98,17 @@ def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: in
         raise
     if process.returncode == 0:
         return
-    if "No space left on device" in output:
+    if "No space left on device" in output or _is_full(cwd):
         raise DiskFullError(f"no room left on the disk while {Path(command[0]).name} was building in {cwd}")
     tail = "\n".join(output.splitlines()[-LAST_LINES:])
     raise BuildError(f"{Path(command[0]).name} failed (status {process.returncode}):\n{tail}")
+
+
+def _is_full(folder: Path) -> bool:
+    """Whether the disk under a folder has no room: Verilator does not notice, and leaves half files for make."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            os.posix_fallocate(probe.fileno(), 0, ROOM)
+    except OSError as error:
+        return error.errno in FULL
+    return False
