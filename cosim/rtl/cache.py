@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cosim.device import DiskFullError
@@ -86,17 +86,23 @@ def _fill(entry: Path, make: Callable[[Path, int], None], lock: int) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[int]:
+def _locked(path: Path, flags: int = 0) -> Iterator[int]:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        fcntl.flock(fd, fcntl.LOCK_EX | flags)
         yield fd
     finally:
         os.close(fd)
 
 
 def _prune(shelf: Path) -> None:
-    """Remove the least recently used entries. Lock files stay: two processes could hold a removed one."""
+    """Remove the least recently used entries, and what killed builds left, whose locks nobody holds.
+
+    Lock files stay: two processes could hold a removed one.
+    """
+    for part in shelf.glob("*.part"):
+        with suppress(BlockingIOError), _locked(part.with_suffix(".lock"), fcntl.LOCK_NB):
+            shutil.rmtree(part, ignore_errors=True)
     entries = [path for path in shelf.iterdir() if path.is_dir() and not path.suffix]
     entries.sort(key=lambda path: path.stat().st_mtime)
     for old in entries[:-KEEP_ENTRIES]:

@@ -1,6 +1,7 @@
 """The cache: an entry is complete or absent, whatever happens while it is made."""
 
 import errno
+import fcntl
 import threading
 from pathlib import Path
 
@@ -76,6 +77,15 @@ def test_what_a_killed_build_left_is_replaced(folder: Path):
     entry = cache.cached("things", "key", fill)
     assert [path.name for path in entry.iterdir()] == ["file"]
     assert entries(folder) == ["key"]
+
+
+def test_what_another_killed_build_left_is_removed(folder: Path):
+    for name in ("dead", "alive"):
+        (folder / f"{name}.part").mkdir(parents=True)
+    with (folder / "alive.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cache.cached("things", "key", fill)
+    assert entries(folder) == ["alive.part", "key"]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
