@@ -44,6 +44,26 @@ def test_unreadable_sources(complains, source, tmp_path):
     complains(2, "must be UTF-8 text: invalid start byte at byte 7", "asm", source, "-o", tmp_path / "out")
 
 
+@pytest.mark.parametrize("text", ["", "; nothing\n\n", ".name demo\n.equ SIZE, 4\nstart:\n"])
+def test_a_program_of_nothing(complains, source, tmp_path, text):
+    source.write_text(text)
+    message = f"{source}: a program must have at least one instruction, this has none"
+    complains(2, message, "asm", source, "-o", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_too_long_for_its_target(mla, complains, source, tmp_path):
+    source.write_text("halt\n" * 2049)
+    out = tmp_path / "out"
+    message = f"{source}: a program for 'n16' must be at most 2048 words long, not 2049"
+    complains(2, message, "asm", source, "-o", out, "--target", "n16")
+    complains(2, "target must be one of", "asm", source, "-o", out, "--target", "n5")
+    assert not out.exists()
+    assert mla("asm", source, "-o", out).status == 0
+    source.write_text("halt\n" * 2048)
+    assert mla("asm", source, "-o", out, "--target", "n16") == (0, "", "")
+
+
 def test_too_long_a_signature(complains, source, tmp_path):
     lines = "".join(f".signature {'x' * 1000}\n" for _ in range(70))
     source.write_text(f"{lines}halt\n")
