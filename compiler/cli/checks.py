@@ -139,7 +139,7 @@ def check_cache() -> Check:
         folder = cache_folder()
     except MlaError as error:
         return Check(name="cache", ok=False, found=str(error), remedy=remedy)
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = next(path for path in (folder, *folder.parents) if os.access(path, os.F_OK))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         return Check(name="cache", ok=False, found=f"{folder} cannot be written", remedy=remedy)
     free = shutil.disk_usage(existing).free

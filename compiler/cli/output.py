@@ -57,10 +57,16 @@ def check_report(destination: str | None) -> None:
 
 
 def _writable(path: Path) -> Path:
-    """The path behind links; InputError if it is a folder, or a device that this user may not write."""
-    if path.is_dir():
-        raise InputError(f"{path} cannot be written: it is a folder")
-    path = path.resolve()
+    """The path behind links; InputError if it is a folder, no possible name, or a device that may not be written."""
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} cannot be written: it is a folder")
+        path = path.resolve()
+        path.exists()
+    except OSError as error:
+        raise _blame(path, error) from error
+    except RuntimeError as error:
+        raise InputError(f"{path} cannot be written: {os.strerror(errno.ELOOP)}") from error
     if path.exists() and not path.is_file() and not os.access(path, os.W_OK):
         raise InputError(f"{path} cannot be written: {os.strerror(errno.EACCES)}")
     return path

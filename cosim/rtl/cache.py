@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cosim.device import DiskFullError
-from hw.errors import InputError, WorkError
+from hw.errors import InputError, WorkError, shown
 
 KEEP_ENTRIES = 32
 """Entries kept of each kind; the least recently used beyond these are removed."""
@@ -26,7 +26,7 @@ def cache_folder() -> Path:
     """`MLA_CACHE` if set, else ~/.cache/mla. Make refuses folders with blanks, so this does too."""
     folder = Path(os.environ.get("MLA_CACHE") or Path.home() / ".cache" / "mla").absolute()
     if any(c.isspace() for c in str(folder)):
-        raise InputError(f"MLA_CACHE must be a path without blanks, not {str(folder)!r}")
+        raise InputError(f"MLA_CACHE must be a path without blanks, not {shown(str(folder))}")
     return folder
 
 
@@ -56,14 +56,16 @@ def cached(kind: str, key: str, make: Callable[[Path, int], None]) -> Path:
     ------
     DiskFullError
         No room; nothing is left behind.
+    InputError
+        `MLA_CACHE` names no folder in which files can be made.
     WorkError
         The cache cannot be written.
     """
     shelf = cache_folder() / kind
     entry = shelf / key
+    _make_shelf(shelf)
     try:
         if not entry.exists():
-            shelf.mkdir(parents=True, exist_ok=True)
             with _locked(shelf / f"{key}.lock") as lock:
                 if not entry.exists():
                     _fill(entry, make, lock)
@@ -72,6 +74,18 @@ def cached(kind: str, key: str, make: Callable[[Path, int], None]) -> Path:
     except OSError as error:
         raise _explained(error, shelf) from error
     return entry
+
+
+def _make_shelf(shelf: Path) -> None:
+    """The folder of a kind; where that cannot be, `MLA_CACHE` is what the user can mend, if it is set."""
+    try:
+        shelf.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in (*FULL, errno.EIO) or not os.environ.get("MLA_CACHE"):
+            raise _explained(error, shelf) from error
+        named = shown(os.environ["MLA_CACHE"])
+        message = f"MLA_CACHE must be a folder in which files can be made, not {named}: {error.strerror}"
+        raise InputError(message) from error
 
 
 def _fill(entry: Path, make: Callable[[Path, int], None], lock: int) -> None:

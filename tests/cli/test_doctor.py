@@ -119,5 +119,7 @@ def test_useless_cache_folder(monkeypatch, tmp_path):
     check = checks.check_cache()
     assert (check.ok, check.found) == (False, f"{tmp_path}, 0.5 GiB free")
     assert check.remedy.startswith("set MLA_CACHE to a writable folder")
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / ("x" * 300)))  # longer than a file's name can be
+    assert checks.check_cache().found.startswith(str(tmp_path))
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "with blank"))
     assert "without blanks" in checks.check_cache().found

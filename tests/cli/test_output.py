@@ -40,9 +40,12 @@ def test_bad_paths_are_bad_input(tmp_path):
 
 
 def test_paths_are_checked_before_the_work(tmp_path):
-    for path in (tmp_path, tmp_path / "absent" / "file", Path("/proc/file")):
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for path in (tmp_path, tmp_path / "absent" / "file", Path("/proc/file"), tmp_path / ("x" * 300), loop):
         with pytest.raises(InputError, match=f"{path} cannot be written"):
             check_output(path)
+    loop.unlink()
     write_output(tmp_path / "file", b"old")
     for path in (tmp_path / "file", tmp_path / "new", Path("/dev/full")):
         check_output(path)

@@ -99,7 +99,13 @@ def test_a_full_disk_is_named(folder: Path, code: int):
 
 def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "file"))
+    for bad in (str(tmp_path / "file"), "/proc/absent", "x" * 6000):
+        monkeypatch.setenv("MLA_CACHE", bad)
+        with pytest.raises(InputError, match=f"^MLA_CACHE must be a folder .* not '{bad[:20]}") as refusal:
+            cache.cached("things", "key", fill)
+        assert len(str(refusal.value)) < 300
+    monkeypatch.delenv("MLA_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
     with pytest.raises(WorkError, match="cannot be used: Not a directory; set MLA_CACHE to move it"):
         cache.cached("things", "key", fill)
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "with blank"))
