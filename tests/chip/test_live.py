@@ -48,24 +48,29 @@ def _version(value: int, padding: int = 0) -> Program:
 
 
 class Stream:
-    """Keeps the ring full of macro-instructions with a result buffer each."""
+    """Keeps the ring full of macro-instructions with a result buffer each, of which there are `room`."""
 
-    def __init__(self, driver: Driver, total: int):
-        self.driver, self.total = driver, total
-        self.base = driver.put(np.zeros(total * RESULT_BYTES, np.uint8))
+    def __init__(self, driver: Driver, room: int):
+        self.driver, self.room = driver, room
+        self.base = driver.put(np.zeros(room * RESULT_BYTES, np.uint8))
         self.sent = 0
 
     def fill(self) -> None:
         """Enqueue as many as the ring takes."""
         done = self.driver.get("RING_TAIL")
-        while self.sent < self.total and self.sent - done < self.driver.ring_slots:
+        while self.sent - done < self.driver.ring_slots:
+            assert self.sent < self.room, "more room for results is needed"
             self.driver.enqueue(OPCODE, [self.base + self.sent * RESULT_BYTES])
             self.sent += 1
         self.driver.doorbell()
 
+    def waiting(self) -> int:
+        """Macro-instructions that the machine has yet to complete."""
+        return self.driver.get("RING_HEAD") - self.driver.get("RING_TAIL")
+
     def results(self) -> np.ndarray:
-        """All results, one row each."""
-        return self.driver.fetch(self.base, (self.total, RESULT_BYTES), np.uint8)
+        """Results of all that were sent, one row each."""
+        return self.driver.fetch(self.base, (self.sent, RESULT_BYTES), np.uint8)
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -75,7 +80,7 @@ def test_a_thousand_rebinds_under_a_full_stream(rtl: RtlDevice, seed: int) -> No
     driver = Driver(rtl, ring_slots=64)
     spare = driver.programs.load(_version(200))
     current = driver.load(_version(1), opcode=OPCODE)
-    stream = Stream(driver, 1300)
+    stream = Stream(driver, 6000)
     rebinds, order = 0, [1]
     while rebinds < 1000:
         stream.fill()
@@ -84,6 +89,7 @@ def test_a_thousand_rebinds_under_a_full_stream(rtl: RtlDevice, seed: int) -> No
         if rebinds % 10 == 0:  # now and then new code: into the segment that no opcode names, once it is left
             while driver.programs.in_use(spare):
                 rtl.run_cycles(20)
+                stream.fill()
             driver.programs.load(
                 _version(value, padding=rng.randrange(2)), segment=spare, dma=bool(rng.randrange(2))
             )
@@ -91,17 +97,15 @@ def test_a_thousand_rebinds_under_a_full_stream(rtl: RtlDevice, seed: int) -> No
         else:
             order.append(order[-2])
         driver.programs.bind(OPCODE, [Candidate(spare)])
+        # Looked at after the binding, so that there was work in the ring before it, during it and after it.
+        assert stream.waiting() > 0, f"the machine had nothing to do at rebind {rebinds}"
         spare, current = current, spare
         rebinds += 1
-    stream.fill()
     driver.run()
-    while stream.sent < stream.total:
-        stream.fill()
-        driver.run()
     results = stream.results()
     assert (results == results[:, :1]).all(), "a macro-instruction ran two versions"
     assert (results[:, 0] != 0).all(), "a macro-instruction was lost"
-    assert driver.get("RING_TAIL") == stream.total and driver.get("TRAP_COUNT") == 0
+    assert driver.get("RING_TAIL") == stream.sent and driver.get("TRAP_COUNT") == 0
     # Every result is of a version that was bound, in the order of binding.
     position = 0
     for value in results[:, 0]:
