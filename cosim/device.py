@@ -1,14 +1,20 @@
 """The one interface to a machine, whether simulated RTL or golden model, and its errors."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, Self
 
 import numpy as np
 
+from cosim import arguments
 from hw.config import MlaConfig
 from hw.errors import InputError, WorkError
+
+MIN_DRAM_BYTES = 4096
+MAX_DRAM_BYTES = 1 << 32  # the bus has 32 address bits
 
 
 class SimulatorDiedError(WorkError):
@@ -54,16 +60,41 @@ class DramFault:
     on_write: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start < self.stop:
+        start, stop = (arguments.integer(value, "a bound of a fault") for value in (self.start, self.stop))
+        if not 0 <= start < stop:
             raise InputError(f"a fault must have 0 <= start < stop, not {self.start!r}..{self.stop!r}")
+        if stop > MAX_DRAM_BYTES:
+            raise InputError(f"a fault must end at {MAX_DRAM_BYTES:#x} or before, not at {stop:#x}")
         if self.response not in ("SLVERR", "DECERR"):
             raise InputError(f"the response of a fault must be 'SLVERR' or 'DECERR', not {self.response!r}")
+
+
+def check_dram_bytes(dram_bytes: object) -> int:
+    """Size of a DRAM that the bus can address and this machine can hold.
+
+    Raises
+    ------
+    DramTooSmallError
+        It is less than MIN_DRAM_BYTES.
+    InputError
+        It is more than there can be, or no multiple of MIN_DRAM_BYTES.
+    """
+    size = arguments.integer(dram_bytes, "dram_bytes")
+    if size < MIN_DRAM_BYTES:
+        raise DramTooSmallError(f"dram_bytes must be at least {MIN_DRAM_BYTES}, not {size}")
+    limit = min(MAX_DRAM_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    if size > limit or size % MIN_DRAM_BYTES:
+        raise InputError(f"dram_bytes must be a multiple of {MIN_DRAM_BYTES} up to {limit}, not {size}")
+    return size
 
 
 class Device(ABC):
     """A running machine with its DRAM. Use it as a context manager, or call `close`.
 
     Simulated time moves only inside calls that say so; between calls the machine stands still.
+
+    The calls check their arguments and raise InputError for what no machine takes, before anything happens;
+    the machines themselves are in the methods with an underscore, which get checked arguments.
 
     Attributes
     ----------
@@ -78,10 +109,17 @@ class Device(ABC):
 
     @property
     @abstractmethod
-    def cycle(self) -> int | None:
-        """Clock cycles since reset on the RTL; a count of actions, or None, on a model without a clock."""
+    def cycle(self) -> int:
+        """Clock cycles since reset on the RTL; a count of actions on a model without a clock."""
 
     @abstractmethod
+    def reset(self) -> None:
+        """Reset the chip: registers and state go, DRAM stays."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what the device holds; further use is an error. May be called twice."""
+
     def read_reg(self, address: int) -> int:
         """Read a 32-bit register. Moves time.
 
@@ -90,69 +128,108 @@ class Device(ABC):
         RegisterError
             The address has no register.
         """
+        return self.read_regs([address])[0]
 
-    @abstractmethod
+    def read_regs(self, addresses: Sequence[int]) -> list[int]:
+        """Read registers in order, in one round trip; errors as in `read_reg`. Moves time."""
+        return self._read_regs([arguments.register_address(address) for address in addresses])
+
+    def write_reg(self, address: int, value: int) -> None:
+        """Write a 32-bit register; errors as in `write_regs`. Moves time."""
+        self.write_regs([(address, value)])
+
     def write_regs(self, writes: Iterable[tuple[int, int]], delay_cycles: int = 0) -> None:
         """Write (address, value) pairs in order, in one round trip, `delay_cycles` from now. Moves time.
+
+        Values may be of 32 bits with or without a sign.
 
         Raises
         ------
         RegisterError
             An address has no register or cannot be written; writes after it were made all the same.
         """
+        checked = [
+            (arguments.register_address(address), arguments.word(value, "a register's value"))
+            for address, value in writes
+        ]
+        self._write_regs(checked, arguments.cycles(delay_cycles, "delay_cycles"))
 
-    @abstractmethod
     def run_cycles(self, cycles: int) -> None:
         """Let exactly so many cycles pass."""
+        self._run_cycles(arguments.cycles(cycles))
 
-    @abstractmethod
     def wait_irq(self, timeout_cycles: int) -> bool:
         """Run until the interrupt pin is high, at most `timeout_cycles`; False if it stayed low all the time.
 
         Returns at once if the pin is high already.
         """
+        return self._wait_irq(arguments.cycles(timeout_cycles, "timeout_cycles"))
 
-    @abstractmethod
     def read_sp(self, address: int, length: int) -> np.ndarray:
         """Copy of `length` scratchpad bytes from byte `address`, uint8. Takes no time."""
+        return self._read_sp(*arguments.span("scratchpad bytes", address, length, self.config.sp_bytes))
 
-    @abstractmethod
     def write_sp(self, address: int, data: np.ndarray) -> None:
-        """Set scratchpad bytes from byte `address`. Takes no time."""
+        """Set scratchpad bytes from byte `address` to those of an array of any type. Takes no time."""
+        new = arguments.raw_bytes(data)
+        first, _ = arguments.span("scratchpad bytes", address, new.size, self.config.sp_bytes)
+        self._write_sp(first, new)
 
-    @abstractmethod
     def read_acc(self, row: int, rows: int) -> np.ndarray:
         """Copy of accumulator rows, int32 of shape (rows, n). Takes no time."""
+        return self._read_acc(*arguments.span("accumulator rows", row, rows, self.config.acc_rows))
 
-    @abstractmethod
     def write_acc(self, row: int, data: np.ndarray) -> None:
         """Set accumulator rows from int32 of shape (rows, n). Takes no time."""
+        new = arguments.accumulator_rows(data, self.config.n)
+        first, _ = arguments.span("accumulator rows", row, len(new), self.config.acc_rows)
+        self._write_acc(first, new)
 
-    @abstractmethod
-    def close(self) -> None:
-        """Free what the device holds; further use is an error. May be called twice."""
-
-    def read_regs(self, addresses: Sequence[int]) -> list[int]:
-        """Read registers in order. Moves time."""
-        return [self.read_reg(address) for address in addresses]
-
-    def write_reg(self, address: int, value: int) -> None:
-        """Write a 32-bit register. Moves time."""
-        self.write_regs([(address, value)])
-
-    def set_dram_timing(self, latency: int, bytes_per_cycle: float | None = None) -> None:  # noqa: B027
+    def set_dram_timing(self, latency: int, bytes_per_cycle: float | None = None) -> None:
         """Set the memory model: cycles to the first beat, bytes a cycle in all (None: the bus width).
 
-        May be called while a program runs. A device without a clock ignores it.
+        May be called while a program runs. A device without a clock has nothing to set.
         """
+        rate = self.config.n if bytes_per_cycle is None else bytes_per_cycle
+        self._set_dram_timing(arguments.latency(latency), arguments.bandwidth(rate))
 
     def set_dram_faults(self, faults: Sequence[DramFault]) -> None:
         """Make ranges of DRAM answer with errors, replacing the ranges set before."""
-        raise InputError(f"{type(self).__name__} cannot make its DRAM answer with errors")
+        ranges = list(faults)
+        for fault in ranges:
+            if not isinstance(fault, DramFault):
+                raise InputError(f"a fault must be a DramFault, not {fault!r}")
+        self._set_dram_faults(ranges)
 
-    def reset(self) -> None:
-        """Reset the chip: registers and state go, DRAM stays."""
-        raise InputError(f"{type(self).__name__} cannot be reset; open a new one")
+    @abstractmethod
+    def _read_regs(self, addresses: list[int]) -> list[int]: ...
+
+    @abstractmethod
+    def _write_regs(self, writes: list[tuple[int, int]], delay_cycles: int) -> None: ...
+
+    @abstractmethod
+    def _run_cycles(self, cycles: int) -> None: ...
+
+    @abstractmethod
+    def _wait_irq(self, timeout_cycles: int) -> bool: ...
+
+    @abstractmethod
+    def _read_sp(self, address: int, length: int) -> np.ndarray: ...
+
+    @abstractmethod
+    def _write_sp(self, address: int, data: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def _read_acc(self, row: int, rows: int) -> np.ndarray: ...
+
+    @abstractmethod
+    def _write_acc(self, row: int, data: np.ndarray) -> None: ...
+
+    @abstractmethod
+    def _set_dram_timing(self, latency: int, rate: Fraction) -> None: ...
+
+    @abstractmethod
+    def _set_dram_faults(self, faults: list[DramFault]) -> None: ...
 
     def __enter__(self) -> Self:
         return self

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cosim import arguments
 from cosim.allocator import Allocator
 from cosim.counters import CounterReader
 from cosim.device import Device, DeviceTimeoutError
@@ -139,10 +140,11 @@ class Driver:
         if not 0 <= opcode < 256:
             raise InputError(f"opcode must be in 0..255, not {opcode!r}")
         header = HEADER.pack(opcode=opcode, operands=len(operands), tag=tag, irq=irq, magic=MAGIC)
-        return self.enqueue_words([header], [value & 0xFFFFFFFF for value in operands], doorbell=doorbell)
+        return self.enqueue_words([header], operands, doorbell=doorbell)
 
     def enqueue_words(self, header: Sequence[int], operands: Sequence[int], *, doorbell: bool = False) -> int:
-        """Write a slot as it is, even an illegal one."""
+        """Write a slot as it is, even an illegal one; operands have 32 bits with or without a sign."""
+        words = [arguments.word(value, f"operand {index}") for index, value in enumerate(operands)]
         if self._head - self._tail >= self.ring_slots:
             self._tail += self.get("RING_TAIL") - self._tail & 0xFFFFFFFF
             if self._head - self._tail >= self.ring_slots:
@@ -152,7 +154,7 @@ class Driver:
         slot = self._slots[self._head % self.ring_slots]
         slot[:] = 0
         slot[: len(header)] = header
-        slot[OPERAND_WORD : OPERAND_WORD + len(operands)] = operands
+        slot[OPERAND_WORD : OPERAND_WORD + len(words)] = words
         self._head += 1
         if doorbell:
             self.doorbell()
@@ -160,7 +162,7 @@ class Driver:
 
     def doorbell(self) -> None:
         """Let the machine take what has been enqueued."""
-        self.set("RING_HEAD", self._head)
+        self.set("RING_HEAD", self._head & 0xFFFFFFFF)
         self._rung = self._head
 
     def run(self, timeout_cycles: int = 100_000_000, *, resume: bool = False) -> list[TrapReport]:

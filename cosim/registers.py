@@ -21,5 +21,5 @@ class Registers:
         return self.device.read_reg(ADDRESS[name])
 
     def set(self, name: str, value: int) -> None:
-        """Write a register; only the low 32 bits count."""
-        self.device.write_reg(ADDRESS[name], value & 0xFFFFFFFF)
+        """Write a register; InputError if the value does not fit 32 bits."""
+        self.device.write_reg(ADDRESS[name], value)

@@ -1,0 +1,107 @@
+"""What a device's arguments must be: each check returns the value as the machine takes it, or raises InputError.
+
+Both devices are called through these checks, so that what one refuses the other refuses with the same words.
+"""
+
+import math
+from fractions import Fraction
+from numbers import Integral, Rational, Real
+
+import numpy as np
+
+from hw.errors import InputError
+
+#: Far beyond any run, and small enough to be added to a count of 64 bits.
+MAX_CYCLES = 1 << 62
+#: Last register that the bus can address.
+LAST_ADDRESS = 0xFFFC
+MAX_LATENCY = MAX_RATE = 1_000_000
+
+
+def integer(value: object, what: str) -> int:
+    """A whole number; a truth value is none."""
+    if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{what} must be an integer, not {value!r}")
+    return int(value)
+
+
+def integer_in(value: object, low: int, high: int, what: str) -> int:
+    """A whole number in low..high."""
+    number = integer(value, what)
+    if not low <= number <= high:
+        raise InputError(f"{what} must be in {low}..{high}, not {value!r}")
+    return number
+
+
+def cycles(value: object, what: str = "cycles") -> int:
+    """A time to let pass."""
+    number = integer(value, what)
+    if number < 0:
+        raise InputError(f"{what} must be 0 or more, not {value!r}")
+    if number > MAX_CYCLES:
+        raise InputError(f"{what} must be at most {MAX_CYCLES}, not {value!r}")
+    return number
+
+
+def register_address(value: object) -> int:
+    """The byte address of a register, whether there is one or not."""
+    address = integer(value, "a register's address")
+    if not 0 <= address <= LAST_ADDRESS or address % 4:
+        shown = hex(address)
+        raise InputError(f"a register's address must be a multiple of 4 in 0..{LAST_ADDRESS:#x}, not {shown}")
+    return address
+
+
+def word(value: object, what: str) -> int:
+    """32 bits of a number that fits them, with or without a sign."""
+    number = integer(value, what)
+    if not -(1 << 31) <= number < 1 << 32:
+        raise InputError(f"{what} must fit 32 bits, not {number:#x}")
+    return number & 0xFFFFFFFF
+
+
+def span(what: str, first: object, count: object, size: int) -> tuple[int, int]:
+    """`count` elements from `first` on, of `size` that there are."""
+    start, number = integer(first, f"the first of the {what}"), integer(count, f"the number of {what}")
+    if not (start >= 0 and number >= 0 and start + number <= size):
+        raise InputError(f"{what} must lie in 0..{size}, not {start}..{start + number}")
+    return start, number
+
+
+def raw_bytes(data: object) -> np.ndarray:
+    """The bytes of an array of any plain type, uint8 of one dimension."""
+    if not isinstance(data, np.ndarray) or data.dtype.hasobject:
+        raise InputError(f"scratchpad data must be an array of numbers, not {_kind(data)}")
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
+def accumulator_rows(data: object, n: int) -> np.ndarray:
+    """Rows of the accumulator, int32 of shape (rows, n)."""
+    if not isinstance(data, np.ndarray) or data.dtype != np.int32 or data.ndim != 2 or data.shape[1] != n:
+        raise InputError(f"accumulator data must be int32 of shape (rows, {n}), not {_kind(data)}")
+    return np.ascontiguousarray(data)
+
+
+def latency(value: object) -> int:
+    """Cycles to the first beat of a read."""
+    number = integer(value, "latency")
+    if not 1 <= number <= MAX_LATENCY:
+        raise InputError(f"latency must be 1..{MAX_LATENCY} cycles, not {value!r}")
+    return number
+
+
+def bandwidth(value: object) -> Fraction:
+    """Bytes a cycle to a thousandth."""
+    rate = Fraction(0)
+    if isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value):
+        exact = value if isinstance(value, Rational) else float(value)
+        rate = Fraction(exact).limit_denominator(1000)
+    if not 0 < rate <= MAX_RATE:
+        raise InputError(f"bytes_per_cycle must be in 0.001..{MAX_RATE}, not {value!r}")
+    return rate
+
+
+def _kind(data: object) -> str:
+    if isinstance(data, np.ndarray):
+        return f"{data.dtype} of shape {data.shape}"
+    return type(data).__name__
