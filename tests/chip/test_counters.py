@@ -11,6 +11,8 @@ from cosim.driver import Driver
 from cosim.rtl.rtl_device import RtlDevice
 from hw.isa.assembler import assemble
 from hw.isa.counters import CAUSES
+from hw.isa.macro import OPERAND_WORD, RECORD_WORDS
+from hw.isa.micro import MAX_OPERANDS
 from hw.regs import ADDRESS
 
 GEMMS = ((8, 8, 8), (1, 40, 24), (33, 5, 17), (16, 12, 64), (50, 9, 7), (7, 31, 13))
@@ -108,6 +110,10 @@ def test_closed_forms_of_ten_programs_by_tag(device: Device) -> None:
     driver.run()
     for tag, values in enumerate(expected):
         assert {name: driver.counters.read(name, tag) for name in values} == values, f"tag {tag}"
+    # Over all tags, those that no program used among them, there is no more than the forms say.
+    totals = driver.counters.totals(architectural=True)
+    for name in expected[-1]:
+        assert totals[name] == sum(values[name] for values in expected), name
 
 
 def test_micro_instruction_counts(device: Device) -> None:
@@ -137,10 +143,38 @@ def test_causes_sum_to_the_cycles(rtl: RtlDevice, latency: int) -> None:
         causes = driver.counters.causes(tag)
         assert sum(causes.values()) == driver.counters.read("cycles", tag) > 0
         assert causes["useful"] == driver.counters.read("matrix_rows", tag)
-    totals = driver.counters.totals()
-    assert sum(totals[f"cause_{cause}"] for cause in CAUSES) == totals["cycles"]
-    by_tag = driver.counters.by_tag()
-    assert all(sum(row[name] for row in by_tag.values()) == totals[name] for name in totals)
+
+
+def test_totals_are_those_of_the_clock_and_of_the_bus(rtl: RtlDevice) -> None:
+    """What all tags hold together, against what is known without counters: time, and beats seen by the memory."""
+    driver = _driver(rtl)
+    tags = driver.config.tags
+    for tag, shape in enumerate(GEMMS):
+        _gemm(driver, *shape, tag)
+    for index, conv in enumerate(CONVS):
+        _conv(driver, conv, tags - 1 - index)
+    macros = len(GEMMS) + len(CONVS)
+    before, beats_before = driver.counters.totals(), rtl.dram_traffic()
+    driver.set(
+        "CONTROL", 1
+    )  # every cycle counts from here on: both writes take effect equally long before they end
+    start = rtl.cycle
+    driver.run()
+    driver.set("CONTROL", 3)  # at rest again, and no cycle counts
+    elapsed = rtl.cycle - start
+    after, beats_after = driver.counters.totals(), rtl.dram_traffic()
+    counted = {name: after[name] - before[name] for name in after}
+    beats = {name: beats_after[name] - beats_before[name] for name in beats_after}
+    assert counted["cycles"] == elapsed
+    assert sum(counted[f"cause_{cause}"] for cause in CAUSES) == elapsed
+    for unit in ("matrix", "fuse", "load", "store"):
+        states = (counted[f"{unit}_{state}"] for state in ("busy", "stall_empty", "stall_semaphore"))
+        assert sum(states) == elapsed, unit
+    row_words = driver.config.n // 4
+    slot_beats = (OPERAND_WORD + MAX_OPERANDS) // row_words
+    assert counted["load_beats"] == beats["read_beats"] - macros * slot_beats
+    assert counted["store_beats"] == beats["write_beats"] - macros * RECORD_WORDS // row_words
+    assert counted["macros"] == macros
 
 
 def test_reading_counters_changes_no_cycle(rtl: RtlDevice) -> None:

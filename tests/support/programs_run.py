@@ -6,9 +6,11 @@ import numpy as np
 
 from cosim.device import Device
 from cosim.driver import Driver
+from cosim.golden import GoldenDevice
 from cosim.programs import Candidate
 from cosim.reports import TrapReport
 from hw.errors import WorkError
+from hw.isa.counters import CAUSES
 from hw.isa.enums import Compare
 from hw.isa.macro import HEADER, MAGIC, SLOT_BYTES
 from tests.support.programs import (
@@ -58,6 +60,7 @@ def execute(device: Device, case: Case) -> Outcome:
     numbers = _enqueue(driver, case, segments)
     traps = driver.run(_TIMEOUT, resume=True)
     records = [driver.completion(number) for number in numbers]
+    _account(driver, max((record.cycles for record in records if record), default=0))
     dram = device.dram[:DRAM_BYTES].copy()
     slots = dram[: RING_SLOTS * SLOT_BYTES].view("<u4").reshape(RING_SLOTS, -1)
     slots[:, 5:7] = 0  # cycles differ
@@ -69,6 +72,22 @@ def execute(device: Device, case: Case) -> Outcome:
         [(r.trap, r.program, r.candidate, r.sequence, r.micros) if r else () for r in records],
         driver.counters.by_tag(range(TAGS), architectural=True),
     )
+
+
+def _account(driver: Driver, least: int) -> None:
+    """Raise unless the causes of all tags sum to the cycles counted, and these to a time that can have passed.
+
+    `least` is what the longest macro-instruction took by its own record. A model without a clock counts none.
+    """
+    if isinstance(driver.device, GoldenDevice):
+        return
+    read, tags = driver.counters.read, range(TAGS)
+    counted = sum(read("cycles", tag) for tag in tags)
+    caused = sum(read(f"cause_{cause}", tag) for tag in tags for cause in CAUSES)
+    if caused != counted:
+        raise WorkError(f"the causes sum to {caused} cycles, not to the {counted} counted")
+    if not least <= counted <= driver.device.cycle:
+        raise WorkError(f"{counted} cycles counted: {least} for one program, {driver.device.cycle} in all")
 
 
 def _enqueue(driver: Driver, case: Case, segments: list[int]) -> list[int]:
