@@ -45,7 +45,7 @@ test: $(READY) cxx  ## run all tests
 	$(PYTEST) --ignore=tests/soak tests
 
 bench: $(READY) cxx  ## print the performance tables (SUITES="gemm conv sim")
-	@for suite in $(SUITES); do $(BIN)/mla bench $$suite; done
+	@status=0; for suite in $(SUITES); do $(BIN)/mla bench $$suite || status=$$?; done; exit $$status
 
 # The suite first, so that both lanes of random programs start together on both processes.
 soak: $(READY) cxx  ## all tests, then random programs, with line coverage (SECONDS=600 or PROGRAMS=20000; COVERAGE=0)

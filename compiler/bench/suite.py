@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.bench import conv, gemm
+from compiler.bench import conv, gemm, speed
 from compiler.bench.case import Case, run_case
 from compiler.kernels.library import Library
 from cosim.device import Device
@@ -73,6 +73,7 @@ def run_suite(
         "results": [],
         "sim_khz": None,
         "bare_array_khz": None,
+        "bars": None,
     }
     _say(f"opening the machine {target} (the first time its simulator is built: minutes)")
     dram_bytes = -(-(max(each.dram_bytes for each in cases) + _OWN_BYTES) // 4096) * 4096
@@ -89,6 +90,8 @@ def run_suite(
         document["sim_khz"] = cycles / seconds / 1000
     if bare:  # taken before and after, because the host's own speed changes
         document["bare_array_khz"] = (bare[0] + _bare_khz()) / 2
+        if config.n == speed.BARE_ARRAY_N and case is None:  # set for this machine and this case
+            document["bars"] = speed.bars(document["sim_khz"], document["bare_array_khz"])
     return document
 
 

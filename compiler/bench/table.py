@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from compiler.bench.speed import bare_array_share
+
 _HEADINGS = ("case", "cycles", "floor", "of floor", "MACs", "utilized", "exact", "cycles not useful")
 #: Causes that a line names: those of at least this share, largest first.
 _LEAST_SHARE = 0.005
@@ -23,14 +25,27 @@ def format_table(document: Mapping[str, Any]) -> str:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
-    if document["sim_khz"] is not None:
-        lines.append(f"simulated at {document['sim_khz']:.0f} kHz")
-    if document["bare_array_khz"] is not None:
-        ratio = (document["sim_khz"] or 0) / document["bare_array_khz"]
-        lines.append(
-            f"the bare array, driven from C++, at {document['bare_array_khz']:.0f} kHz: {ratio:.2f} of that"
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_speed(document)])
+
+
+def _speed(document: Mapping[str, Any]) -> list[str]:
+    """Lines on the simulator's speed, with their bars where they apply."""
+    lines, bars = [], document.get("bars")
+    khz, bare = document["sim_khz"], document["bare_array_khz"]
+    if khz is not None:
+        bar = f" (bar: {bars['sim_khz']:.0f}, {_verdict(bars['sim_khz_met'])})" if bars else ""
+        lines.append(f"simulated at {khz:.0f} kHz{bar}")
+    if bare is not None:
+        hundredths = int(100 * bare_array_share(khz, bare))  # rounded down: a missed bar does not look met
+        share = f"{hundredths / 100:.2f} of that"
+        if bars:
+            share += f" (bar: {bars['bare_array_share']:.2f}, {_verdict(bars['bare_array_share_met'])})"
+        lines.append(f"the bare array, driven from C++, at {bare:.0f} kHz: {share}")
+    return lines
+
+
+def _verdict(met: bool) -> str:
+    return "met" if met else "MISSED"
 
 
 def _row(result: Mapping[str, Any]) -> tuple[str, ...]:

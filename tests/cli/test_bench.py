@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from compiler.bench import speed
 from compiler.bench.suite import SUITES
 from hw.config import MlaConfig
 
@@ -13,6 +14,28 @@ from hw.config import MlaConfig
 def test_help_names_the_suites(mla):
     *others, last = SUITES
     assert re.search(rf"^  SUITE +{', '.join(others)} or {last}$", mla("bench", "--help").out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("khz", "bare", "status", "lines"),
+    [
+        (200.0, 800.0, 0, ("200 kHz (bar: 150, met)", "800 kHz: 0.25 of that (bar: 0.25, met)")),
+        (200.0, 801.0, 1, ("200 kHz (bar: 150, met)", "801 kHz: 0.24 of that (bar: 0.25, MISSED)")),
+        (149.0, 400.0, 0, ("149 kHz (bar: 150, MISSED)", "0.37 of that (bar: 0.25, met)")),
+    ],
+)
+def test_a_missed_ratio_is_a_failure(mla, monkeypatch, khz, bare, status, lines):
+    def run_suite(suite: str, config: MlaConfig, *, target: str, **_options: Any) -> dict[str, Any]:
+        dram = {"latency": 1, "bytes_per_cycle": config.n}
+        speeds = {"sim_khz": khz, "bare_array_khz": bare, "bars": speed.bars(khz, bare)}
+        return {"suite": suite, "target": target, "dram": dram, "results": [], **speeds}
+
+    monkeypatch.setattr("compiler.bench.run_suite", run_suite)
+    result = mla("bench", "sim")
+    assert result.status == status
+    assert all(line in result.out for line in lines)
+    help_text = " ".join(mla("bench", "--help").out.split())
+    assert "less than a quarter of the speed of a bare array" in help_text and "150 kHz" in help_text
 
 
 @pytest.mark.parametrize("as_file", [False, True])

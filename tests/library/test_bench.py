@@ -30,6 +30,20 @@ def test_case(suite, case, macs):
     assert case in format_table(document) and "yes" in format_table(document)
 
 
+@pytest.mark.parametrize(
+    ("target", "case", "judged"), [("n16", None, True), ("n16", "8x8x8", False), ("n8", None, False)]
+)
+def test_bars_of_speed(monkeypatch, target, case, judged):
+    """They are set for one machine and one case; a golden model simulates no clock, and so misses both."""
+    monkeypatch.setattr("compiler.bench.suite._SPEED_CASE", "16x16x16")
+    monkeypatch.setattr("compiler.bench.suite._bare_khz", lambda: 800.0)
+    document = run_suite("sim", load_target(target), target=target, case=case, open_device=golden)
+    assert (document["bars"] is not None) == judged
+    if judged:
+        assert not document["bars"]["sim_khz_met"] and not document["bars"]["bare_array_share_met"]
+    assert ("(bar: 0.25, MISSED)" in format_table(document)) == judged
+
+
 def test_table_of_cycles():
     where = {"useful": 60, "idle": 40}
     result = {
