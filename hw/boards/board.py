@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,5 +90,5 @@ BOARDS = {
 def find_board(name: str) -> Board:
     """The board of that name; InputError lists the known ones."""
     if name not in BOARDS:
-        raise InputError(f"board must be one of {', '.join(sorted(BOARDS))}, not {name!r}")
+        raise InputError(f"board must be one of {', '.join(sorted(BOARDS))}, not {shown(name)}")
     return BOARDS[name]

@@ -40,5 +40,6 @@ def test_unwritable_verilog(complains, tmp_path):
 
 def test_fpga_bad_input(complains):
     complains(2, "board must be one of ulx3s-85f, not 'de10'", "fpga", "--board", "de10")
+    complains(2, "...", "fpga", "--board", "d" * 6000)
     complains(2, "target must be one of", "fpga", "--board", "ulx3s-85f", "--target", "n5")
     complains(2, "at least 1, not '0'", "fpga", "--board", "ulx3s-85f", "--seeds", "0")
