@@ -3,9 +3,11 @@
 import pytest
 
 from compiler.bench import format_table, run_suite
+from compiler.bench.measure import where
 from cosim.golden import GoldenDevice
 from hw.config import MlaConfig, load_target
-from hw.errors import InputError
+from hw.errors import InputError, WorkError
+from hw.isa.counters import CAUSES
 
 
 def golden(config: MlaConfig, dram_bytes: int, _latency: int, _bytes_per_cycle: float) -> GoldenDevice:
@@ -44,8 +46,29 @@ def test_bars_of_speed(monkeypatch, target, case, judged):
     assert ("(bar: 0.25, MISSED)" in format_table(document)) == judged
 
 
+COUNTS = dict.fromkeys(CAUSES, 0) | {"useful": 60, "wait_bus": 30, "idle": 7, "cycles": 97}
+
+
+def test_idle_is_the_rest_of_the_clock():
+    split = where(103, COUNTS)
+    assert split == dict.fromkeys(CAUSES, 0) | {"useful": 60, "wait_bus": 30, "idle": 13}
+
+
+@pytest.mark.parametrize(
+    ("cycles", "wrong", "message"),
+    [
+        (103, {"wait_bus": 29}, "the causes sum to 96 cycles, not to the 97 that were counted"),
+        (103, {"idle": 8}, "the causes sum to 98 cycles, not to the 97"),
+        (103, {"cycles": 96}, "the causes sum to 97 cycles, not to the 96"),
+        (89, {}, "causes other than idle sum to 90 cycles of 89"),
+    ],
+)
+def test_counters_that_contradict_are_an_error(cycles, wrong, message):
+    with pytest.raises(WorkError, match=message):
+        where(cycles, COUNTS | wrong)
+
+
 def test_table_of_cycles():
-    where = {"useful": 60, "idle": 40}
     result = {
         "name": "1x1x1",
         "cycles": 100,
@@ -54,7 +77,7 @@ def test_table_of_cycles():
         "floor_cycles": 50,
         "exact": False,
     }
-    result |= {"reference": "numpy int64", "max_abs_diff": 3, "where": where}
+    result |= {"reference": "numpy int64", "max_abs_diff": 3, "where": {"useful": 60, "idle": 40}}
     document = {
         "suite": "sim",
         "target": "n8",
