@@ -5,7 +5,8 @@ import json
 import sys
 from pathlib import Path
 
-from hw.errors import InputError
+from compiler.cli.output import write_output
+from hw.errors import MlaError
 from scripts.coverage.merge import merge
 from scripts.coverage.reasons import read_reasons
 from scripts.coverage.report import Report
@@ -23,13 +24,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         report = Report(merge(options.folder), read_reasons(options.reasons))
-    except InputError as error:
+        print("\n".join(report.lines()))
+        if options.json:
+            write_output(options.json, f"{json.dumps(report.json(), indent=1)}\n".encode())
+            print(f"\nreport: {options.json}")
+    except MlaError as error:
         print(f"coverage: {error}", file=sys.stderr)
-        return 2
-    print("\n".join(report.lines()))
-    if options.json:
-        options.json.write_text(json.dumps(report.json(), indent=1) + "\n")
-        print(f"\nreport: {options.json}")
+        return error.exit_status
     failures = report.failures()
     for failure in failures:
         print(f"coverage: {failure}", file=sys.stderr)

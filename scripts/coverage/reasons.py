@@ -49,9 +49,15 @@ def read_reasons(path: Path) -> list[Reason]:
         The file is not of that form.
     """
     try:
-        tables = tomllib.loads(path.read_text()).get("unreached", [])
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        tables = tomllib.loads(path.read_text("utf-8")).get("unreached", [])
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: not UTF-8, not TOML, a number too long
         raise InputError(f"{path} cannot be read: {error}") from error
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InputError(f"{path}: explanations must be tables [[unreached]], not {tables!r}")
     reasons = []
     for number, table in enumerate(tables, 1):
         if not FIELDS - {"where"} <= table.keys() <= FIELDS or not all(

@@ -1,6 +1,7 @@
 """The coverage report: its parser, places, merging, explanations and every message."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -146,6 +147,9 @@ def test_a_missing_chip(tmp_path: Path):
     ("text", "message"),
     [
         ("[[unreached]", "cannot be read"),
+        ("unreached = " + 9000 * "[", "cannot be read"),
+        ("unreached = 3", r"explanations must be tables \[\[unreached\]\], not 3"),
+        ("[unreached]\nfile = 1", "explanations must be tables"),
         ('[[unreached]]\nfile = "a"\nline = "b"', "explanation 1 needs the strings file, line and reason"),
         ('[[unreached]]\nfile = "a"\nline = 3\nreason = "c"', "explanation 1 needs the strings"),
         (
@@ -157,6 +161,12 @@ def test_a_missing_chip(tmp_path: Path):
 def test_explanations_that_are_none(tmp_path: Path, text: str, message: str):
     (tmp_path / "r.toml").write_text(text)
     with pytest.raises(InputError, match=message):
+        read_reasons(tmp_path / "r.toml")
+
+
+def test_explanations_that_are_no_text(tmp_path: Path):
+    (tmp_path / "r.toml").write_bytes(b"# \xff\n")
+    with pytest.raises(InputError, match=r"r\.toml cannot be read: .*utf-8"):
         read_reasons(tmp_path / "r.toml")
 
 
@@ -209,3 +219,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert json.loads((tmp_path / "report.json").read_text())["unreached"][0]["line"] == 5
     assert main([str(tmp_path / "empty"), *arguments]) == 2
     assert "coverage: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["absent/report.json", "."])
+def test_a_report_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str):
+    (tmp_path / "none.toml").write_text("")
+    arguments = ["--reasons", str(tmp_path / "none.toml"), "--json", str(tmp_path / place)]
+    assert main([str(folder_of(tmp_path, reached())), *arguments]) == 2
+    assert re.fullmatch(r"coverage: .* cannot be written: .*\n", capsys.readouterr().err)
