@@ -9,7 +9,7 @@ from numbers import Integral, Rational, Real
 
 import numpy as np
 
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 #: Far beyond any run, and small enough to be added to a count of 64 bits.
 MAX_CYCLES = 1 << 62
@@ -21,7 +21,7 @@ MAX_LATENCY = MAX_RATE = 1_000_000
 def integer(value: object, what: str) -> int:
     """A whole number; a truth value is none."""
     if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{what} must be an integer, not {value!r}")
+        raise InputError(f"{what} must be an integer, not {shown(value)}")
     return int(value)
 
 
@@ -29,7 +29,7 @@ def integer_in(value: object, low: int, high: int, what: str) -> int:
     """A whole number in low..high."""
     number = integer(value, what)
     if not low <= number <= high:
-        raise InputError(f"{what} must be in {low}..{high}, not {value!r}")
+        raise InputError(f"{what} must be in {low}..{high}, not {shown(value)}")
     return number
 
 
@@ -37,9 +37,9 @@ def cycles(value: object, what: str = "cycles") -> int:
     """A time to let pass."""
     number = integer(value, what)
     if number < 0:
-        raise InputError(f"{what} must be 0 or more, not {value!r}")
+        raise InputError(f"{what} must be 0 or more, not {shown(value)}")
     if number > MAX_CYCLES:
-        raise InputError(f"{what} must be at most {MAX_CYCLES}, not {value!r}")
+        raise InputError(f"{what} must be at most {MAX_CYCLES}, not {shown(value)}")
     return number
 
 
@@ -47,8 +47,8 @@ def register_address(value: object) -> int:
     """The byte address of a register, whether there is one or not."""
     address = integer(value, "a register's address")
     if not 0 <= address <= LAST_ADDRESS or address % 4:
-        shown = hex(address)
-        raise InputError(f"a register's address must be a multiple of 4 in 0..{LAST_ADDRESS:#x}, not {shown}")
+        rule = f"a multiple of 4 in 0..{LAST_ADDRESS:#x}"
+        raise InputError(f"a register's address must be {rule}, not {_hexadecimal(address)}")
     return address
 
 
@@ -56,7 +56,7 @@ def word(value: object, what: str) -> int:
     """32 bits of a number that fits them, with or without a sign."""
     number = integer(value, what)
     if not -(1 << 31) <= number < 1 << 32:
-        raise InputError(f"{what} must fit 32 bits, not {number:#x}")
+        raise InputError(f"{what} must fit 32 bits, not {_hexadecimal(number)}")
     return number & 0xFFFFFFFF
 
 
@@ -64,7 +64,7 @@ def span(what: str, first: object, count: object, size: int) -> tuple[int, int]:
     """`count` elements from `first` on, of `size` that there are."""
     start, number = integer(first, f"the first of the {what}"), integer(count, f"the number of {what}")
     if not (start >= 0 and number >= 0 and start + number <= size):
-        raise InputError(f"{what} must lie in 0..{size}, not {start}..{start + number}")
+        raise InputError(f"{what} must lie in 0..{size}, not {shown(start)}..{shown(start + number)}")
     return start, number
 
 
@@ -86,19 +86,26 @@ def latency(value: object) -> int:
     """Cycles to the first beat of a read."""
     number = integer(value, "latency")
     if not 1 <= number <= MAX_LATENCY:
-        raise InputError(f"latency must be 1..{MAX_LATENCY} cycles, not {value!r}")
+        raise InputError(f"latency must be 1..{MAX_LATENCY} cycles, not {shown(value)}")
     return number
 
 
 def bandwidth(value: object) -> Fraction:
     """Bytes a cycle to a thousandth."""
     rate = Fraction(0)
-    if isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value):
-        exact = value if isinstance(value, Rational) else float(value)
-        rate = Fraction(exact).limit_denominator(1000)
+    if isinstance(value, (bool, np.bool_)):
+        pass
+    elif isinstance(value, Rational):
+        rate = Fraction(value).limit_denominator(1000)
+    elif isinstance(value, Real) and math.isfinite(value):
+        rate = Fraction(float(value)).limit_denominator(1000)
     if not 0 < rate <= MAX_RATE:
-        raise InputError(f"bytes_per_cycle must be in 0.001..{MAX_RATE}, not {value!r}")
+        raise InputError(f"bytes_per_cycle must be in 0.001..{MAX_RATE}, not {shown(value)}")
     return rate
+
+
+def _hexadecimal(number: int) -> str:
+    return f"{number:#x}" if number.bit_length() <= 64 else shown(number)
 
 
 def _kind(data: object) -> str:

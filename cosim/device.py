@@ -11,7 +11,7 @@ import numpy as np
 
 from cosim import arguments
 from hw.config import MlaConfig
-from hw.errors import InputError, WorkError
+from hw.errors import InputError, WorkError, shown
 
 MIN_DRAM_BYTES = 4096
 MAX_DRAM_BYTES = 1 << 32  # the bus has 32 address bits
@@ -62,11 +62,13 @@ class DramFault:
     def __post_init__(self) -> None:
         start, stop = (arguments.integer(value, "a bound of a fault") for value in (self.start, self.stop))
         if not 0 <= start < stop:
-            raise InputError(f"a fault must have 0 <= start < stop, not {self.start!r}..{self.stop!r}")
+            raise InputError(f"a fault must have 0 <= start < stop, not {shown(start)}..{shown(stop)}")
         if stop > MAX_DRAM_BYTES:
-            raise InputError(f"a fault must end at {MAX_DRAM_BYTES:#x} or before, not at {stop:#x}")
+            raise InputError(f"a fault must end at {MAX_DRAM_BYTES:#x} or before, not at {shown(stop)}")
         if self.response not in ("SLVERR", "DECERR"):
-            raise InputError(f"the response of a fault must be 'SLVERR' or 'DECERR', not {self.response!r}")
+            raise InputError(
+                f"the response of a fault must be 'SLVERR' or 'DECERR', not {shown(self.response)}"
+            )
 
 
 def check_dram_bytes(dram_bytes: object) -> int:
@@ -81,10 +83,12 @@ def check_dram_bytes(dram_bytes: object) -> int:
     """
     size = arguments.integer(dram_bytes, "dram_bytes")
     if size < MIN_DRAM_BYTES:
-        raise DramTooSmallError(f"dram_bytes must be at least {MIN_DRAM_BYTES}, not {size}")
+        raise DramTooSmallError(f"dram_bytes must be at least {MIN_DRAM_BYTES}, not {shown(size)}")
     limit = min(MAX_DRAM_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     if size > limit or size % MIN_DRAM_BYTES:
-        raise InputError(f"dram_bytes must be a multiple of {MIN_DRAM_BYTES} up to {limit}, not {size}")
+        raise InputError(
+            f"dram_bytes must be a multiple of {MIN_DRAM_BYTES} up to {limit}, not {shown(size)}"
+        )
     return size
 
 
@@ -198,7 +202,7 @@ class Device(ABC):
         ranges = list(faults)
         for fault in ranges:
             if not isinstance(fault, DramFault):
-                raise InputError(f"a fault must be a DramFault, not {fault!r}")
+                raise InputError(f"a fault must be a DramFault, not {shown(fault)}")
         self._set_dram_faults(ranges)
 
     @abstractmethod
