@@ -1,6 +1,7 @@
 """What front ends build graphs with: fresh names, constants, the nodes that formats fuse into others."""
 
 import math
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,7 @@ class GraphBuilder:
 
     def fresh(self, wish: str) -> str:
         """A name for a tensor that no tensor has: `wish`, numbered if need be."""
-        name, number = wish, 1
-        while name in self.graph.tensors:
-            number += 1
-            name = f"{wish}.{number}"
-        return name
-
-    def fresh_node(self, wish: str) -> str:
-        """A name for a node that no node has: `wish`, numbered if need be."""
-        name, number = wish, 1
-        while name in self.graph.nodes:
-            number += 1
-            name = f"{wish}.{number}"
-        return name
+        return _unused(wish, self.graph.tensors)
 
     def constant(self, wish: str, data: NDArray, quantization: Quantization | None = None) -> Tensor:
         """Add a constant."""
@@ -48,13 +37,23 @@ class GraphBuilder:
         """Add a node and its output, which must be new; returns the output."""
         self.graph.add_tensor(output)
         self.graph.add_node(
-            Node(self.fresh_node(name), op, tuple(t.name for t in inputs), (output.name,), attributes)
+            Node(
+                _unused(name, self.graph.nodes), op, tuple(t.name for t in inputs), (output.name,), attributes
+            )
         )
         return output
 
     def between(self, like: Tensor, wish: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """A tensor of the type and quantization of `like`, for a value on its way to it; not added yet."""
         return Tensor(self.fresh(wish), like.shape if shape is None else shape, like.dtype, like.quantization)
+
+
+def _unused(wish: str, taken: Container[str]) -> str:
+    name, number = wish, 1
+    while name in taken:
+        number += 1
+        name = f"{wish}.{number}"
+    return name
 
 
 #: Ranges of the activations that formats fuse into other operators.

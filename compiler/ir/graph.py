@@ -1,7 +1,7 @@
 """The graph: nodes in an order in which they can run, and the tensors between them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import networkx as nx
 
@@ -159,10 +159,6 @@ class Graph:
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
-
-    def retyped(self, tensor: Tensor, **changes: object) -> Tensor:
-        """A copy of a tensor with other fields, not yet part of any graph."""
-        return replace(tensor, **changes)  # type: ignore[arg-type]
 
     def networkx(self) -> nx.MultiDiGraph:
         """The graph for networkx: an edge for each tensor between two nodes, weighted with its bytes."""
