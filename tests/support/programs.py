@@ -87,7 +87,7 @@ class _Draw:
 def generate(config: MlaConfig, seed: int) -> Case:
     """The case of a seed."""
     rng = random.Random(f"{config.n}:{seed}")
-    arena = Arena(config, rng, (DATA, DATA_BYTES))
+    arena = Arena(config, rng, (DATA, DATA_BYTES), (DATA, IMAGES - 1))
     programs, macros = [ProgramText(_prepare(config), shared=True)], [MacroCall(0, [], 0)]
     for _ in range(rng.randint(1, 4)):
         _add_program(arena, rng, programs, macros)

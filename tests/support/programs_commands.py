@@ -22,10 +22,20 @@ class Arena:
         Chooses the ranges.
     dram : tuple of int
         First byte and size of the data in DRAM.
+    window : tuple of int, optional
+        First and last byte that programs may touch when they run; the data and no more if left out.
     """
 
-    def __init__(self, config: MlaConfig, rng: random.Random, dram: tuple[int, int]):
+    def __init__(
+        self,
+        config: MlaConfig,
+        rng: random.Random,
+        dram: tuple[int, int],
+        window: tuple[int, int] | None = None,
+    ):
         self.config = config
+        first, last = window or (dram[0], dram[0] + dram[1] - 1)
+        self.windows = [(first, last, 3)]
         self.ranges = {
             "sp": _some(rng, config.sp_bytes, 160 * config.n),
             "acc": _some(rng, config.acc_rows, 96),
@@ -34,12 +44,6 @@ class Arena:
             "slot": (0, config.param_slots),
             "dram": (dram[0], dram[0] + dram[1]),
         }
-
-    @property
-    def windows(self) -> list[tuple[int, int, int]]:
-        """The window programs may touch."""
-        first, stop = self.ranges["dram"]
-        return [(first, stop - 1, 3)]
 
 
 def _some(rng: random.Random, size: int, span: int) -> tuple[int, int]:

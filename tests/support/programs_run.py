@@ -24,6 +24,7 @@ from tests.support.programs import (
     initial_dram,
     initial_memories,
 )
+from tests.support.programs_items import Stop
 from tests.support.programs_shrink import listing, shrink
 
 _UNBOUND_OPCODE = 200
@@ -153,17 +154,26 @@ def difference(a: Outcome, b: Outcome) -> str:
 
 def check(device: Device, model: Device, case: Case, shrink_runs: int = 150) -> None:
     """Assert that a device does what the model does; a failure is shrunk and printed with its seed."""
-    found = _found(device, model, case)
+    expected = execute(model, case)
+    _assert_stops(case, expected)
+    found = _found(device, case, expected)
     if not found:
         return
-    small = shrink(case, lambda variant: bool(_found(device, model, variant)), shrink_runs)
-    left = _found(device, model, small)
+    small = shrink(case, lambda variant: bool(_found(device, variant, execute(model, variant))), shrink_runs)
+    left = _found(device, small, execute(model, small))
     raise AssertionError(f"n={case.config.n} seed={case.seed}: {found}\nshrunk: {left}\n{listing(small)}")
 
 
-def _found(device: Device, model: Device, case: Case) -> str:
-    """First difference; a device that gives up differs too."""
-    expected = execute(model, case)
+def _assert_stops(case: Case, outcome: Outcome) -> None:
+    """Assert that what was generated to trap does: a stop that is none runs commands nobody ordered."""
+    for macro, completion in zip(case.macros, outcome.completions, strict=True):
+        stops = any(isinstance(item, Stop) for item in case.programs[macro.program].body)
+        if stops and not completion[0]:
+            raise AssertionError(f"n={case.config.n} seed={case.seed}: program {macro.program} did not trap")
+
+
+def _found(device: Device, case: Case, expected: Outcome) -> str:
+    """First difference from what is expected; a device that gives up differs too."""
     try:
         return difference(expected, execute(device, case))
     except WorkError as error:
