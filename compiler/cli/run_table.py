@@ -1,0 +1,50 @@
+"""The report of `mla run` as text."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Layers with their cycles, then the sums."""
+    lines = [
+        f"{document['model']} on {document['target']} ({document['device']}), {document['samples']} samples",
+    ]
+    if document["cycles"] is None:
+        lines += [f"  {_name(layer)}" for layer in document["layers"]]
+    else:
+        lines += _cycles(document)
+    lines += [
+        f"output {name}: {each['dtype']}{each['shape']}, sha256 {each['sha256'][:16]}"
+        for name, each in document["outputs"].items()
+    ]
+    return "\n".join(lines)
+
+
+def _cycles(document: Mapping[str, Any]) -> list[str]:
+    total = document["cycles"]
+    lines = [f"{'layer':<44}{'cycles':>12}{'share':>8}{'floor':>12}{'utilization':>13}  bound"]
+    for layer in document["layers"]:
+        share = layer["cycles"] / total
+        used = "" if layer["utilization"] is None else f"{layer['utilization']:.1%}"
+        figures = f"{layer['cycles']:>12,}{share:>8.1%}{layer['floor_cycles']:>12,}{used:>13}"
+        lines.append(f"{_name(layer):<44}{figures}  {layer['bound']}")
+    where = ", ".join(
+        f"{cause} {cycles / total:.1%}"
+        for cause, cycles in document["where"].items()
+        if cycles * 1000 > total
+    )
+    return [
+        *lines,
+        f"{document['cycles_per_sample']:,} cycles a sample, {document['steady_cycles_per_sample']:,.0f} back to back; "
+        f"utilization {document['utilization']:.1%}, floor {document['floor_cycles'] // document['samples']:,}, "
+        f"layer by layer {document['floor_layerwise_cycles'] // document['samples']:,}",
+        f"where they went: {where}",
+        f"{document['load_cycles']:,} cycles to load the programs; {document['dram_bytes_read']:,} bytes read, "
+        f"{document['dram_bytes_written']:,} written; {document['energy_uj']:.1f} uJ",
+    ]
+
+
+def _name(layer: Mapping[str, Any]) -> str:
+    first, *rest = layer["names"]
+    text = first + (f" + {len(rest)}" if rest else "")
+    return text if len(text) < 44 else f"{text[:40]}..."

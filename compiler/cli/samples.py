@@ -1,0 +1,89 @@
+"""Inputs of a model from a file, or made up."""
+
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Tensor
+from hw.errors import InputError
+
+Sample = dict[str, NDArray]
+
+
+def read_samples(graph: Graph, path: Path | None, limit: int | None, seed: int) -> list[Sample]:
+    """Samples for a model.
+
+    Parameters
+    ----------
+    path : Path or None
+        .npy for a model of one input, .npz with an array for each input; the first axis counts samples, the others are
+        the model's (whose own leading 1 may be left out). None: one seeded random sample, and a line that says so.
+    limit : int or None
+        At most so many.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read or does not fit the model.
+    """
+    tensors = [graph.tensors[name] for name in graph.inputs]
+    if path is None:
+        print(f"no input file: one random sample of seed {seed}", file=sys.stderr)
+        rng = np.random.default_rng(seed)
+        return [{tensor.name: random_input(rng, tensor) for tensor in tensors}]
+    arrays = _arrays(path, tensors)
+    fitted = {tensor.name: _fit(path, tensor, arrays[tensor.name]) for tensor in tensors}
+    counts = {len(array) for array in fitted.values()}
+    if len(counts) != 1 or not min(counts):
+        raise InputError(f"{path}: all inputs must have as many samples, at least one, not {sorted(counts)}")
+    count = min(counts.pop(), limit or 1 << 62)
+    return [{name: array[i] for name, array in fitted.items()} for i in range(count)]
+
+
+def random_input(rng: np.random.Generator, tensor: Tensor) -> NDArray:
+    """A random value of a tensor: all integers of its type, or a standard normal distribution."""
+    dtype = np.dtype(tensor.dtype)
+    if dtype.kind == "f":
+        return rng.standard_normal(tensor.shape).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, tensor.shape).astype(dtype)
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max, tensor.shape, dtype, endpoint=True)
+
+
+def _arrays(path: Path, tensors: list[Tensor]) -> Sample:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        arrays = {name: loaded[name] for name in loaded.files} if hasattr(loaded, "files") else loaded
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError) as error:
+        raise InputError(f"{path}: must be a .npy or .npz file of numbers: {error}") from None
+    names = [tensor.name for tensor in tensors]
+    if not isinstance(arrays, dict):
+        if len(names) != 1:
+            raise InputError(
+                f"{path}: the model has inputs {', '.join(names)}: give a .npz with one array for each"
+            )
+        return {names[0]: arrays}
+    if set(arrays) != set(names):
+        raise InputError(
+            f"{path}: arrays must be named {', '.join(names)}, not {', '.join(arrays) or 'none'}"
+        )
+    return arrays
+
+
+def _fit(path: Path, tensor: Tensor, array: NDArray) -> NDArray:
+    """The array as samples of the tensor's own shape."""
+    inner = tensor.shape[1:] if tensor.shape and tensor.shape[0] == 1 else tensor.shape
+    fits = array.ndim >= 1 and (array.shape[1:] == tensor.shape or array.shape[1:] == inner)
+    if not fits or array.dtype != tensor.dtype:
+        raise InputError(
+            f"{path}: input {tensor.name!r} must be {tensor.dtype}[samples, {', '.join(map(str, inner))}], not "
+            f"{array.dtype}{list(array.shape)}"
+        )
+    return array.reshape(len(array), *tensor.shape)

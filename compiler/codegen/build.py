@@ -1,0 +1,145 @@
+"""What the generators of layers share: tiles that are brought in when they are not there, ranges, fuse words."""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.codegen.home import Home
+from compiler.kernels.scaling import param_image
+from compiler.lower.layer import Drain
+from compiler.schedule.schedule import LayerSchedule
+from hw.config import MlaConfig
+from hw.isa.enums import Space, Unit
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a layer is generated for.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        The machine.
+    layer : int
+        Number of the layer in the network.
+    schedule : LayerSchedule
+        How to carry it out.
+    homes : dict
+        Where its tensors live.
+    """
+
+    config: MlaConfig
+    layer: int
+    schedule: LayerSchedule
+    homes: dict[str, Home]
+
+    def command(self, unit: Unit, **fields: int | Ref) -> Command:
+        """A command of this layer."""
+        return Command(unit, self.layer, fields)
+
+    def constant(self, name: str, data: NDArray) -> Ring:
+        """Bytes that lie in DRAM from the start."""
+        flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        return Ring(Memory.DRAM, name, flat.size, data=flat)
+
+
+class Tiles:
+    """A ring whose tiles are loaded when they are not there any more.
+
+    Parameters
+    ----------
+    ring : Ring
+        Where they go.
+    load : callable
+        (key, place) -> commands that bring a tile in.
+    """
+
+    def __init__(self, ring: Ring, load: Callable[[Hashable, Ref], list[Command]]):
+        self.ring, self.load = ring, load
+        self.keys: list[Hashable] = []
+
+    def get(self, key: Hashable, step: Step) -> Ref:
+        """Address of a tile; its loads join the step if it must be brought in."""
+        recent = self.keys[-self.ring.depth :]
+        if key in recent:
+            return Ref(self.ring, len(self.keys) - len(recent) + recent.index(key))
+        place = Ref(self.ring, len(self.keys))
+        self.keys.append(key)
+        step.loads += self.load(key, place)
+        return place
+
+
+class Turns:
+    """Tiles that the machine writes itself, in turn in `depth` places of their own, each in another bank if it can.
+
+    Parameters
+    ----------
+    memory : Memory
+        Where they lie.
+    name : str
+        For listings.
+    size : int
+        Of a tile.
+    depth : int
+        How many places.
+    """
+
+    def __init__(self, memory: Memory, name: str, size: int, depth: int):
+        self.rings = [Ring(memory, f"{name}{i}", size) for i in range(depth)]
+        self.count = 0
+
+    def next(self) -> Ref:
+        """Address of the next tile."""
+        self.count += 1
+        return Ref(self.rings[(self.count - 1) % len(self.rings)])
+
+
+def pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
+    """(start, length) of the pieces of a dimension."""
+    for start in range(0, total, size):
+        yield start, min(size, total - start)
+
+
+class Parameters:
+    """Parameter slots of a layer: `schedule.slots` blocks of channels are brought in together.
+
+    Parameters
+    ----------
+    context : Context
+        Where for.
+    name : str
+        Of the layer.
+    drain : Drain
+        The parameters.
+    columns : int
+        Blocks of channels of a tile.
+    """
+
+    def __init__(self, context: Context, name: str, drain: Drain, columns: int):
+        self.context, n = context, context.config.n
+        image = param_image(n, drain.bias, drain.mult, drain.exponent)
+        self.block = 9 * n
+        self.blocks = image.size // self.block
+        self.size = min(max(context.schedule.slots // columns, 1) * columns, self.blocks)
+        self.source = context.constant(f"{name}.parameters", image)
+        depth = min(context.schedule.w_buffers, -(-self.blocks // self.size))
+        self.tiles = Tiles(Ring(Memory.SLOT, f"{name}.slots", self.size, depth), self._load)
+
+    def get(self, block: int, step: Step) -> Ref:
+        """First slot of a tile that begins with this block."""
+        first = block // self.size * self.size
+        return self.tiles.get(first, step).plus(block - first)
+
+    def _load(self, key: Hashable, place: Ref) -> list[Command]:
+        assert isinstance(key, int)
+        n = self.context.config.n
+        return [
+            self.context.command(
+                Unit.LOAD, word=Space.PARAM, dram=Ref(self.source, 0, key * self.block),
+                dst=Ref(place.ring, place.index, place.offset, 16 * n), len=self.block,
+                y_count=min(self.size, self.blocks - key), dram_y=self.block, dst_y=16 * n,
+            )
+        ]  # fmt: skip

@@ -1,0 +1,138 @@
+"""Unit commands whose addresses are not fixed yet.
+
+A generator of a layer writes commands over *rings*: stretches of a memory that hold one tile, or `depth` of them in
+turn. Where a ring lies is decided when all commands are known and in order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.isa.enums import Unit
+
+
+class Memory(StrEnum):
+    """What a ring can lie in; its unit of size."""
+
+    SP = "sp"  # bytes
+    ACC = "acc"  # rows
+    SLOT = "slot"  # parameter slots
+    TABLE = "table"  # table slots
+    DRAM = "dram"  # bytes
+
+
+@dataclass(eq=False)
+class Ring:
+    """Room for `depth` tiles.
+
+    Parameters
+    ----------
+    memory : Memory
+        Where it lies.
+    name : str
+        For listings.
+    size : int
+        Of one tile, in the memory's units.
+    depth : int
+        Tiles it holds; tile i lies at i modulo depth.
+    data : array or None
+        What a ring in DRAM holds from the start: weights, parameters, tables.
+    """
+
+    memory: Memory
+    name: str
+    size: int
+    depth: int = 1
+    data: NDArray[np.uint8] | None = field(default=None, repr=False)
+
+    @property
+    def total(self) -> int:
+        """Size of all tiles."""
+        return self.size * self.depth
+
+
+@dataclass(frozen=True)
+class Ref:
+    """An address in a ring: (start of tile `index` + offset) * scale + base."""
+
+    ring: Ring
+    index: int = 0
+    offset: int = 0
+    scale: int = 1
+    base: int = 0
+
+    def plus(self, offset: int) -> "Ref":
+        """An address further on."""
+        return Ref(self.ring, self.index, self.offset + offset, self.scale, self.base)
+
+    def resolve(self, start: int) -> int:
+        """The number, given where the ring starts."""
+        tile = self.index % self.ring.depth
+        return (start + tile * self.ring.size + self.offset) * self.scale + self.base
+
+
+#: Fields that say where a command reads and writes.
+READS = {
+    Unit.LOAD: ("dram",),
+    Unit.MATRIX: ("a_base", "w_base"),
+    Unit.FUSE: ("a_base", "b_base", "r_base", "p_base", "stage"),
+    Unit.STORE: ("src",),
+}
+WRITES = {Unit.LOAD: "dst", Unit.MATRIX: "acc_base", Unit.FUSE: "d_base", Unit.STORE: "dram"}
+
+
+@dataclass(eq=False)
+class Command:
+    """One unit command.
+
+    Parameters
+    ----------
+    unit : Unit
+        Who carries it out.
+    layer : int
+        Layer it belongs to: its tag.
+    fields : dict
+        Values of the fields that are not at their defaults.
+    """
+
+    unit: Unit
+    layer: int
+    fields: dict[str, int | Ref]
+
+    def reads(self) -> Iterator[Ref]:
+        """What it reads."""
+        for name in READS[self.unit]:
+            value = self.fields.get(name)
+            if isinstance(value, Ref):
+                yield value
+
+    def write(self) -> Ref:
+        """What it writes."""
+        value = self.fields[WRITES[self.unit]]
+        assert isinstance(value, Ref)
+        return value
+
+    def refs(self) -> Iterator[Ref]:
+        """Everything it touches."""
+        yield from self.reads()
+        yield self.write()
+
+
+@dataclass(eq=False)
+class Step:
+    """The commands of one tile. MATRIX of the next step may run beside FUSE of this one."""
+
+    loads: list[Command] = field(default_factory=list)
+    matrix: list[Command] = field(default_factory=list)
+    fuse: list[Command] = field(default_factory=list)
+    stores: list[Command] = field(default_factory=list)
+
+    def commands(self) -> Iterator[Command]:
+        """All of them."""
+        yield from self.loads
+        yield from self.matrix
+        yield from self.fuse
+        yield from self.stores

@@ -1,0 +1,196 @@
+"""Depthwise convolutions as commands: the stream mode of MATRIX (docs/machine.md)."""
+
+from collections.abc import Hashable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.build import Context, Parameters, Tiles, Turns, pieces
+from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.codegen.drain import Drainer
+from compiler.kernels.tiles import ceil_div
+from compiler.lower.layer import DepthwiseLayer
+from hw.config import MlaConfig
+from hw.isa.commands import MATRIX_WORD
+from hw.isa.enums import Dtype, Unit
+
+
+def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
+    """Weights (kernel_h, kernel_w, channels) as [block][kernel row][kernel column][N]."""
+    n, channels = config.n, weights.shape[2]
+    blocks = ceil_div(channels, n)
+    padded = np.zeros((*weights.shape[:2], blocks * n), np.uint8)
+    padded[:, :, :channels] = weights.view(np.uint8)
+    return np.ascontiguousarray(padded.reshape(*weights.shape[:2], blocks, n).transpose(2, 0, 1, 3))
+
+
+def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, width: int) -> int:
+    """Kernel rows of a pass over an image of this width: as many as array and line buffers take; 0: none."""
+    kernel_h, taps, _ = layer.weights.shape
+    for groups in range(min(kernel_h, config.n // taps, 3), 0, -1):
+        if groups == 1 or groups * stream_pitch(layer, width) + 2 * taps <= config.line_depth:
+            return groups
+    return 0
+
+
+def stream_pitch(layer: DepthwiseLayer, width: int) -> int:
+    """Stream positions of an image row, padding on both sides included."""
+    taps, stride, left = layer.weights.shape[1], layer.strides[1], layer.pads[1]
+    out_w = (width + left + layer.pads[3] - taps) // stride + 1
+    right = (out_w - 1) * stride + taps - left - width
+    return width + left + max(right, 0)
+
+
+class DepthwiseSteps:
+    """The steps of a depthwise convolution.
+
+    Parameters
+    ----------
+    context : Context
+        Where for.
+    layer : DepthwiseLayer
+        What.
+    """
+
+    def __init__(self, context: Context, layer: DepthwiseLayer):
+        self.context, self.layer, self.config = context, layer, context.config
+        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        n, schedule = self.config.n, context.schedule
+        self.kernel_h, self.taps, channels = layer.weights.shape
+        self.channels, self.blocks = channels, ceil_div(channels, n)
+        self.columns = min(schedule.columns, self.blocks)
+        self.band = min(schedule.band, self.y.h)
+        self.rows = min(schedule.rows, self.band)
+        self.groups = kernel_rows(self.config, layer, self.x.w)
+        self.passes = ceil_div(self.kernel_h, self.groups)
+        self.pitch = stream_pitch(layer, self.x.w)
+        self._rings()
+
+    def _rings(self) -> None:
+        layer, schedule, n = self.layer, self.context.schedule, self.config.n
+        tiles = ceil_div(self.blocks, self.columns)
+        self.w_block = self.kernel_h * self.taps * n
+        self.w_dram = self.context.constant(
+            f"{layer.name}.weights", pack_depthwise(self.config, layer.weights)
+        )
+        w_ring = Ring(
+            Memory.SP, f"{layer.name}.w", self.columns * self.w_block, min(schedule.w_buffers, tiles)
+        )
+        self.w = Tiles(w_ring, self._load_w)
+        self.p = Parameters(self.context, layer.name, layer.drain, self.columns)
+        self.acc = Turns(
+            Memory.ACC, f"{layer.name}.acc", self.rows * self.y.w * self.columns, schedule.acc_buffers
+        )
+        self.drain = Drainer(self.context, layer.name, layer.drain, self.y, self.rows, self.columns)
+        self.x_pixel, self.x_row = self.x.pixel, self.x.row
+        if not self.x.on_chip:
+            self.x_pixel = min(self.columns * n, self.channels)
+            self.x_row = self.x.w * self.x_pixel
+            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.band))
+            ring = Ring(Memory.SP, f"{layer.name}.x", most * self.x_row + n, schedule.x_buffers)
+            self.x_tiles = Tiles(ring, self._load_x)
+
+    def _image(self, start: int, rows: int) -> tuple[int, int]:
+        """First image row that output rows need, and how many; at least one, cut to the image."""
+        low = start * self.layer.strides[0] - self.layer.pads[0]
+        high = low + (rows - 1) * self.layer.strides[0] + self.kernel_h - 1
+        first = min(max(low, 0), self.x.h - 1)
+        return first, max(min(high, self.x.h - 1) - first + 1, 1)
+
+    def _load_x(self, key: Hashable, place: Ref) -> list[Command]:
+        start, rows, block = key  # type: ignore[misc]
+        first, count = self._image(start, rows)
+        width = min(self.x_pixel, self.channels - block * self.config.n)
+        lines = (
+            {"len": count * self.x_row}
+            if width == self.x.pixel
+            else {
+                "len": width,
+                "y_count": count * self.x.w,
+                "dram_y": self.x.pixel,
+                "dst_y": self.x_pixel,
+            }
+        )
+        source = self.x.at(first, 0, block * self.config.n)
+        return [self.context.command(Unit.LOAD, dram=source, dst=place, **lines)]
+
+    def _load_w(self, key: Hashable, place: Ref) -> list[Command]:
+        assert isinstance(key, int)
+        count = min(self.columns, self.blocks - key)
+        source = Ref(self.w_dram, 0, key * self.w_block)
+        return [self.context.command(Unit.LOAD, dram=source, dst=place, len=count * self.w_block)]
+
+    def steps(self) -> list[Step]:
+        """All tiles: blocks of channels, bands, and in a band tile after tile."""
+        return [
+            step
+            for block, blocks in pieces(self.blocks, self.columns)
+            for start, rows in pieces(self.y.h, self.band)
+            for step in self._band(start, rows, block, blocks)
+        ]
+
+    def _band(self, start: int, rows: int, block: int, blocks: int) -> list[Step]:
+        out = []
+        keep = blocks == 1 and self.passes == 1
+        self.row = 0
+        for offset, count in pieces(rows, self.rows):
+            step = Step()
+            if self.x.on_chip:
+                base, first, image = self.x.at(0, 0, block * self.config.n), 0, self.x.h
+            else:
+                base = self.x_tiles.get((start, rows, block), step)
+                first, image = self._image(start, rows)
+            acc, weights = self.acc.next(), self.w.get(block, step)
+            more = keep and offset + count < rows
+            for g0, g in pieces(self.kernel_h, self.groups):
+                stream = self._stream(start + offset, count, g0, g, keep and offset > 0, more)
+                stream["u0"] -= first
+                fields = self._fields(count, block, blocks)
+                step.matrix.append(
+                    self.context.command(
+                        Unit.MATRIX, **stream, **fields, u_lim=image, a_base=base, acc_base=acc,
+                        w_base=weights.plus(g0 * self.taps * self.config.n),
+                    )
+                )  # fmt: skip
+            slot = self.p.get(block, step)
+            self.drain.add(step, acc, slot, start + offset, count, block, blocks)
+            out.append(step)
+        return out
+
+    def _stream(self, start: int, rows: int, g0: int, g: int, continued: bool, more: bool) -> dict[str, int]:
+        """Which pixels a pass streams; one that is continued later streams whole image rows."""
+        stride = self.layer.strides[0]
+        if continued:
+            before, row, streamed = stride - 1, self.row, rows * stride
+        else:
+            row = start * stride - self.layer.pads[0] + g0
+            missing = min(max(-row, 0), g - 1)  # rows above the image: the zeros before the stream
+            row, before = row + missing, g - 1 - missing
+            streamed = (rows - 1) * stride + before + 1
+        lead = before * self.pitch + self.taps - 1
+        length = streamed * self.pitch
+        if not more:
+            length = (rows - 1) * stride * self.pitch + lead + (self.y.w - 1) * self.layer.strides[1] + 1
+        self.row = row + streamed
+        word = MATRIX_WORD.pack(
+            dw=1, taps=self.taps, groups=g, keep=int(continued), accumulate=int(g0 > 0),
+            a_unsigned=int(self.layer.shapes[self.layer.x].dtype == Dtype.U8),
+            w_unsigned=int(self.layer.weights.dtype == np.uint8),
+        )  # fmt: skip
+        return {"word": word, "u0": row, "dw_lead": lead, "dw_len": length}
+
+    def _fields(self, rows: int, block: int, blocks: int) -> dict[str, int]:
+        layer, n = self.layer, self.config.n
+        last = block + blocks == self.blocks
+        return {
+            "a_zp": layer.x_zp, "x_count": self.pitch, "oc_count": blocks, "a_u": self.x_row,
+            "a_v": self.x_pixel, "a_oc": n, "u_y": 1, "v_x": 1, "v0": -layer.pads[1], "v_lim": self.x.w,
+            "w_row": n, "w_oc": self.w_block, "acc_x": 1, "acc_y": self.y.w, "acc_oc": rows * self.y.w,
+            "n_tail": (self.channels - 1) % n + 1 if last else 0, "dw_out_w": self.y.w,
+            "dw_sx": layer.strides[1], "dw_sy": layer.strides[0],
+        }  # fmt: skip
+
+
+def depthwise_steps(context: Context, layer: DepthwiseLayer) -> list[Step]:
+    """The steps of a depthwise convolution."""
+    return DepthwiseSteps(context, layer).steps()

@@ -1,0 +1,109 @@
+"""The way out of the accumulator: FUSE with the layer's parameters, and STORE if the result goes to DRAM."""
+
+from collections.abc import Hashable
+
+from compiler.codegen.build import Context, Tiles, Turns
+from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.codegen.home import Home
+from compiler.lower.layer import Drain
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
+from hw.isa.enums import Requant, Unit
+
+
+class Drainer:
+    """Drains tiles of an image from the accumulator.
+
+    Parameters
+    ----------
+    context : Context
+        Where for.
+    name : str
+        Of the layer.
+    drain : Drain
+        Parameters and what follows them.
+    y : Home
+        Where the image goes.
+    rows, columns : int
+        Image rows and blocks of channels of a whole tile.
+    channel : int
+        First channel of y that is written.
+    """
+
+    def __init__(
+        self, context: Context, name: str, drain: Drain, y: Home, rows: int, columns: int, channel: int = 0
+    ):
+        self.context, self.drain, self.y, self.channel = context, drain, y, channel
+        self.n = context.config.n
+        self.channels = len(drain.bias)
+        size = rows * y.w * min(columns * self.n, self.channels) + self.n
+        buffers = context.schedule.y_buffers
+        self.out = Turns(Memory.SP, f"{name}.y", size, buffers)
+        self.other = Tiles(Ring(Memory.SP, f"{name}.r", size, buffers), self._load_other)
+
+    def add(self, step: Step, acc: Ref, slot: Ref, start: int, rows: int, block: int, blocks: int) -> None:
+        """Let a step drain output rows `start` on and `blocks` blocks of channels from `block` on."""
+        first = self.channel + block * self.n
+        width = min(blocks * self.n, self.channels - block * self.n)
+        pixels = rows * self.y.w
+        place, pixel = (
+            (self.y.at(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
+        )
+        residual = self.drain.residual
+        stage = residual.stage | {"residual": 1, "r_dtype": self.drain.dtype} if residual else {}
+        fields: dict[str, int | Ref] = {
+            "src": FUSE_SRC.pack(requant=Requant.SLOT, rounding=self.drain.rounding, bias_en=1),
+            "stage": FUSE_STAGE.pack(
+                d_dst=1, d_dtype=self.drain.dtype, tail_dim=FUSE_DIMS.index("n"), **stage
+            ),
+            "a_base": acc,
+            "a_n": pixels,
+            "a_v": 1,
+            "x_count": pixels,
+            "n_count": blocks,
+            "p_base": slot,
+            "p_n": 1,
+            "d_base": place,
+            "d_x": pixel,
+            "d_n": self.n,
+            "lanes_tail": (width - 1) % self.n + 1,
+            "zp": self.drain.zp,
+            "clip_lo": self.drain.clip[0],
+            "clip_hi": self.drain.clip[1],
+        }
+        fields |= self._residual(step, start, pixels, first, width)
+        step.fuse.append(self.context.command(Unit.FUSE, **fields))
+        if not self.y.on_chip:
+            step.stores.append(
+                self.context.command(
+                    Unit.STORE,
+                    dram=self.y.at(start, 0, first),
+                    src=place,
+                    **_lines(self.y, pixels, width, "src_y"),
+                )
+            )
+
+    def _residual(self, step: Step, start: int, pixels: int, first: int, width: int) -> dict[str, int | Ref]:
+        residual = self.drain.residual
+        if residual is None:
+            return {}
+        home = self.context.homes[residual.tensor]
+        if home.on_chip:
+            place, pixel = home.at(start, 0, first), home.pixel
+        else:
+            place, pixel = self.other.get((start, pixels, first, width), step), width
+        return {"r_base": place, "r_x": pixel, "r_n": self.n, **residual.fields}
+
+    def _load_other(self, key: Hashable, place: Ref) -> list[Command]:
+        start, pixels, first, width = key  # type: ignore[misc]
+        residual = self.drain.residual
+        assert residual is not None
+        home = self.context.homes[residual.tensor]
+        lines = _lines(home, pixels, width, "dst_y")
+        return [self.context.command(Unit.LOAD, dram=home.at(start, 0, first), dst=place, **lines)]
+
+
+def _lines(home: Home, pixels: int, width: int, pitch: str) -> dict[str, int]:
+    """Transfer of `width` channels of pixels that follow one another, packed in the scratchpad."""
+    if width == home.pixel:
+        return {"len": pixels * width}
+    return {"len": width, "y_count": pixels, "dram_y": home.pixel, pitch: width}

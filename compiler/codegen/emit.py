@@ -1,0 +1,229 @@
+"""Micro-instructions of a rolled sequence of commands.
+
+Fields keep their values from one command to the next, so only what changes is set. Inside a loop a field that changes
+from time to time is a register plus a constant; fields that change alike share the register.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from compiler.codegen.roll import Item, Loop
+from compiler.codegen.sync import Issued
+from hw.errors import InputError
+from hw.isa.commands import UNIT_FIELDS, field_number
+from hw.isa.enums import Unit
+from hw.isa.micro import ISSUE_D, ISSUE_IMM, LOOP_IMM, OPERAND_BASE, REGISTERS, MicroOp, encode
+from hw.isa.program import Program
+
+#: What a field is set to: a register (0: none) plus a constant, plus an operand (0: none) by its selector.
+_Value = tuple[int, int, int]
+#: The tag stands among the fields as one of a unit that is none.
+_Place = tuple[int, int]
+_TAG: _Place = (len(Unit), 0)
+#: A field's changes with the loops around it: (loop, delta) from the outermost in.
+_Moves = tuple[tuple[int, int], ...]
+
+_NUMBERS: dict[_Place, int] = {
+    (unit, index): field_number(unit, item.name)
+    for unit in Unit
+    for index, item in enumerate(UNIT_FIELDS[unit])
+}
+#: Field with an address in DRAM.
+_DRAM = {
+    unit: next(i for i, item in enumerate(UNIT_FIELDS[unit]) if item.name == "dram")
+    for unit in (Unit.LOAD, Unit.STORE)
+}
+
+
+def emit(name: str, items: Sequence[Item], tags: Sequence[int]) -> Program:
+    """The program that issues these commands and halts.
+
+    Parameters
+    ----------
+    name : str
+        Of the program.
+    items : sequence
+        Commands and loops.
+    tags : sequence of int
+        Tag of each layer.
+
+    Raises
+    ------
+    InputError
+        More fields change differently in one nest of loops than there are registers.
+    """
+    emitter = _Emitter(name, tags)
+    emitter.items(items, {})
+    emitter.add(MicroOp.HALT)
+    return Program(name, tuple(emitter.words))
+
+
+class _Emitter:
+    def __init__(self, name: str, tags: Sequence[int]):
+        self.name, self.tags = name, tags
+        self.words: list[int] = []
+        self.state: dict[_Place, _Value | None] = {_TAG: None}
+        for unit in Unit:
+            for index, item in enumerate(UNIT_FIELDS[unit]):
+                self.state[unit, index] = (0, item.default, 0)
+        self.registers: dict[_Moves, int] = {}
+        self.loops: list[tuple[int, int]] = []  # (number, count) of the loops around
+        self.opened = 0
+
+    def add(self, op: MicroOp, **parts: int) -> None:
+        self.words.append(encode(op, **parts))
+
+    def items(self, items: Sequence[Item], moves: dict[int, dict[int, _Moves]]) -> None:
+        """Emit items; `moves` has, by identity of the command, the fields that change with the loops around."""
+        for item in items:
+            if isinstance(item, Loop):
+                self._loop(item, moves)
+            else:
+                self._issue(item, moves.get(id(item), {}))
+
+    def _issue(self, command: Issued, moves: dict[int, _Moves]) -> None:
+        for place, value in self._values(command, moves):
+            self._set(place, value)
+        signal, sequencer = command.signal & 0xFFFF, command.signal >> 16
+        self.add(
+            MicroOp.ISSUE,
+            d=ISSUE_D.pack(unit=command.unit, signal_seq=sequencer),
+            imm=ISSUE_IMM.pack(wait=command.wait, signal=signal),
+        )
+
+    def _values(self, command: Issued, moves: dict[int, _Moves]) -> Iterator[tuple[_Place, _Value]]:
+        yield _TAG, (0, self.tags[command.layer], 0)
+        for index, value in enumerate(command.values):
+            register = self._register(moves.get(index, ()))
+            yield (command.unit, index), (register, value, _operand(command, index))
+
+    def _register(self, moves: _Moves) -> int:
+        return self.registers[_trimmed(moves)] if _trimmed(moves) else 0
+
+    def _set(self, place: _Place, value: _Value) -> None:
+        if self.state[place] == value:
+            return
+        self.state[place] = value
+        register, constant, operand = value
+        if place == _TAG:
+            self.add(MicroOp.TAG, imm=constant)
+        else:
+            self.add(MicroOp.SET, d=_NUMBERS[place], a=register, b=operand, imm=constant)
+
+    def _loop(self, loop: Loop, outer: dict[int, dict[int, _Moves]]) -> None:
+        outermost = not self.loops
+        number, self.opened = self.opened, self.opened + 1
+        moves = self._moves(loop, number, outer)
+        if outermost:
+            self._allocate(loop, moves)
+        self._hoist(loop, outer)
+        self.loops.append((number, loop.count))
+        start = len(self.words)
+        self.words.append(0)
+        self.items(loop.body, moves)
+        self._advance(number)
+        self.words[start] = encode(MicroOp.LOOP, imm=LOOP_IMM.pack(end=len(self.words), count=loop.count))
+        self.loops.pop()
+        if outermost:
+            self._forget(set(self.registers.values()))
+            self.registers = {}
+
+    def _moves(
+        self, loop: Loop, number: int, outer: dict[int, dict[int, _Moves]]
+    ) -> dict[int, dict[int, _Moves]]:
+        """The moves of the commands of the body, this loop's changes included."""
+        out = {}
+        for leaf, delta in zip(loop.leaves, loop.deltas, strict=True):
+            moves = dict(outer.get(id(leaf), {}))
+            for index in moves.keys() | delta.keys():
+                moves[index] = (*moves.get(index, ()), (number, delta.get(index, 0)))
+            out[id(leaf)] = moves
+        return out
+
+    def _allocate(self, loop: Loop, moves: dict[int, dict[int, _Moves]]) -> None:
+        """A register for each kind of change in a whole nest, zero at first."""
+        kinds: dict[_Moves, None] = {}
+        counts = {self.opened - 1: loop.count}
+        self._kinds(loop.body, moves, self.opened, kinds, counts)
+        if len(kinds) >= REGISTERS:
+            raise InputError(
+                f"program {self.name!r}: {len(kinds)} fields change differently in one nest of loops: "
+                f"there are {REGISTERS - 1} registers"
+            )
+        self.registers = {kind: 1 + i for i, kind in enumerate(kinds)}
+        self.counts = counts
+        for register in self.registers.values():
+            self.add(MicroOp.ADD, d=register)
+
+    def _kinds(
+        self,
+        body: Sequence[Item],
+        moves: dict[int, dict[int, _Moves]],
+        number: int,
+        kinds: dict[_Moves, None],
+        counts: dict[int, int],
+    ) -> int:
+        """Collect kinds of changes; loops are numbered as `_loop` will number them."""
+        for item in body:
+            if isinstance(item, Loop):
+                counts[number] = item.count
+                number = self._kinds(item.body, self._moves(item, number, moves), number + 1, kinds, counts)
+            else:
+                kinds.update(dict.fromkeys(_trimmed(m) for m in moves[id(item)].values() if _trimmed(m)))
+        return number
+
+    def _hoist(self, loop: Loop, outer: dict[int, dict[int, _Moves]]) -> None:
+        """Set before the loop what stays the same in it; of the rest nothing is known at its start."""
+        moving = {(id(leaf), index) for leaf, delta in self._inner(loop) for index in delta}
+        inside: dict[_Place, set[tuple[_Value, bool]]] = {}
+        for leaf in loop.leaves:
+            around = outer.get(id(leaf), {})
+            inside.setdefault(_TAG, set()).add(((0, self.tags[leaf.layer], 0), False))
+            for index, value in enumerate(leaf.values):
+                setting = (self._register(around.get(index, ())), value, _operand(leaf, index))
+                inside.setdefault((leaf.unit, index), set()).add((setting, (id(leaf), index) in moving))
+        for place, values in inside.items():
+            (setting, moves), *others = values
+            if others or moves:
+                self.state[place] = None
+            else:
+                self._set(place, setting)
+
+    def _inner(self, loop: Loop) -> Iterator[tuple[Issued, dict[int, int]]]:
+        yield from zip(loop.leaves, loop.deltas, strict=True)
+        for item in loop.body:
+            if isinstance(item, Loop):
+                yield from self._inner(item)
+
+    def _advance(self, number: int) -> None:
+        """At the end of a loop's body: its changes, and those of the loops inside undone."""
+        touched = set()
+        for kind, register in self.registers.items():
+            loops = [n for n, _ in kind]
+            if number not in loops:
+                continue
+            at = loops.index(number)
+            step = kind[at][1]
+            if at + 1 < len(kind):
+                inner, inner_step = kind[at + 1]
+                step -= self.counts[inner] * inner_step
+            touched.add(register)
+            if step:
+                self.add(MicroOp.ADD, d=register, a=register, imm=step)
+        self._forget(touched)
+
+    def _forget(self, registers: set[int]) -> None:
+        for place, value in self.state.items():
+            if value and value[0] in registers:
+                self.state[place] = None
+
+
+def _operand(command: Issued, index: int) -> int:
+    """Selector of the operand that a field is relative to; 0: none."""
+    return OPERAND_BASE + command.region if index == _DRAM.get(command.unit) else 0
+
+
+def _trimmed(moves: _Moves) -> _Moves:
+    """Without the innermost loops that change nothing."""
+    while moves and not moves[-1][1]:
+        moves = moves[:-1]
+    return moves

@@ -1,0 +1,49 @@
+"""Where a tensor of the network lives between layers."""
+
+from dataclasses import dataclass
+
+from compiler.codegen.command import Memory, Ref, Ring
+
+
+@dataclass(frozen=True)
+class Home:
+    """An image (h, w, c) in DRAM or in the scratchpad.
+
+    Parameters
+    ----------
+    ring : Ring
+        Holds all of it.
+    h, w, c : int
+        Size; a matrix is rows x 1 x columns.
+    pixel, row : int
+        Bytes from pixel to pixel, from image row to image row.
+    offset : int
+        Bytes from the ring's start to the first pixel.
+    """
+
+    ring: Ring
+    h: int
+    w: int
+    c: int
+    pixel: int
+    row: int
+    offset: int = 0
+
+    @property
+    def on_chip(self) -> bool:
+        """It lies in the scratchpad."""
+        return self.ring.memory == Memory.SP
+
+    @property
+    def compact(self) -> bool:
+        """Its bytes follow one another without gaps."""
+        return self.pixel == self.c and (self.h == 1 or self.row == self.w * self.c)
+
+    def at(self, row: int = 0, column: int = 0, channel: int = 0) -> Ref:
+        """Address of an element."""
+        return Ref(self.ring, 0, self.offset + row * self.row + column * self.pixel + channel)
+
+
+def whole(memory: Memory, name: str, h: int, w: int, c: int, slack: int = 0) -> Home:
+    """A fresh home for an image without gaps; `slack` bytes behind it may be read but mean nothing."""
+    return Home(Ring(memory, name, h * w * c + slack), h, w, c, c, w * c)

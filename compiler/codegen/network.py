@@ -1,0 +1,205 @@
+"""The code of a whole network: steps of its layers, one sequence, places, semaphores, programs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.build import Context
+from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.codegen.conv import conv_steps
+from compiler.codegen.depthwise import depthwise_steps
+from compiler.codegen.elementwise import elementwise_steps
+from compiler.codegen.emit import emit
+from compiler.codegen.home import Home
+from compiler.codegen.order import arrange, lifetimes
+from compiler.codegen.pool import pool_steps
+from compiler.codegen.roll import roll
+from compiler.codegen.softmax import softmax_steps
+from compiler.codegen.sync import Issued, synchronize
+from compiler.codegen.tidy import tidy
+from compiler.lower.layer import ConvLayer, DepthwiseLayer, ElementwiseLayer, PoolLayer, SoftmaxLayer
+from compiler.lower.lower import Lowered, image_of
+from compiler.memory.plan import MemoryFullError, plan
+from compiler.schedule.schedule import Schedule
+from hw.config import MlaConfig
+from hw.isa.commands import UNIT_FIELDS
+from hw.isa.enums import DTYPE_BYTES
+from hw.isa.program import Program
+
+_ALIGN = 64
+_GENERATORS = {
+    ConvLayer: conv_steps,
+    DepthwiseLayer: depthwise_steps,
+    PoolLayer: pool_steps,
+    ElementwiseLayer: elementwise_steps,
+    SoftmaxLayer: softmax_steps,
+}
+
+
+@dataclass(frozen=True)
+class Code:
+    """A network as the machine runs it.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        For this machine.
+    programs : tuple of Program
+        One for each stretch of layers, in order. Operand 0 is the address of the model's memory, then come those of the
+        inputs and of the outputs.
+    spans : tuple of tuples of int
+        Layers of each program.
+    tags : tuple of int
+        Tag of each layer; neighbours share one if there are more layers than tags.
+    image : array of uint8
+        What the model's memory holds at the start.
+    memory : int
+        Bytes of the model's memory.
+    """
+
+    config: MlaConfig
+    programs: tuple[Program, ...]
+    spans: tuple[tuple[int, ...], ...]
+    tags: tuple[int, ...]
+    image: NDArray[np.uint8]
+    memory: int
+
+
+def generate(config: MlaConfig, lowered: Lowered, schedule: Schedule) -> Code:
+    """The code of a network under a schedule.
+
+    Raises
+    ------
+    InputError
+        The schedule asks for more than the machine has.
+    """
+    return _Generator(config, lowered, schedule).run()
+
+
+class _Generator:
+    def __init__(self, config: MlaConfig, lowered: Lowered, schedule: Schedule):
+        self.config, self.lowered, self.schedule = config, lowered, schedule
+        self.graph = lowered.graph
+        #: Operand that holds the address of a ring in DRAM; those that are not here are in the model's memory.
+        self.regions: dict[Ring, int] = {}
+        self.homes = self._homes()
+        count = len(lowered.layers)
+        self.tags = tuple(i * config.tags // max(count, config.tags) for i in range(count))
+
+    def run(self) -> Code:
+        steps, prefetch = self._steps()
+        commands = arrange(steps, prefetch)
+        lives = lifetimes(commands)
+        starts = self._places(commands, lives)
+        image, memory = self._dram(lives, starts)
+        issued = [self._resolve(command, starts) for command in commands]
+        synchronize(self.config, issued)
+        programs, spans = self._programs(issued)
+        return Code(self.config, programs, spans, self.tags, image, memory)
+
+    def _places(self, commands: list[Command], lives: dict[Ring, tuple[int, int]]) -> dict[Ring, int]:
+        """Where rings start; of what does not fit the error says which layers bring their weights in early there."""
+        try:
+            return plan(self.config, lives)
+        except MemoryFullError as error:
+            here = commands[error.first].layer
+            users = {command.layer for command in commands[error.first : error.last + 1]} | {here}
+            layers = self.lowered.layers
+            raise MemoryFullError(
+                f"layer {layers[here].name!r}: {error}", error.memory, error.first, error.last,
+                tuple(layers[number].name for number in sorted(users)),
+            ) from None  # fmt: skip
+
+    def _homes(self) -> dict[str, Home]:
+        made = {layer.y: self.schedule.layers[layer.name].on_chip for layer in self.lowered.layers}
+        outside = {self.lowered.root(name) for name in (*self.graph.inputs, *self.graph.outputs)}
+        rings: dict[str, Ring] = {}
+        out: dict[str, Home] = {}
+        names = dict.fromkeys(name for layer in self.lowered.layers for name in layer.shapes)
+        for name in (*names, *self.graph.inputs, *self.graph.outputs):
+            root = self.lowered.root(name)
+            view = image_of(self.graph.tensors[name])
+            pixel = view.c * DTYPE_BYTES[view.dtype]
+            if root not in rings:
+                inside = root not in outside and made.get(root, False)
+                memory = Memory.SP if inside else Memory.DRAM
+                slack = 4 * self.config.n if inside else 0
+                rings[root] = Ring(memory, root, view.h * view.w * pixel + slack)
+            out[name] = Home(rings[root], view.h, view.w, view.c, pixel, view.w * pixel)
+        for operand, name in enumerate((*self.graph.inputs, *self.graph.outputs), 1):
+            self.regions[out[name].ring] = operand
+        return out
+
+    def _steps(self) -> tuple[list[Step], list[int]]:
+        steps: list[Step] = []
+        prefetch: list[int] = []
+        for number, layer in enumerate(self.lowered.layers):
+            schedule = self.schedule.layers[layer.name]
+            context = Context(self.config, number, schedule, self.homes)
+            made = _GENERATORS[type(layer)](context, layer)
+            steps += made
+            prefetch += [max(len(prefetch) - schedule.prefetch, 0)] * len(made)
+        return steps, prefetch
+
+    def _dram(
+        self, lives: dict[Ring, tuple[int, int]], starts: dict[Ring, int]
+    ) -> tuple[NDArray[np.uint8], int]:
+        """Places in the model's memory: first what it holds from the start, then what passes through it."""
+        mine = [ring for ring in lives if ring.memory == Memory.DRAM and ring not in self.regions]
+        at = 0
+        for ring in sorted(mine, key=lambda ring: ring.data is None):
+            starts[ring] = at
+            at += -(-ring.total // _ALIGN) * _ALIGN
+        constant = [(ring, ring.data) for ring in mine if ring.data is not None]
+        end = max((starts[ring] + ring.total for ring, _ in constant), default=0)
+        image = np.zeros(end, np.uint8)
+        for ring, data in constant:
+            image[starts[ring] : starts[ring] + ring.total] = data
+        starts |= dict.fromkeys(self.regions, 0)
+        return image, at
+
+    def _resolve(self, command: Command, starts: dict[Ring, int]) -> Issued:
+        values, region = [], 0
+        fields = tidy(command.unit, command.fields, self.config.n)
+        for item in UNIT_FIELDS[command.unit]:
+            value = fields.get(item.name, item.default)
+            if isinstance(value, Ref):
+                if value.ring.memory == Memory.DRAM:
+                    region = self.regions.get(value.ring, 0)
+                value = value.resolve(starts[value.ring])
+            item.check(value, f"{command.unit.name.lower()}.")
+            values.append(int(value))
+        return Issued(command.unit, command.layer, tuple(values), region)
+
+    def _programs(self, issued: list[Issued]) -> tuple[tuple[Program, ...], tuple[tuple[int, ...], ...]]:
+        """One program for each stretch of layers, as many as there are segments for."""
+        most = min(self.config.segments, self.config.opcodes)
+        cuts = _stretches([self.schedule.layers[layer.name].joined for layer in self.lowered.layers], most)
+        pieces: list[list[Issued]] = [[] for _ in cuts]
+        current = 0
+        for command in issued:
+            number = next(i for i, span in enumerate(cuts) if command.layer in span)
+            if not _ahead(command) and number > current:
+                current = number
+            pieces[current].append(command)
+        programs = tuple(
+            emit(self.lowered.layers[span[0]].name, roll(piece, self.config.loop_depth), self.tags)
+            for span, piece in zip(cuts, pieces, strict=True)
+        )
+        return programs, cuts
+
+
+def _ahead(command: Issued) -> bool:
+    """Whether a command may come during an earlier layer."""
+    return command.unit == 0
+
+
+def _stretches(joined: Sequence[bool], most: int) -> tuple[tuple[int, ...], ...]:
+    """Layers of each program: joined ones together, and then neighbours until there are few enough."""
+    first = [number for number, join in enumerate(joined) if not join or number == 0]
+    count = min(len(first), most)
+    bounds = [*(first[i * len(first) // count] for i in range(count)), len(joined)]
+    return tuple(tuple(range(a, b)) for a, b in pairwise(bounds))

@@ -1,0 +1,121 @@
+"""One sequence from the steps of all layers: loads early, drains late.
+
+The sequence is one in which the commands could run one after another; units run ahead of it as their queues and
+semaphores let them. It is laid out as time would have it: MATRIX of a step beside FUSE of the one before and STORE of
+the one before that, LOAD as soon as the tile it overwrites is left. So the rings that are alive at one place of the
+sequence are those that are in use at one time.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from compiler.codegen.command import Command, Ring, Step
+
+_Tile = tuple[Ring, int]
+
+
+def arrange(steps: Sequence[Step], prefetch: Sequence[int]) -> list[Command]:
+    """All commands in order.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        In order.
+    prefetch : sequence of int
+        For each step the one from which on its loads may come.
+    """
+    return _Arranger(steps, prefetch).run()
+
+
+def _reads(command: Command) -> set[_Tile]:
+    return {(ref.ring, ref.index % ref.ring.depth) for ref in command.reads()}
+
+
+def _writes(command: Command) -> set[_Tile]:
+    ref = command.write()
+    return {(ref.ring, ref.index % ref.ring.depth)}
+
+
+class _Arranger:
+    def __init__(self, steps: Sequence[Step], prefetch: Sequence[int]):
+        self.steps, self.prefetch = steps, prefetch
+        self.out: list[Command] = []
+        self.waiting: list[tuple[int, Command]] = []  # (slot it is due in, command): drains and stores
+
+    def run(self) -> list[Command]:
+        loads = self._loads()
+        for slot, step in enumerate(self.steps):
+            for command in loads.get(slot, ()):
+                self._emit(command)
+            for command in step.matrix:
+                self._emit(command)
+            self._due(slot)
+            self.waiting += [(slot + 1, command) for command in step.fuse]
+            self.waiting += [(slot + 2, command) for command in step.stores]
+            if not step.matrix:
+                self._due(slot + 1)
+        self._due(len(self.steps) + 2)
+        return self.out
+
+    def _loads(self) -> dict[int, list[Command]]:
+        """The slot each load is due in: after the last use of what it overwrites and of what it reads."""
+        free: dict[_Tile, int] = {}
+        made: dict[Ring, int] = {}
+        out: dict[int, list[Command]] = defaultdict(list)
+        last = 0
+        for slot, step in enumerate(self.steps):
+            for command in step.loads:
+                (tile,) = _writes(command)
+                early = max(free.get(tile, self.prefetch[slot]), last)
+                for ref in command.reads():
+                    early = max(early, made.get(ref.ring, 0))
+                last = min(max(early, 0), slot)
+                out[last].append(command)
+            for command in (*step.matrix, *step.fuse):
+                for ref in command.refs():
+                    free[ref.ring, ref.index % ref.ring.depth] = slot + 1
+            for command in step.stores:
+                made[command.write().ring] = slot + 1
+        return out
+
+    def _due(self, slot: int) -> None:
+        """Emit what is due by now."""
+        for entry in [entry for entry in self.waiting if entry[0] <= slot]:
+            if entry in self.waiting:
+                self._flush(entry)
+
+    def _emit(self, command: Command) -> None:
+        """Emit a command after everything waiting that it depends on."""
+        reads, writes = _reads(command), _writes(command)
+        for entry in list(self.waiting):
+            if entry in self.waiting and self._conflict(entry[1], reads, writes):
+                self._flush(entry)
+        self.out.append(command)
+
+    def _flush(self, entry: tuple[int, Command]) -> None:
+        """Emit what waits, after what waits before it and must come first."""
+        command = entry[1]
+        reads, writes = _reads(command), _writes(command)
+        for other in self.waiting[: self.waiting.index(entry)]:
+            if other in self.waiting and self._before(other[1], command, reads, writes):
+                self._flush(other)
+        self.waiting.remove(entry)
+        self.out.append(command)
+
+    def _before(self, other: Command, command: Command, reads: set[_Tile], writes: set[_Tile]) -> bool:
+        return other.unit == command.unit or self._conflict(other, reads, writes)
+
+    @staticmethod
+    def _conflict(other: Command, reads: set[_Tile], writes: set[_Tile]) -> bool:
+        theirs = _writes(other)
+        return bool(theirs & (reads | writes) or _reads(other) & writes)
+
+
+def lifetimes(commands: Sequence[Command]) -> dict[Ring, tuple[int, int]]:
+    """First and last place of the sequence at which each ring is in use."""
+    out: dict[Ring, tuple[int, int]] = {}
+    for at, command in enumerate(commands):
+        for ref in command.refs():
+            first, _ = out.get(ref.ring, (at, at))
+            out[ref.ring] = (first, at)
+    return out

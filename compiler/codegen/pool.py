@@ -1,0 +1,105 @@
+"""Pooling as commands of FUSE."""
+
+from collections.abc import Hashable
+
+from compiler.codegen.build import Context, Tiles, Turns, pieces
+from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.kernels.tiles import ceil_div
+from compiler.lower.layer import PoolLayer
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
+from hw.isa.enums import Post, Reduce, Unit
+
+
+class PoolSteps:
+    """The steps of a pooling layer: a tile is some output rows of some blocks of channels."""
+
+    def __init__(self, context: Context, layer: PoolLayer):
+        self.context, self.layer = context, layer
+        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        self.n, schedule = context.config.n, context.schedule
+        self.blocks = ceil_div(self.x.c, self.n)
+        self.columns = min(schedule.columns, self.blocks)
+        self.rows = min(schedule.rows, self.y.h)
+        self.pixel = self.x.pixel
+        width = min(self.columns * self.n, self.x.c)
+        if not self.x.on_chip:
+            self.pixel = width
+            most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.rows))
+            size = most * self.x.w * width + self.n
+            self.tiles = Tiles(Ring(Memory.SP, f"{layer.name}.x", size, schedule.x_buffers), self._load)
+        self.out = Turns(
+            Memory.SP, f"{layer.name}.y", self.rows * self.y.w * width + self.n, schedule.y_buffers
+        )
+
+    def _image(self, start: int, rows: int) -> tuple[int, int]:
+        low = start * self.layer.strides[0] - self.layer.pads[0]
+        high = low + (rows - 1) * self.layer.strides[0] + self.layer.kernel[0] - 1
+        first = min(max(low, 0), self.x.h - 1)
+        return first, max(min(high, self.x.h - 1) - first + 1, 1)
+
+    def _load(self, key: Hashable, place: Ref) -> list[Command]:
+        start, rows, block = key  # type: ignore[misc]
+        first, count = self._image(start, rows)
+        width = min(self.pixel, self.x.c - block * self.n)
+        lines = {"len": count * self.x.w * width}
+        if width != self.x.pixel:
+            lines = {
+                "len": width, "y_count": count * self.x.w, "dram_y": self.x.pixel, "dst_y": self.pixel,
+            }  # fmt: skip
+        source = self.x.at(first, 0, block * self.n)
+        return [self.context.command(Unit.LOAD, dram=source, dst=place, **lines)]
+
+    def steps(self) -> list[Step]:
+        """All tiles."""
+        return [
+            self._tile(start, rows, block, blocks)
+            for start, rows in pieces(self.y.h, self.rows)
+            for block, blocks in pieces(self.blocks, self.columns)
+        ]
+
+    def _tile(self, start: int, rows: int, block: int, blocks: int) -> Step:
+        step, layer, first = Step(), self.layer, block * self.n
+        width = min(blocks * self.n, self.x.c - first)
+        if self.x.on_chip:
+            base, image_first, image = self.x.at(0, 0, first), 0, self.x.h
+        else:
+            base = self.tiles.get((start, rows, block), step)
+            image_first, image = self._image(start, rows)
+        place, pixel = (
+            (self.y.at(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
+        )
+        step.fuse.append(
+            self.context.command(
+                Unit.FUSE, a_base=base, a_n=self.n, a_u=self.x.w * self.pixel, a_v=self.pixel,
+                u0=start * layer.strides[0] - layer.pads[0] - image_first, v0=-layer.pads[1],
+                u_y=layer.strides[0], u_wy=1, v_x=layer.strides[1], v_wx=1, u_lim=image, v_lim=self.x.w,
+                wx_count=layer.kernel[1], wy_count=layer.kernel[0], x_count=self.y.w, y_count=rows,
+                n_count=blocks, d_base=place, d_x=pixel, d_y=self.y.w * pixel, d_n=self.n,
+                lanes_tail=(width - 1) % self.n + 1, **self._words(),
+            )
+        )  # fmt: skip
+        if not self.y.on_chip:
+            pixels = rows * self.y.w
+            lines = {"len": pixels * width}
+            if width != self.y.pixel:
+                lines = {"len": width, "y_count": pixels, "src_y": width, "dram_y": self.y.pixel}
+            step.stores.append(
+                self.context.command(Unit.STORE, dram=self.y.at(start, 0, first), src=place, **lines)
+            )
+        return step
+
+    def _words(self) -> dict[str, int]:
+        """Averages divide by the taps inside the image; clipping the sources of a maximum clips the maximum."""
+        dtype, (low, high) = self.layer.shapes[self.layer.y].dtype, self.layer.clip
+        parts = {"d_dst": 1, "d_dtype": dtype, "tail_dim": FUSE_DIMS.index("n")}
+        src = FUSE_SRC.pack(a_src=1, a_dtype=dtype)
+        if self.layer.average:
+            stage = FUSE_STAGE.pack(reduce=Reduce.SUM, post=Post.COUNT, **parts)
+            return {"src": src, "stage": stage, "post_lo": low, "post_hi": high}
+        stage = FUSE_STAGE.pack(reduce=Reduce.MAX, **parts)
+        return {"src": src, "stage": stage, "clip_lo": low, "clip_hi": high}
+
+
+def pool_steps(context: Context, layer: PoolLayer) -> list[Step]:
+    """The steps of a pooling layer."""
+    return PoolSteps(context, layer).steps()

@@ -1,0 +1,161 @@
+"""Loops found in a sequence of commands.
+
+A stretch that repeats with the same units, semaphores and tags, and whose fields each change by the same amount from
+one time to the next, becomes a loop; loops become part of longer repetitions in turn.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from compiler.codegen.sync import Issued
+
+#: Longest body that is looked for, in commands or loops.
+_LONGEST = 40
+#: Commands a loop must save to be worth its own instructions.
+_WORTH = 3
+
+Delta = dict[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A repeated stretch.
+
+    Parameters
+    ----------
+    count : int
+        Times.
+    body : tuple
+        The first time.
+    deltas : tuple of dict
+        For each command of the body (those of inner loops included) what its fields change by each time.
+    """
+
+    count: int
+    body: tuple["Item", ...]
+    deltas: tuple[Delta, ...]
+
+    @cached_property
+    def leaves(self) -> tuple[Issued, ...]:
+        """The commands of the body."""
+        return tuple(leaf for item in self.body for leaf in leaves(item))
+
+    @cached_property
+    def key(self) -> tuple:
+        """What must be the same for two loops to repeat one another."""
+        deltas = tuple(tuple(sorted(delta.items())) for delta in self.deltas)
+        return "loop", self.count, tuple(key(item) for item in self.body), deltas
+
+    @cached_property
+    def depth(self) -> int:
+        """Loops nested, itself included."""
+        return 1 + max((item.depth for item in self.body if isinstance(item, Loop)), default=0)
+
+
+Item = Issued | Loop
+
+
+def leaves(item: Item) -> Sequence[Issued]:
+    """The commands of an item, each once."""
+    return item.leaves if isinstance(item, Loop) else (item,)
+
+
+def key(item: Item) -> tuple:
+    """What must be the same for two items to repeat one another."""
+    return (
+        item.key if isinstance(item, Loop) else (item.unit, item.layer, item.region, item.wait, item.signal)
+    )
+
+
+def roll(commands: Sequence[Issued], most_depth: int) -> list[Item]:
+    """The same commands as loops, at most `most_depth` nested."""
+    items: list[Item] = list(commands)
+    for _ in range(most_depth):
+        rolled = _pass(items, most_depth)
+        if len(rolled) == len(items):
+            break
+        items = rolled
+    return items
+
+
+def unroll(items: Sequence[Item]) -> Iterator[tuple[Issued, tuple[int, ...]]]:
+    """All commands in order, each with the values of its fields that time."""
+    for item in items:
+        if isinstance(item, Issued):
+            yield item, item.values
+            continue
+        for time in range(item.count):
+            for position, (leaf, values) in _numbered(item.body):
+                yield leaf, _moved(values, item.deltas[position], time)
+
+
+def _numbered(body: Sequence[Item]) -> Iterator[tuple[int, tuple[Issued, tuple[int, ...]]]]:
+    """The commands a body unrolls to, each with its position among the leaves."""
+    start = 0
+    for item in body:
+        count = len(leaves(item))
+        where = {id(leaf): start + i for i, leaf in enumerate(leaves(item))}
+        for leaf, values in unroll([item]):
+            yield where[id(leaf)], (leaf, values)
+        start += count
+
+
+def _moved(values: tuple[int, ...], delta: Delta, time: int) -> tuple[int, ...]:
+    if not delta or not time:
+        return values
+    out = list(values)
+    for index, step in delta.items():
+        out[index] += step * time
+    return tuple(out)
+
+
+def _pass(items: list[Item], most_depth: int) -> list[Item]:
+    """Replace what repeats, from left to right, by what saves most at each place."""
+    names: dict[tuple, int] = {}
+    keys = [names.setdefault(key(item), len(names)) for item in items]
+    blocked = [isinstance(item, Loop) and item.depth >= most_depth for item in items]
+    out: list[Item] = []
+    at = 0
+    while at < len(items):
+        best: tuple[int, int, tuple[Delta, ...]] | None = None
+        for length in range(1, min(_LONGEST, (len(items) - at) // 2) + 1):
+            found = None if blocked[at + length - 1] else _repeats(items, keys, at, length)
+            if blocked[at + length - 1]:
+                break
+            if found and (best is None or (found[0] - 1) * length > (best[0] - 1) * best[1]):
+                best = (found[0], length, found[1])
+        if best and sum(len(leaves(item)) for item in items[at : at + best[1]]) * (best[0] - 1) >= _WORTH:
+            count, length, deltas = best
+            out.append(Loop(count, tuple(items[at : at + length]), deltas))
+            at += count * length
+        else:
+            out.append(items[at])
+            at += 1
+    return out
+
+
+def _repeats(
+    items: list[Item], keys: list[int], at: int, length: int
+) -> tuple[int, tuple[Delta, ...]] | None:
+    """How often the stretch repeats, and what changes; None if it does not."""
+    if keys[at : at + length] != keys[at + length : at + 2 * length]:
+        return None
+    deltas = _differences(items[at : at + length], items[at + length : at + 2 * length])
+    count, here = 2, at + length
+    while keys[at : at + length] == keys[here + length : here + 2 * length]:
+        following = items[here + length : here + 2 * length]
+        if _differences(items[here : here + length], following) != deltas:
+            break
+        count, here = count + 1, here + length
+    return count, deltas
+
+
+def _differences(first: Sequence[Item], second: Sequence[Item]) -> tuple[Delta, ...]:
+    return tuple(
+        {i: b - a for i, (a, b) in enumerate(zip(x.values, y.values, strict=True)) if a != b}
+        if x.values != y.values
+        else {}
+        for left, right in zip(first, second, strict=True)
+        for x, y in zip(leaves(left), leaves(right), strict=True)
+    )

@@ -1,0 +1,118 @@
+"""Softmax as commands of FUSE.
+
+Five passes over a tile of rows. An exponential E has up to 29 bits, in two tables of 15:
+1. maximum of a row -> accumulator, lane 0;
+2. low bits of E: first table of x - max -> scratchpad, int16;
+3. second table of x - max, times 2**15, plus the low bits -> accumulator, E;
+4. sum of a row's E and its reciprocal -> accumulator, lanes 1 and 2;
+5. E times reciprocal, requantized -> the result.
+"""
+
+from collections.abc import Hashable
+
+from compiler.codegen.build import Context, Tiles, Turns, pieces
+from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.kernels.softmax import softmax_tables
+from compiler.kernels.tiles import ceil_div
+from compiler.lower.layer import SoftmaxLayer
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
+from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Unit
+
+_LOW_BITS = 15
+
+
+class SoftmaxSteps:
+    """The steps of a softmax over the last dimension."""
+
+    def __init__(self, context: Context, layer: SoftmaxLayer):
+        self.context, self.layer, self.n = context, layer, context.config.n
+        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        self.total, self.cols = self.x.h * self.x.w, self.x.c
+        self.blocks = ceil_div(self.cols, self.n)
+        self.rows = min(context.schedule.rows, self.total)
+        name, schedule = layer.name, context.schedule
+        row = self.blocks * self.n
+        if not self.x.on_chip:
+            ring = Ring(Memory.SP, f"{name}.x", self.rows * self.cols + self.n, schedule.x_buffers)
+            self.tiles = Tiles(ring, self._load)
+        self.out = Turns(Memory.SP, f"{name}.y", self.rows * self.cols, schedule.y_buffers)
+        self.low = Turns(Memory.SP, f"{name}.low", self.rows * row * 2, 1)
+        self.stats = Turns(Memory.ACC, f"{name}.rows", self.rows, 1)
+        self.exps = Turns(Memory.ACC, f"{name}.exp", self.rows * self.blocks, 1)
+        self.table = Tiles(Ring(Memory.TABLE, f"{name}.tables", 2), self._load_tables)
+        self.source = context.constant(f"{name}.tables", softmax_tables(layer.scale, self.cols))
+
+    def _load(self, key: Hashable, place: Ref) -> list[Command]:
+        start, rows = key  # type: ignore[misc]
+        source = self.x.at().plus(start * self.cols)
+        return [self.context.command(Unit.LOAD, dram=source, dst=place, len=rows * self.cols)]
+
+    def _load_tables(self, _: Hashable, place: Ref) -> list[Command]:
+        to = Ref(place.ring, place.index, 0, 512)
+        return [self.context.command(Unit.LOAD, word=2, dram=Ref(self.source), dst=to, len=1024)]
+
+    def steps(self) -> list[Step]:
+        """All tiles."""
+        return [self._tile(start, rows) for start, rows in pieces(self.total, self.rows)]
+
+    def _tile(self, start: int, rows: int) -> Step:
+        step = Step()
+        x = self.x.at().plus(start * self.cols) if self.x.on_chip else self.tiles.get((start, rows), step)
+        y = self.y.at().plus(start * self.cols) if self.y.on_chip else self.out.next()
+        low, stats, exps = self.low.next(), self.stats.next(), self.exps.next()
+        n, blocks, tables = self.n, self.blocks, self.table.get(0, step)
+        across = {"y_count": rows, "wx_count": blocks, "u_y": 1, "v_wx": 1}
+        along = {"y_count": rows, "x_count": blocks, "u_y": 1, "v_x": 1}
+        image = {"a_base": x, "a_u": self.cols, "a_v": n}
+        minus = {"b_base": stats, "b_y": 1}
+        tail = {"lanes_tail": (self.cols - 1) % n + 1}
+        source = {"a_src": 1, "a_dtype": self.layer.shapes[self.layer.x].dtype}
+        less = source | {"b_src": BSource.ACC, "b_bcast": 1, "op": Op.SUB}
+        wx, last = FUSE_DIMS.index("wx"), FUSE_DIMS.index("x")
+        for fields in (
+            across | image | {
+                "src": FUSE_SRC.pack(**source), "d_base": stats, "d_y": 1,
+                "stage": FUSE_STAGE.pack(reduce=Reduce.MAX, lane_reduce=Reduce.MAX, tail_dim=wx),
+            },
+            along | image | minus | {
+                "src": FUSE_SRC.pack(**less), "d_base": low, "d_x": 2 * n, "d_y": 2 * n * blocks,
+                "stage": self._table_word(tables, 0, d_dst=1, d_dtype=Dtype.I16, tail_dim=last),
+            },
+            along | image | minus | {
+                "src": FUSE_SRC.pack(**less, rounding=Rounding.SINGLE), "d_base": exps, "d_x": 1,
+                "d_y": blocks, "r_base": low, "r_x": 2 * n, "r_y": 2 * n * blocks,
+                "x_mult": 1 << _LOW_BITS, "r_mult": 1, "o_mult": 1, "r_shifts": 31 << 16,
+                "stage": self._table_word(
+                    tables, 1, residual=1, r_dtype=Dtype.I16, r_raw=1, tail_dim=last
+                ),
+            },
+            across | {
+                "src": FUSE_SRC.pack(d_lane=1), "a_base": exps, "a_u": blocks, "a_v": 1,
+                "d_base": stats, "d_y": 1, "post_shift": 8,
+                "stage": FUSE_STAGE.pack(
+                    reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.RECIP, tail_dim=wx
+                ),
+            },
+            along | minus | {
+                "src": FUSE_SRC.pack(
+                    b_src=BSource.ACC, requant=Requant.ROW, rq_lane=1, rounding=Rounding.EVEN
+                ),
+                "a_base": exps, "a_u": blocks, "a_v": 1, "zp": -128, "d_base": y, "d_x": n,
+                "d_y": self.cols, "stage": FUSE_STAGE.pack(d_dst=1, tail_dim=last),
+            },
+        ):  # fmt: skip
+            step.fuse.append(self.context.command(Unit.FUSE, **fields, **tail))
+        if not self.y.on_chip:
+            target = self.y.at().plus(start * self.cols)
+            step.stores.append(self.context.command(Unit.STORE, dram=target, src=y, len=rows * self.cols))
+        return step
+
+    def _table_word(self, tables: Ref, which: int, **parts: int) -> Ref:
+        word = FUSE_STAGE.pack(table=1, **parts)
+        one = FUSE_STAGE.pack(table=1, table_slot=1, **parts) - word
+        return Ref(tables.ring, tables.index, which, one, word)
+
+
+def softmax_steps(context: Context, layer: SoftmaxLayer) -> list[Step]:
+    """The steps of a softmax."""
+    return SoftmaxSteps(context, layer).steps()

@@ -1,0 +1,84 @@
+"""Which nodes of the graph become one layer."""
+
+from collections.abc import Sequence
+
+import networkx as nx
+
+from compiler.ir.graph import Graph, Node
+from hw.errors import InputError
+
+#: Operators whose sums leave through FUSE and may take others along.
+ANCHORS = ("conv2d", "depthwise_conv2d", "dense")
+
+Group = tuple[Node, ...]
+
+
+def find_fusions(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """Chains of an anchor and what its drain can do: a clip, an addition, a clip after it."""
+    taken: set[str] = set()
+    out = []
+    for node in reversed(list(graph)):
+        if node.op not in ANCHORS:
+            continue
+        chain = [node]
+        for op in ("clip", "add", "clip"):
+            following = _only_consumer(graph, chain[-1])
+            if following is None or following.op != op or following.name in taken:
+                if op == "clip":
+                    continue
+                break
+            if op == "add" and not _addable(graph, following, chain[-1]):
+                break
+            chain.append(following)
+        if len(chain) > 1:
+            names = tuple(n.name for n in chain)
+            taken.update(names)
+            out.append(names)
+    return tuple(reversed(out))
+
+
+def _only_consumer(graph: Graph, node: Node) -> Node | None:
+    out = graph.out(node)
+    consumers = graph.consumers(out.name)
+    return consumers[0] if len(consumers) == 1 and out.name not in graph.outputs else None
+
+
+def _addable(graph: Graph, add: Node, before: Node) -> bool:
+    """Whether the other summand is an activation of the same shape and type."""
+    a, b = graph.ins(add)
+    other = b if a.name == graph.out(before).name else a
+    return a.name != b.name and not other.constant and a.shape == b.shape and a.dtype == b.dtype
+
+
+def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
+    """All nodes in groups, in an order in which they can run; a node that no fusion names is a group of its own.
+
+    Raises
+    ------
+    InputError
+        A fusion names no node, one node is in two, or groups need each other's results.
+    """
+    belongs: dict[str, int] = {}
+    groups: dict[int, list[Node]] = {}
+    for number, names in enumerate(fusions):
+        for name in names:
+            if name not in graph.nodes or name in belongs:
+                what = "there is no such node" if name not in graph.nodes else "it is in two fusions"
+                raise InputError(f"schedule: fusion of {name!r}: {what}")
+            belongs[name] = number
+    for node in graph:
+        number = belongs.setdefault(node.name, len(fusions) + len(belongs))
+        groups.setdefault(number, []).append(node)
+    order = {number: i for i, number in enumerate(groups)}
+    view = nx.DiGraph()
+    view.add_nodes_from(groups)
+    for node in graph:
+        for name in node.inputs:
+            maker = graph.producer(name)
+            if maker is not None and belongs[maker.name] != belongs[node.name]:
+                view.add_edge(belongs[maker.name], belongs[node.name])
+    try:
+        sequence = list(nx.lexicographical_topological_sort(view, key=order.__getitem__))
+    except nx.NetworkXUnfeasible:
+        raise InputError("schedule: its fusions need each other's results") from None
+    return [tuple(groups[number]) for number in sequence]

@@ -1,0 +1,192 @@
+"""Layers: what the machine does in one go, in integers."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.isa.enums import Dtype, Rounding
+
+
+@dataclass(frozen=True)
+class Image:
+    """Shape of a tensor as the machine sees it: rows, columns, channels, and the type of its elements."""
+
+    h: int
+    w: int
+    c: int
+    dtype: Dtype = Dtype.I8
+
+
+@dataclass(frozen=True)
+class Residual:
+    """An addition in the drain.
+
+    Parameters
+    ----------
+    tensor : str
+        The other summand, of the shape and type of the result.
+    stage, fields : dict
+        Parts of the fuse word, and the other fields of FUSE that it needs.
+    """
+
+    tensor: str
+    stage: dict[str, int]
+    fields: dict[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Drain:
+    """How sums become the integers of the output: one parameter for each channel.
+
+    Parameters
+    ----------
+    bias, mult, exponent : (channels,) arrays
+        Parameters as `compiler.kernels.scaling.param_image` takes them.
+    zp : int
+        Zero point of the result.
+    clip : (int, int)
+        Least and greatest result.
+    rounding : Rounding
+        Of the scaling and of the residual.
+    dtype : Dtype
+        Type of the result.
+    residual : Residual or None
+        Added after clipping.
+    """
+
+    bias: NDArray[np.int64]
+    mult: NDArray[np.int64]
+    exponent: NDArray[np.int64]
+    zp: int
+    clip: tuple[int, int]
+    rounding: Rounding
+    dtype: Dtype = Dtype.I8
+    residual: Residual | None = None
+
+    def part(self, channels: slice) -> "Drain":
+        """The drain of some of the channels."""
+        return replace(
+            self, bias=self.bias[channels], mult=self.mult[channels], exponent=self.exponent[channels]
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layer:
+    """One layer.
+
+    Parameters
+    ----------
+    name : str
+        That of its first node.
+    nodes : tuple of str
+        Nodes of the graph that it carries out.
+    x, y : str
+        Tensors it reads and makes.
+    shapes : dict
+        Image of each tensor it touches.
+    macs : int
+        Multiply-accumulates by the model's definition.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    x: str
+    y: str
+    shapes: dict[str, Image]
+    macs: int = 0
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Tensors it reads, constants not among them."""
+        return (self.x,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ConvLayer(Layer):
+    """Convolution, or product with constant weights (kernel 1x1, rows as image rows).
+
+    Parameters
+    ----------
+    weights : (out_c, kernel_h, kernel_w, in_c of a group) array
+    x_zp, w_zp : int
+        Zero points.
+    pads : (int, int, int, int)
+        Top, left, bottom, right.
+    """
+
+    weights: NDArray
+    drain: Drain
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    groups: int = 1
+    x_zp: int = 0
+    w_zp: int = 0
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """x, and the residual's other summand."""
+        return (self.x, *([self.drain.residual.tensor] if self.drain.residual else []))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DepthwiseLayer(Layer):
+    """Convolution of each channel by itself; weights (kernel_h, kernel_w, channels)."""
+
+    weights: NDArray
+    drain: Drain
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    x_zp: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PoolLayer(Layer):
+    """Maximum or average of windows; averages leave padding out unless `count_pads`."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    average: bool
+    clip: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ElementwiseLayer(Layer):
+    """One FUSE pass over all elements of one or two tensors of the same shape.
+
+    Parameters
+    ----------
+    other : str or None
+        The second tensor.
+    stream : str
+        Which of FUSE's streams the second tensor is: b or r.
+    src, stage : dict
+        Parts of the fuse word beside sources and destination.
+    fields : dict
+        Other fields of FUSE.
+    table : (256,) int16 array or None
+        Table it looks up.
+    """
+
+    other: str | None = None
+    stream: str = "b"
+    src: dict[str, int] = field(default_factory=dict)
+    stage: dict[str, int] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    table: NDArray[np.int16] | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """One or both tensors."""
+        return (self.x, *([self.other] if self.other else []))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SoftmaxLayer(Layer):
+    """Softmax over the channels of each pixel; `scale` is beta times the input's scale."""
+
+    scale: float

@@ -1,0 +1,293 @@
+"""From the graph to layers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Tensor
+from compiler.kernels.add import LEFT_SHIFT, raw_fields, residual_fields
+from compiler.kernels.scaling import Affine, quantize_multiplier
+from compiler.lower.groups import Group
+from compiler.lower.layer import (
+    ConvLayer,
+    DepthwiseLayer,
+    Drain,
+    ElementwiseLayer,
+    Image,
+    Layer,
+    PoolLayer,
+    Residual,
+    SoftmaxLayer,
+)
+from hw.isa.enums import Dtype, Rounding
+
+DTYPES = {"int8": Dtype.I8, "uint8": Dtype.U8, "int16": Dtype.I16, "int32": Dtype.I32}
+#: Rounding of each operator: LiteRT's reference kernels, and XNNPACK.
+ROUNDINGS = ("reference", "xnnpack")
+
+
+class UnsupportedError(Exception):
+    """The machine cannot do this; the text says why."""
+
+
+@dataclass
+class Lowered:
+    """A network of layers.
+
+    Parameters
+    ----------
+    graph : Graph
+        Where it came from.
+    layers : list of Layer
+        In an order in which they can run.
+    views : dict
+        Tensors that are others in another shape: name -> name of the tensor whose bytes they are.
+    refused : dict
+        Nodes that the machine cannot do, with the reason.
+    """
+
+    graph: Graph
+    layers: list[Layer] = field(default_factory=list)
+    views: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def root(self, name: str) -> str:
+        """The tensor whose bytes a tensor is."""
+        while name in self.views:
+            name = self.views[name]
+        return name
+
+
+def image_of(tensor: Tensor) -> Image:
+    """A tensor as rows, columns, channels."""
+    if tensor.dtype not in DTYPES:
+        raise UnsupportedError(f"{tensor.dtype} tensors stay on the host")
+    dtype, shape = DTYPES[tensor.dtype], tensor.shape
+    if len(shape) == 4 and shape[0] == 1:
+        return Image(*shape[1:], dtype)
+    channels = shape[-1] if shape else 1
+    return Image(tensor.elements // channels, 1, channels, dtype)
+
+
+def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
+    """Layers of all groups; what cannot be done is in `refused`."""
+    out = Lowered(graph)
+    for nodes in groups:
+        lowering = _Lowering(graph, nodes, rounding)
+        try:
+            if nodes[0].op == "reshape":
+                out.views[nodes[0].outputs[0]] = nodes[0].inputs[0]
+            elif nodes[0].op in _LOWERINGS:
+                out.layers.append(_LOWERINGS[nodes[0].op](lowering))
+            else:
+                raise UnsupportedError(f"no way to do {nodes[0].op} on the accelerator")
+        except UnsupportedError as error:
+            out.refused |= {node.name: str(error) for node in nodes}
+    return out
+
+
+@dataclass(frozen=True)
+class _Lowering:
+    graph: Graph
+    nodes: Group
+    rounding: str
+
+    @property
+    def anchor(self) -> Node:
+        return self.nodes[0]
+
+    @property
+    def x(self) -> Tensor:
+        return self.graph.ins(self.anchor)[0]
+
+    @property
+    def y(self) -> Tensor:
+        return self.graph.out(self.nodes[-1])
+
+    def common(self, *others: str) -> dict:
+        names = (self.x.name, self.y.name, *others)
+        return {
+            "name": self.anchor.name, "nodes": tuple(n.name for n in self.nodes),
+            "ops": tuple(n.op for n in self.nodes), "x": self.x.name, "y": self.y.name,
+            "shapes": {name: image_of(self.graph.tensors[name]) for name in names},
+        }  # fmt: skip
+
+
+def affine(tensor: Tensor) -> Affine:
+    """Scale and zero point of a tensor quantized as a whole."""
+    q = tensor.quantization
+    if q is None or not q.whole:
+        raise UnsupportedError(f"tensor {tensor.name!r} is not quantized as a whole")
+    return Affine(q.scale[0], q.zero_point[0])
+
+
+def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tuple[int, int]:
+    """Integers of a tensor that stand for low..high, as TFLite's CalculateActivationRangeQuantized."""
+    limits, q = np.iinfo(tensor.dtype), affine(tensor)
+    out = []
+    for bound in (low, high):
+        scaled = np.float32(bound) / np.float32(q.scale)
+        rounded = scaled if np.isinf(scaled) else np.trunc(scaled + np.copysign(0.5, scaled))
+        out.append(int(np.clip(q.zero_point + rounded, limits.min, limits.max)))
+    return out[0], out[1]
+
+
+def _double(low: _Lowering) -> Rounding:
+    """Of convolutions and additions."""
+    return Rounding.DOUBLE if low.rounding == "reference" else Rounding.SINGLE
+
+
+def _drain(low: _Lowering, weights: Tensor, bias: Tensor | None, rounding: Rounding) -> Drain:
+    """Parameters of an anchor and of the nodes behind it."""
+    graph, rest = low.graph, list(low.nodes[1:])
+    out = graph.out(low.anchor)
+    clip = clip_range(out)
+    if rest and rest[0].op == "clip":
+        out, clip = _clip(graph, rest.pop(0), out, clip)
+    channels = weights.shape[-1] if low.anchor.op == "depthwise_conv2d" else weights.shape[0]
+    q, x, y = weights.quantization, affine(low.x), affine(out)
+    if q is None:
+        raise UnsupportedError(f"weights {weights.name!r} are not quantized")
+    scales = np.broadcast_to(np.array(q.scale, np.float64), channels)
+    pairs = np.array([quantize_multiplier(x.scale * scale / y.scale) for scale in scales], np.int64)
+    values = np.zeros(channels, np.int64)
+    if bias is not None:
+        assert bias.data is not None
+        values = bias.data.astype(np.int64)
+    residual = None
+    if rest:
+        residual = _residual(low, rest, out)
+    return Drain(values, pairs[:, 0], pairs[:, 1], y.zero_point, clip, rounding, DTYPES[out.dtype], residual)
+
+
+def _clip(graph: Graph, node: Node, before: Tensor, clip: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+    """A clip node folded into the range of what it follows."""
+    after = graph.out(node)
+    if affine(after) != affine(before) or after.dtype != before.dtype:
+        raise UnsupportedError(f"clip {node.name!r} changes the quantization")
+    low, high = clip_range(after, node.attributes["low"], node.attributes["high"])
+    return after, (max(low, clip[0]), min(high, clip[1]))
+
+
+def _residual(low: _Lowering, rest: list[Node], before: Tensor) -> Residual:
+    graph, add = low.graph, rest.pop(0)
+    a, b = graph.ins(add)
+    other = b if a.name == before.name else a
+    out = graph.out(add)
+    clip = clip_range(out)
+    if rest:
+        out, clip = _clip(graph, rest.pop(0), out, clip)
+    raw = _double(low) == Rounding.SINGLE
+    fields = (raw_fields if raw else residual_fields)(affine(before), affine(other), affine(out))
+    stage = {"r_raw": int(raw), "r_ls": 0 if raw else LEFT_SHIFT}
+    return Residual(other.name, stage, {**cast(dict[str, int], fields), "r_lo": clip[0], "r_hi": clip[1]})
+
+
+def _weights(low: _Lowering) -> tuple[Tensor, Tensor | None]:
+    _, weights, *bias = low.graph.ins(low.anchor)
+    if weights.data is None or (bias and bias[0].data is None):
+        raise UnsupportedError("weights and bias must be constants")
+    if weights.dtype not in ("int8", "uint8") or low.x.dtype not in ("int8", "uint8"):
+        raise UnsupportedError(f"products of {low.x.dtype} and {weights.dtype} are not for the array")
+    return weights, bias[0] if bias else None
+
+
+def _conv(low: _Lowering) -> Layer:
+    weights, bias = _weights(low)
+    assert weights.data is not None
+    a, rounding = low.anchor.attributes, _double(low)
+    drain = _drain(low, weights, bias, rounding)
+    common = low.common(*([drain.residual.tensor] if drain.residual else []))
+    y = common["shapes"][common["y"]]
+    macs = y.h * y.w * weights.elements
+    return ConvLayer(
+        **common, macs=macs, weights=weights.data, drain=drain, strides=a["strides"], pads=a["pads"],
+        dilations=a["dilations"], groups=a["groups"], x_zp=affine(low.x).zero_point, w_zp=_zero(weights),
+    )  # fmt: skip
+
+
+def _zero(weights: Tensor) -> int:
+    assert weights.quantization is not None
+    zeros = set(weights.quantization.zero_point)
+    if len(zeros) != 1:
+        raise UnsupportedError("weights have zero points that differ from channel to channel")
+    return zeros.pop()
+
+
+def _dense(low: _Lowering) -> Layer:
+    weights, bias = _weights(low)
+    assert weights.data is not None
+    drain = _drain(low, weights, bias, Rounding.SINGLE)
+    common = low.common(*([drain.residual.tensor] if drain.residual else []))
+    rows = common["shapes"][common["x"]]
+    return ConvLayer(
+        **common, macs=rows.h * rows.w * weights.elements, weights=weights.data[:, None, None, :],
+        drain=drain, x_zp=affine(low.x).zero_point, w_zp=_zero(weights),
+    )  # fmt: skip
+
+
+def _depthwise(low: _Lowering) -> Layer:
+    weights, bias = _weights(low)
+    assert weights.data is not None
+    a = low.anchor.attributes
+    if a["dilations"] != (1, 1):
+        raise UnsupportedError("dilated depthwise convolutions have no stream mode")
+    if _zero(weights):
+        raise UnsupportedError("depthwise weights have a zero point")
+    drain = _drain(low, weights, bias, _double(low))
+    common = low.common(*([drain.residual.tensor] if drain.residual else []))
+    y = common["shapes"][common["y"]]
+    return DepthwiseLayer(
+        **common, macs=y.h * y.w * weights.elements, weights=weights.data, drain=drain, strides=a["strides"],
+        pads=a["pads"], x_zp=affine(low.x).zero_point,
+    )  # fmt: skip
+
+
+def _pool(low: _Lowering) -> Layer:
+    a, average = low.anchor.attributes, low.anchor.op == "avg_pool2d"
+    if affine(low.x) != affine(low.y):
+        raise UnsupportedError("pooling changes the quantization")
+    taps = a["kernel"][0] * a["kernel"][1]
+    if average and ((a["count_pads"] and any(a["pads"])) or taps > 255):
+        raise UnsupportedError(f"an average over {taps} taps, padding counted or more than 255 of them")
+    return PoolLayer(
+        **low.common(), kernel=a["kernel"], strides=a["strides"], pads=a["pads"], average=average,
+        clip=clip_range(low.y),
+    )  # fmt: skip
+
+
+def _add(low: _Lowering) -> Layer:
+    a, b = low.graph.ins(low.anchor)
+    if a.shape != b.shape or a.constant or b.constant or a.dtype != b.dtype:
+        raise UnsupportedError("summands must be activations of one shape and type")
+    raw = _double(low) == Rounding.SINGLE
+    fields = (raw_fields if raw else residual_fields)(affine(a), affine(b), affine(low.y))
+    low_high = clip_range(low.y)
+    return ElementwiseLayer(
+        **low.common(b.name), other=b.name, stream="r", src={"rounding": _double(low)},
+        stage={"r_raw": int(raw), "r_ls": 0 if raw else LEFT_SHIFT},
+        fields={**fields, "r_lo": low_high[0], "r_hi": low_high[1]},
+    )  # fmt: skip
+
+
+def _softmax(low: _Lowering) -> Layer:
+    a, x = low.anchor.attributes, low.x
+    if a["axis"] != len(x.shape) - 1:
+        raise UnsupportedError("softmax is along the last dimension only")
+    if affine(low.y) != Affine(1 / 256, -128) or low.y.dtype != "int8":
+        raise UnsupportedError("the output of softmax must be int8 of scale 1/256 and zero point -128")
+    return SoftmaxLayer(**low.common(), scale=a["beta"] * affine(x).scale)
+
+
+_LOWERINGS: dict[str, Callable[[_Lowering], Layer]] = {
+    "conv2d": _conv,
+    "dense": _dense,
+    "depthwise_conv2d": _depthwise,
+    "max_pool2d": _pool,
+    "avg_pool2d": _pool,
+    "add": _add,
+    "softmax": _softmax,
+}

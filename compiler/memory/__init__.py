@@ -1,0 +1,1 @@
+"""Where everything lies: scratchpad, accumulator, slots, tables and DRAM by lifetime."""

@@ -1,0 +1,53 @@
+"""The least cycles that a layer or a network can take: multiply-accumulates over the array, bytes over the bus."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from compiler.ir.graph import Graph
+from compiler.lower.layer import Layer
+from compiler.lower.lower import Lowered
+from hw.config import MlaConfig
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Work that cannot be avoided.
+
+    Parameters
+    ----------
+    macs : int
+        Multiply-accumulates by the model's definition.
+    bytes : int
+        What must cross the bus once.
+    """
+
+    macs: int
+    bytes: int
+
+    def cycles(self, config: MlaConfig) -> int:
+        """At least so many: N*N multiply-accumulates, or N bytes, a cycle."""
+        return max(-(-self.macs // config.n**2), -(-self.bytes // config.n))
+
+
+def _constants(graph: Graph, layer: Layer) -> set[str]:
+    names = {name for node in layer.nodes for name in graph.nodes[node].inputs}
+    return {name for name in names if graph.tensors[name].constant}
+
+
+def _bytes(graph: Graph, names: Iterable[str]) -> int:
+    return sum(graph.tensors[name].bytes for name in names)
+
+
+def layer_floor(lowered: Lowered, layer: Layer) -> Floor:
+    """Of one layer, its tensors coming from and going to DRAM."""
+    graph = lowered.graph
+    activations = {*layer.inputs, layer.y}
+    return Floor(layer.macs, _bytes(graph, activations | _constants(graph, layer)))
+
+
+def network_floor(lowered: Lowered) -> Floor:
+    """Of a whole network: only its inputs, outputs and weights cross the bus."""
+    graph = lowered.graph
+    constants = set().union(*(_constants(graph, layer) for layer in lowered.layers))
+    names = {*graph.inputs, *graph.outputs} | constants
+    return Floor(sum(layer.macs for layer in lowered.layers), _bytes(graph, names))

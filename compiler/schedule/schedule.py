@@ -1,0 +1,132 @@
+"""How a network is carried out on a machine: everything that may be chosen, and nothing that may not."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from hw.errors import InputError, shown
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSchedule:
+    """How one layer is carried out. Sizes are in the machine's blocks; a size past the layer's end means all of it.
+
+    Parameters
+    ----------
+    rows : int
+        Output rows (of a matrix: its rows) of a tile.
+    band : int
+        Output rows whose image rows are brought in together: one or more tiles.
+    columns : int
+        Blocks of N output channels of a tile.
+    depth : int
+        Blocks of N input channels that a MATRIX command sums over.
+    slots : int
+        Blocks of output channels whose parameters are brought in together: `columns` or a multiple of it.
+    order : str
+        Outer loop: "rows" keeps the image of a tile while the weights go by, "channels" keeps the weights.
+    x_buffers, w_buffers, y_buffers, acc_buffers : int
+        Tiles there is room for at once. Only what comes from or goes to DRAM has buffers.
+    fold : bool
+        Kernel columns are part of the reduction dimension: fills the array when there are few channels.
+    prefetch : int
+        Steps of earlier layers during which the first weights of this one may be brought in.
+    on_chip : bool
+        The output stays in the scratchpad.
+    joined : bool
+        It is part of the program of the layer before: saves the dispatch, costs the freedom to replace it alone.
+    """
+
+    rows: int = 1 << 16
+    band: int = 1 << 16
+    columns: int = 1 << 16
+    depth: int = 1 << 16
+    slots: int = 1 << 16
+    order: str = "rows"
+    x_buffers: int = 2
+    w_buffers: int = 2
+    y_buffers: int = 2
+    acc_buffers: int = 2
+    fold: bool = False
+    prefetch: int = 4
+    on_chip: bool = True
+    joined: bool = False
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(item.default, bool) != isinstance(value, bool) or not isinstance(
+                value, type(item.default)
+            ):
+                kind = {"bool": "true or false", "int": "an integer", "str": "text"}[
+                    type(item.default).__name__
+                ]
+                raise InputError(f"schedule: {item.name} must be {kind}, not {shown(value)}")
+            least = 0 if item.name == "prefetch" else 1
+            if isinstance(value, int) and not isinstance(value, bool) and value < least:
+                raise InputError(f"schedule: {item.name} must be at least {least}, not {shown(value)}")
+        if self.order not in ("rows", "channels"):
+            raise InputError(f'schedule: order must be "rows" or "channels", not {shown(self.order)}')
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How all layers are carried out.
+
+    Parameters
+    ----------
+    fusions : tuple of tuples of str
+        Names of the nodes of each layer of more than one node.
+    layers : dict
+        By the name of the layer.
+    """
+
+    fusions: tuple[tuple[str, ...], ...] = ()
+    layers: dict[str, LayerSchedule] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps({"schema_version": VERSION} | asdict(self), indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> "Schedule":
+        """From text that somebody else may have written.
+
+        Raises
+        ------
+        InputError
+            It is not what `to_json` writes; says where.
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"schedule: not JSON: {error}") from None
+        if not isinstance(data, dict) or data.get("schema_version") != VERSION:
+            raise InputError(f'schedule: must be an object whose "schema_version" is {VERSION}')
+        fusions, layers = data.get("fusions", []), data.get("layers", {})
+        if not isinstance(fusions, list) or not all(_names(group) for group in fusions):
+            raise InputError('schedule: "fusions" must be a list of lists of names of nodes')
+        if not isinstance(layers, dict):
+            raise InputError('schedule: "layers" must be an object')
+        return Schedule(
+            tuple(tuple(group) for group in fusions),
+            {name: _layer(name, values) for name, values in layers.items()},
+        )
+
+
+def _names(group: Any) -> bool:
+    return isinstance(group, list) and all(isinstance(name, str) for name in group)
+
+
+def _layer(name: str, values: Any) -> LayerSchedule:
+    known = {item.name for item in fields(LayerSchedule)}
+    if not isinstance(values, dict) or not values.keys() <= known:
+        raise InputError(
+            f"schedule: layer {name!r} must have fields among {', '.join(sorted(known))}, not {shown(values)}"
+        )
+    try:
+        return LayerSchedule(**values)
+    except InputError as error:
+        raise InputError(f"layer {name!r}: {error}") from None
