@@ -122,9 +122,7 @@ def digest(array: NDArray) -> str:
 def _layers(network: Network, run: Run, count: int) -> list[dict[str, Any]]:
     """One entry for each tag: a layer, or several in a network with more layers than the machine has tags."""
     code, config = network.code, network.config
-    programs = {
-        layer: program.name for span, program in zip(code.spans, code.programs, strict=True) for layer in span
-    }
+    programs = {layer: part.program.name for part in reversed(code.parts) for layer in part.layers}
     out = []
     for tag in dict.fromkeys(code.tags):
         numbers = [number for number, its in enumerate(code.tags) if its == tag]

@@ -1,12 +1,13 @@
 """A compiled network on a live machine."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.api import Network
+from compiler.codegen.programs import batches
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
@@ -24,7 +25,8 @@ def dram_bytes(network: Network, samples: int = 1) -> int:
     """DRAM that a session needs for as many samples at once."""
     tensors = network.graph.tensors
     io = sum(tensors[name].bytes + _ALIGN for name in (*network.graph.inputs, *network.graph.outputs))
-    total = _RING_SLOTS * SLOT_BYTES + network.code.memory + samples * io + 2 * _PAGE
+    program = max(len(program.image) for program in network.code.programs)
+    total = _RING_SLOTS * SLOT_BYTES + network.code.memory + samples * io + program + 2 * _PAGE
     return -(-total // _PAGE) * _PAGE
 
 
@@ -69,7 +71,7 @@ class Session:
     Attributes
     ----------
     load_cycles : int
-        What loading the programs took.
+        What loading programs took so far.
     """
 
     def __init__(self, device: Device, network: Network, samples: int = 1):
@@ -85,24 +87,28 @@ class Session:
             ))
             for _ in range(samples)
         ]  # fmt: skip
-        start = device.cycle
-        for opcode, program in enumerate(network.code.programs):
-            segment = self.driver.programs.load(program, dma=True)
-            self.driver.programs.bind(opcode, [Candidate(segment)])
-        self.load_cycles = device.cycle - start
+        self.batches = batches(network.config, network.code.programs)
+        self.load_cycles = 0
+        self._resident: range | None = None
+        self._bring(self.batches[0])
+
+    def _bring(self, batch: range) -> None:
+        """Load the programs of a batch in place of those that are there."""
+        if batch == self._resident:
+            return
+        start, store = self.device.cycle, self.driver.programs
+        for segment in list(store.programs):
+            store.unload(segment)
+        for opcode, number in enumerate(batch):
+            segment = store.load(self.network.code.programs[number], dma=True)
+            store.bind(opcode, [Candidate(segment)])
+        self._resident = batch
+        self.load_cycles += self.device.cycle - start
 
     def put(self, inputs: Mapping[str, NDArray], sample: int = 0) -> None:
         """Bring the inputs of a sample into DRAM."""
         for array, address in zip(self.network.check(inputs), self.samples[sample].inputs, strict=True):
             self.driver.put(array, address)
-
-    def enqueue(self, sample: int = 0) -> None:
-        """Put a sample's macro-instructions into the ring."""
-        place = self.samples[sample]
-        operands = [self.base, *place.inputs, *place.outputs]
-        last = len(self.network.code.programs) - 1
-        for opcode in range(last + 1):
-            self.driver.enqueue(opcode, operands, irq=opcode == last)
 
     def outputs(self, sample: int = 0) -> dict[str, NDArray]:
         """A sample's results."""
@@ -118,11 +124,26 @@ class Session:
         self.cycles_of([0])
         return self.outputs()
 
-    def cycles_of(self, samples: Iterable[int]) -> int:
-        """Run samples that are in DRAM, one right behind the other; cycles from the doorbell to the last interrupt."""
+    def cycles_of(self, samples: Sequence[int]) -> int:
+        """Run samples that are in DRAM, one right behind the other, from doorbell to interrupt; cycles it took.
+
+        Programs that are too many for the instruction store are brought in between; that is not among the cycles.
+        """
+        if len(self.batches) == 1:
+            return self._go(samples, self.batches[0])
+        return sum(self._alone(sample, batch) for sample in samples for batch in self.batches)
+
+    def _alone(self, sample: int, batch: range) -> int:
+        self._bring(batch)
+        return self._go([sample], batch)
+
+    def _go(self, samples: Sequence[int], batch: range) -> int:
         driver = self.driver
-        for sample in samples:
-            self.enqueue(sample)
+        work = [(sample, opcode) for sample in samples for opcode in range(len(batch))]
+        for number, (sample, opcode) in enumerate(work, 1):
+            place = self.samples[sample]
+            operands = [self.base, *place.inputs, *place.outputs]
+            driver.enqueue(opcode, operands, irq=number == len(work))
         driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))
         start = self.device.cycle
         driver.doorbell()

@@ -125,7 +125,7 @@ class Parameters:
         self.blocks = image.size // self.block
         self.size = min(max(context.schedule.slots // columns, 1) * columns, self.blocks)
         self.source = context.constant(f"{name}.parameters", image)
-        depth = min(context.schedule.w_buffers, -(-self.blocks // self.size))
+        depth = min(context.schedule.slot_buffers, -(-self.blocks // self.size))
         self.tiles = Tiles(Ring(Memory.SLOT, f"{name}.slots", self.size, depth), self._load)
 
     def get(self, block: int, step: Step) -> Ref:

@@ -174,16 +174,18 @@ class _Emitter:
     def _hoist(self, loop: Loop, outer: dict[int, dict[int, _Moves]]) -> None:
         """Set before the loop what stays the same in it; of the rest nothing is known at its start."""
         moving = {(id(leaf), index) for leaf, delta in self._inner(loop) for index in delta}
-        inside: dict[_Place, set[tuple[_Value, bool]]] = {}
+        inside: dict[_Place, set[_Value | None]] = {}
         for leaf in loop.leaves:
             around = outer.get(id(leaf), {})
-            inside.setdefault(_TAG, set()).add(((0, self.tags[leaf.layer], 0), False))
+            inside.setdefault(_TAG, set()).add((0, self.tags[leaf.layer], 0))
             for index, value in enumerate(leaf.values):
-                setting = (self._register(around.get(index, ())), value, _operand(leaf, index))
-                inside.setdefault((leaf.unit, index), set()).add((setting, (id(leaf), index) in moving))
+                setting = None
+                if (id(leaf), index) not in moving:
+                    setting = (self._register(around.get(index, ())), value, _operand(leaf, index))
+                inside.setdefault((leaf.unit, index), set()).add(setting)
         for place, values in inside.items():
-            (setting, moves), *others = values
-            if others or moves:
+            setting, *others = values
+            if others or setting is None:
                 self.state[place] = None
             else:
                 self._set(place, setting)

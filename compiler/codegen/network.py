@@ -1,8 +1,6 @@
 """The code of a whole network: steps of its layers, one sequence, places, semaphores, programs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +10,10 @@ from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.conv import conv_steps
 from compiler.codegen.depthwise import depthwise_steps
 from compiler.codegen.elementwise import elementwise_steps
-from compiler.codegen.emit import emit
 from compiler.codegen.home import Home
 from compiler.codegen.order import arrange, lifetimes
 from compiler.codegen.pool import pool_steps
-from compiler.codegen.roll import roll
+from compiler.codegen.programs import Part, cut
 from compiler.codegen.softmax import softmax_steps
 from compiler.codegen.sync import Issued, synchronize
 from compiler.codegen.tidy import tidy
@@ -47,11 +44,9 @@ class Code:
     ----------
     config : MlaConfig
         For this machine.
-    programs : tuple of Program
-        One for each stretch of layers, in order. Operand 0 is the address of the model's memory, then come those of the
-        inputs and of the outputs.
-    spans : tuple of tuples of int
-        Layers of each program.
+    parts : tuple of Part
+        Programs, in order. Operand 0 is the address of the model's memory, then come those of the inputs and of the
+        outputs.
     tags : tuple of int
         Tag of each layer; neighbours share one if there are more layers than tags.
     image : array of uint8
@@ -61,11 +56,15 @@ class Code:
     """
 
     config: MlaConfig
-    programs: tuple[Program, ...]
-    spans: tuple[tuple[int, ...], ...]
+    parts: tuple[Part, ...]
     tags: tuple[int, ...]
     image: NDArray[np.uint8]
     memory: int
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs alone."""
+        return tuple(part.program for part in self.parts)
 
 
 def generate(config: MlaConfig, lowered: Lowered, schedule: Schedule) -> Code:
@@ -97,8 +96,10 @@ class _Generator:
         image, memory = self._dram(lives, starts)
         issued = [self._resolve(command, starts) for command in commands]
         synchronize(self.config, issued)
-        programs, spans = self._programs(issued)
-        return Code(self.config, programs, spans, self.tags, image, memory)
+        layers = self.lowered.layers
+        joined = [self.schedule.layers[layer.name].joined for layer in layers]
+        parts = cut(self.config, issued, [layer.name for layer in layers], joined, self.tags)
+        return Code(self.config, parts, self.tags, image, memory)
 
     def _places(self, commands: list[Command], lives: dict[Ring, tuple[int, int]]) -> dict[Ring, int]:
         """Where rings start; of what does not fit the error says which layers bring their weights in early there."""
@@ -173,33 +174,3 @@ class _Generator:
             item.check(value, f"{command.unit.name.lower()}.")
             values.append(int(value))
         return Issued(command.unit, command.layer, tuple(values), region)
-
-    def _programs(self, issued: list[Issued]) -> tuple[tuple[Program, ...], tuple[tuple[int, ...], ...]]:
-        """One program for each stretch of layers, as many as there are segments for."""
-        most = min(self.config.segments, self.config.opcodes)
-        cuts = _stretches([self.schedule.layers[layer.name].joined for layer in self.lowered.layers], most)
-        pieces: list[list[Issued]] = [[] for _ in cuts]
-        current = 0
-        for command in issued:
-            number = next(i for i, span in enumerate(cuts) if command.layer in span)
-            if not _ahead(command) and number > current:
-                current = number
-            pieces[current].append(command)
-        programs = tuple(
-            emit(self.lowered.layers[span[0]].name, roll(piece, self.config.loop_depth), self.tags)
-            for span, piece in zip(cuts, pieces, strict=True)
-        )
-        return programs, cuts
-
-
-def _ahead(command: Issued) -> bool:
-    """Whether a command may come during an earlier layer."""
-    return command.unit == 0
-
-
-def _stretches(joined: Sequence[bool], most: int) -> tuple[tuple[int, ...], ...]:
-    """Layers of each program: joined ones together, and then neighbours until there are few enough."""
-    first = [number for number, join in enumerate(joined) if not join or number == 0]
-    count = min(len(first), most)
-    bounds = [*(first[i * len(first) // count] for i in range(count)), len(joined)]
-    return tuple(tuple(range(a, b)) for a, b in pairwise(bounds))

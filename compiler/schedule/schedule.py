@@ -25,6 +25,8 @@ class LayerSchedule:
         Blocks of N input channels that a MATRIX command sums over.
     slots : int
         Blocks of output channels whose parameters are brought in together: `columns` or a multiple of it.
+    slot_buffers : int
+        Such groups of parameters there is room for at once.
     order : str
         Outer loop: "rows" keeps the image of a tile while the weights go by, "channels" keeps the weights.
     x_buffers, w_buffers, y_buffers, acc_buffers : int
@@ -44,6 +46,7 @@ class LayerSchedule:
     columns: int = 1 << 16
     depth: int = 1 << 16
     slots: int = 1 << 16
+    slot_buffers: int = 2
     order: str = "rows"
     x_buffers: int = 2
     w_buffers: int = 2

@@ -1,0 +1,83 @@
+"""A network's sequence of commands cut into programs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.codegen.emit import emit
+from compiler.codegen.roll import roll
+from compiler.codegen.sync import Issued
+from hw.config import MlaConfig
+from hw.errors import InputError
+from hw.isa.enums import Unit
+from hw.isa.program import Program
+
+
+@dataclass(frozen=True)
+class Part:
+    """A program and the layers whose commands it issues, weights that it brings in early left out."""
+
+    program: Program
+    layers: tuple[int, ...]
+
+
+def cut(
+    config: MlaConfig,
+    commands: Sequence[Issued],
+    names: Sequence[str],
+    joined: Sequence[bool],
+    tags: Sequence[int],
+) -> tuple[Part, ...]:
+    """Programs that issue all commands in order.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        The machine.
+    commands : sequence of Issued
+        All of them.
+    names, joined, tags : sequences
+        For each layer: its name, whether it is part of the program of the layer before, its tag.
+    """
+    out: list[Part] = []
+    for piece in _stretches(commands, joined):
+        layers = tuple(dict.fromkeys(c.layer for c in piece if c.unit != Unit.LOAD)) or (piece[0].layer,)
+        out += [Part(program, layers) for program in _emit(config, names[layers[0]], piece, tags)]
+    return tuple(out)
+
+
+def _stretches(commands: Sequence[Issued], joined: Sequence[bool]) -> list[list[Issued]]:
+    """One stretch for each layer that begins a program; loads stay where they are."""
+    out: list[list[Issued]] = [[]]
+    current = 0
+    for command in commands:
+        if command.unit != Unit.LOAD and command.layer > current:
+            if not all(joined[current + 1 : command.layer + 1]) and out[-1]:
+                out.append([])
+            current = command.layer
+        out[-1].append(command)
+    return out
+
+
+def _emit(config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int]) -> list[Program]:
+    """The programs of a stretch: one, or halves of it if that is too long for the instruction store."""
+    program = emit(name, roll(piece, config.loop_depth), tags)
+    if len(program.words) <= config.wis_words:
+        return [program]
+    if len(piece) < 2:
+        raise InputError(f"program {name!r} of {len(program.words)} words: the store has {config.wis_words}")
+    middle = len(piece) // 2
+    halves = _emit(config, name, piece[:middle], tags) + _emit(config, name, piece[middle:], tags)
+    return [Program(f"{name}.{i}", half.words) for i, half in enumerate(halves)]
+
+
+def batches(config: MlaConfig, programs: Sequence[Program]) -> list[range]:
+    """Programs that are in the instruction store at the same time: all, or as many as fit, in order."""
+    most = min(config.segments, config.opcodes)
+    out: list[range] = []
+    start = words = 0
+    for number, program in enumerate(programs):
+        if number - start == most or words + len(program.words) > config.wis_words:
+            out.append(range(start, number))
+            start, words = number, 0
+        words += len(program.words)
+    return [*out, range(start, len(programs))]
