@@ -14,6 +14,11 @@ from hw.isa.enums import Unit
 from hw.isa.micro import ISSUE_D, ISSUE_IMM, LOOP_IMM, OPERAND_BASE, REGISTERS, MicroOp, encode
 from hw.isa.program import Program
 
+
+class RegistersError(InputError):
+    """Nested loops whose fields change in more ways than there are registers."""
+
+
 #: What a field is set to: a register (0: none) plus a constant, plus an operand (0: none) by its selector.
 _Value = tuple[int, int, int]
 #: The tag stands among the fields as one of a unit that is none.
@@ -48,7 +53,7 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int]) -> Program:
 
     Raises
     ------
-    InputError
+    RegistersError
         More fields change differently in one nest of loops than there are registers.
     """
     emitter = _Emitter(name, tags)
@@ -112,7 +117,7 @@ class _Emitter:
     def _loop(self, loop: Loop, outer: dict[int, dict[int, _Moves]]) -> None:
         outermost = not self.loops
         number, self.opened = self.opened, self.opened + 1
-        moves = self._moves(loop, number, outer)
+        moves = self._moves(loop, number, outer, tuple(around for around, _ in self.loops))
         if outermost:
             self._allocate(loop, moves)
         self._hoist(loop, outer)
@@ -128,14 +133,15 @@ class _Emitter:
             self.registers = {}
 
     def _moves(
-        self, loop: Loop, number: int, outer: dict[int, dict[int, _Moves]]
+        self, loop: Loop, number: int, outer: dict[int, dict[int, _Moves]], around: tuple[int, ...]
     ) -> dict[int, dict[int, _Moves]]:
-        """The moves of the commands of the body, this loop's changes included."""
+        """The moves of the commands of the body, this loop's changes included; `around` are the loops around it."""
+        still = tuple((n, 0) for n in around)
         out = {}
         for leaf, delta in zip(loop.leaves, loop.deltas, strict=True):
             moves = dict(outer.get(id(leaf), {}))
             for index in moves.keys() | delta.keys():
-                moves[index] = (*moves.get(index, ()), (number, delta.get(index, 0)))
+                moves[index] = (*moves.get(index, still), (number, delta.get(index, 0)))
             out[id(leaf)] = moves
         return out
 
@@ -143,9 +149,9 @@ class _Emitter:
         """A register for each kind of change in a whole nest, zero at first."""
         kinds: dict[_Moves, None] = {}
         counts = {self.opened - 1: loop.count}
-        self._kinds(loop.body, moves, self.opened, kinds, counts)
+        self._kinds(loop.body, moves, (self.opened - 1,), self.opened, kinds, counts)
         if len(kinds) >= REGISTERS:
-            raise InputError(
+            raise RegistersError(
                 f"program {self.name!r}: {len(kinds)} fields change differently in one nest of loops: "
                 f"there are {REGISTERS - 1} registers"
             )
@@ -158,6 +164,7 @@ class _Emitter:
         self,
         body: Sequence[Item],
         moves: dict[int, dict[int, _Moves]],
+        around: tuple[int, ...],
         number: int,
         kinds: dict[_Moves, None],
         counts: dict[int, int],
@@ -166,7 +173,8 @@ class _Emitter:
         for item in body:
             if isinstance(item, Loop):
                 counts[number] = item.count
-                number = self._kinds(item.body, self._moves(item, number, moves), number + 1, kinds, counts)
+                inside = self._moves(item, number, moves, around)
+                number = self._kinds(item.body, inside, (*around, number), number + 1, kinds, counts)
             else:
                 kinds.update(dict.fromkeys(_trimmed(m) for m in moves[id(item)].values() if _trimmed(m)))
         return number

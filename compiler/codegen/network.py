@@ -22,6 +22,7 @@ from compiler.lower.lower import Lowered, image_of
 from compiler.memory.plan import MemoryFullError, plan
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
+from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import DTYPE_BYTES
 from hw.isa.program import Program
@@ -82,6 +83,9 @@ class _Generator:
     def __init__(self, config: MlaConfig, lowered: Lowered, schedule: Schedule):
         self.config, self.lowered, self.schedule = config, lowered, schedule
         self.graph = lowered.graph
+        unknown = [layer.name for layer in lowered.layers if layer.name not in schedule.layers]
+        if unknown:
+            raise InputError(f"schedule: no schedule for layer {', '.join(map(repr, unknown))}")
         #: Operand that holds the address of a ring in DRAM; those that are not here are in the model's memory.
         self.regions: dict[Ring, int] = {}
         self.homes = self._homes()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.codegen.emit import emit
+from compiler.codegen.emit import RegistersError, emit
 from compiler.codegen.roll import roll
 from compiler.codegen.sync import Issued
 from hw.config import MlaConfig
@@ -60,7 +60,7 @@ def _stretches(commands: Sequence[Issued], joined: Sequence[bool]) -> list[list[
 
 def _emit(config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int]) -> list[Program]:
     """The programs of a stretch: one, or halves of it if that is too long for the instruction store."""
-    program = emit(name, roll(piece, config.loop_depth), tags)
+    program = _rolled(config, name, piece, tags)
     if len(program.words) <= config.wis_words:
         return [program]
     if len(piece) < 2:
@@ -68,6 +68,16 @@ def _emit(config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[
     middle = len(piece) // 2
     halves = _emit(config, name, piece[:middle], tags) + _emit(config, name, piece[middle:], tags)
     return [Program(f"{name}.{i}", half.words) for i, half in enumerate(halves)]
+
+
+def _rolled(config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int]) -> Program:
+    """The program with loops nested as deep as registers last."""
+    for depth in range(config.loop_depth, 0, -1):
+        try:
+            return emit(name, roll(piece, depth), tags)
+        except RegistersError:
+            continue
+    return emit(name, piece, tags)
 
 
 def batches(config: MlaConfig, programs: Sequence[Program]) -> list[range]:

@@ -1,0 +1,99 @@
+"""`mla run`."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hw.isa.counters import CAUSES
+from tests.compiler.networks import Reference, model
+
+KWS = model("kws_ref_model")
+INPUT = "input_1"
+BOUNDS = {"compute", "bus", "bank", "weight_shift", "fuse", "dispatch"}
+
+
+@pytest.fixture
+def samples(tmp_path):
+    path = tmp_path / "samples.npy"
+    np.save(path, np.random.default_rng(3).integers(-128, 128, (3, 49, 10, 1)).astype(np.int8))
+    return path
+
+
+def test_rtl_report(mla, samples, tmp_path):
+    out = tmp_path / "out.npz"
+    result = mla("run", KWS, "--input", samples, "--limit", 2, "--json", "-", "--out", out)
+    assert result.status == 0
+    report = json.loads(result.out)
+    assert (report["schema_version"], report["target"], report["device"], report["samples"]) == (
+        1,
+        "n16",
+        "rtl",
+        2,
+    )
+    assert report["dram"] == {"latency": 100, "bytes_per_cycle": 16}
+    assert set(report["where"]) == set(CAUSES)
+    assert sum(report["where"].values()) == report["cycles"]
+    assert sum(layer["cycles"] for layer in report["layers"]) == report["cycles"]
+    assert {layer["bound"] for layer in report["layers"]} <= BOUNDS
+    assert report["macs"] == 2 * 2_656_768
+    assert report["utilization"] == report["macs"] / (report["cycles"] * 256)
+    assert report["floor_cycles"] <= report["floor_layerwise_cycles"] < report["cycles"]
+    assert report["steady_cycles_per_sample"] <= 1.05 * report["cycles_per_sample"]
+    assert report["host_ops"] == [] and report["load_cycles"] > 0 and report["energy_uj"] > 0
+    wanted = Reference(KWS)
+    with np.load(out) as arrays:
+        (name,) = arrays.files
+        assert arrays[name].shape == (2, 12) and arrays[name].dtype == np.int8
+        for sample, found in zip(np.load(samples), arrays[name], strict=False):
+            assert np.abs(found.astype(int) - wanted({"x": sample[None]})[0]).max() <= 1
+    assert report["outputs"][name]["shape"] == [2, 12]
+
+
+def test_golden_model_has_no_cycles_and_the_same_outputs(mla, samples):
+    golden, rtl = (
+        json.loads(mla("run", KWS, "--input", samples, "--limit", 1, "--json", "-", "--device", device).out)
+        for device in ("golden", "rtl")
+    )
+    assert golden["outputs"] == rtl["outputs"]
+    for key in (
+        "cycles",
+        "cycles_per_sample",
+        "steady_cycles_per_sample",
+        "load_cycles",
+        "utilization",
+        "where",
+    ):
+        assert golden[key] is None
+    assert all(layer["cycles"] is None for layer in golden["layers"])
+    assert golden["macs"] == rtl["macs"] and golden["dram_bytes_read"] == rtl["dram_bytes_read"]
+
+
+def test_table_and_random_input(mla):
+    result = mla("run", KWS, "--target", "n8", "--device", "golden", "--seed", 4)
+    assert result.status == 0
+    assert "one random sample of seed 4" in result.err
+    assert "fully_connected_11" in result.out and "sha256" in result.out
+
+
+def test_files_that_do_not_fit(complains, samples, tmp_path):
+    run = ("run", KWS, "--device", "golden")
+    complains(2, "nothing.tflite: cannot be read: No such file", "run", "nothing.tflite")
+    complains(2, "cannot be read", *run, "--input", tmp_path / "nothing.npy")
+    (tmp_path / "text.npy").write_text("hello")
+    complains(2, "must be a .npy or .npz file of numbers", *run, "--input", tmp_path / "text.npy")
+    np.save(tmp_path / "shape.npy", np.zeros((2, 49, 10), np.int8))
+    complains(
+        2, "must be int8[samples, 49, 10, 1], not int8[2, 49, 10]", *run, "--input", tmp_path / "shape.npy"
+    )
+    np.save(tmp_path / "dtype.npy", np.zeros((2, 49, 10, 1), np.float32))
+    complains(2, "not float32[2, 49, 10, 1]", *run, "--input", tmp_path / "dtype.npy")
+    np.save(tmp_path / "none.npy", np.zeros((0, 49, 10, 1), np.int8))
+    complains(2, "at least one", *run, "--input", tmp_path / "none.npy")
+    np.save(tmp_path / "object.npy", np.array([{}], object), allow_pickle=True)
+    complains(2, "must be a .npy or .npz file of numbers", *run, "--input", tmp_path / "object.npy")
+    np.savez(tmp_path / "names.npz", wrong=np.zeros((1, 49, 10, 1), np.int8))
+    complains(2, "arrays must be named", *run, "--input", tmp_path / "names.npz")
+    complains(2, "cannot be written", *run, "--out", tmp_path / "no" / "folder.npz")
+    complains(2, "limit: must be an integer of at least 1", *run, "--limit", "0")
+    complains(2, "target must be one of", *run, "--target", "n17")

@@ -1,0 +1,45 @@
+"""The trained networks that tests run, and LiteRT's answers for them."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+MODELS = Path(os.environ.get("MLA_MODELS", Path(__file__).parents[3] / "shared" / "models"))
+NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
+
+
+def model(name: str) -> Path:
+    """File of a network."""
+    return MODELS / f"{name}.tflite"
+
+
+class Reference:
+    """LiteRT on a network.
+
+    Parameters
+    ----------
+    path : Path
+        The model.
+    rounding : str
+        "reference": its reference kernels; "xnnpack": its default ones.
+    """
+
+    def __init__(self, path: Path, rounding: str = "reference"):
+        resolver = OpResolverType.BUILTIN_REF if rounding == "reference" else OpResolverType.AUTO
+        self.interpreter = Interpreter(str(path), experimental_op_resolver_type=resolver)
+        self.interpreter.allocate_tensors()
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Outputs for the inputs, which are in the model's order."""
+        for array, detail in zip(inputs.values(), self.interpreter.get_input_details(), strict=True):
+            self.interpreter.set_tensor(detail["index"], array)
+        self.interpreter.invoke()
+        return [self.interpreter.get_tensor(d["index"]) for d in self.interpreter.get_output_details()]
+
+
+def random_inputs(network, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Any integers."""
+    tensors = [network.graph.tensors[name] for name in network.graph.inputs]
+    return {t.name: rng.integers(-128, 128, t.shape).astype(t.dtype) for t in tensors}

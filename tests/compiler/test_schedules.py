@@ -1,0 +1,106 @@
+"""Any legal schedule gives the same outputs; what is not legal is refused."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.api import Network, compile
+from compiler.runtime import Session, dram_bytes
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from cosim.golden import GoldenDevice
+from hw.errors import InputError
+from tests.compiler.networks import model, random_inputs
+
+ROUNDS = 12
+
+
+def perturbed(schedule: Schedule, rng: random.Random) -> Schedule:
+    """Some fields of some layers chosen anew."""
+    layers = {}
+    for name, layer in schedule.layers.items():
+        changes = {
+            "rows": rng.choice((1, 2, 3, 5, 8, 40)), "band": rng.choice((4, 8, 40)),
+            "columns": rng.choice((1, 2, 3, 8)), "depth": rng.choice((1, 2, 3, 64)),
+            "slots": rng.choice((1, 2, 8)), "slot_buffers": rng.choice((1, 2, 3)),
+            "order": rng.choice(("rows", "channels")), "x_buffers": rng.choice((1, 2, 3)),
+            "w_buffers": rng.choice((1, 2, 8)), "y_buffers": rng.choice((1, 2)),
+            "acc_buffers": rng.choice((1, 2, 3)), "fold": rng.random() < 0.5,
+            "prefetch": rng.choice((0, 1, 4, 20)), "on_chip": rng.random() < 0.6,
+            "joined": rng.random() < 0.3,
+        }  # fmt: skip
+        chosen = rng.sample(sorted(changes), rng.randint(0, 6))
+        layers[name] = replace(layer, **{field: changes[field] for field in chosen})
+    return replace(schedule, layers=layers)
+
+
+def outputs(network: Network, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        return Session(device, network).run(inputs)
+
+
+@pytest.mark.parametrize("target", ["n8", "n16"])
+@pytest.mark.parametrize("name", ["kws_ref_model", "pretrainedResnet_quant"])
+def test_random_schedules_change_no_output(name: str, target: str) -> None:
+    first = compile(model(name), target)
+    inputs = random_inputs(first, np.random.default_rng(8))
+    wanted = outputs(first, inputs)
+    ran = 0
+    for seed in range(ROUNDS):
+        schedule = perturbed(first.schedule, random.Random(seed))
+        try:
+            network = compile(first.graph, target, schedule=schedule)
+        except InputError:
+            continue  # does not fit
+        ran += 1
+        found = outputs(network, inputs)
+        for output in wanted:
+            assert np.array_equal(found[output], wanted[output]), (
+                f"seed {seed}: {output}\n{schedule.to_json()}"
+            )
+    assert ran >= ROUNDS // 4
+
+
+def test_schedules_survive_their_text() -> None:
+    schedule = compile(model("kws_ref_model"), "n16").schedule
+    assert Schedule.from_json(schedule.to_json()) == schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "schema_version"),
+        ('{"schema_version": 2}', "schema_version"),
+        ('{"schema_version": 1, "fusions": 3}', "list of lists"),
+        ('{"schema_version": 1, "layers": []}', "must be an object"),
+        ('{"schema_version": 1, "layers": {"a": {"tile": 3}}}', "must have fields among"),
+        ('{"schema_version": 1, "layers": {"a": {"rows": 0}}}', "rows must be at least 1"),
+        ('{"schema_version": 1, "layers": {"a": {"rows": true}}}', "rows must be an integer"),
+        ('{"schema_version": 1, "layers": {"a": {"fold": 1}}}', "fold must be true or false"),
+        ('{"schema_version": 1, "layers": {"a": {"order": "x"}}}', 'must be "rows" or "channels"'),
+    ],
+)
+def test_damaged_schedules_are_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Schedule.from_json(text)
+
+
+def test_a_schedule_must_know_every_layer_and_only_nodes_that_exist() -> None:
+    network = compile(model("kws_ref_model"), "n16")
+    with pytest.raises(InputError, match="no schedule for layer"):
+        compile(network.graph, "n16", schedule=Schedule(network.schedule.fusions, {}))
+    with pytest.raises(InputError, match="there is no such node"):
+        compile(network.graph, "n16", schedule=Schedule((("nobody",),), {}))
+    with pytest.raises(InputError, match="in two fusions"):
+        names = network.schedule.fusions[0]
+        compile(network.graph, "n16", schedule=Schedule((names, names), {}))
+
+
+def test_what_does_not_fit_names_the_layer() -> None:
+    network = compile(model("pretrainedResnet_quant"), "n16")
+    name = next(iter(network.schedule.layers))
+    layers = network.schedule.layers | {name: LayerSchedule(rows=31, columns=1, acc_buffers=2)}
+    with pytest.raises(InputError, match=f"layer '{name}'.*does not fit acc"):
+        compile(network.graph, "n16", schedule=replace(network.schedule, layers=layers))
