@@ -1,0 +1,114 @@
+"""Functions of one number, and their quantized forms, which LiteRT looks up in a table of all 256 inputs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf
+
+from compiler.host.call import Array, Call, Operator, Real
+from compiler.host.fixed import half_away, multiplied
+from compiler.host.hard_swish import hard_swish_steps
+from compiler.host.quantize import eighth_bits
+
+Single = NDArray[np.float32]
+
+#: Multipliers of XNNPACK's leaky ReLU: what it takes of either sign, in magnitude at least 1/256.
+_LEAST, _MOST, _MOST_NEGATIVE = np.float32(1 / 256), np.float32(128), np.float32(-127.99609375)
+
+
+def sigmoid(x: Real) -> Real:
+    """1 / (1 + exp(-x)) without overflow."""
+    power = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, power) / (1 + power)
+
+
+def gelu(x: Real, tanh: bool) -> Real:
+    """Product of x and Phi(x), or its approximation by tanh."""
+    if tanh:
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + erf(x / np.sqrt(2)))
+
+
+def _by_table(call: Call, function: Callable[[Call], Array]) -> Array:
+    """A function of single stored values, computed once for each of the 256 there are."""
+    limits, x = np.iinfo(call.values[0].dtype), call.values[0]
+    if limits.bits > 8 or x.size <= limits.max - limits.min:
+        return function(call)
+    every = np.arange(limits.min, limits.max + 1).astype(x.dtype)
+    return function(replace(call, values=(every, *call.values[1:])))[x.astype(np.int64) - limits.min]
+
+
+def _table_steps(call: Call, function: Callable[[Single], Array], delegated: bool) -> Array:
+    """Stored results of a float32 function, as LiteRT fills its tables, or XNNPACK its own."""
+    real = call.scale() * call.centred().astype(np.float32)
+    steps = function(real).astype(np.float32) * (np.float32(1) / call.output_scale)
+    if delegated:
+        return np.rint(steps + np.float32(call.output_zero)).astype(np.int64)
+    return half_away(steps.astype(np.float64)).astype(np.int64) + call.output_zero
+
+
+def _unary(function: Callable[[Real], Real], *, in_xnnpack: bool = False) -> Operator:
+    """An operator that is a function of each number; quantized to 8 bits by table."""
+
+    def single(x: Single) -> Array:
+        return function(x.astype(np.float64))
+
+    def operator(call: Call) -> Array:
+        if call.quantized():
+            return _by_table(call, lambda c: _table_steps(c, single, in_xnnpack and c.delegated))
+        return function(call.numbers().astype(np.float64))
+
+    return operator
+
+
+def _gelu(call: Call) -> Array:
+    return _unary(lambda x: gelu(x, call["tanh"]))(call)
+
+
+def _hard_swish(call: Call) -> Array:
+    if call.quantized() and np.dtype(call.output.dtype).itemsize == 1:
+        return _by_table(call, hard_swish_steps)
+    x = call.numbers().astype(np.float64)
+    return x * np.clip(x + 3, 0, 6) / 6
+
+
+def _leaky_relu(call: Call) -> Array:
+    if not call.quantized():
+        x = call.numbers().astype(np.float64)
+        return np.where(x < 0, x * call["alpha"], x)
+    return _by_table(call, _leaky_steps) + call.output_zero
+
+
+def _leaky_steps(call: Call) -> Array:
+    x, alpha = call.centred(), np.float32(call["alpha"])
+    plus = call.scale() / call.output_scale
+    if call.delegated and _LEAST <= plus <= _MOST:
+        minus = plus * alpha
+        if _MOST_NEGATIVE <= minus <= _MOST and abs(minus) >= _LEAST:
+            return np.where(x < 0, eighth_bits(x, minus), eighth_bits(x, plus))
+    minus = call.scale() * alpha / call.output_scale
+    return np.where(x < 0, multiplied(x, float(minus)), multiplied(x, float(plus)))
+
+
+def _prelu(call: Call) -> Array:
+    if not call.quantized(2):
+        x = call.numbers(0)
+        return np.where(x < 0, x * call.numbers(1), x)
+    x, product = call.centred(0), call.centred(0) * call.centred(1)
+    plus, minus = call.scale(0) / call.output_scale, call.scale(0) * call.scale(1) / call.output_scale
+    steps = np.where(x < 0, multiplied(product, float(minus)), multiplied(x, float(plus)))
+    return steps + call.output_zero
+
+
+ACTIVATION: dict[str, Operator] = {
+    "leaky_relu": _leaky_relu,
+    "prelu": _prelu,
+    "sigmoid": _unary(sigmoid, in_xnnpack=True),
+    "tanh": _unary(np.tanh, in_xnnpack=True),
+    "hard_swish": _hard_swish,
+    "gelu": _gelu,
+    "silu": _unary(lambda x: x * sigmoid(x)),
+    "exp": _unary(np.exp),
+}

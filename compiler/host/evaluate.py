@@ -1,0 +1,107 @@
+"""A whole graph, or one node of it, computed."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from compiler.host.call import KERNELS, Array, Call, Kernels, finished
+from compiler.host.table import OPERATORS
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Tensor
+from hw.errors import InputError, shown
+
+
+def evaluate(
+    graph: Graph, inputs: Mapping[str, Array], *, rounding: Kernels = "reference", keep: bool = False
+) -> dict[str, Array]:
+    """What a graph makes of its inputs.
+
+    Parameters
+    ----------
+    graph : Graph
+    inputs : dict
+        An array for each input of the graph, of its shape and type.
+    rounding : "reference" or "xnnpack"
+        Whether quantized operators round as LiteRT's reference kernels or as its default interpreter.
+    keep : bool
+        Give every tensor that is no constant, not only the outputs.
+
+    Raises
+    ------
+    InputError
+        An input is missing, unknown, or of another shape or type; or as `run_node` says.
+    """
+    _check(graph, inputs)
+    values = {name: np.asarray(inputs[name]) for name in graph.inputs}
+    left = {name: len(graph.consumers(name)) for name in graph.tensors}
+    wanted = set(graph.tensors) if keep else set(graph.outputs)
+    for node in graph:
+        operands = [_value(graph.tensors[name], values) for name in node.inputs]
+        values |= zip(node.outputs, run_node(graph, node, operands, rounding=rounding), strict=True)
+        for name in dict.fromkeys(node.inputs):
+            left[name] -= 1
+            if not left[name] and name not in wanted:
+                values.pop(name, None)
+    if keep:
+        return values
+    return {name: _value(graph.tensors[name], values) for name in graph.outputs}
+
+
+def run_node(
+    graph: Graph, node: Node, inputs: Sequence[Array], *, rounding: Kernels = "reference"
+) -> list[Array]:
+    """What one node makes of its inputs, constants among them, in the operator's order.
+
+    Raises
+    ------
+    InputError
+        The number of inputs, a shape or type is wrong; a window, index or quantization is none the operator can have;
+        the result is not of the shape the graph says.
+    """
+    if rounding not in KERNELS:
+        raise InputError(f"rounding must be {' or '.join(KERNELS)}, not {shown(rounding)}")
+    tensors = graph.ins(node)
+    if len(inputs) != len(tensors):
+        raise InputError(f"node {node.name!r} takes {len(tensors)} inputs, not {len(inputs)}")
+    for tensor, value in zip(tensors, inputs, strict=True):
+        _fits(tensor, value, f"node {node.name!r}: its input")
+    call = Call(node, tuple(tensors), tuple(inputs), graph.out(node), rounding)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        try:
+            result = finished(call, OPERATORS[node.op](call))
+        except (ValueError, IndexError) as error:
+            raise call.error(f"its shapes do not fit: {error}") from None
+    if result.shape != call.output.shape:
+        raise call.error(
+            f"makes shape {list(result.shape)}, but {call.output.name!r} is {list(call.output.shape)}"
+        )
+    return [result]
+
+
+def _value(tensor: Tensor, values: Mapping[str, Array]) -> Array:
+    return values[tensor.name] if tensor.data is None else tensor.data
+
+
+def _check(graph: Graph, inputs: Mapping[str, Array]) -> None:
+    for name in inputs:
+        if name not in graph.inputs:
+            raise InputError(f"there is no input {shown(name)}; {graph.name!r} has {_named(graph)}")
+    for name in graph.inputs:
+        if name not in inputs:
+            raise InputError(f"input {name!r} is missing; {graph.name!r} has {_named(graph)}")
+        _fits(graph.tensors[name], inputs[name], "input")
+
+
+def _named(graph: Graph) -> str:
+    return ", ".join(f"{name!r}: {_kind(graph.tensors[name])}" for name in graph.inputs) or "none"
+
+
+def _kind(tensor: Tensor | Array) -> str:
+    return f"{tensor.dtype}{list(tensor.shape)}"
+
+
+def _fits(tensor: Tensor, value: object, what: str) -> None:
+    if not isinstance(value, np.ndarray):
+        raise InputError(f"{what} {tensor.name!r} must be {_kind(tensor)}, not a {type(value).__name__}")
+    if value.shape != tensor.shape or value.dtype != tensor.dtype:
+        raise InputError(f"{what} {tensor.name!r} must be {_kind(tensor)}, not {_kind(value)}")

@@ -1,0 +1,43 @@
+"""Between real numbers and their quantizations."""
+
+import numpy as np
+
+from compiler.host.call import Array, Call, Operator
+from compiler.host.fixed import Int64, multiplied
+
+#: Range of the quotient of scales that XNNPACK converts, in 1/256.
+_LEAST, _MOST = np.float32(1 / 256), np.float32(128)
+
+
+def requantized(call: Call, stored: Array, index: int = 0) -> Int64:
+    """Integers of an input's quantization in that of the output, not yet saturated."""
+    whole = stored.astype(np.int64)
+    if call.tensors[index].quantization == call.output.quantization:
+        return whole
+    ratio = float(call.scale(index)) / float(call.output_scale)
+    return multiplied(whole - call.zero(index), ratio) + call.output_zero
+
+
+def eighth_bits(centred: Int64, ratio: np.float32) -> Int64:
+    """XNNPACK's conversion: a multiplier in 1/256, halves up."""
+    return (centred * int(np.rint(np.float32(256) * ratio)) + 128) >> 8
+
+
+def quantize(call: Call) -> Array:
+    """Nearest integers; the output's quantization applies when the result is stored."""
+    return call.numbers()
+
+
+def requantize(call: Call) -> Array:
+    """The same numbers in another quantization."""
+    ratio = call.scale() / call.output_scale
+    if call.delegated and call.tensors[0].dtype == call.output.dtype and _LEAST <= ratio <= _MOST:
+        return eighth_bits(call.centred(), ratio) + call.output_zero
+    return requantized(call, call.values[0])
+
+
+QUANTIZE: dict[str, Operator] = {
+    "quantize": quantize,
+    "dequantize": lambda call: call.numbers(),
+    "requantize": requantize,
+}

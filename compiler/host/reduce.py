@@ -1,0 +1,53 @@
+"""Sums, means and extremes over axes."""
+
+import math
+
+import numpy as np
+
+from compiler.host.call import Array, Call, Operator
+from compiler.host.fixed import Int64, multiplied_real
+from compiler.host.quantize import requantized
+from compiler.kernels.scaling import quantize_multiplier
+from cosim.golden.scale import scale
+from hw.isa.enums import Rounding
+
+
+def _axes(call: Call, dimensions: int) -> tuple[int, ...]:
+    return tuple(axis % dimensions for axis in call["axes"])
+
+
+def _added(call: Call, *, mean: bool) -> Array:
+    stored = call.quantized()
+    x = call.centred() if stored else call.numbers()
+    axes = _axes(call, x.ndim)
+    count = math.prod(x.shape[axis] for axis in axes)
+    sums = x.sum(axes, keepdims=call["keep"])
+    if stored:
+        return _scaled(call, sums, count if mean else 1) + call.output_zero
+    if mean:
+        return sums / count if sums.dtype.kind == "f" else np.trunc(sums / count)
+    return sums
+
+
+def _scaled(call: Call, sums: Int64, count: int) -> Int64:
+    """Sums over `count` in the output's scale; the reference kernels divide the multiplier by the count."""
+    if call.delegated:
+        return multiplied_real(sums, call.scale() / call.output_scale * (np.float32(1) / np.float32(count)))
+    multiplier, exponent = quantize_multiplier(float(call.scale()) / float(call.output_scale))
+    shift = min(count.bit_length() - 1, 32, 31 + exponent)
+    return scale(sums, (multiplier << shift) // count, exponent - shift, 0, Rounding.DOUBLE)
+
+
+def _extreme(call: Call, *, greatest: bool) -> Array:
+    stored = call.quantized()
+    x = call.values[0].astype(np.int64) if stored else call.numbers()
+    result = (np.max if greatest else np.min)(x, _axes(call, x.ndim), keepdims=call["keep"])
+    return requantized(call, result) if stored else result
+
+
+REDUCE: dict[str, Operator] = {
+    "reduce_sum": lambda call: _added(call, mean=False),
+    "reduce_mean": lambda call: _added(call, mean=True),
+    "reduce_max": lambda call: _extreme(call, greatest=True),
+    "reduce_min": lambda call: _extreme(call, greatest=False),
+}
