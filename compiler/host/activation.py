@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf
+from scipy.special import erfc
 
 from compiler.host.call import Array, Call, Operator, Real
 from compiler.host.fixed import half_away, multiplied
@@ -28,7 +28,7 @@ def gelu(x: Real, tanh: bool) -> Real:
     """Product of x and Phi(x), or its approximation by tanh."""
     if tanh:
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-    return 0.5 * x * (1 + erf(x / np.sqrt(2)))
+    return 0.5 * x * erfc(-x / np.sqrt(2))
 
 
 def _by_table(call: Call, function: Callable[[Call], Array]) -> Array:
@@ -49,22 +49,46 @@ def _table_steps(call: Call, function: Callable[[Single], Array], delegated: boo
     return half_away(steps.astype(np.float64)).astype(np.int64) + call.output_zero
 
 
-def _unary(function: Callable[[Real], Real], *, in_xnnpack: bool = False) -> Operator:
-    """An operator that is a function of each number; quantized to 8 bits by table."""
+def _unary(
+    function: Callable[[Real], Real],
+    single: Callable[[Single], Array] | None = None,
+    *,
+    in_xnnpack: bool = False,
+) -> Operator:
+    """An operator that is a function of each number.
 
-    def single(x: Single) -> Array:
+    Quantized to 8 bits it is a table, which LiteRT fills in single precision: `single`, or by default the function
+    rounded to that. What is `in_xnnpack` has a table there, filled in double precision.
+    """
+
+    def double(x: Single) -> Array:
         return function(x.astype(np.float64))
 
+    def steps(call: Call) -> Array:
+        delegated = in_xnnpack and call.delegated
+        return _table_steps(call, double if delegated or single is None else single, delegated)
+
     def operator(call: Call) -> Array:
-        if call.quantized():
-            return _by_table(call, lambda c: _table_steps(c, single, in_xnnpack and c.delegated))
-        return function(call.numbers().astype(np.float64))
+        return _by_table(call, steps) if call.quantized() else function(call.numbers().astype(np.float64))
 
     return operator
 
 
+def _single_sigmoid(x: Single) -> Single:
+    return np.float32(1) / (np.float32(1) + np.exp(-x.astype(np.float64)).astype(np.float32))
+
+
+def _single_gelu(x: Single, tanh: bool) -> Single:
+    half = np.float32(0.5) * x
+    if tanh:
+        inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+        return half * (np.float32(1) + np.tanh(inner.astype(np.float64)).astype(np.float32))
+    return half * erfc((x * np.float32(-np.sqrt(0.5))).astype(np.float64)).astype(np.float32)
+
+
 def _gelu(call: Call) -> Array:
-    return _unary(lambda x: gelu(x, call["tanh"]))(call)
+    tanh = call["tanh"]
+    return _unary(lambda x: gelu(x, tanh), lambda x: _single_gelu(x, tanh))(call)
 
 
 def _hard_swish(call: Call) -> Array:
@@ -105,7 +129,7 @@ def _prelu(call: Call) -> Array:
 ACTIVATION: dict[str, Operator] = {
     "leaky_relu": _leaky_relu,
     "prelu": _prelu,
-    "sigmoid": _unary(sigmoid, in_xnnpack=True),
+    "sigmoid": _unary(sigmoid, _single_sigmoid, in_xnnpack=True),
     "tanh": _unary(np.tanh, in_xnnpack=True),
     "hard_swish": _hard_swish,
     "gelu": _gelu,

@@ -32,21 +32,23 @@ def _ratio(call: Call, dtype: type) -> Array:
     return dtype(call.scale(0)) * weights / dtype(call.output_scale)
 
 
-def _settled(call: Call, sums: Real, integers: bool, *, dense: bool = False) -> Array:
+def _settled(call: Call, sums: Real, integers: bool) -> Array:
     """The result of biased sums, requantized where the node is."""
     if not integers:
         return sums
     whole = sums.astype(np.int64)
     if call.output.quantization is None:
         return whole
-    return _requantized(call, whole, dense) + call.output_zero
+    return _requantized(call, whole) + call.output_zero
 
 
-def _requantized(call: Call, sums: Int64, dense: bool) -> Int64:
-    if call.delegated:
+def _requantized(call: Call, sums: Int64) -> Int64:
+    """Sums in the output's scale, as each of LiteRT's kernels rounds."""
+    # XNNPACK has products of two tensors only where the second has no zero point.
+    if call.delegated and (call.node.op != "matmul" or call.zero(1) == 0):
         return multiplied_real(sums, _ratio(call, np.float32))
     ratio = _ratio(call, np.float64)
-    if dense and call.output.dtype != "uint8":
+    if call.node.op == "dense":
         return multiplied_away(sums, ratio)
     if call.tensors[0].dtype == "int16" and (len(call.values) < 3 or call.tensors[2].dtype == "int64"):
         return multiplied_16(sums, ratio)
@@ -115,7 +117,7 @@ def dense(call: Call) -> Array:
     """The last dimension times transposed weights (outputs, inputs)."""
     integers = _integers(call)
     sums = _factor(call, 0, integers) @ _factor(call, 1, integers).T
-    return _settled(call, _biased(call, sums, integers), integers, dense=True)
+    return _settled(call, _biased(call, sums, integers), integers)
 
 
 def matmul(call: Call) -> Array:

@@ -62,7 +62,7 @@ def clip(call: Call) -> Array:
     low, high = call["low"], call["high"]
     if call.quantized():
         steps = (_limit(call, low), _limit(call, high))
-        return np.minimum(np.maximum(requantized(call, call.values[0]), steps[0]), steps[1])
+        return np.clip(requantized(call, call.values[0], dtype=np.float32), *steps)
     x = call.numbers()
     if x.dtype.kind == "f":
         return np.minimum(np.maximum(x, low), high)

@@ -9,12 +9,15 @@ from compiler.host.fixed import Int64, multiplied
 _LEAST, _MOST = np.float32(1 / 256), np.float32(128)
 
 
-def requantized(call: Call, stored: Array, index: int = 0) -> Int64:
-    """Integers of an input's quantization in that of the output, not yet saturated."""
+def requantized(call: Call, stored: Array, index: int = 0, dtype: type = np.float64) -> Int64:
+    """Integers of an input's quantization in that of the output, not yet saturated.
+
+    The quotient of the scales is taken in `dtype`: LiteRT's kernels differ in that.
+    """
     whole = stored.astype(np.int64)
     if call.tensors[index].quantization == call.output.quantization:
         return whole
-    ratio = float(call.scale(index)) / float(call.output_scale)
+    ratio = float(dtype(call.scale(index)) / dtype(call.output_scale))
     return multiplied(whole - call.zero(index), ratio) + call.output_zero
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from compiler.host.call import Array, Call, Operator
-from compiler.host.fixed import Int64, multiplied_real
+from compiler.host.fixed import Int64, half_away
 from compiler.host.quantize import requantized
 from compiler.kernels.scaling import quantize_multiplier
 from cosim.golden.scale import scale
@@ -18,21 +18,39 @@ def _axes(call: Call, dimensions: int) -> tuple[int, ...]:
 
 def _added(call: Call, *, mean: bool) -> Array:
     stored = call.quantized()
-    x = call.centred() if stored else call.numbers()
+    x = call.values[0].astype(np.int64) if stored else call.numbers()
     axes = _axes(call, x.ndim)
     count = math.prod(x.shape[axis] for axis in axes)
     sums = x.sum(axes, keepdims=call["keep"])
     if stored:
-        return _scaled(call, sums, count if mean else 1) + call.output_zero
+        return _scaled(call, np.asarray(sums), count, mean)
     if mean:
         return sums / count if sums.dtype.kind == "f" else np.trunc(sums / count)
     return sums
 
 
-def _scaled(call: Call, sums: Int64, count: int) -> Int64:
-    """Sums over `count` in the output's scale; the reference kernels divide the multiplier by the count."""
+def _scaled(call: Call, sums: Int64, count: int, mean: bool) -> Int64:
+    """Sums of `count` stored integers, or their means, in the output's quantization."""
     if call.delegated:
-        return multiplied_real(sums, call.scale() / call.output_scale * (np.float32(1) / np.float32(count)))
+        return _scaled_xnnpack(call, sums, count, mean)
+    centred = sums - count * call.zero()
+    if call.kernels == "xnnpack" and not mean:
+        steps = half_away(
+            (centred.astype(np.float32) * (call.scale() / call.output_scale)).astype(np.float64)
+        )
+        return steps.astype(np.int64) + call.output_zero
+    return _scaled_reference(call, centred, count if mean else 1) + call.output_zero
+
+
+def _scaled_xnnpack(call: Call, sums: Int64, count: int, mean: bool) -> Int64:
+    """All in float32, the zero points as well; halves to even."""
+    ratio = call.scale() / call.output_scale * np.float32(1 / count if mean else 1)
+    zero = np.float32(call.output_zero) - np.float32(count * call.zero()) * ratio
+    return np.rint(sums.astype(np.float32) * ratio + zero).astype(np.int64)
+
+
+def _scaled_reference(call: Call, sums: Int64, count: int) -> Int64:
+    """Double rounding, by a multiplier that is divided by the count."""
     multiplier, exponent = quantize_multiplier(float(call.scale()) / float(call.output_scale))
     shift = min(count.bit_length() - 1, 32, 31 + exponent)
     return scale(sums, (multiplier << shift) // count, exponent - shift, 0, Rounding.DOUBLE)

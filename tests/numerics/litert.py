@@ -46,11 +46,12 @@ def pack(
     constants: Sequence[np.ndarray] = (),
     *,
     version: int,
+    order: Sequence[int] | None = None,
 ) -> bytes:
     """A .tflite file of one operator of that version.
 
-    The last tensor is its result, the others its operands; the first `inputs` of these are the model's. Buffer 0 is
-    empty, the constants' are 1 and so on.
+    The last tensor is its result, the others its operands, in another `order` if that is given; the first `inputs` of
+    these are the model's. Buffer 0 is empty, the constants' are 1 and so on.
     """
     graph, node, code, whole = schema.SubGraphT(), schema.OperatorT(), schema.OperatorCodeT(), schema.ModelT()
     result = len(tensors) - 1
@@ -60,10 +61,10 @@ def pack(
         [result],
         [node],
     )
-    node.opcodeIndex, node.inputs, node.outputs = 0, list(range(result)), [result]
+    node.opcodeIndex, node.inputs, node.outputs = 0, list(range(result) if order is None else order), [result]
     if options is not None:
         node.builtinOptionsType, node.builtinOptions = options
-    code.builtinCode = code.deprecatedBuiltinCode = operator
+    code.builtinCode, code.deprecatedBuiltinCode = operator, min(operator, 127)  # the old field is a byte
     code.version = version
     whole.version, whole.operatorCodes, whole.subgraphs = 3, [code], [graph]
     whole.buffers = [schema.BufferT() for _ in range(1 + len(constants))]
