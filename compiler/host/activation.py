@@ -74,11 +74,11 @@ def _unary(
     return operator
 
 
-def _single_sigmoid(x: Single) -> Single:
+def _single_sigmoid(x: Single) -> Array:
     return np.float32(1) / (np.float32(1) + np.exp(-x.astype(np.float64)).astype(np.float32))
 
 
-def _single_gelu(x: Single, tanh: bool) -> Single:
+def _single_gelu(x: Single, tanh: bool) -> Array:
     half = np.float32(0.5) * x
     if tanh:
         inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)

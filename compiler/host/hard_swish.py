@@ -26,7 +26,7 @@ def hard_swish_steps(call: Call) -> Int64:
     multiplier, exponent = _multiplier(fine_scale / call.output_scale)
     if exponent > 0:
         raise call.error(
-            f"the output's scale {call.output_scale} must be above {fine_scale}, 1/128 of the input's"
+            f"the output's scale must be above {fine_scale:.3g}, 1/128 of the input's, not {call.output_scale:.3g}"
         )
     fine = call.centred() << 7
     scaled = half_up(fine * multiplier, 15)

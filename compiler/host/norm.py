@@ -7,7 +7,7 @@ from compiler.host.call import Array, Call, Operator, Real
 
 def _normalized(call: Call, *, centre: bool) -> Array:
     x = call.numbers().astype(np.float64)
-    axes = tuple(range(call["axis"] % x.ndim, x.ndim))
+    axes = tuple(range(range(x.ndim)[call["axis"]], x.ndim))
     if centre:
         x = x - x.mean(axes, keepdims=True)
     result: Real = x / np.sqrt((x * x).mean(axes, keepdims=True) + call["epsilon"])

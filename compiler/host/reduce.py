@@ -12,16 +12,11 @@ from cosim.golden.scale import scale
 from hw.isa.enums import Rounding
 
 
-def _axes(call: Call, dimensions: int) -> tuple[int, ...]:
-    return tuple(axis % dimensions for axis in call["axes"])
-
-
 def _added(call: Call, *, mean: bool) -> Array:
     stored = call.quantized()
     x = call.values[0].astype(np.int64) if stored else call.numbers()
-    axes = _axes(call, x.ndim)
-    count = math.prod(x.shape[axis] for axis in axes)
-    sums = x.sum(axes, keepdims=call["keep"])
+    count = math.prod(x.shape[axis] for axis in call["axes"])
+    sums = x.sum(call["axes"], keepdims=call["keep"])
     if stored:
         return _scaled(call, np.asarray(sums), count, mean)
     if mean:
@@ -59,7 +54,7 @@ def _scaled_reference(call: Call, sums: Int64, count: int) -> Int64:
 def _extreme(call: Call, *, greatest: bool) -> Array:
     stored = call.quantized()
     x = call.values[0].astype(np.int64) if stored else call.numbers()
-    result = (np.max if greatest else np.min)(x, _axes(call, x.ndim), keepdims=call["keep"])
+    result = np.asarray((np.max if greatest else np.min)(x, call["axes"], keepdims=call["keep"]))
     return requantized(call, result) if stored else result
 
 

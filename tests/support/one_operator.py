@@ -32,13 +32,12 @@ def quantized(
 ) -> Tensor:
     """A tensor with a random scale (a power of two where ties are wanted) and zero point, unless they are given."""
     limits = np.iinfo(dtype)
-    if scale is None:
-        scale = float(np.exp(rng.uniform(np.log(0.005), np.log(0.2))))
+    real = float(np.exp(rng.uniform(np.log(0.005), np.log(0.2)))) if scale is None else scale
     if ties:
-        scale = 2.0 ** round(np.log2(scale))
+        real = 2.0 ** round(np.log2(real))
     if zero is None:
         zero = 0 if dtype == "int16" else int(rng.integers(limits.min, limits.max + 1))
-    return Tensor(name, tuple(int(size) for size in shape), dtype, Quantization.of(scale, zero))
+    return Tensor(name, tuple(int(size) for size in shape), dtype, Quantization.of(real, zero))
 
 
 def random_values(rng: np.random.Generator, tensor: Tensor) -> np.ndarray:
