@@ -48,7 +48,7 @@ def _fixed(call: Call, away: Int64) -> Int64:
     headroom = 32 - np.frexp(sums.astype(np.float64))[1].astype(np.int64)
     inverse = reciprocal((sums << headroom) - (1 << 31))
     result = half_away(times(powers[-away], inverse), _SUM_BITS - headroom + 31 - 8)
-    return np.where(powers[-away] > 0, result, 0) + call.output_zero
+    return result + call.output_zero
 
 
 def _by_table(call: Call, away: Int64) -> Int64:

@@ -163,6 +163,15 @@ def test_real_operators_on_quantized_tensors() -> None:
     np.testing.assert_array_equal(made, [np.clip(np.round(real * 64) - 5, -128, 127)])
 
 
+def test_counted_padding_of_quantized_images_is_zero_as_a_number() -> None:
+    x, y = Tensor("x", (1, 2, 2, 1), "int8", STEP), Tensor("y", (1, 2, 2, 1), "int8", STEP)
+    window = {"kernel": (2, 2), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    values = np.array([43, 23, -37, 9], np.int8).reshape(1, 2, 2, 1)  # 40, 20, -40 and 6 steps
+    for counted, want in ((True, [13, 8, -7, 5]), (False, values.ravel())):
+        made = evaluate(single("avg_pool2d", [x], y, count_pads=counted, **window), {"x": values})["y"]
+        np.testing.assert_array_equal(made.ravel(), want)
+
+
 def test_quantizing_not_finite_numbers() -> None:
     x, y = Tensor("x", (4,), "float32"), Tensor("y", (4,), "int8", STEP)
     values = np.array([np.inf, -np.inf, 1e30, np.nan], np.float32)
