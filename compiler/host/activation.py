@@ -69,7 +69,7 @@ def _unary(
         return _table_steps(call, double if delegated or single is None else single, delegated)
 
     def operator(call: Call) -> Array:
-        return _by_table(call, steps) if call.quantized() else function(call.numbers().astype(np.float64))
+        return _by_table(call, steps) if call.in_integers() else function(call.numbers().astype(np.float64))
 
     return operator
 
@@ -92,14 +92,14 @@ def _gelu(call: Call) -> Array:
 
 
 def _hard_swish(call: Call) -> Array:
-    if call.quantized() and np.dtype(call.output.dtype).itemsize == 1:
+    if call.in_integers() and np.dtype(call.output.dtype).itemsize == 1:
         return _by_table(call, hard_swish_steps)
     x = call.numbers().astype(np.float64)
     return x * np.clip(x + 3, 0, 6) / 6
 
 
 def _leaky_relu(call: Call) -> Array:
-    if not call.quantized():
+    if not call.in_integers():
         x = call.numbers().astype(np.float64)
         return np.where(x < 0, x * call["alpha"], x)
     return _by_table(call, _leaky_steps) + call.output_zero
@@ -117,7 +117,7 @@ def _leaky_steps(call: Call) -> Array:
 
 
 def _prelu(call: Call) -> Array:
-    if not call.quantized(2):
+    if not call.in_integers(2):
         x = call.numbers(0)
         return np.where(x < 0, x * call.numbers(1), x)
     x, product = call.centred(0), call.centred(0) * call.centred(1)

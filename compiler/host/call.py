@@ -11,8 +11,9 @@ from compiler.host.fixed import Int64, half_away
 from compiler.ir.graph import GraphError, Node
 from compiler.ir.tensor import Quantization, Tensor
 
-#: Whose rounding quantized operators repeat: LiteRT's reference kernels, or its default interpreter with XNNPACK.
-Kernels = Literal["reference", "xnnpack"]
+#: Whose rounding quantized operators repeat: LiteRT's reference kernels, its default interpreter with XNNPACK, or
+#: onnxruntime, where a quantized operator is the real one between dequantized inputs and a quantized result.
+Kernels = Literal["reference", "xnnpack", "onnxruntime"]
 KERNELS: tuple[str, ...] = get_args(Kernels)
 
 Array = NDArray[Any]
@@ -52,6 +53,10 @@ class Call:
         """The first `count` inputs and the output all are quantized."""
         tensors = (*self.tensors[:count], self.output)
         return all(tensor.quantization is not None for tensor in tensors)
+
+    def in_integers(self, count: int = 1) -> bool:
+        """The node is quantized so, and the kernels compute such a node with integers."""
+        return self.kernels != "onnxruntime" and self.quantized(count)
 
     @property
     def delegated(self) -> bool:
@@ -118,9 +123,9 @@ def along(values: Array, q: Quantization, dimensions: int) -> Array:
 
 
 def quantize_real(values: Array, output: Tensor, kernels: Kernels) -> Int64:
-    """Stored integers of real numbers, not yet saturated; halves away from zero, with XNNPACK to even.
+    """Stored integers of real numbers, not yet saturated; halves to even, with the reference kernels away from zero.
 
-    LiteRT divides by the scale in float32, XNNPACK multiplies by its float32 reciprocal.
+    They are divided by the scale in float32; XNNPACK multiplies by its float32 reciprocal.
     """
     q = output.quantization
     assert q is not None
@@ -128,10 +133,10 @@ def quantize_real(values: Array, output: Tensor, kernels: Kernels) -> Int64:
     zero = along(np.array(q.zero_point, np.int64), q, values.ndim)
     real = values.astype(np.float32)
     with np.errstate(over="ignore"):
-        if kernels == "xnnpack":
-            steps = np.rint(real * (np.float32(1) / scale)).astype(np.float64)
-        else:
-            steps = half_away((real / scale).astype(np.float64))
+        quotient = (real * (np.float32(1) / scale) if kernels == "xnnpack" else real / scale).astype(
+            np.float64
+        )
+        steps = half_away(quotient) if kernels == "reference" else np.rint(quotient)
     # No type of a tensor is wider than 32 bits here, and numpy does not convert what int64 cannot hold.
     return (
         np.clip(np.nan_to_num(steps, posinf=2.0**40, neginf=-(2.0**40)), -(2.0**40), 2.0**40).astype(np.int64)

@@ -45,7 +45,8 @@ def _settled(call: Call, sums: Real, integers: bool) -> Array:
 def _requantized(call: Call, sums: Int64) -> Int64:
     """Sums in the output's scale, as each of LiteRT's kernels rounds."""
     # XNNPACK has products of two tensors only where the second has no zero point.
-    if call.delegated and (call.node.op != "matmul" or call.zero(1) == 0):
+    in_xnnpack = call.delegated and (call.node.op != "matmul" or call.zero(1) == 0)
+    if in_xnnpack or call.kernels == "onnxruntime":
         return multiplied_real(sums, _ratio(call, np.float32))
     ratio = _ratio(call, np.float64)
     if call.node.op == "dense":

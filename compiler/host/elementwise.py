@@ -40,7 +40,7 @@ def _within(call: Call, limits: tuple[np.float32, np.float32], *ratios: np.float
 
 
 def _summed(call: Call, sign: int) -> Array:
-    if not call.quantized(2):
+    if not call.in_integers(2):
         return call.numbers(0) + sign * call.numbers(1)
     if _within(call, _SUM_RATIOS, *(call.scale(i) / call.output_scale for i in (0, 1))):
         return _sum_xnnpack(call, sign)
@@ -49,7 +49,7 @@ def _summed(call: Call, sign: int) -> Array:
 
 def mul(call: Call) -> Array:
     """Product; quantized, its scale is computed in float32."""
-    if not call.quantized(2):
+    if not call.in_integers(2):
         return call.numbers(0) * call.numbers(1)
     ratio, product = call.scale(0) * call.scale(1) / call.output_scale, call.centred(0) * call.centred(1)
     if _within(call, _PRODUCT_RATIOS, ratio):
@@ -60,7 +60,7 @@ def mul(call: Call) -> Array:
 def clip(call: Call) -> Array:
     """Within limits that are real numbers; quantized, the limits are rounded to the output's integers."""
     low, high = call["low"], call["high"]
-    if call.quantized():
+    if call.in_integers():
         steps = (_limit(call, low), _limit(call, high))
         return np.clip(requantized(call, call.values[0], dtype=np.float32), *steps)
     x = call.numbers()

@@ -21,8 +21,8 @@ def evaluate(
     graph : Graph
     inputs : dict
         An array for each input of the graph, of its shape and type.
-    rounding : "reference" or "xnnpack"
-        Whether quantized operators round as LiteRT's reference kernels or as its default interpreter.
+    rounding : "reference", "xnnpack" or "onnxruntime"
+        Whether quantized operators round as LiteRT's reference kernels, as its default interpreter, or as onnxruntime.
     keep : bool
         Give every tensor that is no constant, not only the outputs.
 

@@ -25,7 +25,7 @@ def max_pool2d(call: Call) -> Array:
 
 def avg_pool2d(call: Call) -> Array:
     """Mean of each window; of integers rounded, halves away from zero."""
-    kernel, stored = call["kernel"], call.quantized()
+    kernel, stored = call["kernel"], call.in_integers()
     zero = call.zero() if stored and call["count_pads"] else 0
     x = (call.values[0].astype(np.int64) - zero if stored else call.numbers()).astype(np.float64)
     size = window_outputs(call, kernel)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from compiler.host.call import Array, Call, Operator
+from compiler.host.call import Array, Call, Operator, quantize_real
 from compiler.host.fixed import Int64, multiplied
 
 #: Range of the quotient of scales that XNNPACK converts, in 1/256.
@@ -17,6 +17,9 @@ def requantized(call: Call, stored: Array, index: int = 0, dtype: type = np.floa
     whole = stored.astype(np.int64)
     if call.tensors[index].quantization == call.output.quantization:
         return whole
+    if call.kernels == "onnxruntime":
+        real = (whole - call.zero(index)).astype(np.float32) * call.scale(index)
+        return quantize_real(real, call.output, call.kernels)
     ratio = float(dtype(call.scale(index)) / dtype(call.output_scale))
     return multiplied(whole - call.zero(index), ratio) + call.output_zero
 

@@ -13,7 +13,7 @@ from hw.isa.enums import Rounding
 
 
 def _added(call: Call, *, mean: bool) -> Array:
-    stored = call.quantized()
+    stored = call.in_integers()
     x = call.values[0].astype(np.int64) if stored else call.numbers()
     count = math.prod(x.shape[axis] for axis in call["axes"])
     sums = x.sum(call["axes"], keepdims=call["keep"])

@@ -22,8 +22,8 @@ def _concat(call: Call) -> Array:
 def _converted(call: Call, index: int) -> Array:
     """An operand in the output's quantization: LiteRT scales in float32, halves away from zero."""
     values = call.values[index].astype(np.int64)
-    if call.tensors[index].quantization == call.output.quantization:
-        return values
+    if call.kernels == "onnxruntime" or call.tensors[index].quantization == call.output.quantization:
+        return requantized(call, values, index)
     ratio = call.scale(index) * (np.float32(1) / call.output_scale)
     steps = values.astype(np.float32) * ratio + np.float32(-call.zero(index)) * ratio
     limits = np.iinfo(call.output.dtype)

@@ -15,7 +15,7 @@ _DIFFERENCE_BITS, _SUM_BITS = 5, 12
 def softmax(call: Call) -> Array:
     """Softmax of beta * x along an axis."""
     axis = call["axis"]
-    if call.quantized() and _eighth(call):
+    if call.in_integers() and _eighth(call):
         rows = np.moveaxis(call.values[0].astype(np.int64), axis, -1)
         away = rows - rows.max(-1, keepdims=True)
         return np.moveaxis((_by_table if call.kernels == "xnnpack" else _fixed)(call, away), -1, axis)

@@ -77,7 +77,7 @@ def test_refused_inputs(inputs: dict, message: str) -> None:
 
 
 def test_refused_rounding() -> None:
-    with pytest.raises(InputError, match="rounding must be reference or xnnpack, not 'up'"):
+    with pytest.raises(InputError, match="rounding must be reference or xnnpack or onnxruntime, not 'up'"):
         evaluate(chain(), zeros(chain()), rounding="up")  # type: ignore[arg-type]
 
 

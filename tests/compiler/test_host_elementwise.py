@@ -190,7 +190,7 @@ def test_as_litert(rng: Rng, name: str, dtype: str, kernels: str) -> None:
     for trial in range(TRIALS):
         one = CASES[name][0](rng, dtype, trial % 2 == 0)
         got, want = one.both(rng, kernels)
-        if name not in BY_LIBRARY:
+        if name not in BY_LIBRARY and (name, kernels) != ("softmax", "xnnpack"):
             scales = [t.quantization and t.quantization.scale for t in (*one.inputs, one.output)]
             np.testing.assert_array_equal(got, want, str(scales))
         assert np.abs(got.astype(np.float64) - want).max() <= 1

@@ -8,7 +8,7 @@ import pytest
 
 from compiler.host.table import OPERATORS
 from compiler.ir.ops import OPS
-from tests.support.onnx_operator import on_host, run
+from tests.support.onnx_operator import channels_first, channels_last, on_host, run
 
 TRIALS = 12
 Rng = np.random.Generator
@@ -25,16 +25,6 @@ def normal(rng: Rng, *shape: int, scale: float = 2) -> np.ndarray:
 def sizes(rng: Rng, count: int, most: int = 6) -> tuple[int, ...]:
     """Dimensions."""
     return tuple(int(size) for size in rng.integers(1, most + 1, count))
-
-
-def channels_first(x: np.ndarray) -> np.ndarray:
-    """An image in ONNX's layout."""
-    return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-
-
-def channels_last(x: np.ndarray) -> np.ndarray:
-    """An image in the graph's layout."""
-    return x.transpose(0, 2, 3, 1)
 
 
 def case(function: Case) -> Case:
