@@ -70,7 +70,7 @@ def run_node(
         try:
             result = finished(call, OPERATORS[node.op](call))
         except (ValueError, IndexError) as error:
-            raise call.error(f"its shapes do not fit: {error}") from None
+            raise call.error(f"cannot be computed: {error}") from None
     if result.shape != call.output.shape:
         raise call.error(
             f"makes shape {list(result.shape)}, but {call.output.name!r} is {list(call.output.shape)}"

@@ -6,14 +6,16 @@ from ai_edge_litert.schema_py_generated import (
     AddOptionsT,
     BuiltinOperator,
     BuiltinOptions,
+    FullyConnectedOptionsT,
     MulOptionsT,
     Pool2DOptionsT,
     SoftmaxOptionsT,
 )
 
+from tests.library.models import weighted
 from tests.numerics import kernels
 from tests.numerics.litert import DEFAULT, REFERENCE, Tensor, model, run
-from tests.numerics.reference import DOUBLE, EVEN
+from tests.numerics.reference import AWAY, DOUBLE, EVEN
 
 VALUES = 20_000
 TRIALS = 60
@@ -57,6 +59,31 @@ def test_mul(resolver, mode: int, tolerated: float) -> None:
         assert np.abs(want - got).max() <= 1
         wrong += int((want != got).sum())
     assert wrong <= tolerated * TRIALS * VALUES
+
+
+@pytest.mark.parametrize(("resolver", "mode", "tolerated"), [(REFERENCE, AWAY, 0), (DEFAULT, EVEN, 1e-5)])
+def test_fully_connected(resolver, mode: int, tolerated: float) -> None:
+    """XNNPACK multiplies in float32, whose own rounding now and then makes or breaks a tie."""
+    print("seed 5")
+    rng, wrong, total = np.random.default_rng(5), 0, 0
+    for trial in range(TRIALS):
+        m, n, k = (int(size) for size in rng.integers(20, 100, 3))
+        ties = trial % 2 == 0
+        x_scale, w_scale = 2.0 ** rng.integers(-8, -4, 2) if ties else rng.uniform(0.005, 0.05, 2)
+        y_scale = x_scale * w_scale * 90 * np.sqrt(k)
+        x = Tensor((m, k), x_scale, int(rng.integers(-128, 128)))
+        y = Tensor((m, n), 2.0 ** round(np.log2(y_scale)) if ties else y_scale, int(rng.integers(-128, 128)))
+        weights, bias = rng.integers(-127, 128, (n, k)), rng.integers(-999, 1000, n)
+        options = BuiltinOptions.FullyConnectedOptions, FullyConnectedOptionsT()
+        scales = np.array([w_scale], np.float32)
+        content = weighted(BuiltinOperator.FULLY_CONNECTED, options, x, weights, scales, bias, y, 0)
+        values = rng.integers(-128, 128, (m, k), np.int8)
+        sums = (values.astype(np.int64) - x.zero) @ weights.T + bias
+        scaled = kernels.scale(sums, *kernels.quantize(x.scale * float(scales[0]) / y.scale), 0, mode)
+        want, got = run(content, resolver, values), np.clip(scaled + y.zero, -128, 127)
+        assert np.abs(want - got).max() <= 1
+        wrong, total = wrong + int((want != got).sum()), total + want.size
+    assert wrong <= tolerated * total
 
 
 @pytest.mark.parametrize("resolver", [REFERENCE, DEFAULT])
