@@ -12,6 +12,7 @@ from compiler.kernels.scaling import param_image
 from compiler.lower.layer import Drain
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
+from hw.isa.commands import FUSE_STAGE
 from hw.isa.enums import Space, Unit
 
 
@@ -143,3 +144,33 @@ class Parameters:
                 y_count=min(self.size, self.blocks - key), dram_y=self.block, dst_y=16 * n,
             )
         ]  # fmt: skip
+
+
+class Tables:
+    """A layer's tables in table slots, brought in once.
+
+    Parameters
+    ----------
+    context : Context
+        Where for.
+    name : str
+        Of the layer.
+    tables : (count * 256,) int16 array
+        One or more.
+    """
+
+    def __init__(self, context: Context, name: str, tables: NDArray[np.int16]):
+        self.context = context
+        self.source = context.constant(f"{name}.tables", tables.astype("<i2"))
+        self.tiles = Tiles(Ring(Memory.TABLE, f"{name}.table", tables.size // 256), self._load)
+
+    def word(self, step: Step, which: int = 0, **parts: int) -> Ref:
+        """Second half of the fuse word with one of the tables; its load joins the step that first uses it."""
+        slot = self.tiles.get(0, step)
+        word = FUSE_STAGE.pack(**parts)
+        return Ref(slot.ring, slot.index, which, FUSE_STAGE.pack(**parts, table_slot=1) - word, word)
+
+    def _load(self, _: Hashable, place: Ref) -> list[Command]:
+        to = Ref(place.ring, place.index, 0, 512)
+        length = place.ring.size * 512
+        return [self.context.command(Unit.LOAD, word=Space.TABLE, dram=Ref(self.source), dst=to, len=length)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from compiler.codegen.build import Context, Tiles, Turns
+from compiler.codegen.build import Context, Tables, Tiles, Turns
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
 from compiler.lower.layer import Drain
@@ -38,6 +38,7 @@ class Drainer:
         size = rows * y.w * min(columns * self.n, self.channels) + self.n
         buffers = context.schedule.y_buffers
         self.out = Turns(Memory.SP, f"{name}.y", size, buffers)
+        self.table = None if drain.table is None else Tables(context, name, drain.table)
         self.other = Tiles(Ring(Memory.SP, f"{name}.r", size, buffers), self._load_other)
 
     def add(self, step: Step, acc: Ref, slot: Ref, start: int, rows: int, block: int, blocks: int) -> None:
@@ -48,13 +49,9 @@ class Drainer:
         place, pixel = (
             (self.y.at(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
         )
-        residual = self.drain.residual
-        stage = residual.stage | {"residual": 1, "r_dtype": self.drain.dtype} if residual else {}
         fields: dict[str, int | Ref] = {
             "src": FUSE_SRC.pack(requant=Requant.SLOT, rounding=self.drain.rounding, bias_en=1),
-            "stage": FUSE_STAGE.pack(
-                d_dst=1, d_dtype=self.drain.dtype, tail_dim=FUSE_DIMS.index("n"), **stage
-            ),
+            "stage": self._stage(step),
             "a_base": acc,
             "a_n": pixels,
             "a_v": 1,
@@ -81,6 +78,12 @@ class Drainer:
                     **_lines(self.y, pixels, width, "src_y"),
                 )
             )
+
+    def _stage(self, step: Step) -> int | Ref:
+        parts = {"d_dst": 1, "d_dtype": self.drain.dtype, "tail_dim": FUSE_DIMS.index("n")}
+        if self.drain.residual:
+            parts |= self.drain.residual.stage | {"residual": 1, "r_dtype": self.drain.dtype}
+        return self.table.word(step, **parts, table=1) if self.table else FUSE_STAGE.pack(**parts)
 
     def _residual(self, step: Step, start: int, pixels: int, first: int, width: int) -> dict[str, int | Ref]:
         residual = self.drain.residual

@@ -18,7 +18,8 @@ from compiler.codegen.softmax import softmax_steps
 from compiler.codegen.sync import Issued, synchronize
 from compiler.codegen.tidy import tidy
 from compiler.lower.layer import ConvLayer, DepthwiseLayer, ElementwiseLayer, PoolLayer, SoftmaxLayer
-from compiler.lower.lower import Lowered, image_of
+from compiler.lower.lower import Lowered
+from compiler.lower.lowering import image_of
 from compiler.memory.plan import MemoryFullError, plan
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
@@ -132,7 +133,9 @@ class _Generator:
                 inside = root not in outside and made.get(root, False)
                 memory = Memory.SP if inside else Memory.DRAM
                 slack = 4 * self.config.n if inside else 0
-                rings[root] = Ring(memory, root, view.h * view.w * pixel + slack)
+                data = self.graph.tensors[root].data
+                held = None if data is None else data.reshape(-1).view(np.uint8)
+                rings[root] = Ring(memory, root, view.h * view.w * pixel + slack, data=held)
             out[name] = Home(rings[root], view.h, view.w, view.c, pixel, view.w * pixel)
         for operand, name in enumerate((*self.graph.inputs, *self.graph.outputs), 1):
             self.regions[out[name].ring] = operand

@@ -10,7 +10,7 @@ Five passes over a tile of rows. An exponential E has up to 29 bits, in two tabl
 
 from collections.abc import Hashable
 
-from compiler.codegen.build import Context, Tiles, Turns, pieces
+from compiler.codegen.build import Context, Tables, Tiles, Turns, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.kernels.softmax import softmax_tables
 from compiler.kernels.tiles import ceil_div
@@ -39,17 +39,12 @@ class SoftmaxSteps:
         self.low = Turns(Memory.SP, f"{name}.low", self.rows * row * 2, 1)
         self.stats = Turns(Memory.ACC, f"{name}.rows", self.rows, 1)
         self.exps = Turns(Memory.ACC, f"{name}.exp", self.rows * self.blocks, 1)
-        self.table = Tiles(Ring(Memory.TABLE, f"{name}.tables", 2), self._load_tables)
-        self.source = context.constant(f"{name}.tables", softmax_tables(layer.scale, self.cols))
+        self.tables = Tables(context, name, softmax_tables(layer.scale, self.cols))
 
     def _load(self, key: Hashable, place: Ref) -> list[Command]:
         start, rows = key  # type: ignore[misc]
         source = self.x.at().plus(start * self.cols)
         return [self.context.command(Unit.LOAD, dram=source, dst=place, len=rows * self.cols)]
-
-    def _load_tables(self, _: Hashable, place: Ref) -> list[Command]:
-        to = Ref(place.ring, place.index, 0, 512)
-        return [self.context.command(Unit.LOAD, word=2, dram=Ref(self.source), dst=to, len=1024)]
 
     def steps(self) -> list[Step]:
         """All tiles."""
@@ -60,7 +55,7 @@ class SoftmaxSteps:
         x = self.x.at().plus(start * self.cols) if self.x.on_chip else self.tiles.get((start, rows), step)
         y = self.y.at().plus(start * self.cols) if self.y.on_chip else self.out.next()
         low, stats, exps = self.low.next(), self.stats.next(), self.exps.next()
-        n, blocks, tables = self.n, self.blocks, self.table.get(0, step)
+        n, blocks = self.n, self.blocks
         across = {"y_count": rows, "wx_count": blocks, "u_y": 1, "v_wx": 1}
         along = {"y_count": rows, "x_count": blocks, "u_y": 1, "v_x": 1}
         image = {"a_base": x, "a_u": self.cols, "a_v": n}
@@ -76,14 +71,13 @@ class SoftmaxSteps:
             },
             along | image | minus | {
                 "src": FUSE_SRC.pack(**less), "d_base": low, "d_x": 2 * n, "d_y": 2 * n * blocks,
-                "stage": self._table_word(tables, 0, d_dst=1, d_dtype=Dtype.I16, tail_dim=last),
+                "stage": self.tables.word(step, 0, table=1, d_dst=1, d_dtype=Dtype.I16, tail_dim=last),
             },
             along | image | minus | {
                 "src": FUSE_SRC.pack(**less, rounding=Rounding.SINGLE), "d_base": exps, "d_x": 1,
                 "d_y": blocks, "r_base": low, "r_x": 2 * n, "r_y": 2 * n * blocks,
                 "x_mult": 1 << _LOW_BITS, "r_mult": 1, "o_mult": 1, "r_shifts": 31 << 16,
-                "stage": self._table_word(
-                    tables, 1, residual=1, r_dtype=Dtype.I16, r_raw=1, tail_dim=last
+                "stage": self.tables.word(step, 1, table=1, residual=1, r_dtype=Dtype.I16, r_raw=1, tail_dim=last
                 ),
             },
             across | {
@@ -106,11 +100,6 @@ class SoftmaxSteps:
             target = self.y.at().plus(start * self.cols)
             step.stores.append(self.context.command(Unit.STORE, dram=target, src=y, len=rows * self.cols))
         return step
-
-    def _table_word(self, tables: Ref, which: int, **parts: int) -> Ref:
-        word = FUSE_STAGE.pack(table=1, **parts)
-        one = FUSE_STAGE.pack(table=1, table_slot=1, **parts) - word
-        return Ref(tables.ring, tables.index, which, one, word)
 
 
 def softmax_steps(context: Context, layer: SoftmaxLayer) -> list[Step]:

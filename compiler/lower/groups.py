@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import networkx as nx
 
 from compiler.ir.graph import Graph, Node
+from compiler.lower.unary import is_unary
 from hw.errors import InputError
 
 #: Operators whose sums leave through FUSE and may take others along.
@@ -14,22 +15,19 @@ Group = tuple[Node, ...]
 
 
 def find_fusions(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """Chains of an anchor and what its drain can do: a clip, an addition, a clip after it."""
+    """Chains of an anchor and what its drain can do: a clip, a function by table, an addition, a clip after it."""
     taken: set[str] = set()
     out = []
     for node in reversed(list(graph)):
         if node.op not in ANCHORS:
             continue
         chain = [node]
-        for op in ("clip", "add", "clip"):
+        for fits in (_is_clip, is_unary, _is_sum, _is_clip):
             following = _only_consumer(graph, chain[-1])
-            if following is None or following.op != op or following.name in taken:
-                if op == "clip":
-                    continue
+            if following is not None and following.name not in taken and fits(graph, following):
+                chain.append(following)
+            elif fits is _is_sum:
                 break
-            if op == "add" and not _addable(graph, following, chain[-1]):
-                break
-            chain.append(following)
         if len(chain) > 1:
             names = tuple(n.name for n in chain)
             taken.update(names)
@@ -43,11 +41,20 @@ def _only_consumer(graph: Graph, node: Node) -> Node | None:
     return consumers[0] if len(consumers) == 1 and out.name not in graph.outputs else None
 
 
-def _addable(graph: Graph, add: Node, before: Node) -> bool:
-    """Whether the other summand is an activation of the same shape and type."""
-    a, b = graph.ins(add)
-    other = b if a.name == graph.out(before).name else a
-    return a.name != b.name and not other.constant and a.shape == b.shape and a.dtype == b.dtype
+def _is_clip(graph: Graph, node: Node) -> bool:
+    """A clip that changes no quantization: limits of what it follows."""
+    if node.op != "clip":
+        return False
+    x, y = graph.ins(node)[0], graph.out(node)
+    return x.dtype == y.dtype and x.quantization == y.quantization
+
+
+def _is_sum(graph: Graph, node: Node) -> bool:
+    """Whether it adds two different activations of one shape and type."""
+    if node.op != "add":
+        return False
+    a, b = graph.ins(node)
+    return a.name != b.name and not (a.constant or b.constant) and a.shape == b.shape and a.dtype == b.dtype
 
 
 def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:

@@ -1,6 +1,7 @@
 """Layers: what the machine does in one go, in integers."""
 
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,9 @@ class Drain:
     dtype : Dtype
         Type of the result.
     residual : Residual or None
-        Added after clipping.
+        Added after clipping and table.
+    table : (256,) int16 array or None
+        Looked up after clipping.
     """
 
     bias: NDArray[np.int64]
@@ -64,6 +67,7 @@ class Drain:
     rounding: Rounding
     dtype: Dtype = Dtype.I8
     residual: Residual | None = None
+    table: NDArray[np.int16] | None = None
 
     def part(self, channels: slice) -> "Drain":
         """The drain of some of the channels."""
@@ -154,14 +158,25 @@ class PoolLayer(Layer):
     clip: tuple[int, int]
 
 
+class Spread(StrEnum):
+    """How a tensor is laid over another."""
+
+    ALL = "all"  # element by element
+    CHANNEL = "channel"  # one number for each channel
+    PIXEL = "pixel"  # one number for each pixel
+    SCALAR = "scalar"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ElementwiseLayer(Layer):
-    """One FUSE pass over all elements of one or two tensors of the same shape.
+    """One FUSE pass over all elements of one or two tensors.
 
     Parameters
     ----------
     other : str or None
-        The second tensor.
+        The second tensor, perhaps a constant.
+    spread : Spread
+        How it is laid over the first.
     stream : str
         Which of FUSE's streams the second tensor is: b or r.
     src, stage : dict
@@ -170,14 +185,18 @@ class ElementwiseLayer(Layer):
         Other fields of FUSE.
     table : (256,) int16 array or None
         Table it looks up.
+    drain : Drain or None
+        Parameters of each channel, negatives' among them.
     """
 
     other: str | None = None
+    spread: Spread = Spread.ALL
     stream: str = "b"
     src: dict[str, int] = field(default_factory=dict)
     stage: dict[str, int] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
     table: NDArray[np.int16] | None = None
+    drain: Drain | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -10,27 +10,23 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.kernels.add import LEFT_SHIFT, raw_fields, residual_fields
 from compiler.kernels.scaling import Affine, quantize_multiplier
+from compiler.lower.elementwise import lower_binary, lower_unary
 from compiler.lower.groups import Group
 from compiler.lower.layer import (
     ConvLayer,
     DepthwiseLayer,
     Drain,
-    ElementwiseLayer,
-    Image,
     Layer,
     PoolLayer,
     Residual,
     SoftmaxLayer,
 )
-from hw.isa.enums import Dtype, Rounding
+from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range
+from compiler.lower.unary import BINARY, UNARY, table_of
+from hw.isa.enums import Rounding
 
-DTYPES = {"int8": Dtype.I8, "uint8": Dtype.U8, "int16": Dtype.I16, "int32": Dtype.I32}
 #: Rounding of each operator: LiteRT's reference kernels, and XNNPACK.
 ROUNDINGS = ("reference", "xnnpack")
-
-
-class UnsupportedError(Exception):
-    """The machine cannot do this; the text says why."""
 
 
 @dataclass
@@ -61,22 +57,11 @@ class Lowered:
         return name
 
 
-def image_of(tensor: Tensor) -> Image:
-    """A tensor as rows, columns, channels."""
-    if tensor.dtype not in DTYPES:
-        raise UnsupportedError(f"{tensor.dtype} tensors stay on the host")
-    dtype, shape = DTYPES[tensor.dtype], tensor.shape
-    if len(shape) == 4 and shape[0] == 1:
-        return Image(*shape[1:], dtype)
-    channels = shape[-1] if shape else 1
-    return Image(tensor.elements // channels, 1, channels, dtype)
-
-
 def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
     """Layers of all groups; what cannot be done is in `refused`."""
     out = Lowered(graph)
     for nodes in groups:
-        lowering = _Lowering(graph, nodes, rounding)
+        lowering = Lowering(graph, nodes, rounding)
         try:
             if nodes[0].op == "reshape":
                 out.views[nodes[0].outputs[0]] = nodes[0].inputs[0]
@@ -89,66 +74,25 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
     return out
 
 
-@dataclass(frozen=True)
-class _Lowering:
-    graph: Graph
-    nodes: Group
-    rounding: str
-
-    @property
-    def anchor(self) -> Node:
-        return self.nodes[0]
-
-    @property
-    def x(self) -> Tensor:
-        return self.graph.ins(self.anchor)[0]
-
-    @property
-    def y(self) -> Tensor:
-        return self.graph.out(self.nodes[-1])
-
-    def common(self, *others: str) -> dict:
-        names = (self.x.name, self.y.name, *others)
-        return {
-            "name": self.anchor.name, "nodes": tuple(n.name for n in self.nodes),
-            "ops": tuple(n.op for n in self.nodes), "x": self.x.name, "y": self.y.name,
-            "shapes": {name: image_of(self.graph.tensors[name]) for name in names},
-        }  # fmt: skip
-
-
-def affine(tensor: Tensor) -> Affine:
-    """Scale and zero point of a tensor quantized as a whole."""
-    q = tensor.quantization
-    if q is None or not q.whole:
-        raise UnsupportedError(f"tensor {tensor.name!r} is not quantized as a whole")
-    return Affine(q.scale[0], q.zero_point[0])
-
-
-def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tuple[int, int]:
-    """Integers of a tensor that stand for low..high, as TFLite's CalculateActivationRangeQuantized."""
-    limits, q = np.iinfo(tensor.dtype), affine(tensor)
-    out = []
-    for bound in (low, high):
-        scaled = np.float32(bound) / np.float32(q.scale)
-        rounded = scaled if np.isinf(scaled) else np.trunc(scaled + np.copysign(0.5, scaled))
-        out.append(int(np.clip(q.zero_point + rounded, limits.min, limits.max)))
-    return out[0], out[1]
-
-
-def _double(low: _Lowering) -> Rounding:
+def _double(low: Lowering) -> Rounding:
     """Of convolutions and additions."""
     return Rounding.DOUBLE if low.rounding == "reference" else Rounding.SINGLE
 
 
-def _drain(low: _Lowering, weights: Tensor, bias: Tensor | None, rounding: Rounding) -> Drain:
+def _drain(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Rounding) -> Drain:
     """Parameters of an anchor and of the nodes behind it."""
     graph, rest = low.graph, list(low.nodes[1:])
     out = graph.out(low.anchor)
     clip = clip_range(out)
-    if rest and rest[0].op == "clip":
+    table = None
+    if rest and rest[0].op == "clip" and same_meaning(out, graph.out(rest[0])):
         out, clip = _clip(graph, rest.pop(0), out, clip)
+    scaled = out
+    if rest and rest[0].op != "add":
+        table = table_of(graph, rest[0], low.rounding)
+        out = graph.out(rest.pop(0))
     channels = weights.shape[-1] if low.anchor.op == "depthwise_conv2d" else weights.shape[0]
-    q, x, y = weights.quantization, affine(low.x), affine(out)
+    q, x, y = weights.quantization, affine(low.x), affine(scaled)
     if q is None:
         raise UnsupportedError(f"weights {weights.name!r} are not quantized")
     scales = np.broadcast_to(np.array(q.scale, np.float64), channels)
@@ -160,7 +104,15 @@ def _drain(low: _Lowering, weights: Tensor, bias: Tensor | None, rounding: Round
     residual = None
     if rest:
         residual = _residual(low, rest, out)
-    return Drain(values, pairs[:, 0], pairs[:, 1], y.zero_point, clip, rounding, DTYPES[out.dtype], residual)
+    return Drain(
+        bias=values, mult=pairs[:, 0], exponent=pairs[:, 1], zp=y.zero_point, clip=clip, rounding=rounding,
+        dtype=DTYPES[out.dtype], residual=residual, table=table,
+    )  # fmt: skip
+
+
+def same_meaning(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same type and quantization."""
+    return a.dtype == b.dtype and affine(a) == affine(b)
 
 
 def _clip(graph: Graph, node: Node, before: Tensor, clip: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
@@ -172,7 +124,7 @@ def _clip(graph: Graph, node: Node, before: Tensor, clip: tuple[int, int]) -> tu
     return after, (max(low, clip[0]), min(high, clip[1]))
 
 
-def _residual(low: _Lowering, rest: list[Node], before: Tensor) -> Residual:
+def _residual(low: Lowering, rest: list[Node], before: Tensor) -> Residual:
     graph, add = low.graph, rest.pop(0)
     a, b = graph.ins(add)
     other = b if a.name == before.name else a
@@ -186,7 +138,7 @@ def _residual(low: _Lowering, rest: list[Node], before: Tensor) -> Residual:
     return Residual(other.name, stage, {**cast(dict[str, int], fields), "r_lo": clip[0], "r_hi": clip[1]})
 
 
-def _weights(low: _Lowering) -> tuple[Tensor, Tensor | None]:
+def _weights(low: Lowering) -> tuple[Tensor, Tensor | None]:
     _, weights, *bias = low.graph.ins(low.anchor)
     if weights.data is None or (bias and bias[0].data is None):
         raise UnsupportedError("weights and bias must be constants")
@@ -195,7 +147,7 @@ def _weights(low: _Lowering) -> tuple[Tensor, Tensor | None]:
     return weights, bias[0] if bias else None
 
 
-def _conv(low: _Lowering) -> Layer:
+def _conv(low: Lowering) -> Layer:
     weights, bias = _weights(low)
     assert weights.data is not None
     a, rounding = low.anchor.attributes, _double(low)
@@ -217,7 +169,7 @@ def _zero(weights: Tensor) -> int:
     return zeros.pop()
 
 
-def _dense(low: _Lowering) -> Layer:
+def _dense(low: Lowering) -> Layer:
     weights, bias = _weights(low)
     assert weights.data is not None
     drain = _drain(low, weights, bias, Rounding.SINGLE)
@@ -229,7 +181,7 @@ def _dense(low: _Lowering) -> Layer:
     )  # fmt: skip
 
 
-def _depthwise(low: _Lowering) -> Layer:
+def _depthwise(low: Lowering) -> Layer:
     weights, bias = _weights(low)
     assert weights.data is not None
     a = low.anchor.attributes
@@ -246,7 +198,7 @@ def _depthwise(low: _Lowering) -> Layer:
     )  # fmt: skip
 
 
-def _pool(low: _Lowering) -> Layer:
+def _pool(low: Lowering) -> Layer:
     a, average = low.anchor.attributes, low.anchor.op == "avg_pool2d"
     if affine(low.x) != affine(low.y):
         raise UnsupportedError("pooling changes the quantization")
@@ -259,21 +211,7 @@ def _pool(low: _Lowering) -> Layer:
     )  # fmt: skip
 
 
-def _add(low: _Lowering) -> Layer:
-    a, b = low.graph.ins(low.anchor)
-    if a.shape != b.shape or a.constant or b.constant or a.dtype != b.dtype:
-        raise UnsupportedError("summands must be activations of one shape and type")
-    raw = _double(low) == Rounding.SINGLE
-    fields = (raw_fields if raw else residual_fields)(affine(a), affine(b), affine(low.y))
-    low_high = clip_range(low.y)
-    return ElementwiseLayer(
-        **low.common(b.name), other=b.name, stream="r", src={"rounding": _double(low)},
-        stage={"r_raw": int(raw), "r_ls": 0 if raw else LEFT_SHIFT},
-        fields={**fields, "r_lo": low_high[0], "r_hi": low_high[1]},
-    )  # fmt: skip
-
-
-def _softmax(low: _Lowering) -> Layer:
+def _softmax(low: Lowering) -> Layer:
     a, x = low.anchor.attributes, low.x
     if a["axis"] != len(x.shape) - 1:
         raise UnsupportedError("softmax is along the last dimension only")
@@ -282,12 +220,13 @@ def _softmax(low: _Lowering) -> Layer:
     return SoftmaxLayer(**low.common(), scale=a["beta"] * affine(x).scale)
 
 
-_LOWERINGS: dict[str, Callable[[_Lowering], Layer]] = {
+_LOWERINGS: dict[str, Callable[[Lowering], Layer]] = {
     "conv2d": _conv,
     "dense": _dense,
     "depthwise_conv2d": _depthwise,
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
-    "add": _add,
     "softmax": _softmax,
+    **dict.fromkeys(BINARY, lower_binary),
+    **dict.fromkeys(UNARY, lower_unary),
 }

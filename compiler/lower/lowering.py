@@ -1,0 +1,95 @@
+"""What the lowerings of all operators share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Tensor
+from compiler.kernels.scaling import Affine
+from compiler.lower.groups import Group
+from compiler.lower.layer import Image
+from hw.isa.enums import Dtype
+
+DTYPES: Mapping[str, Dtype] = {
+    "int8": Dtype.I8, "uint8": Dtype.U8, "int16": Dtype.I16, "int32": Dtype.I32,
+}  # fmt: skip
+
+
+class UnsupportedError(Exception):
+    """The machine cannot do this; the text says why."""
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A group of nodes on its way to a layer.
+
+    Parameters
+    ----------
+    graph : Graph
+        Where they are from.
+    nodes : tuple of Node
+        The group, its anchor first.
+    rounding : str
+        Whose rounding to reproduce.
+    """
+
+    graph: Graph
+    nodes: Group
+    rounding: str
+
+    @property
+    def anchor(self) -> Node:
+        """The node that the layer is named after."""
+        return self.nodes[0]
+
+    @property
+    def x(self) -> Tensor:
+        """Its first input."""
+        return self.graph.ins(self.anchor)[0]
+
+    @property
+    def y(self) -> Tensor:
+        """What the last node makes."""
+        return self.graph.out(self.nodes[-1])
+
+    def common(self, *others: str, x: str | None = None) -> dict[str, Any]:
+        """Fields that all layers have; `others` are further tensors that it reads."""
+        names = (x or self.x.name, self.y.name, *others)
+        return {
+            "name": self.anchor.name, "nodes": tuple(n.name for n in self.nodes),
+            "ops": tuple(n.op for n in self.nodes), "x": names[0], "y": self.y.name,
+            "shapes": {name: image_of(self.graph.tensors[name]) for name in names},
+        }  # fmt: skip
+
+
+def image_of(tensor: Tensor) -> Image:
+    """A tensor as rows, columns, channels."""
+    if tensor.dtype not in DTYPES:
+        raise UnsupportedError(f"{tensor.dtype} tensors stay on the host")
+    dtype, shape = DTYPES[tensor.dtype], tensor.shape
+    if len(shape) == 4 and shape[0] == 1:
+        return Image(*shape[1:], dtype)
+    channels = shape[-1] if shape else 1
+    return Image(tensor.elements // channels, 1, channels, dtype)
+
+
+def affine(tensor: Tensor) -> Affine:
+    """Scale and zero point of a tensor quantized as a whole."""
+    q = tensor.quantization
+    if q is None or not q.whole:
+        raise UnsupportedError(f"tensor {tensor.name!r} is not quantized as a whole")
+    return Affine(q.scale[0], q.zero_point[0])
+
+
+def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tuple[int, int]:
+    """Integers of a tensor that stand for low..high, as TFLite's CalculateActivationRangeQuantized."""
+    limits, q = np.iinfo(tensor.dtype), affine(tensor)
+    out = []
+    for bound in (low, high):
+        scaled = np.float32(bound) / np.float32(q.scale)
+        rounded = scaled if np.isinf(scaled) else np.trunc(scaled + np.copysign(0.5, scaled))
+        out.append(int(np.clip(q.zero_point + rounded, limits.min, limits.max)))
+    return out[0], out[1]

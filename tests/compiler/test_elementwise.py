@@ -1,0 +1,98 @@
+"""Elementwise layers against the host's operators."""
+
+import math
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from hw.errors import InputError
+from tests.compiler.graphs import Draft, check
+
+TARGETS = ["n4", "n8", "n16"]
+UNARY = {
+    "sigmoid": {}, "tanh": {}, "hard_swish": {}, "gelu": {"tanh": False}, "silu": {}, "exp": {},
+    "leaky_relu": {"alpha": 0.1}, "clip": {"low": -1.0, "high": math.inf}, "requantize": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("op", UNARY)
+def test_functions_of_one_number(op: str, target: str) -> None:
+    draft = Draft(np.random.default_rng(UNARY[op].__hash__ is None and len(op)))
+    x = draft.input((1, 5, 7, 3))
+    y = draft.node(op, [x], x.shape, scale=1 / 32, **UNARY[op])
+    z = draft.node("tanh", [y], x.shape, scale=1 / 128)
+    check(draft, [y, z], target)
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+@pytest.mark.parametrize("seed", range(4))
+def test_two_tensors(op: str, target: str, rounding: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    draft = Draft(rng)
+    shape = (1, int(rng.integers(1, 9)), int(rng.integers(1, 9)), int(rng.integers(1, 40)))
+    a, b = draft.input(shape), draft.input(shape)
+    y = draft.node(op, [a, b], shape, scale=0.5)
+    check(draft, [draft.node("mul", [y, a], shape, scale=4.0)], target, rounding, within=int(op == "sub"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", [(1, 1, 1, 21), (21,), (1, 6, 5, 1), (1,)])
+@pytest.mark.parametrize("constant", [True, False])
+def test_products_with_a_smaller_tensor(shape: tuple[int, ...], constant: bool, target: str) -> None:
+    draft = Draft(np.random.default_rng(len(shape)))
+    a = draft.input((1, 6, 5, 21))
+    b = draft.constant(shape) if constant else draft.input(shape)
+    check(draft, [draft.node("mul", [a, b], a.shape, scale=0.3)], target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("op", ["add", "sub"])
+def test_a_number_for_each_channel(op: str, target: str) -> None:
+    draft = Draft(np.random.default_rng(6))
+    a = draft.input((1, 6, 5, 21))
+    check(draft, [draft.node(op, [a, draft.constant((21,))], a.shape, scale=0.3)], target)
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+def test_one_constant_for_all_is_a_table(op: str) -> None:
+    draft = Draft(np.random.default_rng(7))
+    a, b = draft.input((1, 4, 3, 5)), draft.constant(())
+    network = check(draft, [draft.node(op, [a, b], a.shape, scale=0.4)])
+    assert network.lowered.layers[0].table is not None  # type: ignore[attr-defined]
+
+
+def test_a_function_behind_a_convolution_is_part_of_its_drain() -> None:
+    draft = Draft(np.random.default_rng(8))
+    x, weights = draft.input((1, 6, 6, 8)), draft.constant((12, 3, 3, 8))
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+    y = draft.node("conv2d", [x, weights], (1, 6, 6, 12), scale=30.0, groups=1, **window)
+    z = draft.node("hard_swish", [y], y.shape, scale=20.0)
+    network = check(draft, [draft.node("add", [z, draft.input(z.shape)], z.shape, scale=25.0)])
+    assert len(network.lowered.layers) == 1
+
+
+def test_uint8() -> None:
+    draft = Draft(np.random.default_rng(9))
+    a, b = draft.input((1, 6, 5, 9), "uint8"), draft.input((1, 6, 5, 9), "uint8")
+    y = draft.node("add", [a, b], a.shape, dtype="uint8", scale=0.5)
+    check(draft, [draft.node("sigmoid", [y], a.shape, dtype="uint8", scale=1 / 256)])
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "reason"),
+    [
+        ("add", ((1, 4, 4, 6), (1, 4, 4, 1)), "a summand of one channel spread over several"),
+        ("mul", ((1, 4, 4, 6), (1, 4, 1, 6)), r"an operand of shape \[1, 4, 1, 6\] spread over"),
+        ("mul", ((1, 4, 1, 6), (1, 1, 4, 6)), "neither operand has the shape"),
+    ],
+)
+def test_what_cannot_be_done_says_why(op: str, shapes: tuple, reason: str) -> None:
+    draft = Draft(np.random.default_rng(1))
+    a, b = (draft.input(shape) for shape in shapes)
+    y = draft.node(op, [a, b], np.broadcast_shapes(*shapes))
+    with pytest.raises(InputError, match=reason):
+        compile(draft.graph.finish([y.name]), "n8")
