@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.api import Network
-from compiler.profile.counts import ByTag, Split, bound, growth, read_counts, split
+from compiler.lower.layer import Layer
+from compiler.profile.counts import COUNTED, ByTag, Split, bound, growth, read_counts, split
 from compiler.profile.energy import energy_uj
 from compiler.profile.floors import layer_floor, network_floor
 from compiler.runtime import Session
@@ -28,6 +29,8 @@ class Run:
 
     Parameters
     ----------
+    samples : int
+        How many.
     outputs : dict
         By name, samples along the first axis.
     cycles : list of int or None
@@ -42,6 +45,7 @@ class Run:
         What the counters grew by, by tag.
     """
 
+    samples: int
     outputs: dict[str, NDArray]
     cycles: list[int] | None
     steady: float | None
@@ -57,23 +61,22 @@ def run_samples(
     clocked = not isinstance(device, GoldenDevice)
     together = min(len(samples), STEADY) if clocked else 1
     session = Session(device, network, together)
-    tags = len(set(network.code.tags))
-    before = read_counts(session.driver, tags)
+    tags = [tag for code in network.codes for tag in code.tags]
+    before = read_counts(session.driver, len(set(tags)))
     cycles, results = [], []
     for number, sample in enumerate(samples, 1):
-        session.put(sample)
-        cycles.append(session.cycles_of([0]))
-        results.append(session.outputs())
-        say(f"sample {number} of {len(samples)}" + (f": {cycles[-1]:,} cycles" if clocked else ""))
-    counts = growth(before, read_counts(session.driver, tags))
+        result, taken = session.measure(sample)
+        cycles.append(taken)
+        results.append(result)
+        say(f"sample {number} of {len(samples)}" + (f": {taken:,} cycles" if clocked else ""))
+    counts = growth(before, read_counts(session.driver, len(set(tags))))
     outputs = {name: _together([result[name] for result in results]) for name in network.graph.outputs}
     if not clocked:
-        return Run(outputs, None, None, None, None, counts)
-    for number in range(together):
-        session.put(samples[number], number)
-    steady = session.cycles_of(range(together)) / together
-    parts = split(sum(cycles), counts, network.code.tags[-1])
-    return Run(outputs, cycles, steady, session.load_cycles, parts, counts)
+        return Run(len(samples), outputs, None, None, None, None, counts)
+    parts = split(sum(cycles), counts, tags[-1]) if tags else None
+    return Run(
+        len(samples), outputs, cycles, session.steady(samples[:together]), session.load_cycles, parts, counts
+    )
 
 
 def _together(arrays: list[NDArray]) -> NDArray:
@@ -84,11 +87,11 @@ def _together(arrays: list[NDArray]) -> NDArray:
 
 def document(network: Network, run: Run) -> dict[str, Any]:
     """The parts of `mla run`'s report that do not depend on how it was called."""
-    lowered, config = network.lowered, network.config
-    count = len(next(iter(run.outputs.values())))
-    floor = network_floor(lowered)
-    floors = [layer_floor(lowered, layer) for layer in lowered.layers]
-    totals = {name: sum(row[name] for row in run.counts.values()) for name in run.counts[0]}
+    config, graph = network.config, network.graph
+    count = run.samples
+    floor = network_floor(graph, network.layers)
+    floors = [layer_floor(graph, layer) for layer in network.layers]
+    totals = {name: sum(row[name] for row in run.counts.values()) for name in COUNTED}
     cycles = None if run.cycles is None else sum(run.cycles)
     return {
         "samples": count,
@@ -104,7 +107,9 @@ def document(network: Network, run: Run) -> dict[str, Any]:
         "dram_bytes_written": totals["store_bytes"],
         "energy_uj": None if cycles is None else energy_uj(config, totals),
         "where": None if run.split is None else run.split.where,
-        "host_ops": [],
+        "host_ops": [
+            {"node": name, "op": graph.nodes[name].op, "reason": why} for name, why in network.host.items()
+        ],
         "layers": _layers(network, run, count),
         "outputs": {
             name: {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": digest(array)}
@@ -121,28 +126,30 @@ def digest(array: NDArray) -> str:
 
 def _layers(network: Network, run: Run, count: int) -> list[dict[str, Any]]:
     """One entry for each tag: a layer, or several in a network with more layers than the machine has tags."""
-    code, config = network.code, network.config
-    programs = {layer: part.program.name for part in reversed(code.parts) for layer in part.layers}
-    out = []
-    for tag in dict.fromkeys(code.tags):
-        numbers = [number for number, its in enumerate(code.tags) if its == tag]
-        layers = [network.lowered.layers[number] for number in numbers]
-        macs = sum(layer.macs for layer in layers) * count
-        causes = None if run.split is None else run.split.by_tag[tag]
-        cycles = None if causes is None else sum(causes.values())
-        out.append(
-            {
-                "names": [name for layer in layers for name in layer.nodes],
-                "ops": [op for layer in layers for op in layer.ops],
-                "tag": tag,
-                "cycles": cycles,
-                "macs": macs,
-                "utilization": macs / (cycles * config.n**2) if cycles else None,
-                "floor_cycles": sum(layer_floor(network.lowered, layer).cycles(config) for layer in layers)
-                * count,
-                "bound": None if causes is None else bound(causes),
-                "program": programs[numbers[0]],
-                "where": causes,
-            }
-        )
-    return out
+    by_tag: dict[int, list[tuple[Layer, str]]] = {}
+    for stage in network.stages:
+        if stage.code and stage.lowered:
+            for layer, tag, program in zip(
+                stage.lowered.layers, stage.code.tags, stage.code.program_names, strict=True
+            ):
+                by_tag.setdefault(tag, []).append((layer, program))
+    return [_entry(network, run, count, tag, its) for tag, its in by_tag.items()]
+
+
+def _entry(network: Network, run: Run, count: int, tag: int, its: list[tuple[Layer, str]]) -> dict[str, Any]:
+    config = network.config
+    macs = sum(layer.macs for layer, _ in its) * count
+    causes = None if run.split is None else run.split.by_tag[tag]
+    cycles = None if causes is None else sum(causes.values())
+    return {
+        "names": [name for layer, _ in its for name in layer.nodes],
+        "ops": [op for layer, _ in its for op in layer.ops],
+        "tag": tag,
+        "cycles": cycles,
+        "macs": macs,
+        "utilization": macs / (cycles * config.n**2) if cycles else None,
+        "floor_cycles": sum(layer_floor(network.graph, layer).cycles(config) for layer, _ in its) * count,
+        "bound": None if causes is None else bound(causes),
+        "program": its[0][1],
+        "where": causes,
+    }

@@ -1,18 +1,21 @@
 """A compiled network on a live machine."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.api import Network
+from compiler.api import Network, Stage
+from compiler.codegen.network import Code
 from compiler.codegen.programs import batches
+from compiler.host import evaluate
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.programs import Candidate
 from hw.isa.macro import SLOT_BYTES
+from hw.isa.program import Program
 
 _ALIGN = 64
 _PAGE = 4096
@@ -20,14 +23,20 @@ _PAGE = 4096
 _RING_SLOTS = 256
 _TIMEOUT = 1 << 30
 
+Arrays = Mapping[str, NDArray]
+
 
 def dram_bytes(network: Network, samples: int = 1) -> int:
     """DRAM that a session needs for as many samples at once."""
-    tensors = network.graph.tensors
-    io = sum(tensors[name].bytes + _ALIGN for name in (*network.graph.inputs, *network.graph.outputs))
-    program = max(len(program.image) for program in network.code.programs)
-    total = _RING_SLOTS * SLOT_BYTES + network.code.memory + samples * io + program + 2 * _PAGE
-    return -(-total // _PAGE) * _PAGE
+    total = _RING_SLOTS * SLOT_BYTES + 2 * _PAGE
+    program = 0
+    for stage in network.stages:
+        if stage.code:
+            names = (*stage.graph.inputs, *stage.graph.outputs)
+            io = sum(stage.graph.tensors[name].bytes + _ALIGN for name in names)
+            total += stage.code.memory + _ALIGN + samples * io
+            program = max(program, *(len(each.image) for each in stage.code.programs))
+    return -(-(total + program) // _PAGE) * _PAGE
 
 
 def open_device(
@@ -48,12 +57,23 @@ def open_device(
     return RtlDevice(network.config, size, latency=latency, bytes_per_cycle=bytes_per_cycle)
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Where the inputs and outputs of a sample lie."""
+@dataclass
+class _Loaded:
+    """A stage on the accelerator: where its memory is and, for each sample, its inputs and outputs."""
 
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    stage: Stage
+    code: Code
+    base: int
+    samples: list[dict[str, int]] = field(default_factory=list)
+
+    def operands(self, sample: int) -> list[int]:
+        """Operands of its macro-instructions."""
+        names = (*self.stage.graph.inputs, *self.stage.graph.outputs)
+        return [self.base, *(self.samples[sample][name] for name in names)]
+
+    def address(self, name: str, sample: int) -> int:
+        """Where an input or output of a sample lies."""
+        return self.operands(sample)[self.code.places[name]]
 
 
 class Session:
@@ -77,73 +97,93 @@ class Session:
     def __init__(self, device: Device, network: Network, samples: int = 1):
         self.device, self.network = device, network
         self.driver = Driver(device, _RING_SLOTS)
-        memory, graph = self.driver.memory, network.graph
-        self.base = memory.take(max(network.code.memory, 1), _ALIGN, "the model's memory")
-        self.driver.put(network.code.image, self.base)
-        self.samples = [
-            Sample(*(
-                tuple(memory.take(graph.tensors[name].bytes, _ALIGN, name) for name in names)
-                for names in (graph.inputs, graph.outputs)
-            ))
-            for _ in range(samples)
-        ]  # fmt: skip
-        self.batches = batches(network.config, network.code.programs)
         self.load_cycles = 0
-        self._resident: range | None = None
-        self._bring(self.batches[0])
+        self._opcodes: dict[int, int] = {}  # by identity of the program
+        self.loaded = [self._place(stage, stage.code, samples) for stage in network.stages if stage.code]
+        programs = [program for each in self.loaded for program in each.code.programs]
+        self.resident = len(batches(network.config, programs)) == 1
+        if self.resident:
+            self._bring(programs)
 
-    def _bring(self, batch: range) -> None:
-        """Load the programs of a batch in place of those that are there."""
-        if batch == self._resident:
+    def run(self, inputs: Arrays) -> dict[str, NDArray]:
+        """Outputs of one sample."""
+        return self.measure(inputs)[0]
+
+    def measure(self, inputs: Arrays) -> tuple[dict[str, NDArray], int]:
+        """Outputs of one sample, and cycles from doorbells to interrupts; loading programs is not among them."""
+        values: dict[str, NDArray] = self.network.check(inputs)
+        cycles, loaded = 0, iter(self.loaded)
+        for stage in self.network.stages:
+            mine = {name: values[name] for name in stage.graph.inputs}
+            if stage.code:
+                place = next(loaded)
+                self._put(place, mine)
+                cycles += self._stage(place)
+                values |= self._fetch(place)
+            else:
+                values |= evaluate(stage.graph, mine, rounding=self.network.rounding)  # type: ignore[arg-type]
+        return {name: values[name] for name in self.network.graph.outputs}, cycles
+
+    def steady(self, samples: Sequence[Arrays]) -> float | None:
+        """Cycles a sample takes when they come one right behind the other; None if the host has to take part."""
+        if len(self.network.stages) != 1 or not self.resident or not self.loaded:
+            return None
+        (place,) = self.loaded
+        for number, sample in enumerate(samples):
+            self._put(place, self.network.check(sample), number)
+        return self._go(place, place.code.programs, range(len(samples))) / len(samples)
+
+    def _place(self, stage: Stage, code: Code, samples: int) -> _Loaded:
+        memory, tensors = self.driver.memory, stage.graph.tensors
+        place = _Loaded(stage, code, memory.take(max(code.memory, 1), _ALIGN, "the model's memory"))
+        self.driver.put(code.image, place.base)
+        for _ in range(samples):
+            names = (*stage.graph.inputs, *stage.graph.outputs)
+            place.samples.append({name: memory.take(tensors[name].bytes, _ALIGN, name) for name in names})
+        return place
+
+    def _put(self, place: _Loaded, values: Arrays, sample: int = 0) -> None:
+        for name in place.stage.graph.inputs:
+            self.driver.put(values[name], place.address(name, sample))
+
+    def _fetch(self, place: _Loaded, sample: int = 0) -> dict[str, NDArray]:
+        tensors = place.stage.graph.tensors
+        return {
+            name: self.driver.fetch(
+                place.address(name, sample), tensors[name].shape, np.dtype(tensors[name].dtype)
+            )
+            for name in place.stage.graph.outputs
+        }
+
+    def _stage(self, place: _Loaded) -> int:
+        programs = place.code.programs
+        if self.resident:
+            return self._go(place, programs, [0])
+        cycles = 0
+        for batch in batches(self.network.config, programs):
+            self._bring(programs[batch.start : batch.stop])
+            cycles += self._go(place, programs[batch.start : batch.stop], [0])
+        return cycles
+
+    def _bring(self, programs: Sequence[Program]) -> None:
+        """Load programs in place of those that are there."""
+        if all(id(program) in self._opcodes for program in programs):
             return
         start, store = self.device.cycle, self.driver.programs
         for segment in list(store.programs):
             store.unload(segment)
-        for opcode, number in enumerate(batch):
-            segment = store.load(self.network.code.programs[number], dma=True)
-            store.bind(opcode, [Candidate(segment)])
-        self._resident = batch
+        self._opcodes = {}
+        for opcode, program in enumerate(programs):
+            store.bind(opcode, [Candidate(store.load(program, dma=True))])
+            self._opcodes[id(program)] = opcode
         self.load_cycles += self.device.cycle - start
 
-    def put(self, inputs: Mapping[str, NDArray], sample: int = 0) -> None:
-        """Bring the inputs of a sample into DRAM."""
-        for array, address in zip(self.network.check(inputs), self.samples[sample].inputs, strict=True):
-            self.driver.put(array, address)
-
-    def outputs(self, sample: int = 0) -> dict[str, NDArray]:
-        """A sample's results."""
-        graph = self.network.graph
-        return {
-            name: self.driver.fetch(address, graph.tensors[name].shape, np.dtype(graph.tensors[name].dtype))
-            for name, address in zip(graph.outputs, self.samples[sample].outputs, strict=True)
-        }
-
-    def run(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
-        """Outputs of one sample."""
-        self.put(inputs)
-        self.cycles_of([0])
-        return self.outputs()
-
-    def cycles_of(self, samples: Sequence[int]) -> int:
-        """Run samples that are in DRAM, one right behind the other, from doorbell to interrupt; cycles it took.
-
-        Programs that are too many for the instruction store are brought in between; that is not among the cycles.
-        """
-        if len(self.batches) == 1:
-            return self._go(samples, self.batches[0])
-        return sum(self._alone(sample, batch) for sample in samples for batch in self.batches)
-
-    def _alone(self, sample: int, batch: range) -> int:
-        self._bring(batch)
-        return self._go([sample], batch)
-
-    def _go(self, samples: Sequence[int], batch: range) -> int:
+    def _go(self, place: _Loaded, programs: Sequence[Program], samples: Sequence[int]) -> int:
         driver = self.driver
-        work = [(sample, opcode) for sample in samples for opcode in range(len(batch))]
-        for number, (sample, opcode) in enumerate(work, 1):
-            place = self.samples[sample]
-            operands = [self.base, *place.inputs, *place.outputs]
-            driver.enqueue(opcode, operands, irq=number == len(work))
+        work = [(sample, program) for sample in samples for program in programs]
+        for number, (sample, program) in enumerate(work, 1):
+            opcode = self._opcodes[id(program)]
+            driver.enqueue(opcode, place.operands(sample), irq=number == len(work))
         driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))
         start = self.device.cycle
         driver.doorbell()

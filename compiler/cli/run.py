@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
     check_report(args.json)
     if args.out:
         check_output(args.out)
-    network = compile(args.model, args.target, rounding=args.rounding)
+    network = compile(args.model, args.target, rounding=args.rounding, strict=args.strict)
+    for name, why in network.host.items():
+        _say(f"on the host: {name} ({network.graph.nodes[name].op}): {why}")
     samples = read_samples(network.graph, args.input, args.limit, args.seed)
     rate = args.dram_bytes_per_cycle or network.config.n
     with open_device(

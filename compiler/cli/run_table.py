@@ -33,9 +33,11 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
         for cause, cycles in document["where"].items()
         if cycles * 1000 > total
     )
+    steady = document["steady_cycles_per_sample"]
+    steady = "the host takes part" if steady is None else f"{steady:,.0f} back to back"
     return [
         *lines,
-        f"{document['cycles_per_sample']:,} cycles a sample, {document['steady_cycles_per_sample']:,.0f} back to back; "
+        f"{document['cycles_per_sample']:,} cycles a sample, {steady}; "
         f"utilization {document['utilization']:.1%}, floor {document['floor_cycles'] // document['samples']:,}, "
         f"layer by layer {document['floor_layerwise_cycles'] // document['samples']:,}",
         f"where they went: {where}",

@@ -55,6 +55,8 @@ class Code:
         What the model's memory holds at the start.
     memory : int
         Bytes of the model's memory.
+    places : dict
+        Operand that holds the address of each input and output.
     """
 
     config: MlaConfig
@@ -62,26 +64,41 @@ class Code:
     tags: tuple[int, ...]
     image: NDArray[np.uint8]
     memory: int
+    places: dict[str, int]
 
     @property
     def programs(self) -> tuple[Program, ...]:
         """The programs alone."""
         return tuple(part.program for part in self.parts)
 
+    @property
+    def program_names(self) -> tuple[str, ...]:
+        """For each layer the name of the first program that has a part in it."""
+        names = {layer: part.program.name for part in reversed(self.parts) for layer in part.layers}
+        return tuple(names[layer] for layer in range(len(self.tags)))
 
-def generate(config: MlaConfig, lowered: Lowered, schedule: Schedule) -> Code:
-    """The code of a network under a schedule.
+
+def generate(
+    config: MlaConfig, lowered: Lowered, schedule: Schedule, numbers: tuple[int, int] | None = None
+) -> Code:
+    """The code of a network, or of a stage of one, under a schedule.
+
+    Parameters
+    ----------
+    numbers : (int, int), optional
+        Layers of the stages before, and of all stages: neighbours share a tag if these are more than there are.
 
     Raises
     ------
     InputError
         The schedule asks for more than the machine has.
     """
-    return _Generator(config, lowered, schedule).run()
+    before, count = numbers or (0, len(lowered.layers))
+    return _Generator(config, lowered, schedule, before, count).run()
 
 
 class _Generator:
-    def __init__(self, config: MlaConfig, lowered: Lowered, schedule: Schedule):
+    def __init__(self, config: MlaConfig, lowered: Lowered, schedule: Schedule, before: int, count: int):
         self.config, self.lowered, self.schedule = config, lowered, schedule
         self.graph = lowered.graph
         unknown = [layer.name for layer in lowered.layers if layer.name not in schedule.layers]
@@ -90,8 +107,9 @@ class _Generator:
         #: Operand that holds the address of a ring in DRAM; those that are not here are in the model's memory.
         self.regions: dict[Ring, int] = {}
         self.homes = self._homes()
-        count = len(lowered.layers)
-        self.tags = tuple(i * config.tags // max(count, config.tags) for i in range(count))
+        self.tags = tuple(
+            (before + i) * config.tags // max(count, config.tags) for i in range(len(lowered.layers))
+        )
 
     def run(self) -> Code:
         steps, prefetch = self._steps()
@@ -104,7 +122,10 @@ class _Generator:
         layers = self.lowered.layers
         joined = [self.schedule.layers[layer.name].joined for layer in layers]
         parts = cut(self.config, issued, [layer.name for layer in layers], joined, self.tags)
-        return Code(self.config, parts, self.tags, image, memory)
+        places = {
+            name: self.regions[self.homes[name].ring] for name in (*self.graph.inputs, *self.graph.outputs)
+        }
+        return Code(self.config, parts, self.tags, image, memory, places)
 
     def _places(self, commands: list[Command], lives: dict[Ring, tuple[int, int]]) -> dict[Ring, int]:
         """Where rings start; of what does not fit the error says which layers bring their weights in early there."""
@@ -138,7 +159,7 @@ class _Generator:
                 rings[root] = Ring(memory, root, view.h * view.w * pixel + slack, data=held)
             out[name] = Home(rings[root], view.h, view.w, view.c, pixel, view.w * pixel)
         for operand, name in enumerate((*self.graph.inputs, *self.graph.outputs), 1):
-            self.regions[out[name].ring] = operand
+            self.regions.setdefault(out[name].ring, operand)
         return out
 
     def _steps(self) -> tuple[list[Step], list[int]]:

@@ -5,21 +5,21 @@ from dataclasses import dataclass
 
 from cosim.driver import Driver
 from hw.errors import WorkError
-from hw.isa.counters import CAUSES, COUNTERS, SP_BANKS_MAX
+from hw.isa.counters import CAUSES, SP_BANKS_MAX
 
-_ENERGY = (
+#: What reports sum up, beside the cycles.
+COUNTED = (
     "macs_issued", "acc_reads", "acc_writes", "load_beats", "store_beats", "load_bytes", "store_bytes",
     *(f"sp_{kind}_bank{b}" for kind in ("reads", "writes") for b in range(SP_BANKS_MAX)),
 )  # fmt: skip
 _CAUSES = tuple(f"cause_{cause}" for cause in CAUSES)
-_KNOWN = {counter.name for counter in COUNTERS}
 
 ByTag = dict[int, dict[str, int]]
 
 
 def read_counts(driver: Driver, tags: int) -> ByTag:
     """The counters that reports need, of the first tags."""
-    names = [name for name in (*_CAUSES, "cycles", *_ENERGY) if name in _KNOWN]
+    names = (*_CAUSES, "cycles", *COUNTED)
     return {tag: {name: driver.counters.read(name, tag) for name in names} for tag in range(tags)}
 
 

@@ -1,11 +1,10 @@
 """The least cycles that a layer or a network can take: multiply-accumulates over the array, bytes over the bus."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from compiler.ir.graph import Graph
 from compiler.lower.layer import Layer
-from compiler.lower.lower import Lowered
 from hw.config import MlaConfig
 
 
@@ -38,16 +37,14 @@ def _bytes(graph: Graph, names: Iterable[str]) -> int:
     return sum(graph.tensors[name].bytes for name in names)
 
 
-def layer_floor(lowered: Lowered, layer: Layer) -> Floor:
+def layer_floor(graph: Graph, layer: Layer) -> Floor:
     """Of one layer, its tensors coming from and going to DRAM."""
-    graph = lowered.graph
-    activations = {*layer.inputs, layer.y}
+    activations = {name for name in (*layer.inputs, layer.y) if not graph.tensors[name].constant}
     return Floor(layer.macs, _bytes(graph, activations | _constants(graph, layer)))
 
 
-def network_floor(lowered: Lowered) -> Floor:
+def network_floor(graph: Graph, layers: Sequence[Layer]) -> Floor:
     """Of a whole network: only its inputs, outputs and weights cross the bus."""
-    graph = lowered.graph
-    constants = set().union(*(_constants(graph, layer) for layer in lowered.layers))
+    constants = set().union(*(_constants(graph, layer) for layer in layers))
     names = {*graph.inputs, *graph.outputs} | constants
-    return Floor(sum(layer.macs for layer in lowered.layers), _bytes(graph, names))
+    return Floor(sum(layer.macs for layer in layers), _bytes(graph, names))

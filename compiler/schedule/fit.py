@@ -9,7 +9,9 @@ from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 
 
-def fit(config: MlaConfig, lowered: Lowered, schedule: Schedule) -> tuple[Schedule, Code]:
+def fit(
+    config: MlaConfig, lowered: Lowered, schedule: Schedule, numbers: tuple[int, int]
+) -> tuple[Schedule, Code]:
     """The schedule with as much prefetching as the machine's memories hold, and its code.
 
     Raises
@@ -19,7 +21,7 @@ def fit(config: MlaConfig, lowered: Lowered, schedule: Schedule) -> tuple[Schedu
     """
     while True:
         try:
-            return schedule, generate(config, lowered, schedule)
+            return schedule, generate(config, lowered, schedule, numbers)
         except MemoryFullError as error:
             layers = dict(schedule.layers)
             ahead = [layer for layer in error.layers if layers[layer].prefetch]

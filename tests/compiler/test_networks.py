@@ -57,8 +57,7 @@ def test_rtl_gives_litert_s_outputs_in_few_cycles(name: str) -> None:
     inputs = random_inputs(network, np.random.default_rng(7))
     with RtlDevice(network.config, dram_bytes(network)) as device:
         session = Session(device, network)
-        session.put(inputs)
         device.run_cycles(AFTER_RESET)
-        cycles = session.cycles_of([0])
+        _, cycles = session.measure(inputs)
         check(session, Reference(model(name)), inputs)
     assert cycles <= CEILINGS[name], f"{name}: {cycles} cycles"

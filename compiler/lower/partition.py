@@ -1,0 +1,60 @@
+"""Which nodes run on the accelerator and which on the host, and in which stages."""
+
+from dataclasses import dataclass
+
+from compiler.ir.graph import Graph, Node
+from compiler.lower.lower import lower
+from compiler.passes.rebuild import rebuild
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Nodes that run in one go.
+
+    Parameters
+    ----------
+    graph : Graph
+        They, with what comes in and what goes out.
+    device : bool
+        On the accelerator, else on the host.
+    """
+
+    graph: Graph
+    device: bool
+
+
+def partition(graph: Graph, rounding: str) -> tuple[list[Part], dict[str, str]]:
+    """Stages in turn on the accelerator and on the host, as few as there can be, and why nodes run on the host."""
+    reasons = lower(graph, [(node,) for node in graph], rounding).refused
+    stages: dict[int, list[Node]] = {}
+    stage_of: dict[str, int] = {}
+    for node in graph:
+        device = node.name not in reasons
+        number = 0 if device else -1  # stages of the accelerator have even numbers
+        for name in node.inputs:
+            maker = graph.producer(name)
+            if maker is not None:
+                before = stage_of[maker.name]
+                number = max(number, before + ((maker.name not in reasons) != device))
+        stage_of[node.name] = number
+        stages.setdefault(number, []).append(node)
+    parts = [Part(_subgraph(graph, stages[number]), number % 2 == 0) for number in sorted(stages)]
+    return parts, reasons
+
+
+def _subgraph(graph: Graph, nodes: list[Node]) -> Graph:
+    inside = {node.name for node in nodes}
+    made = {name for node in nodes for name in node.outputs}
+    inputs = dict.fromkeys(
+        name
+        for node in nodes
+        for name in node.inputs
+        if name not in made and not graph.tensors[name].constant
+    )
+    outputs = [
+        name
+        for node in nodes
+        for name in node.outputs
+        if name in graph.outputs or any(user.name not in inside for user in graph.consumers(name))
+    ]
+    return rebuild(graph, nodes, inputs=inputs, outputs=outputs)

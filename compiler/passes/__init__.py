@@ -1,0 +1,15 @@
+"""Rewrites of the graph, each one small and named; `simplify` runs them all."""
+
+from compiler.ir.graph import Graph
+from compiler.passes.dead import remove_dead
+from compiler.passes.fold import fold_constants
+
+#: In the order in which they run.
+PASSES = (fold_constants, remove_dead)
+
+
+def simplify(graph: Graph) -> Graph:
+    """The graph after all passes."""
+    for each in PASSES:
+        graph = each(graph)
+    return graph
