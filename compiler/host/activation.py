@@ -43,7 +43,8 @@ def _by_table(call: Call, function: Callable[[Call], Array]) -> Array:
 def _table_steps(call: Call, function: Callable[[Single], Array], delegated: bool) -> Array:
     """Stored results of a float32 function, as LiteRT fills its tables, or XNNPACK its own."""
     real = call.scale() * call.centred().astype(np.float32)
-    steps = function(real).astype(np.float32) * (np.float32(1) / call.output_scale)
+    limit = np.float32(1 << 30)
+    steps = np.clip(function(real).astype(np.float32) * (np.float32(1) / call.output_scale), -limit, limit)
     if delegated:
         return np.rint(steps + np.float32(call.output_zero)).astype(np.int64)
     return half_away(steps.astype(np.float64)).astype(np.int64) + call.output_zero

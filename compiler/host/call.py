@@ -133,15 +133,11 @@ def quantize_real(values: Array, output: Tensor, kernels: Kernels) -> Int64:
     zero = along(np.array(q.zero_point, np.int64), q, values.ndim)
     real = values.astype(np.float32)
     with np.errstate(over="ignore"):
-        quotient = (real * (np.float32(1) / scale) if kernels == "xnnpack" else real / scale).astype(
-            np.float64
-        )
-        steps = half_away(quotient) if kernels == "reference" else np.rint(quotient)
-    # No type of a tensor is wider than 32 bits here, and numpy does not convert what int64 cannot hold.
-    return (
-        np.clip(np.nan_to_num(steps, posinf=2.0**40, neginf=-(2.0**40)), -(2.0**40), 2.0**40).astype(np.int64)
-        + zero
-    )
+        quotient = real * (np.float32(1) / scale) if kernels == "xnnpack" else real / scale
+    # What int64 cannot hold is not converted by numpy; no quantized type is wider than this.
+    quotient = np.clip(np.nan_to_num(quotient.astype(np.float64)), -(2.0**40), 2.0**40)
+    steps = half_away(quotient) if kernels == "reference" else np.rint(quotient)
+    return steps.astype(np.int64) + zero
 
 
 def finished(call: Call, result: Array) -> Array:

@@ -1,27 +1,26 @@
 """Convolutions, dense layers and matrix products.
 
-Sums of products of integers are matrix products in double precision: exact below 2**53, and far faster than numpy's
-own integer ones.
+Sums of products of 8- and 16-bit integers are matrix products in double precision: exact below 2**53, and far faster
+than numpy's own integer ones.
 """
 
 import numpy as np
 
-from compiler.host.call import Array, Call, Operator, Real
+from compiler.host.call import Array, Call, Operator
 from compiler.host.fixed import Int64, multiplied, multiplied_16, multiplied_away, multiplied_real
 from compiler.host.window import padded, tap, window_outputs
 
 
-def _factor(call: Call, index: int, integers: bool) -> Real:
-    return (call.centred(index) if integers else call.numbers(index)).astype(np.float64)
+def _factors(call: Call) -> tuple[Array, ...]:
+    """Operands as what is to be multiplied: their centred integers where products are of these, else real numbers."""
+    values = [call.centred(i) if _integers(call) else call.numbers(i) for i in range(len(call.values))]
+    wide = _integers(call) and any(np.dtype(tensor.dtype).itemsize > 2 for tensor in call.tensors[:2])
+    return tuple(value.astype(np.int64 if wide else np.float64) for value in values)
 
 
 def _integers(call: Call) -> bool:
     """Products are of stored integers: everything is quantized, or the sums themselves are wanted."""
     return call.quantized(2) or (call.output.quantization is None and call.output.dtype.startswith("int"))
-
-
-def _biased(call: Call, sums: Real, integers: bool) -> Real:
-    return sums + _factor(call, 2, integers) if len(call.values) > 2 else sums
 
 
 def _ratio(call: Call, dtype: type) -> Array:
@@ -32,14 +31,13 @@ def _ratio(call: Call, dtype: type) -> Array:
     return dtype(call.scale(0)) * weights / dtype(call.output_scale)
 
 
-def _settled(call: Call, sums: Real, integers: bool) -> Array:
-    """The result of biased sums, requantized where the node is."""
-    if not integers:
-        return sums
-    whole = sums.astype(np.int64)
-    if call.output.quantization is None:
-        return whole
-    return _requantized(call, whole) + call.output_zero
+def _settled(call: Call, sums: Array, bias: tuple[Array, ...]) -> Array:
+    """The result of sums of products and a bias, if there is one; requantized where the node is quantized."""
+    biased = sums + bias[0] if bias else sums
+    if not _integers(call):
+        return biased
+    whole = biased.astype(np.int64)
+    return whole if call.output.quantization is None else _requantized(call, whole) + call.output_zero
 
 
 def _requantized(call: Call, sums: Int64) -> Int64:
@@ -58,50 +56,44 @@ def _requantized(call: Call, sums: Int64) -> Int64:
 
 def conv2d(call: Call) -> Array:
     """Convolution; weights (outputs, kernel height, kernel width, inputs of a group)."""
-    integers, groups = _integers(call), call["groups"]
-    x, weights = padded(_factor(call, 0, integers), call["pads"]), _factor(call, 1, integers)
+    (x, weights, *bias), groups = _factors(call), call["groups"]
+    x = padded(x, call["pads"])
     out_c, kernel_h, kernel_w, in_c = weights.shape
     size = window_outputs(call, (kernel_h, kernel_w))
     points = x.shape[0] * size[0] * size[1]
     split = weights.reshape(groups, out_c // groups, kernel_h, kernel_w, in_c)
-    sums = np.zeros((groups, points, out_c // groups))
+    sums = np.zeros((groups, points, out_c // groups), x.dtype)
     for ky in range(kernel_h):
         for kx in range(kernel_w):
             columns = tap(call, x, size, ky, kx).reshape(points, groups, in_c).swapaxes(0, 1)
             sums += columns @ split[:, :, ky, kx].swapaxes(1, 2)
     image = sums.swapaxes(0, 1).reshape(x.shape[0], *size, out_c)
-    return _settled(call, _biased(call, image, integers), integers)
+    return _settled(call, image, tuple(bias))
 
 
 def depthwise_conv2d(call: Call) -> Array:
     """Convolution of each channel; weights (kernel height, kernel width, channels)."""
-    integers = _integers(call)
-    x, weights = padded(_factor(call, 0, integers), call["pads"]), _factor(call, 1, integers)
+    x, weights, *bias = _factors(call)
+    x = padded(x, call["pads"])
     size = window_outputs(call, weights.shape[:2])
-    sums = np.zeros((x.shape[0], *size, x.shape[3]))
+    sums = np.zeros((x.shape[0], *size, x.shape[3]), x.dtype)
     for ky, kx in np.ndindex(*weights.shape[:2]):
         sums += tap(call, x, size, ky, kx) * weights[ky, kx]
-    return _settled(call, _biased(call, sums, integers), integers)
+    return _settled(call, sums, tuple(bias))
 
 
 def conv_transpose2d(call: Call) -> Array:
     """Transposed convolution: each input pixel adds the kernel, times its value, to the output around it."""
-    integers, groups = _integers(call), call["groups"]
-    x, weights = _factor(call, 0, integers), _factor(call, 1, integers)
+    (x, weights, *bias), groups = _factors(call), call["groups"]
     out_c, kernel_h, kernel_w, in_c = weights.shape
     batch, height, width = x.shape[:3]
     (sy, sx), (dy, dx) = call["strides"], call["dilations"]
     columns = x.reshape(-1, groups, in_c).swapaxes(0, 1)
     split = weights.reshape(groups, out_c // groups, kernel_h, kernel_w, in_c)
     extra = tuple(call["output_pads"]) or (0, 0)
-    whole = np.zeros(
-        (
-            batch,
-            (height - 1) * sy + (kernel_h - 1) * dy + 1 + extra[0],
-            (width - 1) * sx + (kernel_w - 1) * dx + 1 + extra[1],
-            out_c,
-        )
-    )
+    full_h = (height - 1) * sy + (kernel_h - 1) * dy + 1 + extra[0]
+    full_w = (width - 1) * sx + (kernel_w - 1) * dx + 1 + extra[1]
+    whole = np.zeros((batch, full_h, full_w, out_c), x.dtype)
     for ky in range(kernel_h):
         for kx in range(kernel_w):
             part = (columns @ split[:, :, ky, kx].swapaxes(1, 2)).swapaxes(0, 1)
@@ -110,21 +102,20 @@ def conv_transpose2d(call: Call) -> Array:
                 batch, height, width, out_c
             )
     top, left, bottom, right = call["pads"]
-    image = whole[:, top : whole.shape[1] - bottom, left : whole.shape[2] - right]
-    return _settled(call, _biased(call, image, integers), integers)
+    image = whole[:, top : full_h - bottom, left : full_w - right]
+    return _settled(call, image, tuple(bias))
 
 
 def dense(call: Call) -> Array:
     """The last dimension times transposed weights (outputs, inputs)."""
-    integers = _integers(call)
-    sums = _factor(call, 0, integers) @ _factor(call, 1, integers).T
-    return _settled(call, _biased(call, sums, integers), integers)
+    x, weights, *bias = _factors(call)
+    return _settled(call, x @ weights.T, tuple(bias))
 
 
 def matmul(call: Call) -> Array:
     """Product of two stacks of matrices, whose leading dimensions broadcast."""
-    integers = _integers(call)
-    return _settled(call, _factor(call, 0, integers) @ _factor(call, 1, integers), integers)
+    left, right = _factors(call)
+    return _settled(call, left @ right, ())
 
 
 CONV: dict[str, Operator] = {

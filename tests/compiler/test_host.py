@@ -1,5 +1,7 @@
 """Graphs evaluated on the host: what comes out, and what is refused with which words."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -141,6 +143,23 @@ def test_integers_without_quantization_are_what_they_are() -> None:
         "clip", [Tensor("a", (2,), "int64")], Tensor("y", (2,), "int64"), low=-2.5, high=float("inf")
     )
     np.testing.assert_array_equal(evaluate(graph, {"a": big})["y"], [1 << 60, -2])
+
+
+def test_products_of_wide_integers_are_exact() -> None:
+    """Beyond what double precision holds."""
+    a, b = np.array([[(1 << 40) + 1, 3]], np.int64), np.array([[(1 << 20) + 1], [5]], np.int64)
+    graph = single(
+        "matmul", [Tensor("a", (1, 2), "int64"), Tensor("b", (2, 1), "int64")], Tensor("y", (1, 1), "int64")
+    )
+    made = evaluate(graph, {"a": a, "b": b})["y"]
+    np.testing.assert_array_equal(made, [[((1 << 40) + 1) * ((1 << 20) + 1) + 15]])
+
+
+@pytest.mark.parametrize("kernels", ["reference", "xnnpack", "onnxruntime"])
+def test_functions_that_overflow_saturate(kernels: Any) -> None:
+    x, y = Tensor("x", (2,), "int8", Quantization.of(1.0)), Tensor("y", (2,), "int8", Quantization.of(0.01))
+    made = evaluate(single("exp", [x], y), {"x": np.array([127, -128], np.int8)}, rounding=kernels)["y"]
+    np.testing.assert_array_equal(made, [127, 0])
 
 
 def test_sums_of_products_may_be_wanted_themselves() -> None:
