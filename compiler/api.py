@@ -1,119 +1,21 @@
-"""Compile a model, call it with numpy arrays."""
+"""Compile a model."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from compiler.codegen.network import Code, generate
 from compiler.frontends.model import read_model
 from compiler.ir.graph import Graph
 from compiler.lower.groups import find_fusions, group
-from compiler.lower.layer import Layer
 from compiler.lower.lower import ROUNDINGS, Lowered, lower
 from compiler.lower.partition import Part, partition
+from compiler.network import HostNode, LayerInfo, Network, Stage
 from compiler.passes import simplify
+from compiler.profile.floors import layer_floor, network_floor
 from compiler.schedule.fit import fit
 from compiler.schedule.heuristic import first_schedule
-from compiler.schedule.schedule import Schedule
-from cosim.golden import GoldenDevice
+from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
-
-
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """Nodes that run in one go.
-
-    Parameters
-    ----------
-    graph : Graph
-        They, with what comes in and what goes out.
-    lowered, code : Lowered, Code or None
-        Their layers and programs; None: they run on the host.
-    """
-
-    graph: Graph
-    lowered: Lowered | None
-    code: Code | None
-
-
-@dataclass(frozen=True, eq=False)
-class Network:
-    """A compiled model.
-
-    Parameters
-    ----------
-    graph : Graph
-        The model after all passes.
-    config : MlaConfig
-        The machine it is for.
-    stages : tuple of Stage
-        What runs on the accelerator and on the host, in turn.
-    schedule : Schedule
-        How the layers are carried out.
-    host : dict
-        Nodes that run on the host, with the reason.
-    rounding : str
-        Whose rounding its outputs have: one of ROUNDINGS.
-    """
-
-    graph: Graph
-    config: MlaConfig
-    stages: tuple[Stage, ...]
-    schedule: Schedule
-    host: dict[str, str]
-    rounding: str
-
-    @property
-    def layers(self) -> list[Layer]:
-        """Layers of all stages."""
-        return [layer for stage in self.stages if stage.lowered for layer in stage.lowered.layers]
-
-    @property
-    def codes(self) -> list[Code]:
-        """Code of the stages on the accelerator."""
-        return [stage.code for stage in self.stages if stage.code]
-
-    def __call__(self, *inputs: NDArray, **named: NDArray) -> dict[str, NDArray]:
-        """Outputs by name for one sample, from the golden model.
-
-        Raises
-        ------
-        InputError
-            An input is missing, or not of the model's shape and type.
-        """
-        from compiler.runtime import Session, dram_bytes
-
-        positional = dict(zip(self.graph.inputs, inputs, strict=False))
-        with GoldenDevice(self.config, dram_bytes(self)) as device:
-            return Session(device, self).run(positional | named)
-
-    def check(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
-        """The inputs in the model's order.
-
-        Raises
-        ------
-        InputError
-            One is missing, unknown, or not of the model's shape and type.
-        """
-        unknown = inputs.keys() - set(self.graph.inputs)
-        if unknown or len(inputs) < len(self.graph.inputs):
-            raise InputError(
-                f"inputs must be {', '.join(self.graph.inputs)}, not {', '.join(inputs) or 'none'}"
-            )
-        out = {}
-        for name in self.graph.inputs:
-            tensor, array = self.graph.tensors[name], np.asarray(inputs[name])
-            if array.shape != tensor.shape or array.dtype != tensor.dtype:
-                raise InputError(
-                    f"input {name!r} must be {tensor.dtype}{list(tensor.shape)}, not "
-                    f"{array.dtype}{list(array.shape)}"
-                )
-            out[name] = array
-        return out
 
 
 def compile(
@@ -178,17 +80,35 @@ class _Compilation:
         """Everything compiled."""
         lowered = {id(part): self._lower(part.graph) for part in self.parts if part.device}
         count, before = sum(len(each.layers) for each in lowered.values()), 0
-        stages, layers = [], {}
+        stages: list[Stage] = []
+        schedules: dict[str, LayerSchedule] = {}
         for part in self.parts:
-            its = lowered.get(id(part))
-            code = None
-            if its:
-                schedule, code = self._code(its, (before, count))
-                layers |= schedule.layers
-                before += len(its.layers)
-            stages.append(Stage(part.graph, its, code))
-        schedule = self.given or Schedule(self.fusions, layers)
-        return Network(self.graph, self.config, tuple(stages), schedule, host, self.rounding)
+            graph, its = part.graph, lowered.get(id(part))
+            inputs, outputs = (
+                tuple(graph.tensors[n] for n in names) for names in (graph.inputs, graph.outputs)
+            )
+            if its is None:
+                stages.append(Stage(inputs, outputs, graph=graph))
+                continue
+            schedule, code = self._code(its, (before, count))
+            schedules |= schedule.layers
+            before += len(its.layers)
+            stages.append(Stage(inputs, outputs, code=code, infos=self._infos(its, code)))
+        graph = self.graph
+        layers = tuple(layer for each in lowered.values() for layer in each.layers)
+        return Network(
+            name=graph.name, config=self.config, inputs=tuple(graph.tensors[n] for n in graph.inputs),
+            outputs=tuple(graph.tensors[n] for n in graph.outputs), stages=tuple(stages),
+            schedule=self.given or Schedule(self.fusions, schedules),
+            host=tuple(HostNode(name, graph.nodes[name].op, why) for name, why in host.items()),
+            rounding=self.rounding, floor=network_floor(graph, layers), graph=graph, layers=layers,
+        )  # fmt: skip
+
+    def _infos(self, lowered: Lowered, code: Code) -> tuple[LayerInfo, ...]:
+        return tuple(
+            LayerInfo(layer.nodes, layer.ops, layer_floor(self.graph, layer), tag, program)
+            for layer, tag, program in zip(lowered.layers, code.tags, code.program_names, strict=True)
+        )
 
     def _lower(self, graph: Graph) -> Lowered:
         inside = [names for names in self.fusions if names[0] in graph.nodes]

@@ -2,21 +2,20 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.api import Network
-from compiler.lower.layer import Layer
+from compiler.network import LayerInfo, Network
 from compiler.profile.counts import COUNTED, ByTag, Split, bound, growth, read_counts, split
 from compiler.profile.energy import energy_uj
-from compiler.profile.floors import layer_floor, network_floor
 from compiler.runtime import Session
 from cosim.device import Device
 from cosim.golden import GoldenDevice
+from hw.config import MlaConfig
 
 Arrays = Mapping[str, NDArray]
 #: Most samples that are sent back to back for the steady rate.
@@ -70,7 +69,7 @@ def run_samples(
         results.append(result)
         say(f"sample {number} of {len(samples)}" + (f": {taken:,} cycles" if clocked else ""))
     counts = growth(before, read_counts(session.driver, len(set(tags))))
-    outputs = {name: _together([result[name] for result in results]) for name in network.graph.outputs}
+    outputs = {name: _together([result[name] for result in results]) for name in results[0]}
     if not clocked:
         return Run(len(samples), outputs, None, None, None, None, counts)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
@@ -87,10 +86,7 @@ def _together(arrays: list[NDArray]) -> NDArray:
 
 def document(network: Network, run: Run) -> dict[str, Any]:
     """The parts of `mla run`'s report that do not depend on how it was called."""
-    config, graph = network.config, network.graph
-    count = run.samples
-    floor = network_floor(graph, network.layers)
-    floors = [layer_floor(graph, layer) for layer in network.layers]
+    config, floor, count = network.config, network.floor, run.samples
     totals = {name: sum(row[name] for row in run.counts.values()) for name in COUNTED}
     cycles = None if run.cycles is None else sum(run.cycles)
     return {
@@ -102,14 +98,12 @@ def document(network: Network, run: Run) -> dict[str, Any]:
         "macs": floor.macs * count,
         "utilization": None if cycles is None else floor.macs * count / (cycles * config.n**2),
         "floor_cycles": floor.cycles(config) * count,
-        "floor_layerwise_cycles": sum(f.cycles(config) for f in floors) * count,
+        "floor_layerwise_cycles": sum(info.floor.cycles(config) for info in network.infos) * count,
         "dram_bytes_read": totals["load_bytes"],
         "dram_bytes_written": totals["store_bytes"],
         "energy_uj": None if cycles is None else energy_uj(config, totals),
         "where": None if run.split is None else run.split.where,
-        "host_ops": [
-            {"node": name, "op": graph.nodes[name].op, "reason": why} for name, why in network.host.items()
-        ],
+        "host_ops": [asdict(each) for each in network.host],
         "layers": _layers(network, run, count),
         "outputs": {
             name: {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": digest(array)}
@@ -126,30 +120,25 @@ def digest(array: NDArray) -> str:
 
 def _layers(network: Network, run: Run, count: int) -> list[dict[str, Any]]:
     """One entry for each tag: a layer, or several in a network with more layers than the machine has tags."""
-    by_tag: dict[int, list[tuple[Layer, str]]] = {}
-    for stage in network.stages:
-        if stage.code and stage.lowered:
-            for layer, tag, program in zip(
-                stage.lowered.layers, stage.code.tags, stage.code.program_names, strict=True
-            ):
-                by_tag.setdefault(tag, []).append((layer, program))
-    return [_entry(network, run, count, tag, its) for tag, its in by_tag.items()]
+    by_tag: dict[int, list[LayerInfo]] = {}
+    for info in network.infos:
+        by_tag.setdefault(info.tag, []).append(info)
+    return [_entry(network.config, run, count, infos) for infos in by_tag.values()]
 
 
-def _entry(network: Network, run: Run, count: int, tag: int, its: list[tuple[Layer, str]]) -> dict[str, Any]:
-    config = network.config
-    macs = sum(layer.macs for layer, _ in its) * count
-    causes = None if run.split is None else run.split.by_tag[tag]
+def _entry(config: MlaConfig, run: Run, count: int, infos: list[LayerInfo]) -> dict[str, Any]:
+    macs = sum(info.floor.macs for info in infos) * count
+    causes = None if run.split is None else run.split.by_tag[infos[0].tag]
     cycles = None if causes is None else sum(causes.values())
     return {
-        "names": [name for layer, _ in its for name in layer.nodes],
-        "ops": [op for layer, _ in its for op in layer.ops],
-        "tag": tag,
+        "names": [name for info in infos for name in info.nodes],
+        "ops": [op for info in infos for op in info.ops],
+        "tag": infos[0].tag,
         "cycles": cycles,
         "macs": macs,
         "utilization": macs / (cycles * config.n**2) if cycles else None,
-        "floor_cycles": sum(layer_floor(network.graph, layer).cycles(config) for layer, _ in its) * count,
+        "floor_cycles": sum(info.floor.cycles(config) for info in infos) * count,
         "bound": None if causes is None else bound(causes),
-        "program": its[0][1],
+        "program": infos[0].program,
         "where": causes,
     }

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.api import Network, Stage
 from compiler.codegen.network import Code
 from compiler.codegen.programs import batches
 from compiler.host import evaluate
+from compiler.network import Network, Stage
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
@@ -32,8 +32,7 @@ def dram_bytes(network: Network, samples: int = 1) -> int:
     program = 0
     for stage in network.stages:
         if stage.code:
-            names = (*stage.graph.inputs, *stage.graph.outputs)
-            io = sum(stage.graph.tensors[name].bytes + _ALIGN for name in names)
+            io = sum(tensor.bytes + _ALIGN for tensor in (*stage.inputs, *stage.outputs))
             total += stage.code.memory + _ALIGN + samples * io
             program = max(program, *(len(each.image) for each in stage.code.programs))
     return -(-(total + program) // _PAGE) * _PAGE
@@ -68,8 +67,8 @@ class _Loaded:
 
     def operands(self, sample: int) -> list[int]:
         """Operands of its macro-instructions."""
-        names = (*self.stage.graph.inputs, *self.stage.graph.outputs)
-        return [self.base, *(self.samples[sample][name] for name in names)]
+        tensors = (*self.stage.inputs, *self.stage.outputs)
+        return [self.base, *(self.samples[sample][tensor.name] for tensor in tensors)]
 
     def address(self, name: str, sample: int) -> int:
         """Where an input or output of a sample lies."""
@@ -114,15 +113,15 @@ class Session:
         values: dict[str, NDArray] = self.network.check(inputs)
         cycles, loaded = 0, iter(self.loaded)
         for stage in self.network.stages:
-            mine = {name: values[name] for name in stage.graph.inputs}
-            if stage.code:
+            mine = {tensor.name: values[tensor.name] for tensor in stage.inputs}
+            if stage.graph is None:
                 place = next(loaded)
                 self._put(place, mine)
                 cycles += self._stage(place)
                 values |= self._fetch(place)
             else:
                 values |= evaluate(stage.graph, mine, rounding=self.network.rounding)  # type: ignore[arg-type]
-        return {name: values[name] for name in self.network.graph.outputs}, cycles
+        return {tensor.name: values[tensor.name] for tensor in self.network.outputs}, cycles
 
     def steady(self, samples: Sequence[Arrays]) -> float | None:
         """Cycles a sample takes when they come one right behind the other; None if the host has to take part."""
@@ -134,25 +133,28 @@ class Session:
         return self._go(place, place.code.programs, range(len(samples))) / len(samples)
 
     def _place(self, stage: Stage, code: Code, samples: int) -> _Loaded:
-        memory, tensors = self.driver.memory, stage.graph.tensors
+        memory = self.driver.memory
         place = _Loaded(stage, code, memory.take(max(code.memory, 1), _ALIGN, "the model's memory"))
         self.driver.put(code.image, place.base)
         for _ in range(samples):
-            names = (*stage.graph.inputs, *stage.graph.outputs)
-            place.samples.append({name: memory.take(tensors[name].bytes, _ALIGN, name) for name in names})
+            place.samples.append(
+                {
+                    tensor.name: memory.take(tensor.bytes, _ALIGN, tensor.name)
+                    for tensor in (*stage.inputs, *stage.outputs)
+                }
+            )
         return place
 
     def _put(self, place: _Loaded, values: Arrays, sample: int = 0) -> None:
-        for name in place.stage.graph.inputs:
-            self.driver.put(values[name], place.address(name, sample))
+        for tensor in place.stage.inputs:
+            self.driver.put(values[tensor.name], place.address(tensor.name, sample))
 
     def _fetch(self, place: _Loaded, sample: int = 0) -> dict[str, NDArray]:
-        tensors = place.stage.graph.tensors
         return {
-            name: self.driver.fetch(
-                place.address(name, sample), tensors[name].shape, np.dtype(tensors[name].dtype)
+            tensor.name: self.driver.fetch(
+                place.address(tensor.name, sample), tensor.shape, np.dtype(tensor.dtype)
             )
-            for name in place.stage.graph.outputs
+            for tensor in place.stage.outputs
         }
 
     def _stage(self, place: _Loaded) -> int:

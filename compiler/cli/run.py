@@ -4,9 +4,14 @@ import argparse
 import io
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from compiler.cli.compile import add_compile
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import check_output, check_report, report, write_output
+
+if TYPE_CHECKING:
+    from compiler.network import Network
 
 SUMMARY = "compile a model and run it"
 EXAMPLE = "mla run network.tflite --input images.npy --json -"
@@ -14,7 +19,9 @@ EXAMPLE = "mla run network.tflite --input images.npy --json -"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a .tflite file")
+    parser.add_argument(
+        "model", metavar="MODEL", type=Path, help="a .tflite file, or a .mla file of mla compile"
+    )
     parser.add_argument(
         "--input",
         metavar="FILE",
@@ -26,13 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("rtl", "golden"), default="rtl", help="what to run on (default: %(default)s)"
     )
     parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs as .npz")
-    parser.add_argument(
-        "--strict", action="store_true", help="an operator that must run on the host is an error"
-    )
-    parser.add_argument(
-        "--rounding", choices=("reference", "xnnpack"), default="reference",
-        help="whose kernels of TFLite to reproduce (default: %(default)s)",
-    )  # fmt: skip
+    add_compile(parser)
     add_target(parser)
     add_memory(parser)
     add_seed(parser)
@@ -43,7 +44,6 @@ def run(args: argparse.Namespace) -> int:
     """Compile, run, report."""
     import numpy as np
 
-    from compiler.api import compile
     from compiler.cli.run_table import table
     from compiler.cli.samples import read_samples
     from compiler.run import STEADY, document, run_samples
@@ -52,10 +52,10 @@ def run(args: argparse.Namespace) -> int:
     check_report(args.json)
     if args.out:
         check_output(args.out)
-    network = compile(args.model, args.target, rounding=args.rounding, strict=args.strict)
-    for name, why in network.host.items():
-        _say(f"on the host: {name} ({network.graph.nodes[name].op}): {why}")
-    samples = read_samples(network.graph, args.input, args.limit, args.seed)
+    network = _network(args)
+    for each in network.host:
+        _say(f"on the host: {each.node} ({each.op}): {each.reason}")
+    samples = read_samples(network.inputs, args.input, args.limit, args.seed)
     rate = args.dram_bytes_per_cycle or network.config.n
     with open_device(
         network, args.device, min(len(samples), STEADY), args.dram_latency, rate, _say
@@ -72,6 +72,21 @@ def run(args: argparse.Namespace) -> int:
         write_output(args.out, buffer.getvalue())
     report(whole, table(whole), args.json)
     return 0
+
+
+def _network(args: argparse.Namespace) -> "Network":
+    """The network of a compiled file, or of a model that is compiled now."""
+    from compiler.api import compile
+    from compiler.package import SUFFIX, read_package
+    from hw.config import load_target
+    from hw.errors import InputError
+
+    if args.model.suffix.lower() != SUFFIX:
+        return compile(args.model, args.target, rounding=args.rounding, strict=args.strict)
+    network = read_package(args.model)
+    if network.config != load_target(args.target):
+        raise InputError(f"{args.model} was compiled for another machine than --target {args.target}")
+    return network
 
 
 def _say(text: str) -> None:

@@ -2,23 +2,25 @@
 
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
 
 Sample = dict[str, NDArray]
 
 
-def read_samples(graph: Graph, path: Path | None, limit: int | None, seed: int) -> list[Sample]:
+def read_samples(tensors: Sequence[Tensor], path: Path | None, limit: int | None, seed: int) -> list[Sample]:
     """Samples for a model.
 
     Parameters
     ----------
+    tensors : sequence of Tensor
+        Its inputs.
     path : Path or None
         .npy for a model of one input, .npz with an array for each input; the first axis counts samples, the others are
         the model's (whose own leading 1 may be left out). None: one seeded random sample, and a line that says so.
@@ -30,7 +32,6 @@ def read_samples(graph: Graph, path: Path | None, limit: int | None, seed: int) 
     InputError
         The file cannot be read or does not fit the model.
     """
-    tensors = [graph.tensors[name] for name in graph.inputs]
     if path is None:
         print(f"no input file: one random sample of seed {seed}", file=sys.stderr)
         rng = np.random.default_rng(seed)
@@ -55,7 +56,7 @@ def random_input(rng: np.random.Generator, tensor: Tensor) -> NDArray:
     return rng.integers(limits.min, limits.max, tensor.shape, dtype, endpoint=True)
 
 
-def _arrays(path: Path, tensors: list[Tensor]) -> Sample:
+def _arrays(path: Path, tensors: Sequence[Tensor]) -> Sample:
     try:
         loaded = np.load(path, allow_pickle=False)
         arrays = {name: loaded[name] for name in loaded.files} if hasattr(loaded, "files") else loaded

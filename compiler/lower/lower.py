@@ -74,9 +74,9 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
     return out
 
 
-def _double(low: Lowering) -> Rounding:
-    """Of convolutions and additions."""
-    return Rounding.DOUBLE if low.rounding == "reference" else Rounding.SINGLE
+def _rounding(low: Lowering, reference: Rounding) -> Rounding:
+    """Of sums of products (docs/numerics.md): float32's in XNNPACK, an operator's own in the reference kernels."""
+    return reference if low.rounding == "reference" else Rounding.EVEN
 
 
 def _drain(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Rounding) -> Drain:
@@ -132,7 +132,7 @@ def _residual(low: Lowering, rest: list[Node], before: Tensor) -> Residual:
     clip = clip_range(out)
     if rest:
         out, clip = _clip(graph, rest.pop(0), out, clip)
-    raw = _double(low) == Rounding.SINGLE
+    raw = low.rounding != "reference"
     fields = (raw_fields if raw else residual_fields)(affine(before), affine(other), affine(out))
     stage = {"r_raw": int(raw), "r_ls": 0 if raw else LEFT_SHIFT}
     return Residual(other.name, stage, {**cast(dict[str, int], fields), "r_lo": clip[0], "r_hi": clip[1]})
@@ -150,8 +150,8 @@ def _weights(low: Lowering) -> tuple[Tensor, Tensor | None]:
 def _conv(low: Lowering) -> Layer:
     weights, bias = _weights(low)
     assert weights.data is not None
-    a, rounding = low.anchor.attributes, _double(low)
-    drain = _drain(low, weights, bias, rounding)
+    a = low.anchor.attributes
+    drain = _drain(low, weights, bias, _rounding(low, Rounding.DOUBLE))
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     y = common["shapes"][common["y"]]
     macs = y.h * y.w * weights.elements
@@ -172,7 +172,7 @@ def _zero(weights: Tensor) -> int:
 def _dense(low: Lowering) -> Layer:
     weights, bias = _weights(low)
     assert weights.data is not None
-    drain = _drain(low, weights, bias, Rounding.SINGLE)
+    drain = _drain(low, weights, bias, _rounding(low, Rounding.AWAY))
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     rows = common["shapes"][common["x"]]
     return ConvLayer(
@@ -189,7 +189,7 @@ def _depthwise(low: Lowering) -> Layer:
         raise UnsupportedError("dilated depthwise convolutions have no stream mode")
     if _zero(weights):
         raise UnsupportedError("depthwise weights have a zero point")
-    drain = _drain(low, weights, bias, _double(low))
+    drain = _drain(low, weights, bias, _rounding(low, Rounding.DOUBLE))
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     y = common["shapes"][common["y"]]
     return DepthwiseLayer(

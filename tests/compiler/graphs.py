@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from compiler.api import Network, compile
+from compiler.api import compile
 from compiler.host import evaluate
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.network import Network
 from compiler.runtime import Session, dram_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
@@ -44,13 +45,13 @@ class Draft:
         return self.graph.add_tensor(Tensor(f"c{self.count}", shape, dtype, meaning, data))
 
     def node(
-        self, op: str, inputs: list[Tensor], shape: tuple[int, ...], *, like: Tensor | None = None,
+        self, op: str, inputs: list[Tensor], made: tuple[int, ...], *, like: Tensor | None = None,
         scale: float | None = None, dtype: str = "int8", **attributes: object,
     ) -> Tensor:  # fmt: skip
-        """A node; its output means what `like` does, or something random."""
+        """A node that makes a tensor of a shape; it means what `like` does, or something random."""
         self.count += 1
         meaning = like.quantization if like is not None else self.quantization(scale, dtype)
-        out = self.graph.add_tensor(Tensor(f"t{self.count}", shape, dtype, meaning))
+        out = self.graph.add_tensor(Tensor(f"t{self.count}", made, dtype, meaning))
         names = tuple(tensor.name for tensor in inputs)
         self.graph.add_node(Node(f"n{self.count}", op, names, (out.name,), dict(attributes)))
         return out

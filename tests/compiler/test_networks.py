@@ -23,12 +23,13 @@ CEILINGS = {
 
 def check(session: Session, reference: Reference, inputs: dict[str, np.ndarray]) -> None:
     """Identical outputs; a softmax at the end within 1."""
-    network = session.network
+    graph = session.network.graph
+    assert graph is not None
     for (name, found), wanted in zip(session.run(inputs).items(), reference(inputs), strict=True):
-        producer = network.graph.producer(name)
+        producer = graph.producer(name)
         bound = 1 if producer is not None and producer.op == "softmax" else 0
         worst = np.abs(found.astype(int) - wanted).max()
-        assert worst <= bound, f"{network.graph.name}: output {name} is {worst} off"
+        assert worst <= bound, f"{graph.name}: output {name} is {worst} off"
 
 
 @pytest.mark.parametrize("rounding", ["reference"])

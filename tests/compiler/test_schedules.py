@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.api import Network, compile
+from compiler.api import compile
+from compiler.network import Network
 from compiler.runtime import Session, dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from cosim.golden import GoldenDevice
@@ -14,6 +15,7 @@ from hw.errors import InputError
 from tests.compiler.networks import model, random_inputs
 
 ROUNDS = 12
+KWS, RESNET = model("kws_ref_model"), model("pretrainedResnet_quant")
 
 
 def perturbed(schedule: Schedule, rng: random.Random) -> Schedule:
@@ -50,7 +52,7 @@ def test_random_schedules_change_no_output(name: str, target: str) -> None:
     for seed in range(ROUNDS):
         schedule = perturbed(first.schedule, random.Random(seed))
         try:
-            network = compile(first.graph, target, schedule=schedule)
+            network = compile(model(name), target, schedule=schedule)
         except InputError:
             continue  # does not fit
         ran += 1
@@ -63,7 +65,7 @@ def test_random_schedules_change_no_output(name: str, target: str) -> None:
 
 
 def test_schedules_survive_their_text() -> None:
-    schedule = compile(model("kws_ref_model"), "n16").schedule
+    schedule = compile(KWS, "n16").schedule
     assert Schedule.from_json(schedule.to_json()) == schedule
 
 
@@ -88,19 +90,19 @@ def test_damaged_schedules_are_refused(text: str, message: str) -> None:
 
 
 def test_a_schedule_must_know_every_layer_and_only_nodes_that_exist() -> None:
-    network = compile(model("kws_ref_model"), "n16")
+    network = compile(KWS, "n16")
     with pytest.raises(InputError, match="no schedule for layer"):
-        compile(network.graph, "n16", schedule=Schedule(network.schedule.fusions, {}))
+        compile(KWS, "n16", schedule=Schedule(network.schedule.fusions, {}))
     with pytest.raises(InputError, match="there is no such node"):
-        compile(network.graph, "n16", schedule=Schedule((("nobody",),), {}))
+        compile(KWS, "n16", schedule=Schedule((("nobody",),), {}))
     with pytest.raises(InputError, match="in two fusions"):
         names = network.schedule.fusions[0]
-        compile(network.graph, "n16", schedule=Schedule((names, names), {}))
+        compile(KWS, "n16", schedule=Schedule((names, names), {}))
 
 
 def test_what_does_not_fit_names_the_layer() -> None:
-    network = compile(model("pretrainedResnet_quant"), "n16")
+    network = compile(RESNET, "n16")
     name = next(iter(network.schedule.layers))
     layers = network.schedule.layers | {name: LayerSchedule(rows=31, columns=1, acc_buffers=2)}
     with pytest.raises(InputError, match=f"layer '{name}'.*does not fit acc"):
-        compile(network.graph, "n16", schedule=replace(network.schedule, layers=layers))
+        compile(RESNET, "n16", schedule=replace(network.schedule, layers=layers))

@@ -1,0 +1,80 @@
+"""`mla compile`: a model to a file that runs as it is."""
+
+import argparse
+from pathlib import Path
+
+from compiler.cli.options import add_json, add_target
+from compiler.cli.output import check_output, check_report, report, write_output
+
+SUMMARY = "compile a model to a file"
+EXAMPLE = "mla compile network.tflite -o network.mla --target n8"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("model", metavar="MODEL", type=Path, help="a .tflite file")
+    parser.add_argument("-o", "--output", metavar="FILE.mla", type=Path, required=True, help="file to write")
+    parser.add_argument(
+        "--schedule", metavar="FILE.json", type=Path, help="carry it out so, not by estimates"
+    )
+    parser.add_argument("--save-schedule", metavar="FILE.json", type=Path, help="write how it is carried out")
+    parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
+    add_compile(parser)
+    add_target(parser)
+    add_json(parser)
+
+
+def add_compile(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every verb that compiles."""
+    parser.add_argument(
+        "--strict", action="store_true", help="an operator that must run on the host is an error"
+    )
+    parser.add_argument(
+        "--rounding", choices=("reference", "xnnpack"), default="reference",
+        help="whose kernels of TFLite to reproduce (default: %(default)s)",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile and write."""
+    from compiler.api import compile
+    from compiler.cli.output import read_input
+    from compiler.package import to_bytes
+    from compiler.schedule.schedule import Schedule
+    from hw.errors import InputError
+    from hw.isa.disassembler import disassemble
+
+    check_report(args.json)
+    for path in (args.output, args.save_schedule, args.listing):
+        if path:
+            check_output(path)
+    schedule = None
+    if args.schedule:
+        try:
+            schedule = Schedule.from_json(read_input(args.schedule).decode())
+        except UnicodeDecodeError as error:
+            raise InputError(f"{args.schedule} must be UTF-8 text: {error.reason}") from None
+        except InputError as error:
+            raise InputError(f"{args.schedule}: {error}") from None
+    network = compile(args.model, args.target, rounding=args.rounding, schedule=schedule, strict=args.strict)
+    write_output(args.output, to_bytes(network))
+    if args.save_schedule:
+        write_output(args.save_schedule, network.schedule.to_json().encode() + b"\n")
+    programs = [program for code in network.codes for program in code.programs]
+    if args.listing:
+        write_output(args.listing, "\n".join(disassemble(program) for program in programs).encode())
+    document = {
+        "model": str(args.model),
+        "target": Path(args.target).stem,
+        "layers": len(network.infos),
+        "programs": [{"name": program.name, "words": len(program.words)} for program in programs],
+        "memory": sum(code.memory for code in network.codes),
+        "host_ops": [vars(each) for each in network.host],
+    }
+    text = (
+        f"{len(network.infos)} layers in {len(programs)} programs of "
+        f"{sum(len(program.words) for program in programs):,} words; {document['memory']:,} bytes of DRAM"
+    )
+    lines = [f"on the host: {each.node} ({each.op}): {each.reason}" for each in network.host]
+    report(document, "\n".join([*lines, text]), args.json)
+    return 0

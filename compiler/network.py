@@ -1,0 +1,159 @@
+"""A compiled network: what a session needs to run it, and reports to describe it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.network import Code
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Tensor
+from compiler.lower.layer import Layer
+from compiler.profile.floors import Floor
+from compiler.schedule.schedule import Schedule
+from cosim.golden import GoldenDevice
+from hw.config import MlaConfig
+from hw.errors import InputError
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """A layer as reports show it.
+
+    Parameters
+    ----------
+    nodes, ops : tuples of str
+        Nodes of the model that it carries out, and their operators.
+    floor : Floor
+        Its work.
+    tag : int
+        What its cycles are counted under.
+    program : str
+        The first program that has a part in it.
+    """
+
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    floor: Floor
+    tag: int
+    program: str
+
+
+@dataclass(frozen=True)
+class HostNode:
+    """A node that runs on the host, and why."""
+
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Nodes that run in one go.
+
+    Parameters
+    ----------
+    inputs, outputs : tuples of Tensor
+        What comes in and goes out.
+    code : Code or None
+        Programs of a stage on the accelerator.
+    graph : Graph or None
+        Nodes of a stage on the host.
+    infos : tuple of LayerInfo
+        Layers of a stage on the accelerator.
+    """
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    code: Code | None = None
+    graph: Graph | None = None
+    infos: tuple[LayerInfo, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A compiled model.
+
+    Parameters
+    ----------
+    name : str
+        For people.
+    config : MlaConfig
+        The machine it is for.
+    inputs, outputs : tuples of Tensor
+        Those of the model.
+    stages : tuple of Stage
+        What runs on the accelerator and on the host, in turn.
+    schedule : Schedule
+        How the layers are carried out.
+    host : tuple of HostNode
+        What runs on the host.
+    rounding : str
+        Whose rounding its outputs have.
+    floor : Floor
+        Its work.
+    graph : Graph or None
+        The model after all passes; None if it was read from a compiled file.
+    layers : tuple of Layer
+        Layers in the compiler's own form; none if it was read from a compiled file.
+    """
+
+    name: str
+    config: MlaConfig
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    stages: tuple[Stage, ...]
+    schedule: Schedule
+    host: tuple[HostNode, ...]
+    rounding: str
+    floor: Floor
+    graph: Graph | None = None
+    layers: tuple[Layer, ...] = field(default=(), repr=False)
+
+    @property
+    def codes(self) -> list[Code]:
+        """Code of the stages on the accelerator."""
+        return [stage.code for stage in self.stages if stage.code]
+
+    @property
+    def infos(self) -> list[LayerInfo]:
+        """Layers of all stages."""
+        return [info for stage in self.stages for info in stage.infos]
+
+    def __call__(self, *inputs: NDArray, **named: NDArray) -> dict[str, NDArray]:
+        """Outputs by name for one sample, from the golden model.
+
+        Raises
+        ------
+        InputError
+            An input is missing, or not of the model's shape and type.
+        """
+        from compiler.runtime import Session, dram_bytes
+
+        positional = dict(zip((tensor.name for tensor in self.inputs), inputs, strict=False))
+        with GoldenDevice(self.config, dram_bytes(self)) as device:
+            return Session(device, self).run(positional | named)
+
+    def check(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
+        """The inputs in the model's order.
+
+        Raises
+        ------
+        InputError
+            One is missing, unknown, or not of the model's shape and type.
+        """
+        names = [tensor.name for tensor in self.inputs]
+        if inputs.keys() - set(names) or len(inputs) < len(names):
+            raise InputError(f"inputs must be {', '.join(names)}, not {', '.join(inputs) or 'none'}")
+        out = {}
+        for tensor in self.inputs:
+            array = np.asarray(inputs[tensor.name])
+            if array.shape != tensor.shape or array.dtype != tensor.dtype:
+                raise InputError(
+                    f"input {tensor.name!r} must be {tensor.dtype}{list(tensor.shape)}, not "
+                    f"{array.dtype}{list(array.shape)}"
+                )
+            out[tensor.name] = array
+        return out

@@ -1,0 +1,107 @@
+"""Models of which a part runs on the host."""
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.ir.tensor import Tensor
+from compiler.network import Network
+from compiler.package import read_package, to_bytes
+from compiler.runtime import Session, dram_bytes
+from cosim.golden import GoldenDevice
+from hw.errors import InputError
+from tests.compiler.graphs import Draft, check
+
+WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+
+
+def mixed(seed: int = 0) -> tuple[Draft, list[Tensor]]:
+    """A convolution, an operator that only the host has, another convolution, and a sum of both."""
+    draft = Draft(np.random.default_rng(seed))
+    x = draft.input((1, 5, 5, 6))
+    y = draft.node("conv2d", [x, draft.constant((8, 3, 3, 6))], (1, 5, 5, 8), scale=30.0, groups=1, **WINDOW)
+    h = draft.node("max_pool2d", [y], y.shape, scale=20.0, kernel=(3, 3), strides=(1, 1), pads=(1, 1, 1, 1))
+    z = draft.node("conv2d", [h, draft.constant((8, 3, 3, 8))], y.shape, scale=30.0, groups=1, **WINDOW)
+    return draft, [draft.node("add", [y, z], y.shape, scale=50.0), h]
+
+
+def compiled(seed: int) -> tuple[Draft, Network]:
+    draft, outputs = mixed(seed)
+    return draft, compile(draft.graph.finish([tensor.name for tensor in outputs]), "n8")
+
+
+def test_stages_take_turns() -> None:
+    network = check(*mixed())
+    assert [stage.code is not None for stage in network.stages] == [True, False, True]
+    assert [(each.op, each.reason) for each in network.host] == [
+        ("max_pool2d", "pooling changes the quantization")
+    ]
+
+
+def test_strict_refuses_them_with_all_reasons() -> None:
+    draft, outputs = mixed()
+    graph = draft.graph.finish([tensor.name for tensor in outputs])
+    with pytest.raises(InputError, match=r"\(max_pool2d\): pooling changes the quantization"):
+        compile(graph, "n8", strict=True)
+
+
+def test_a_model_of_host_operators_alone() -> None:
+    draft = Draft(np.random.default_rng(1))
+    x = draft.input((1, 5, 5, 6))
+    pool = {"kernel": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0)}
+    network = check(draft, [draft.node("max_pool2d", [x], (1, 4, 4, 6), **pool)])
+    assert [stage.code for stage in network.stages] == [None]
+
+
+def test_constants_are_folded_and_what_nobody_needs_is_left_out() -> None:
+    draft = Draft(np.random.default_rng(2))
+    x = draft.input((1, 2, 2, 6))
+    doubled = draft.node("add", [draft.constant((6,)), draft.constant((6,))], (6,))
+    draft.node("tanh", [x], x.shape)
+    network = check(draft, [draft.node("mul", [x, doubled], x.shape)])
+    assert network.graph is not None and [node.op for node in network.graph] == ["mul"]
+
+
+@pytest.mark.parametrize("view", [(1, 4, 4, 6), (4, 24)])
+def test_outputs_that_are_views(view: tuple[int, ...]) -> None:
+    draft = Draft(np.random.default_rng(3))
+    x = draft.input((1, 4, 4, 6))
+    y = draft.node("tanh", [x], x.shape)
+    check(draft, [draft.node("reshape", [y], view, like=y, shape=view), y])
+
+
+def test_a_compiled_file_runs_as_the_network_it_came_from(tmp_path) -> None:
+    draft, network = compiled(4)
+    path = tmp_path / "network.mla"
+    path.write_bytes(to_bytes(network))
+    again = read_package(path)
+    assert to_bytes(again) == path.read_bytes()
+    inputs = draft.random_inputs()
+    results = []
+    for each in (network, again):
+        with GoldenDevice(each.config, dram_bytes(each)) as device:
+            results.append(Session(device, each).run(inputs))
+    assert results[0].keys() == results[1].keys()
+    assert all(np.array_equal(results[0][name], results[1][name]) for name in results[0])
+
+
+def test_damaged_files_give_a_message(tmp_path) -> None:
+    _, network = compiled(5)
+    whole, path, rng = to_bytes(network), tmp_path / "network.mla", np.random.default_rng(6)
+    refused = 0
+    for trial in range(300):
+        data = bytearray(whole)
+        if trial % 3 == 0:
+            data = data[: rng.integers(len(data))]
+        else:
+            at = int(rng.integers(len(data)))
+            data[at : at + int(rng.integers(1, 8))] = rng.bytes(int(rng.integers(0, 8)))
+        path.write_bytes(data)
+        try:
+            read_package(path)
+        except InputError as error:
+            assert str(error).startswith(f"{path}: ")
+            refused += 1
+    assert refused > 250
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        read_package(tmp_path / "none.mla")
