@@ -52,7 +52,8 @@ def assemble(text: str, name: str = "program") -> Program:
     _each(name, enumerate(text.splitlines(), 1), lambda line: _collect(symbols, *line))
     words: list[int] = []
     _each(name, symbols.lines, lambda line: words.append(_encode(symbols, line[1], line[2])))
-    return Program(symbols.name, tuple(words), "\n".join(symbols.signature))
+    lines = tuple(number for number, _, _ in symbols.lines)
+    return Program(symbols.name, tuple(words), "\n".join(symbols.signature), lines)
 
 
 def _each(name: str, lines: Iterable[tuple], action: Callable[[Any], None]) -> None:

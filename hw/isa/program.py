@@ -2,7 +2,7 @@
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MAGIC = b"MLAP"
 VERSION = 1
@@ -23,11 +23,15 @@ class Program:
         64-bit micro-instructions.
     signature : str
         The `.signature` lines of the source: operands, semaphores and regions live at entry and exit.
+    lines : tuple of int
+        Line of each word in the source text, from 1 on; empty if unknown. Files do not carry it, and programs with
+        the same words are equal whatever their lines.
     """
 
     name: str
     words: tuple[int, ...]
     signature: str = ""
+    lines: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def image(self) -> bytes:

@@ -1,0 +1,7 @@
+"""The static validator: what every program must pass before it may be loaded, whoever wrote it."""
+
+from compiler.validate.check import Call, validate
+from compiler.validate.errors import KINDS, Place, ValidationError
+from compiler.validate.report import Report
+
+__all__ = ["KINDS", "Call", "Place", "Report", "ValidationError", "validate"]

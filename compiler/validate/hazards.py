@@ -1,0 +1,70 @@
+"""A FUSE command that reads what it writes itself: which of its points see old values, and which might see new ones.
+
+Points read in order and results are written in order, each after its own reads; but a later point may read before an
+earlier one has written. So a command may work in place, and may overwrite what earlier points have read, but no
+point may read what an earlier point writes.
+"""
+
+import numpy as np
+
+from cosim.golden.command import Config
+from cosim.golden.fuse_points import Block, points
+from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Requant
+
+#: Elements of a stream that are looked at one by one; a command of more is taken to read what it writes.
+MAX_ELEMENTS = 1 << 22
+
+
+def reads_own_results(n: int, c: Config) -> bool:
+    """Whether a point of a FUSE command may read what an earlier one writes; sure only for commands of a sane size."""
+    windows = c.n_count * c.y_count * c.x_count
+    size = c.wy_count * c.wx_count
+    if windows * size * n * 4 > MAX_ELEMENTS:
+        return True
+    block = points(c, n, 0, windows)
+    last = slice(None) if c.reduce == Reduce.NONE else slice(size - 1, None, size)
+    scalar = c.lane_reduce != Reduce.NONE
+    space, width = ("sp", DTYPE_BYTES[c.d_dtype]) if c.d_dst else ("acc", 0)
+    lanes = np.ones_like(block.lanes) if scalar else block.lanes
+    written, when = _touched(block.address(c, "d")[last], lanes[last] * width, _order(block)[last])
+    low, high = int(written.min()), int(written.max())
+    first = np.full(high - low + 1, len(block.valid), np.int64)
+    first[written[::-1] - low] = when[
+        ::-1
+    ]  # of several assignments to an address the last one stays: the earliest
+    for where, address, length, order in _reads(n, c, block):
+        if where == space and address.size:
+            read, at = _touched(address, length, order)
+            inside = (read >= low) & (read <= high)
+            if (first[read[inside] - low] < at[inside]).any():
+                return True
+    return False
+
+
+def _order(block: Block) -> np.ndarray:
+    return np.arange(len(block.valid))
+
+
+def _reads(n: int, c: Config, block: Block) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+    """Memory, address, bytes (0: a row) and number of the points that read, for each stream."""
+    order, valid = _order(block), block.valid
+    a = c.a_base + block.index["n"] * c.a_n + block.u * c.a_u + block.v * c.a_v
+    a_size = DTYPE_BYTES[c.a_dtype] if c.a_src else 0
+    found = [("sp" if c.a_src else "acc", a[valid], block.lanes[valid] * a_size, order[valid])]
+    if c.b_src != BSource.NONE:
+        whole = c.b_bcast or c.requant == Requant.ROW
+        b_size = DTYPE_BYTES[c.b_dtype] if c.b_src == BSource.SP else 0
+        lanes = np.full_like(block.lanes, n) if whole else block.lanes
+        found.append(("sp" if b_size else "acc", block.address(c, "b"), lanes * b_size, order))
+    if c.residual:
+        found.append(("sp", block.address(c, "r"), block.lanes * DTYPE_BYTES[c.r_dtype], order))
+    return found
+
+
+def _touched(address: np.ndarray, length: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Every address touched and the number of the point that does, in the points' order."""
+    length = np.maximum(length, 1)
+    offsets = np.arange(int(length.max()))
+    taken = offsets < length[:, None]
+    touched = address[:, None] + offsets
+    return touched[taken], np.broadcast_to(order[:, None], touched.shape)[taken]

@@ -1,0 +1,92 @@
+"""What a proof found: figures of a stream of macro-instructions."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.validate.regions import Region
+from hw.isa.enums import Unit
+
+
+@dataclass(frozen=True)
+class Report:
+    """Figures of a stream that is safe; where the data decide the way, the greatest of all ways.
+
+    Parameters
+    ----------
+    calls : int
+        Macro-instructions.
+    ways : int
+        Ways through the programs that the data may choose.
+    instructions : int
+        Micro-instructions executed.
+    commands : dict
+        Unit commands, by unit.
+    peak_in_flight : int
+        Most commands that may be queued or running at once.
+    regions : dict
+        For each memory the first and last address read and written, [low, high] or None.
+    """
+
+    calls: int
+    ways: int
+    instructions: int
+    commands: dict[str, int]
+    peak_in_flight: int
+    regions: dict[str, dict[str, list[int] | None]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as a document."""
+        return dict(vars(self))
+
+    def __str__(self) -> str:
+        commands = ", ".join(f"{count} {unit}" for unit, count in self.commands.items())
+        lines = [
+            f"safe: {self.calls} calls, {self.instructions} instructions, {self.ways} ways",
+            f"commands: {commands}; at most {self.peak_in_flight} in flight",
+        ]
+        for space, spans in self.regions.items():
+            touched = [f"{how} {span[0]:#x}..{span[1]:#x}" for how, span in spans.items() if span]
+            lines.append(f"{space}: {', '.join(touched)}")
+        return "\n".join(lines)
+
+
+@dataclass
+class Figures:
+    """The figures of one way, while it is followed."""
+
+    instructions: int = 0
+    peak: int = 0
+    commands: list[int] = field(default_factory=lambda: [0] * len(Unit))
+    reach: dict[tuple[str, bool], tuple[int, int]] = field(default_factory=dict)
+
+    def copy(self) -> "Figures":
+        """The same figures, to go another way from here."""
+        return Figures(self.instructions, self.peak, list(self.commands), dict(self.reach))
+
+    def command(self, unit: Unit, regions: list[Region], in_flight: int) -> None:
+        """Count a command."""
+        self.commands[unit] += 1
+        self.peak = max(self.peak, in_flight)
+        for item in regions:
+            key = (item.space, item.write)
+            low, high = self.reach.get(key, (item.low, item.high))
+            self.reach[key] = min(low, item.low), max(high, item.high)
+
+    def join(self, other: "Figures") -> None:
+        """Take the greater of each figure."""
+        self.instructions = max(self.instructions, other.instructions)
+        self.peak = max(self.peak, other.peak)
+        self.commands = [max(pair) for pair in zip(self.commands, other.commands, strict=True)]
+        for key, (low, high) in other.reach.items():
+            mine = self.reach.get(key, (low, high))
+            self.reach[key] = min(mine[0], low), max(mine[1], high)
+
+    def report(self, calls: int, ways: int) -> Report:
+        """The figures for people and tools."""
+        regions: dict[str, dict[str, list[int] | None]] = {}
+        for (space, write), span in sorted(self.reach.items()):
+            regions.setdefault(space, {"read": None, "write": None})["write" if write else "read"] = list(
+                span
+            )
+        commands = {unit.name.lower(): self.commands[unit] for unit in Unit}
+        return Report(calls, ways, self.instructions, commands, self.peak, regions)

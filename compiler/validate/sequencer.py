@@ -1,0 +1,213 @@
+"""The sequencer, executed without data: one way through a call until it halts or the data decide."""
+
+from collections.abc import Callable, Sequence
+
+from compiler.validate.bits import UNKNOWN, Word, add, compute, parts, taken, word_of
+from compiler.validate.commands import BadCommandError, examine, follow_line, known_fields, work
+from compiler.validate.errors import Place, ValidationError
+from compiler.validate.flow import FLOW
+from compiler.validate.way import OWN, Code, Way
+from cosim.driver import WATCHDOG_CYCLES
+from cosim.golden.alu import ALU, BRANCH, MASK
+from cosim.golden.checks import Window
+from cosim.golden.interpreter import statistic_number
+from cosim.golden.program import default_fields
+from hw.config import MlaConfig
+from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
+from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
+from hw.isa.fields import Field
+from hw.isa.micro import OPERAND_BASE, REGISTERS, MicroOp, Statistic
+
+_UNIT_OF = {
+    Statistic.FUSE_ROWS: Unit.FUSE,
+    Statistic.FUSE_ZEROS: Unit.FUSE,
+    Statistic.FUSE_MIN: Unit.FUSE,
+    Statistic.FUSE_MAX: Unit.FUSE,
+    Statistic.MATRIX_ZEROS: Unit.MATRIX,
+}
+
+
+class Sequencer:
+    """Executes the program of one call.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        The machine.
+    windows : list of Window
+        Stretches of DRAM that programs may touch.
+    code : Code
+        The call's program.
+    pinned : sequence of Code
+        Code that every program may call, by segment.
+    operands : tuple of int
+        Those of the call, 32-bit words.
+    limit : int
+        Instructions that the call may take.
+    """
+
+    def __init__(
+        self,
+        config: MlaConfig,
+        windows: list[Window],
+        code: Code,
+        pinned: Sequence[Code],
+        operands: tuple[int, ...],
+        limit: int,
+    ):
+        self.config = config
+        self.windows = windows
+        self.code = code
+        self.pinned = pinned
+        self.operands = operands
+        self.limit = limit
+
+    def place(self, way: Way) -> Place:
+        """Where a way is."""
+        program = (self.code if way.segment == OWN else self.pinned[way.segment]).program
+        line = program.lines[way.pc] if way.pc < len(program.lines) else 0
+        return Place(way.call, program.name, way.pc, line)
+
+    def refuse(self, way: Way, kind: str, reason: str) -> ValidationError:
+        """The refusal of the instruction that a way is at."""
+        return ValidationError(kind, self.place(way), reason)
+
+    def step(self, way: Way) -> MicroOp | None:
+        """Execute one instruction; returns it, or None if its branch depends on the data: then nothing happened.
+
+        Raises
+        ------
+        ValidationError
+            The instruction would do harm.
+        """
+        words = (self.code if way.segment == OWN else self.pinned[way.segment]).words
+        if way.pc >= len(words):
+            raise self.refuse(
+                way, "pc", f"the program has {len(words)} instructions and must end in halt or ret"
+            )
+        if way.steps >= self.limit:
+            raise self.refuse(way, "endless", f"a call must end within {self.limit} instructions")
+        op, d, a, b, imm = words[way.pc]
+        if op in ALU:
+            if d & 31:
+                way.registers[d & 31] = compute(op, self.value(way, a), add(self.value(way, b), imm & MASK))
+            else:
+                self.value(way, a), self.value(way, b)
+            way.fall_through(way.pc + 1)
+        elif op == MicroOp.SET:
+            self._set(way, d, a, b, imm)
+        elif op in FLOW:
+            FLOW[op](self, way, d, a, b, imm)
+        elif op in BRANCH:
+            decision = taken(op, self.value(way, a), self.value(way, b))
+            if decision is None:
+                return None
+            self.branch(way, decision)
+        else:
+            _OTHERS[op](self, way, d, a, b, imm)
+        way.steps += 1
+        return op
+
+    def branch(self, way: Way, decision: bool) -> None:
+        """Take a branch or not."""
+        words = (self.code if way.segment == OWN else self.pinned[way.segment]).words
+        if decision:
+            way.pc = words[way.pc][4] & MASK
+        else:
+            way.fall_through(way.pc + 1)
+
+    def value(self, way: Way, selector: int) -> Word:
+        """What a selector names; ValidationError if nothing."""
+        if selector < REGISTERS:
+            return way.registers[selector]
+        if OPERAND_BASE <= selector < OPERAND_BASE + len(self.operands):
+            return self.operands[selector - OPERAND_BASE]
+        which = statistic_number(selector)
+        if which is None:
+            index = selector - OPERAND_BASE
+            has = f"operand {index} is read, the call has {len(self.operands)}" if 0 <= index < 64 else None
+            raise self.refuse(
+                way, "operand", has or f"there is no operand or statistic with selector {selector}"
+            )
+        if which == Statistic.OPERANDS:
+            return len(self.operands)
+        if which == Statistic.TAG:
+            return way.tag
+        if which == Statistic.N:
+            return self.config.n
+        if which == Statistic.CYCLE:
+            raise self.refuse(way, "statistics", "%cycle differs from run to run: no result may depend on it")
+        unit = _UNIT_OF[which]
+        if way.timeline.known[unit] < way.timeline.issued[unit]:
+            name = unit.name.lower()
+            reason = f"%{which.name.lower()} is read while {name} may still run: fence {name} first"
+            raise self.refuse(way, "race", reason)
+        return UNKNOWN
+
+    def _set(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+        unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
+        if unit >= len(UNIT_FIELDS) or index >= len(UNIT_FIELDS[unit]):
+            raise self.refuse(way, "illegal", f"there is no field {index} of unit {unit}")
+        total = add(add(self.value(way, a), self.value(way, b)), imm & MASK)
+        way.fields[unit][index] = _truncated(UNIT_FIELDS[unit][index], total)
+        way.fall_through(way.pc + 1)
+
+    def _issue(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+        unit = Unit(d & 3)
+        try:
+            fields = known_fields(unit, way.fields[unit])
+            c, regions = examine(self.config, self.windows, unit, fields)
+            if unit == Unit.MATRIX and c.dw:
+                way.line = follow_line(c, way.line)
+        except BadCommandError as bad:
+            raise self.refuse(way, bad.kind, f"{unit.name.lower()}: {bad.reason}") from None
+        way.work[unit] += work(self.config.n, unit, c)
+        if way.work[unit] > WATCHDOG_CYCLES:
+            reason = (
+                f"{unit.name.lower()} takes {way.work[unit]} cycles; the watchdog allows {WATCHDOG_CYCLES}"
+            )
+            raise self.refuse(way, "endless", reason)
+        if way.written and (missing := way.written.enter(unit, c)):
+            reason = f"{unit.name.lower()} reads {missing[0]} {missing[1]:#x}, which nothing has written"
+            raise self.refuse(way, "uninitialized", reason)
+        timeline = way.timeline
+        signal = imm >> 16 & 0xFFFF | (d >> 2 & 15) << SEQUENCER * SEMAPHORES_PER_PAIR
+        timeline.issue(unit, imm & 0xFFFF, signal, regions, self.place(way))
+        way.figures.command(unit, regions, sum(timeline.issued) - sum(timeline.known))
+        way.fall_through(way.pc + 1)
+
+    def _clear(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+        if d >= len(Unit):
+            raise self.refuse(way, "illegal", f"there is no unit {d}; units are 0..{len(Unit) - 1}")
+        way.fields[d] = list[Word](default_fields(d))
+        way.fall_through(way.pc + 1)
+
+    def _tag(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+        value, unknown = parts(add(add(self.value(way, a), self.value(way, b)), imm & MASK))
+        way.tag = word_of(value & 63, unknown & 63)
+        way.fall_through(way.pc + 1)
+
+    def _wait(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+        way.timeline.wait(d & 15, self.place(way))
+        way.fall_through(way.pc + 1)
+
+    def _fence(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+        way.timeline.fence(d & 15, self.place(way))
+        way.fall_through(way.pc + 1)
+
+
+def _truncated(field: Field, word: Word) -> Word:
+    if isinstance(word, int):
+        return field.truncate(word)
+    mask = (1 << field.width) - 1
+    narrow = word_of(word.value & mask, word.unknown & mask)
+    return field.truncate(narrow) if isinstance(narrow, int) else narrow
+
+
+_OTHERS: dict[MicroOp, Callable[[Sequencer, Way, int, int, int, int], None]] = {
+    MicroOp.CLEAR: Sequencer._clear,
+    MicroOp.ISSUE: Sequencer._issue,
+    MicroOp.WAIT: Sequencer._wait,
+    MicroOp.FENCE: Sequencer._fence,
+    MicroOp.TAG: Sequencer._tag,
+}

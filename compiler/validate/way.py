@@ -1,0 +1,128 @@
+"""One way through the programs: the sequencer's state, and everything its commands have done so far."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from compiler.validate.bits import Word
+from compiler.validate.commands import Line
+from compiler.validate.races import Clock
+from compiler.validate.report import Figures
+from compiler.validate.timeline import Timeline
+from compiler.validate.written import Written
+from cosim.golden.interpreter import decoded
+from cosim.golden.program import default_fields
+from hw.isa.enums import Unit
+from hw.isa.micro import REGISTERS, MicroOp
+from hw.isa.program import Program
+
+#: Segment of the program that a call runs; pinned programs have their numbers.
+OWN = -1
+
+
+class Code(NamedTuple):
+    """A program, decoded: operation, d, a, b and imm of each word."""
+
+    program: Program
+    words: tuple[tuple[MicroOp, int, int, int, int], ...]
+
+
+def code_of(program: Program) -> Code:
+    """Decode a program."""
+    return Code(program, tuple(decoded(word) for word in program.words))
+
+
+@dataclass
+class Way:
+    """State after some instructions of some call.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        Unit commands so far.
+    call : int
+        Index of the call that runs.
+    loops : list
+        Open loops: start, end, trips that remain.
+    frames : list
+        Open calls: segment, pc to return to, loops open before.
+    steps : int
+        Instructions of this call.
+    work : list of int
+        Least cycles that this call's commands take in each unit.
+    ends : dict
+        For each call that may be in flight, how many commands of each unit had been issued when it halted.
+    """
+
+    timeline: Timeline
+    written: Written | None
+    figures: Figures = field(default_factory=Figures)
+    call: int = -1
+    segment: int = OWN
+    pc: int = 0
+    tag: Word = 0
+    steps: int = 0
+    registers: list[Word] = field(default_factory=list)
+    fields: list[list[Word]] = field(default_factory=list)
+    loops: list[tuple[int, int, int]] = field(default_factory=list)
+    frames: list[tuple[int, int, int]] = field(default_factory=list)
+    work: list[int] = field(default_factory=list)
+    line: Line | None = None
+    ends: dict[int, Clock] = field(default_factory=dict)
+
+    def begin(self, tag: int) -> None:
+        """Start the next call."""
+        self.call += 1
+        self.segment, self.pc, self.tag, self.steps = OWN, 0, tag, 0
+        self.registers = [0] * REGISTERS
+        self.fields = [list[Word](default_fields(unit)) for unit in Unit]
+        self.loops, self.frames = [], []
+        self.work = [0] * len(Unit)
+
+    def fork(self) -> "Way":
+        """The same state, to go another way from here."""
+        return Way(
+            self.timeline.copy(),
+            self.written.copy() if self.written else None,
+            self.figures.copy(),
+            self.call,
+            self.segment,
+            self.pc,
+            self.tag,
+            self.steps,
+            list(self.registers),
+            [list(fields) for fields in self.fields],
+            list(self.loops),
+            list(self.frames),
+            list(self.work),
+            self.line,
+            dict(self.ends),
+        )
+
+    @property
+    def loop_base(self) -> int:
+        """Loops that belong to callers."""
+        return self.frames[-1][2] if self.frames else 0
+
+    def fall_through(self, pc: int) -> None:
+        """Go on at `pc`, going round the loops of this frame that end there."""
+        loops = self.loops
+        while loops and loops[-1][1] == pc and len(loops) > self.loop_base:
+            start, end, remaining = loops.pop()
+            if remaining > 1:
+                loops.append((start, end, remaining - 1))
+                pc = start
+                break
+        self.pc = pc
+
+    def settle(self) -> tuple:
+        """Forget a past that no longer matters and return what does; only when the timeline is quiet.
+
+        Two ways that agree in it, steps and work apart, go on alike.
+        """
+        tokens = self.timeline.new_epoch()
+        self.ends = dict.fromkeys(self.ends, (0, 0, 0, 0))
+        return (
+            self.call, self.segment, self.pc, self.tag, tuple(self.registers), tuple(map(tuple, self.fields)),
+            tuple(self.loops), tuple(self.frames), self.line, tuple(self.ends), tokens,
+            self.written.digest() if self.written else None,
+        )  # fmt: skip
