@@ -47,7 +47,7 @@ def add(a: Word, b: Word, carry: int = 0) -> Word:
 def compute(op: MicroOp, a: Word, b: Word) -> Word:
     """Result of a scalar operation."""
     if isinstance(a, int) and isinstance(b, int):
-        return int(ALU[op](a, b)) & MASK
+        return int(ALU[op](a, b)) & MASK  # a comparison gives a truth value
     (va, ua), (vb, ub) = parts(a), parts(b)
     if op == MicroOp.ADD:
         return add(a, b)

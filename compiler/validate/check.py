@@ -115,6 +115,10 @@ class _Arguments:
         if not 1 <= len(program.words) <= most:
             reason = f"the program must have 1..{most} instructions, not {len(program.words)}"
             raise ValidationError("size", place, reason)
+        for number, word in enumerate(program.words):
+            if not 0 <= word < 1 << 64:
+                reason = f"a word must be in 0..2**64-1, not {shown(word)}"
+                raise ValidationError("illegal", place._replace(instruction=number), reason)
         if len(call.operands) > MAX_OPERANDS:
             reason = f"a call has at most {MAX_OPERANDS} operands, not {len(call.operands)}"
             raise ValidationError("operand", place, reason)
@@ -128,7 +132,7 @@ class _Arguments:
         if id(program) not in codes:
             codes[id(program)] = code_of(program)
         code = codes[id(program)]
-        operands = tuple(value & 0xFFFFFFFF for value in call.operands)
+        operands = tuple(int(value) & 0xFFFFFFFF for value in call.operands)
         return Sequencer(self.config, self.windows, code, self.pinned, operands, self.limit)
 
 
@@ -157,17 +161,15 @@ class _Proof:
             return
         while True:
             sequencer = self.arguments.sequencers[way.call]
-            op = sequencer.step(way)
+            op = sequencer.run(way)
             if op is None:
                 self._fork(way, sequencer)
                 continue
-            if op == MicroOp.HALT:
+            if op is MicroOp.HALT:
                 way.figures.instructions += way.steps
                 if not self._next(way):
                     way.timeline.end()
                     return
-            elif op not in (MicroOp.FENCE, MicroOp.WAIT):
-                continue
             if self.ways > 1 and way.timeline.quiet and self._been_here(way):
                 way.figures.instructions += way.steps
                 return

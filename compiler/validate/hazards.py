@@ -5,6 +5,8 @@ earlier one has written. So a command may work in place, and may overwrite what 
 point may read what an earlier point writes.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 from cosim.golden.command import Config
@@ -12,11 +14,22 @@ from cosim.golden.fuse_points import Block, points
 from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Requant
 
 #: Elements of a stream that are looked at one by one; a command of more is taken to read what it writes.
-MAX_ELEMENTS = 1 << 22
+MAX_ELEMENTS = 1 << 21
+#: Fields of a FUSE command that hold addresses in scratchpad or accumulator.
+_BASES = ("a_base", "b_base", "r_base", "d_base")
 
 
 def reads_own_results(n: int, c: Config) -> bool:
     """Whether a point of a FUSE command may read what an earlier one writes; sure only for commands of a sane size."""
+    # Where the command lies as a whole does not matter: tiles of one shape are looked at once.
+    values = dict(vars(c))
+    values |= {base: values[base] - c.d_base for base in _BASES}
+    return _reads_own_results(n, tuple(values.items()))
+
+
+@lru_cache(maxsize=1 << 10)
+def _reads_own_results(n: int, fields: tuple[tuple[str, int], ...]) -> bool:
+    c = Config(**dict(fields))
     windows = c.n_count * c.y_count * c.x_count
     size = c.wy_count * c.wx_count
     if windows * size * n * 4 > MAX_ELEMENTS:

@@ -91,8 +91,9 @@ class Accesses:
         """
         for region in regions:
             for other in Unit:
-                # The array's own pipeline keeps its updates of the accumulator in order.
-                if unit == other == Unit.MATRIX:
+                # Within a unit writes keep their order, and their place behind earlier reads; only a read may come too
+                # soon for an earlier write.
+                if unit == other and region.write:
                     continue
                 for write in (True, False) if region.write else (True,):
                     log = self._logs.get((other, region.space, write))

@@ -22,7 +22,7 @@ class Report:
     commands : dict
         Unit commands, by unit.
     peak_in_flight : int
-        Most commands that may be queued or running at once.
+        Most commands of which the sequencer did not know, at some time, whether they had retired.
     regions : dict
         For each memory the first and last address read and written, [low, high] or None.
     """

@@ -18,6 +18,8 @@ from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.fields import Field
 from hw.isa.micro import OPERAND_BASE, REGISTERS, MicroOp, Statistic
 
+#: What gives the caller of `run` a look at the state.
+_PAUSES = frozenset({MicroOp.HALT, MicroOp.WAIT, MicroOp.FENCE})
 _UNIT_OF = {
     Statistic.FUSE_ROWS: Unit.FUSE,
     Statistic.FUSE_ZEROS: Unit.FUSE,
@@ -72,47 +74,48 @@ class Sequencer:
         """The refusal of the instruction that a way is at."""
         return ValidationError(kind, self.place(way), reason)
 
-    def step(self, way: Way) -> MicroOp | None:
-        """Execute one instruction; returns it, or None if its branch depends on the data: then nothing happened.
+    def run(self, way: Way) -> MicroOp | None:
+        """Execute until a halt, a wait or a fence, and return it; None at a branch that the data decide.
 
         Raises
         ------
         ValidationError
-            The instruction would do harm.
+            An instruction would do harm.
         """
-        words = (self.code if way.segment == OWN else self.pinned[way.segment]).words
-        if way.pc >= len(words):
-            raise self.refuse(
-                way, "pc", f"the program has {len(words)} instructions and must end in halt or ret"
-            )
-        if way.steps >= self.limit:
-            raise self.refuse(way, "endless", f"a call must end within {self.limit} instructions")
-        op, d, a, b, imm = words[way.pc]
-        if op in ALU:
-            if d & 31:
-                way.registers[d & 31] = compute(op, self.value(way, a), add(self.value(way, b), imm & MASK))
+        while True:
+            words = self._words(way)
+            if way.pc >= len(words):
+                reason = f"the program has {len(words)} instructions and must end in halt or ret"
+                raise self.refuse(way, "pc", reason)
+            if way.steps >= self.limit:
+                raise self.refuse(way, "endless", f"a call must end within {self.limit} instructions")
+            op, d, a, b, imm = words[way.pc]
+            if op is MicroOp.SET:
+                self._set(way, d, a, b, imm)
+            elif op in ALU:
+                result = compute(op, self.value(way, a), add(self.value(way, b), imm & MASK))
+                if d & 31:
+                    way.registers[d & 31] = result
+                way.fall_through(way.pc + 1)
+            elif op in BRANCH:
+                decision = taken(op, self.value(way, a), self.value(way, b))
+                if decision is None:
+                    return None
+                self.branch(way, decision)
             else:
-                self.value(way, a), self.value(way, b)
-            way.fall_through(way.pc + 1)
-        elif op == MicroOp.SET:
-            self._set(way, d, a, b, imm)
-        elif op in FLOW:
-            FLOW[op](self, way, d, a, b, imm)
-        elif op in BRANCH:
-            decision = taken(op, self.value(way, a), self.value(way, b))
-            if decision is None:
-                return None
-            self.branch(way, decision)
-        else:
-            _OTHERS[op](self, way, d, a, b, imm)
-        way.steps += 1
-        return op
+                _OTHERS[op](self, way, d, a, b, imm)
+                if op in _PAUSES:
+                    way.steps += 1
+                    return op
+            way.steps += 1
+
+    def _words(self, way: Way) -> tuple[tuple[MicroOp, int, int, int, int], ...]:
+        return (self.code if way.segment == OWN else self.pinned[way.segment]).words
 
     def branch(self, way: Way, decision: bool) -> None:
         """Take a branch or not."""
-        words = (self.code if way.segment == OWN else self.pinned[way.segment]).words
         if decision:
-            way.pc = words[way.pc][4] & MASK
+            way.pc = self._words(way)[way.pc][4] & MASK
         else:
             way.fall_through(way.pc + 1)
 
@@ -148,8 +151,11 @@ class Sequencer:
         unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
         if unit >= len(UNIT_FIELDS) or index >= len(UNIT_FIELDS[unit]):
             raise self.refuse(way, "illegal", f"there is no field {index} of unit {unit}")
-        total = add(add(self.value(way, a), self.value(way, b)), imm & MASK)
-        way.fields[unit][index] = _truncated(UNIT_FIELDS[unit][index], total)
+        va, vb = self.value(way, a), self.value(way, b)
+        if isinstance(va, int) and isinstance(vb, int):
+            way.fields[unit][index] = UNIT_FIELDS[unit][index].truncate(va + vb + imm)
+        else:
+            way.fields[unit][index] = _truncated(UNIT_FIELDS[unit][index], add(add(va, vb), imm & MASK))
         way.fall_through(way.pc + 1)
 
     def _issue(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
@@ -205,6 +211,7 @@ def _truncated(field: Field, word: Word) -> Word:
 
 
 _OTHERS: dict[MicroOp, Callable[[Sequencer, Way, int, int, int, int], None]] = {
+    **FLOW,
     MicroOp.CLEAR: Sequencer._clear,
     MicroOp.ISSUE: Sequencer._issue,
     MicroOp.WAIT: Sequencer._wait,

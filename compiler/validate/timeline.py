@@ -217,7 +217,7 @@ class Timeline:
         what = f"the {_NAMES[unit]} command of {head.place} "
         if lacks:
             return (
-                what + f"waits for {semaphore(lacks[0] >> 2, unit, lacks[0] & 3)}, which no command signals"
+                what + f"waits for {semaphore(lacks[0] >> 2, unit, lacks[0] & 3)}, which nobody has signalled"
             )
         full = next(i for i in head.signals if len(self._tokens[i >> 2][unit << 2 | i & 3]) >= SEMAPHORE_MAX)
         name = semaphore(unit, full >> 2, full & 3)

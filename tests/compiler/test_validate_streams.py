@@ -35,7 +35,11 @@ def test_all_that_is_touched_and_little_more(rng, target, unit):
     exact = total = 0
     for _ in range(150):
         c = config_of(attempt(arena, rng, unit))
-        found = {(item.space, address, item.write) for item in streams(config, unit, c) for address in addresses(item)}
+        found = {
+            (item.space, address, item.write)
+            for item in streams(config, unit, c)
+            for address in addresses(item)
+        }
         expected = touched(config.n, unit, c)
         assert expected <= found, c
         total += 1
@@ -48,7 +52,9 @@ def test_all_that_is_touched_and_little_more(rng, target, unit):
 
 
 def random_walk(rng) -> tuple[int, list[tuple[int, int]], int]:
-    steps = [(rng.randint(1, 5), rng.choice((0, 1, 3, 8, 17, 40, -1, -5, -16))) for _ in range(rng.randint(0, 4))]
+    steps = [
+        (rng.randint(1, 5), rng.choice((0, 1, 3, 8, 17, 40, -1, -5, -16))) for _ in range(rng.randint(0, 4))
+    ]
     return rng.randint(-50, 50), steps, rng.randint(1, 12)
 
 

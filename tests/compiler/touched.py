@@ -96,7 +96,9 @@ def _fuse(n, c) -> Touched:
         u, v = c.u0 + at["y"] * c.u_y + at["wy"] * c.u_wy, c.v0 + at["x"] * c.v_x + at["wx"] * c.v_wx
         if _valid(u, v, c):
             space = "sp" if c.a_src else "acc"
-            out |= _row(space, c.a_base + at["n"] * c.a_n + u * c.a_u + v * c.a_v, lanes * DTYPE_BYTES[c.a_dtype])
+            out |= _row(
+                space, c.a_base + at["n"] * c.a_n + u * c.a_u + v * c.a_v, lanes * DTYPE_BYTES[c.a_dtype]
+            )
 
         def address(stream, at=at) -> int:
             return getattr(c, f"{stream}_base") + sum(at[d] * getattr(c, f"{stream}_{d}") for d in names)

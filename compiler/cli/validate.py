@@ -1,0 +1,155 @@
+"""`mla validate`: prove that a micro-program is safe, or say at which instruction it is not."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compiler.cli.options import add_json, add_target, integer
+from compiler.cli.output import check_report, read_input, report
+from hw.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from compiler.validate import ValidationError
+    from hw.isa.program import Program
+
+SUMMARY = "prove that a micro-program can do no harm"
+EXAMPLE = "mla validate copy.mlap --operands 0x4000,0x8000,64 --window 0x4000:0x8000"
+
+_PERMISSIONS = {"r": 1, "w": 2, "rw": 3}
+_REFUSED = 1
+_MAX_CALLS = 1 << 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument(
+        "program", metavar="FILE", type=Path, help="what mla asm wrote, or assembly text (.s)"
+    )
+    parser.add_argument(
+        "--operands",
+        metavar="A,B,...",
+        type=_operands,
+        default=(),
+        help="operands of the macro-instruction (default: none); --operands=-1,... if the first is negative",
+    )
+    parser.add_argument(
+        "--window",
+        metavar="FIRST:BYTES[:rw]",
+        type=_window,
+        action="append",
+        default=[],
+        help="DRAM that it may touch, r, w or rw (the default); may be given several times (default: none at all)",
+    )
+    parser.add_argument(
+        "--pinned",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a program that is pinned: the first given is in segment 0, the next in 1 ...",
+    )
+    parser.add_argument(
+        "--calls",
+        metavar="K",
+        type=integer(1, _MAX_CALLS),
+        default=1,
+        help="macro-instructions one after the other, all with the same operands (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--limit", metavar="K", type=integer(1), help="instructions that a macro-instruction may take"
+    )
+    parser.add_argument(
+        "--require-written",
+        action="store_true",
+        help="refuse to read memories of the chip where the program has written nothing",
+    )
+    add_target(parser)
+    add_json(parser)
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must hold integers, not {shown(text)}") from None
+
+
+def _operands(text: str) -> tuple[int, ...]:
+    return tuple(_number(part) for part in text.split(",")) if text.strip() else ()
+
+
+def _window(text: str) -> tuple[int, int, int]:
+    first, *rest = text.split(":")
+    if len(rest) not in (1, 2) or (len(rest) == 2 and rest[1] not in _PERMISSIONS):
+        raise argparse.ArgumentTypeError(f"must be FIRST:BYTES or FIRST:BYTES:r, w or rw, not {shown(text)}")
+    start, size = _number(first), _number(rest[0])
+    if start < 0 or size < 1 or start + size > 1 << 32:
+        raise argparse.ArgumentTypeError(f"must hold bytes of 0..{(1 << 32) - 1:#x}, not {shown(text)}")
+    return start, start + size - 1, _PERMISSIONS[rest[1] if len(rest) == 2 else "rw"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the proof's figures, or where and why it fails."""
+    from compiler.validate import Call, ValidationError, validate
+    from hw.config import load_target
+
+    check_report(args.json)
+    config = load_target(args.target)
+    program, pinned = _read(args.program), [_read(path) for path in args.pinned]
+    limit = {} if args.limit is None else {"limit": args.limit}
+    try:
+        found = validate(
+            config,
+            [Call(program, args.operands)] * args.calls,
+            args.window,
+            pinned=pinned,
+            require_written=args.require_written,
+            **limit,
+        )
+    except ValidationError as error:
+        paths = {
+            id(each): path
+            for each, path in zip((program, *pinned), (args.program, *args.pinned), strict=True)
+        }
+        where = _where(error, [program, *pinned], paths)
+        report(
+            {"valid": False, "refusal": error.to_json()},
+            f"refused: {where}: {error.kind}: {error.reason}",
+            args.json,
+        )
+        return _REFUSED
+    report({"valid": True, **found.to_json()}, str(found), args.json)
+    return 0
+
+
+def _read(path: Path) -> "Program":
+    """A program file, or assembly text, which knows its lines."""
+    from hw.isa.assembler import AssemblyError, assemble
+    from hw.isa.program import MAGIC, Program
+
+    data = read_input(path)
+    try:
+        if path.suffix != ".s" or data[: len(MAGIC)] == MAGIC:
+            return Program.from_bytes(data)
+        return assemble(data.decode(), path.stem)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} must be UTF-8 text: {error.reason} at byte {error.start}") from error
+    except AssemblyError as error:
+        raise InputError(f"{path}:{str(error).removeprefix(f'{path.stem}:')}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _where(error: "ValidationError", programs: "list[Program]", paths: dict[int, Path]) -> str:
+    """File and line of a refused instruction: of the text, or of what `mla disasm` prints, and the instruction."""
+    from hw.isa.disassembler import disassemble, instruction
+
+    program = next((each for each in programs if each.name == error.program), programs[0])
+    path = paths[id(program)]
+    if not 0 <= error.instruction < len(program.words):
+        return f"{path}"
+    text = f"`{instruction(program.words[error.instruction])}`"
+    if error.line:
+        return f"{path}:{error.line}: {text}"
+    line = disassemble(program).count("\n") - len(program.words) + error.instruction + 1
+    return f"{path}: instruction {error.instruction} (line {line} of its disassembly), {text}"

@@ -1,0 +1,88 @@
+"""The static validator: ways that the data choose, values they decide, and what has been written."""
+
+from tests.compiler.validating import proof, refused
+
+BOTH_WAYS = """
+    fence matrix, fuse
+    bltu %fuse_zeros, op0, few
+    set load.dst, 4
+    beq r0, r0, go
+few:
+    set load.dst, {few}
+go:
+    set load.word, fill=1
+    issue load ; {mark}
+    halt
+"""
+
+
+def test_both_ways_are_followed():
+    assert proof(BOTH_WAYS.format(few=8, mark=""), 5).ways == 2
+    refused(BOTH_WAYS.format(few=0xFFFFF, mark="<<"), "bounds", 5)
+    assert proof(BOTH_WAYS.format(few=0xFFFFF, mark=""), 0).ways == 1  # nothing is below 0
+
+
+def test_ways_meet_again():
+    """One decision a round, and nothing left of it behind the fence."""
+    source = """
+    again:
+        fence matrix, fuse, load, store
+        beq %fuse_max, r0, skip
+        issue fuse
+    skip:
+        add r1, r1, 1
+        fence matrix, fuse, load, store
+        blt r1, 100, r1
+        halt
+    """.replace("blt r1, 100, r1", "blt r1, op0, again")
+    report = proof(source, 100)
+    assert report.ways == 101
+    assert report.commands["fuse"] == 100
+
+
+def test_unknown_bits_may_be_data():
+    source = "fence fuse\nshr r1, %fuse_max, 8\nand r1, r1, 255\nshl r1, r1, 5\nset load.word, r1, 4\nissue load\nhalt"
+    assert proof(source).commands["load"] == 1
+    refused(
+        source.replace("shl r1, r1, 5", "shl r1, r1, 4").replace("issue load", "issue load ; <<"),
+        "statistics",
+    )
+    assert proof("fence fuse\nset fuse.mult, %fuse_max\nset fuse.d_base, 3\nissue fuse\nhalt").ways == 1
+
+
+# What has been written
+
+
+def test_read_before_written():
+    fill = "set load.word, fill=1\nset load.len, {length}\nissue load\nfence load\n"
+    use = "set store.dram, 0x1000\nset store.len, 8\nissue store"
+    assert proof(f"{use}\nhalt")
+    assert proof(f"{fill.format(length=8)}{use}\nhalt", require_written=True)
+    error = refused(f"{fill.format(length=7)}{use} ; <<\nhalt", "uninitialized", require_written=True)
+    assert "sp 0x7" in error.reason
+    refused(
+        "set fuse.d_base, 3\nissue fuse ; <<\nhalt", "uninitialized", text="acc 0x0", require_written=True
+    )
+    array = "set matrix.w_row, 4\nset matrix.k_rows, {rows}\n"
+    assert proof(fill.format(length=16) + array.format(rows=4) + "issue matrix\nhalt", require_written=True)
+    refused(
+        fill.format(length=12) + array.format(rows=4) + "issue matrix ; <<\nhalt",
+        "uninitialized",
+        require_written=True,
+    )
+    refused(
+        fill.format(length=16)
+        + array.format(rows=4)
+        + "set matrix.word, accumulate=1\nissue matrix ; <<\nhalt",
+        "uninitialized",
+        require_written=True,
+    )
+
+
+def test_written_on_one_way_only():
+    source = (
+        "set store.dram, 0x1000\nfence fuse\nbeq %fuse_max, r0, skip\nset load.word, fill=1\nissue load\n"
+    )
+    source += "skip: fence load\nissue store ; <<\nhalt"
+    assert proof(source).ways == 2
+    refused(source, "uninitialized", require_written=True)
