@@ -38,11 +38,15 @@ def effects(config: MlaConfig, command: Issue) -> list[Box]:
 
 
 def conflict(first: Issue, second: Issue, config: MlaConfig) -> bool:
-    """Whether the second command must wait for the first."""
-    if first.unit == second.unit == Unit.MATRIX:
-        return False
+    """Whether the second command must wait for the first.
+
+    A unit's writes keep their order and their place behind its earlier reads: only its reads may come too soon.
+    """
+    same = first.unit == second.unit
     return any(
-        meets(a, b) and (a.write or b.write) for a in effects(config, first) for b in effects(config, second)
+        meets(a, b) and ((a.write and not b.write) if same else (a.write or b.write))
+        for a in effects(config, first)
+        for b in effects(config, second)
     )
 
 
