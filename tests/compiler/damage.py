@@ -1,7 +1,7 @@
 """Programs with one word damaged."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hw.isa.micro import WORD, MicroOp
@@ -42,10 +42,12 @@ WAYS: dict[str, tuple[tuple[MicroOp, ...], Callable[[random.Random, int], int | 
 }
 
 
-def damages(rng: random.Random, program: Program, count: int) -> Iterator[tuple[str, Program]]:
+def damages(
+    rng: random.Random, program: Program, count: int, ways: Sequence[str] = tuple(WAYS)
+) -> Iterator[tuple[str, Program]]:
     """Up to `count` damaged versions of a program, with the way of each."""
     for _ in range(count):
-        way = rng.choice(sorted(WAYS))
+        way = rng.choice(ways)
         operations, change = WAYS[way]
         choices = [
             (index, word)

@@ -1,6 +1,65 @@
 """The static validator: ways that the data choose, values they decide, and what has been written."""
 
+import os
+import random
+
+import pytest
+
+from compiler.validate.bits import Word, compute, parts, taken, word_of
+from cosim.golden.alu import ALU, BRANCH, MASK
+from hw.isa.micro import MicroOp
 from tests.compiler.validating import proof, refused
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+    print(f"MLA_SEED={seed}")
+    return random.Random(seed)
+
+
+def random_word(rng) -> Word:
+    value = rng.choice((0, 1, 8, MASK, rng.getrandbits(32), rng.getrandbits(8)))
+    unknown = rng.choice((0, 1, 0xFF, 0xFF00, 1 << 31, MASK, rng.getrandbits(32) & rng.getrandbits(32)))
+    return word_of(value, unknown)
+
+
+def some_value(rng, word: Word) -> int:
+    """One of the values that a word may have."""
+    value, unknown = parts(word)
+    return value | unknown & rng.choice((0, MASK, rng.getrandbits(32)))
+
+
+def test_what_is_known_of_results(rng):
+    """Whatever the unknown bits are, the known bits of a result are right, and so are decided branches."""
+    decided = 0
+    for _ in range(4000):
+        a, b = random_word(rng), random_word(rng)
+        op, branch = rng.choice(list(ALU)), rng.choice(list(BRANCH))
+        result, decision = compute(op, a, b), taken(branch, a, b)
+        value, unknown = parts(result)
+        assert not value & unknown
+        decided += decision is not None and not (isinstance(a, int) and isinstance(b, int))
+        for _ in range(6):
+            x, y = some_value(rng, a), some_value(rng, b)
+            exact = int(ALU[op](x, y)) & MASK
+            assert not (exact ^ value) & ~unknown, (op.name, a, b, x, y)
+            assert decision in (None, bool(BRANCH[branch](x, y))), (branch.name, a, b, x, y)
+    assert decided > 100
+
+
+def test_bits_that_stay_known():
+    low = word_of(0x100, 0xFF)
+    assert parts(compute(MicroOp.ADD, low, 0x1000)) == (0x1100, 0xFF)
+    assert parts(compute(MicroOp.ADD, low, 1))[1] == 0x3FF
+    assert compute(MicroOp.AND, word_of(0, MASK), 0) == 0
+    assert parts(compute(MicroOp.SHL, low, 4)) == (0x1000, 0xFF0)
+    assert parts(compute(MicroOp.SAR, word_of(0, 1 << 31), 3)) == (0, 0xF0000000)
+    assert taken(MicroOp.BLTU, low, 0x200) is True
+    assert taken(MicroOp.BGE, low, 0x200) is False
+    assert taken(MicroOp.BEQ, low, 0x200) is False
+    assert taken(MicroOp.BLT, word_of(0, 1 << 31), 0) is None
+
 
 BOTH_WAYS = """
     fence matrix, fuse

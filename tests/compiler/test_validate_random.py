@@ -11,6 +11,7 @@ from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.isa.program import Program
 from tests.compiler.damage import damages
+from tests.compiler.oracle import WitnessedDevice
 from tests.support.programs import DATA, DRAM_BYTES, IMAGES, STEP_LIMIT, Case, generate
 from tests.support.programs_items import Stop
 from tests.support.programs_run import Outcome, difference, execute
@@ -97,3 +98,35 @@ def test_what_passes_does_not_depend_on_the_order(target):
     # Most fences, and half of the fields, make no difference.
     assert {"wait", "signal", "new wait", "new signal", "any bit"} <= set(refused)
     assert {"fence", "field", "other field"} <= set(passed)
+
+
+@pytest.mark.parametrize("target", ["n4", "n16"])
+def test_races_by_a_second_opinion(target):
+    """With a semaphore or fence damaged, what passes has no race at all, and what is refused for one has one."""
+    config, races, passed = load_target(target), [], 0
+    device = WitnessedDevice(config, DRAM_BYTES)
+    for seed in range(5000, 5060):
+        case, rng = generate(config, seed), Random(seed)
+        if traps(case):
+            continue
+        library, programs = case.render()
+        number = rng.randrange(len(programs))
+        chosen = [(None, programs[number]), *damages(rng, programs[number], 5, ("wait", "fence", "new wait"))]
+        for index, (way, program) in enumerate(chosen):
+            some = [*programs[:number], program, *programs[number + 1 :]]
+            try:
+                check(case, library, some)
+                kind = ""
+            except ValidationError as error:
+                kind = error.kind
+                if kind != "race":
+                    continue
+            found = execute(device, Damaged(**vars(case), rendered=(library, some)))
+            race = device.machine.witness.race(config)
+            if kind:
+                races += [bool(race)] if not found.traps else []
+                continue
+            passed += 1
+            assert not race, f"target={target} seed={seed} damage={index} ({way}): {race}"
+    assert passed > 30
+    assert sum(races) > 0.8 * len(races) > 4  # the data take one way only, and some sets are rough
