@@ -18,8 +18,10 @@ from hw.isa.program import Program
 
 #: Instructions that a call may take unless the caller says otherwise.
 LIMIT = 1 << 22
-#: Ways through the programs that are followed.
-MAX_WAYS = 256
+#: Ways through the programs that are followed, and instructions on all of them but the first.
+MAX_WAYS = 4096
+MAX_WAY_INSTRUCTIONS = 1 << 22
+_MEET = "ways that end in the same state meet again at a fence of all units"
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ class _Arguments:
         self.windows = list(windows)
         taken = sum(len(program.words) for program in pinned)
         codes: dict[int, Code] = {}
+        for program in pinned:
+            _check_words(program, Place(0, program.name, -1))
         self.pinned = [code_of(program) for program in pinned]
         self.sequencers = [self._sequencer(index, call, taken, codes) for index, call in enumerate(calls)]
 
@@ -115,10 +119,6 @@ class _Arguments:
         if not 1 <= len(program.words) <= most:
             reason = f"the program must have 1..{most} instructions, not {len(program.words)}"
             raise ValidationError("size", place, reason)
-        for number, word in enumerate(program.words):
-            if not 0 <= word < 1 << 64:
-                reason = f"a word must be in 0..2**64-1, not {shown(word)}"
-                raise ValidationError("illegal", place._replace(instruction=number), reason)
         if len(call.operands) > MAX_OPERANDS:
             reason = f"a call has at most {MAX_OPERANDS} operands, not {len(call.operands)}"
             raise ValidationError("operand", place, reason)
@@ -130,10 +130,18 @@ class _Arguments:
             reason = f"the tag must be in 0..{self.config.tags - 1}, not {shown(call.tag)}"
             raise ValidationError("operand", place, reason)
         if id(program) not in codes:
+            _check_words(program, place)
             codes[id(program)] = code_of(program)
         code = codes[id(program)]
         operands = tuple(int(value) & 0xFFFFFFFF for value in call.operands)
         return Sequencer(self.config, self.windows, code, self.pinned, operands, self.limit)
+
+
+def _check_words(program: Program, place: Place) -> None:
+    for number, word in enumerate(program.words):
+        if not 0 <= word < 1 << 64:
+            reason = f"a word must be in 0..2**64-1, not {shown(word)}"
+            raise ValidationError("illegal", place._replace(instruction=number), reason)
 
 
 class _Proof:
@@ -149,10 +157,19 @@ class _Proof:
 
     def run(self) -> Report:
         """Follow all ways; ValidationError from the first that does harm."""
+        spent = 0
         while self._open:
             way = self._open.pop()
+            before = way.figures.instructions + way.steps
             self._follow(way)
             self.figures.join(way.figures)
+            spent += way.figures.instructions - before if before else 0
+            if spent > MAX_WAY_INSTRUCTIONS and self._open:
+                way = self._open.pop()
+                reason = (
+                    f"the ways that the data may choose take more than {MAX_WAY_INSTRUCTIONS} instructions"
+                )
+                raise self.arguments.sequencers[way.call].refuse(way, "statistics", f"{reason}; {_MEET}")
         return self.figures.report(len(self.arguments.calls), self.ways)
 
     def _follow(self, way: Way) -> None:
@@ -192,9 +209,7 @@ class _Proof:
         """Go both ways at a branch that the data decide."""
         self.ways += 1
         if self.ways > MAX_WAYS:
-            reason = (
-                f"the data may choose among more than {MAX_WAYS} ways to here; a fence before lets ways meet"
-            )
+            reason = f"the data may choose among more than {MAX_WAYS} ways to here; {_MEET}"
             raise sequencer.refuse(way, "statistics", reason)
         other = way.fork()
         sequencer.branch(other, True)

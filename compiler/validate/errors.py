@@ -90,6 +90,9 @@ class ValidationError(InputError):
         self.place = place
         self.reason = reason
 
+    def __reduce__(self) -> tuple:
+        return ValidationError, (self.kind, self.place, self.reason)
+
     @property
     def call(self) -> int:
         """Index of the call."""

@@ -1,5 +1,6 @@
 """The static validator on programs made for it: what is refused, at which line, and what is not."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,9 @@ def test_place_of_pinned_code_and_of_words_without_lines():
         "call 0, program 'shared', instruction 1 (line 2): window: load: DRAM from 0x0 on"
     )
     assert error.to_json()["kind"] == "window"
+    assert (
+        pickle.loads(pickle.dumps(error)).to_json() == error.to_json()
+    )  # searches work in several processes
     with pytest.raises(ValidationError) as caught:
         validate(CONFIG, [Call(Program("bare", assemble("add r1, 1\ntrap 2").words))], WINDOWS)
     assert (caught.value.instruction, caught.value.line) == (1, None)

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from compiler.validate import check
 from compiler.validate.bits import Word, compute, parts, taken, word_of
 from cosim.golden.alu import ALU, BRANCH, MASK
 from hw.isa.micro import MicroOp
@@ -97,6 +98,19 @@ def test_ways_meet_again():
     report = proof(source, 100)
     assert report.ways == 101
     assert report.commands["fuse"] == 100
+
+
+def test_ways_must_not_take_too_long(monkeypatch):
+    """The first way is free, of the others each repeats what comes behind it."""
+    source = (
+        "fence fuse ;{mark}\nbeq %fuse_max, r0, other\nadd r1, 1\nother: loop 100, end\nadd r2, 1\nend: halt"
+    )
+    monkeypatch.setattr(check, "MAX_WAY_INSTRUCTIONS", 90)
+    assert proof(source.format(mark="")).ways == 2
+    twice = "fence fuse\nbeq %fuse_zeros, r0, half\nadd r1, 2\nhalf: " + source.format(mark=" <<")
+    refused(twice, "statistics", text="more than 90 instructions")
+    monkeypatch.setattr(check, "MAX_WAY_INSTRUCTIONS", 1000)
+    assert proof(twice).ways == 4
 
 
 def test_unknown_bits_may_be_data():
