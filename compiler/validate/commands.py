@@ -132,12 +132,12 @@ def follow_line(c: Config, before: Line | None) -> Line:
     return Line(c.x_count, min(before.pixels + c.dw_len, 2 * c.x_count + c.dw_len))
 
 
-def work(n: int, unit: Unit, c: Config) -> int:
+def work(config: MlaConfig, unit: Unit, c: Config) -> int:
     """Least cycles that a command takes."""
     if unit == Unit.MATRIX:
         if c.dw:
             return c.oc_count * c.dw_len
         return c.oc_count * c.ic_count * c.ky_count * c.kx_count * c.y_count * c.x_count
     if unit == Unit.FUSE:
-        return c.n_count * c.y_count * c.x_count * c.wy_count * c.wx_count
-    return c.z_count * c.y_count * -(-c.len // n)
+        return c.n_count * c.y_count * c.x_count * c.wy_count * c.wx_count * config.fuse_rate
+    return c.z_count * c.y_count * -(-c.len // config.n)

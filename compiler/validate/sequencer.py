@@ -167,7 +167,7 @@ class Sequencer:
                 way.line = follow_line(c, way.line)
         except BadCommandError as bad:
             raise self.refuse(way, bad.kind, f"{unit.name.lower()}: {bad.reason}") from None
-        way.work[unit] += work(self.config.n, unit, c)
+        way.work[unit] += work(self.config, unit, c)
         if way.work[unit] > WATCHDOG_CYCLES:
             reason = (
                 f"{unit.name.lower()} takes {way.work[unit]} cycles; the watchdog allows {WATCHDOG_CYCLES}"

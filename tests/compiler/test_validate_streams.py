@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from compiler.validate.hazards import reads_own_results
 from compiler.validate.regions import Region, intervals, overlap, region
 from compiler.validate.streams import streams
 from hw.config import load_target
 from hw.isa.enums import Unit
-from tests.compiler.touched import touched
+from tests.compiler.touched import fuse_points, touched
+from tests.support import programs_fuse
 from tests.support.programs_commands import Arena, attempt, config_of
 
 
@@ -49,6 +51,25 @@ def test_all_that_is_touched_and_little_more(rng, target, unit):
         assert {key for key in used if key[0] == "sp"} <= reads | {(s, a) for s, a, write in found if write}
     # Rough are: irregular paddings, partial rows of depthwise streams, lanes that change within a window.
     assert exact >= {Unit.LOAD: 1.0, Unit.STORE: 1.0, Unit.MATRIX: 0.6, Unit.FUSE: 0.6}[unit] * total
+
+
+@pytest.mark.parametrize("target", ["n4", "n8"])
+def test_points_that_read_what_earlier_ones_write(rng, target, monkeypatch):
+    monkeypatch.setattr(programs_fuse, "independent", lambda config, command: True)
+    config = load_target(target)
+    arena = Arena(config, rng, (0, 1 << 15))
+    verdicts = []
+    while len(verdicts) < 300:
+        command = programs_fuse.random_fuse(arena, rng)
+        if not command:
+            continue
+        c, written, expected = config_of(command), set(), False
+        for point in fuse_points(config.n, c):
+            expected |= any((space, a) in written for space, a, write in point if not write)
+            written |= {(space, a) for space, a, write in point if write}
+        assert reads_own_results(config.n, c) == expected, c
+        verdicts.append(expected)
+    assert 5 < sum(verdicts) < 295
 
 
 def random_walk(rng) -> tuple[int, list[tuple[int, int]], int]:

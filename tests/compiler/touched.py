@@ -1,5 +1,6 @@
 """What a command touches, address by address, from the loops of docs/machine.md."""
 
+from collections.abc import Iterator
 from itertools import product
 
 from hw.isa.enums import DTYPE_BYTES, Reduce, Requant, Unit
@@ -84,10 +85,15 @@ def _row(space, address, count) -> Touched:
 
 
 def _fuse(n, c) -> Touched:
-    out: Touched = set()
+    return set().union(*fuse_points(n, c))
+
+
+def fuse_points(n: int, c) -> Iterator[Touched]:
+    """What each point of a FUSE command touches, in their order; a window's result belongs to its last point."""
     names = ("n", "y", "x", "wy", "wx")
     counts = [getattr(c, f"{name}_count") for name in names]
     for index in product(*(range(count) for count in counts)):
+        out: Touched = set()
         at = dict(zip(names, index, strict=True))
         lanes = c.lanes or n
         tail = ("wx", "wy", "x", "y", "n", "", "", "")[c.tail_dim]
@@ -119,4 +125,4 @@ def _fuse(n, c) -> Touched:
                 out |= _span("sp", address("d"), elements * DTYPE_BYTES[c.d_dtype], True)
             else:
                 out.add(("acc", address("d"), True))
-    return out
+        yield out
