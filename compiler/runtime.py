@@ -10,6 +10,7 @@ from compiler.codegen.network import Code
 from compiler.codegen.programs import batches
 from compiler.host import evaluate
 from compiler.network import Network, Stage
+from compiler.validate import Call, validate
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
@@ -83,9 +84,14 @@ class Session:
     device : Device
         RTL or golden model, with DRAM of at least `dram_bytes`.
     network : Network
-        What to run.
+        What to run; its programs are proved harmless before they are loaded.
     samples : int
         How many samples there is room for at once.
+
+    Raises
+    ------
+    ValidationError
+        A program could do harm.
 
     Attributes
     ----------
@@ -97,8 +103,11 @@ class Session:
         self.device, self.network = device, network
         self.driver = Driver(device, _RING_SLOTS)
         self.load_cycles = 0
+        self._window = (self.driver.memory.used, device.dram.size - 1, 3)
         self._opcodes: dict[int, int] = {}  # by identity of the program
         self.loaded = [self._place(stage, stage.code, samples) for stage in network.stages if stage.code]
+        for place in self.loaded:
+            self._prove(place)
         programs = [program for each in self.loaded for program in each.code.programs]
         self.resident = len(batches(network.config, programs)) == 1
         if self.resident:
@@ -144,6 +153,16 @@ class Session:
                 }
             )
         return place
+
+    def _prove(self, place: _Loaded) -> None:
+        """Refuse programs that could do harm; samples may follow one another without a pause."""
+        samples = [0, min(1, len(place.samples) - 1)]
+        calls = [
+            Call(program, tuple(place.operands(sample)))
+            for sample in samples
+            for program in place.code.programs
+        ]
+        validate(self.network.config, calls, [self._window])
 
     def _put(self, place: _Loaded, values: Arrays, sample: int = 0) -> None:
         for tensor in place.stage.inputs:

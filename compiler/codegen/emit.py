@@ -39,7 +39,7 @@ _DRAM = {
 }
 
 
-def emit(name: str, items: Sequence[Item], tags: Sequence[int]) -> Program:
+def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool = False) -> Program:
     """The program that issues these commands and halts.
 
     Parameters
@@ -50,6 +50,8 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int]) -> Program:
         Commands and loops.
     tags : sequence of int
         Tag of each layer.
+    alone : bool
+        Wait until everything issued before has left the machine.
 
     Raises
     ------
@@ -57,6 +59,8 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int]) -> Program:
         More fields change differently in one nest of loops than there are registers.
     """
     emitter = _Emitter(name, tags)
+    if alone:
+        emitter.add(MicroOp.FENCE, d=(1 << len(Unit)) - 1)
     emitter.items(items, {})
     emitter.add(MicroOp.HALT)
     return Program(name, tuple(emitter.words))

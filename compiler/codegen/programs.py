@@ -27,7 +27,7 @@ def cut(
     joined: Sequence[bool],
     tags: Sequence[int],
 ) -> tuple[Part, ...]:
-    """Programs that issue all commands in order.
+    """Programs that issue all commands in order; the first waits until the machine is at rest.
 
     Parameters
     ----------
@@ -41,7 +41,8 @@ def cut(
     out: list[Part] = []
     for piece in _stretches(commands, joined):
         layers = tuple(dict.fromkeys(c.layer for c in piece if c.unit != Unit.LOAD)) or (piece[0].layer,)
-        out += [Part(program, layers) for program in _emit(config, names[layers[0]], piece, tags)]
+        programs = _emit(config, names[layers[0]], piece, tags, alone=not out)
+        out += [Part(program, layers) for program in programs]
     return tuple(out)
 
 
@@ -58,26 +59,33 @@ def _stretches(commands: Sequence[Issued], joined: Sequence[bool]) -> list[list[
     return out
 
 
-def _emit(config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int]) -> list[Program]:
+def _emit(
+    config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
+) -> list[Program]:
     """The programs of a stretch: one, or halves of it if that is too long for the instruction store."""
-    program = _rolled(config, name, piece, tags)
+    program = _rolled(config, name, piece, tags, alone)
     if len(program.words) <= config.wis_words:
         return [program]
     if len(piece) < 2:
         raise InputError(f"program {name!r} of {len(program.words)} words: the store has {config.wis_words}")
     middle = len(piece) // 2
-    halves = _emit(config, name, piece[:middle], tags) + _emit(config, name, piece[middle:], tags)
+    halves = [
+        *_emit(config, name, piece[:middle], tags, alone=alone),
+        *_emit(config, name, piece[middle:], tags, alone=False),
+    ]
     return [Program(f"{name}.{i}", half.words) for i, half in enumerate(halves)]
 
 
-def _rolled(config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int]) -> Program:
+def _rolled(
+    config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], alone: bool
+) -> Program:
     """The program with loops nested as deep as registers last."""
     for depth in range(config.loop_depth, 0, -1):
         try:
-            return emit(name, roll(piece, depth), tags)
+            return emit(name, roll(piece, depth), tags, alone=alone)
         except RegistersError:
             continue
-    return emit(name, piece, tags)
+    return emit(name, piece, tags, alone=alone)
 
 
 def batches(config: MlaConfig, programs: Sequence[Program]) -> list[range]:
