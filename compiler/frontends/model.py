@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from compiler.frontends.onnx import read_onnx
 from compiler.frontends.tflite import read_tflite
 from compiler.ir.graph import Graph
 from hw.errors import InputError
 
-_READERS = {".tflite": read_tflite}
+_READERS = {".tflite": read_tflite, ".onnx": read_onnx}
 
 
 def read_model(path: Path) -> Graph:

@@ -1,0 +1,218 @@
+"""ONNX files."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+# Importing them enters their conversions.
+import compiler.frontends.onnx_elementwise
+import compiler.frontends.onnx_lstm
+import compiler.frontends.onnx_matmul
+import compiler.frontends.onnx_parts
+import compiler.frontends.onnx_pool  # noqa: F401
+from compiler.frontends.onnx_emit import Emitter
+from compiler.frontends.onnx_file import Declared, FileNode, Model, read_file
+from compiler.frontends.onnx_finish import finished
+from compiler.frontends.onnx_fold import fold, foldable
+from compiler.frontends.onnx_patterns import recognize
+from compiler.frontends.onnx_quantize import meanings, targets
+from compiler.frontends.onnx_registry import CONVERSIONS, converts
+from compiler.frontends.onnx_rewrite import expand, fuse
+from compiler.frontends.onnx_values import Fixed, Flow, UnsupportedError, Value, plain
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Tensor
+from hw.errors import InputError, shown
+
+#: What arithmetic on a damaged file's numbers may raise where no check has seen the damage.
+_DAMAGE = (
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    ZeroDivisionError,
+    AttributeError,
+    MemoryError,
+)
+#: So many nodes are named in one message.
+_MOST_NAMED = 20
+
+
+class UnsupportedNodesError(InputError):
+    """Nodes that there is no conversion for.
+
+    Attributes
+    ----------
+    nodes : list of (str, str, str)
+        Name, operator and reason of each.
+    """
+
+    def __init__(self, nodes: list[tuple[str, str, str]]):
+        self.nodes = nodes
+        named = [f"{shown(name)} ({shown(op)[1:-1]}{': ' if why else ''}{why})" for name, op, why in nodes]
+        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        super().__init__(f"there is no conversion for node {', '.join(named[:_MOST_NAMED])}{more}")
+
+
+def read_onnx(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
+    """The graph of an ONNX file.
+
+    Inputs and outputs keep the file's names, shapes and types; inside, images have their channels last. Quantized
+    models, in any of the forms that there are, become nodes on integers; what is not quantized becomes float32.
+
+    Parameters
+    ----------
+    path : Path
+        The file. Data outside of it must lie below its folder.
+    sizes : dict
+        Sizes of dimensions that the file only names. A first dimension that is not named here is 1.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is damaged, or a size is missing.
+    UnsupportedNodesError
+        It has nodes that there is no conversion for; all such are named at once.
+    """
+    try:
+        return _Reader(path, dict(sizes or {})).graph()
+    except UnsupportedNodesError as error:
+        error.args = (f"{path}: {error}",)
+        raise
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except _DAMAGE as error:
+        raise InputError(f"{path}: damaged ONNX file: {error or type(error).__name__}") from None
+
+
+class _Reader:
+    """One file on its way to a graph."""
+
+    def __init__(self, path: Path, sizes: dict[str, int]):
+        self.name, self.sizes = path.stem, sizes
+        self.refused: list[tuple[str, str, str]] = []
+        model = read_file(path)
+        declared = [self._shaped(v, model.inputs) for v in model.inputs]
+        constants = {name: Fixed(name, data) for name, data in model.constants.items()}
+        self.model = replace(model, inputs=declared, constants=constants).used()
+
+    def graph(self) -> Graph:
+        """Convert everything."""
+        model = fuse(recognize(self._folded(expand(self._folded(self.model)))))
+        emitter = Emitter(self.name, targets(model), meanings(model))
+        values: dict[str, Value] = dict(model.constants)
+        for declared in model.inputs:
+            shape = tuple(n for n in declared.shape or () if isinstance(n, int))
+            q = emitter.meanings.get(declared.name) if declared.dtype not in ("float32", "bool") else None
+            try:
+                tensor = emitter.build.graph.add_input(Tensor(declared.name, shape, declared.dtype, q))
+            except ValueError as error:
+                raise InputError(f"input {shown(declared.name)}: {error}") from None
+            values[declared.name] = Flow(declared.name, tensor, plain(len(shape)))
+        for node in model.nodes:
+            self._convert(emitter, node, values)
+        missing = [output.name for output in model.outputs if output.name not in values]
+        if self.refused:
+            raise UnsupportedNodesError(self.refused)
+        if missing:
+            raise InputError(f"nothing makes the output {shown(missing[0])}")
+        return finished(emitter, model.outputs, values)
+
+    def _folded(self, model: Model) -> Model:
+        """Without the nodes whose outputs are known beforehand."""
+        constants, nodes = dict(model.constants), list[FileNode]()
+        for node in model.nodes:
+            inputs = [constants.get(name) for name in node.inputs]
+            ready = all(
+                value is not None or not name for value, name in zip(inputs, node.inputs, strict=True)
+            )
+            made = self._fold(node, inputs) if ready else None
+            if made is None:
+                nodes.append(node)
+            else:
+                constants |= dict(zip(node.outputs, made, strict=False))
+        return replace(model, nodes=nodes, constants=constants)
+
+    def _fold(self, node: FileNode, inputs: list[Fixed | None]) -> list[Fixed] | None:
+        """Outputs of a node whose inputs are known, if it can be computed beforehand."""
+        if not (foldable(node) or (node.op in _PASSED and inputs)):
+            return None
+        try:
+            if foldable(node):
+                return fold(node, inputs)
+            made = CONVERSIONS[node.op](_NOTHING, node, list(inputs))
+            return [value for value in made if isinstance(value, Fixed)]
+        except UnsupportedError:
+            return None  # said when the node is converted
+        except InputError as error:
+            raise InputError(f"node {shown(node.name)}: {error}") from None
+        except _DAMAGE as error:
+            raise InputError(f"node {shown(node.name)}: damaged: {error or type(error).__name__}") from None
+
+    def _convert(self, emitter: Emitter, node: FileNode, values: dict[str, Value]) -> None:
+        """Add what a node becomes; remember it if there is no conversion."""
+        inputs = [values.get(name) for name in node.inputs]
+        absent = [name for name, value in zip(node.inputs, inputs, strict=True) if name and value is None]
+        conversion = CONVERSIONS.get(node.op)
+        if conversion is None and not foldable(node):
+            self.refused.append((node.name, node.op, ""))
+            return
+        if absent:
+            return  # what makes it was refused
+        try:
+            if foldable(node) and all(value is None or isinstance(value, Fixed) for value in inputs):
+                made = fold(node, [value for value in inputs if not isinstance(value, Flow)])
+            elif conversion is None:
+                raise UnsupportedError("of values that are not constant")
+            else:
+                made = conversion(emitter, node, inputs)
+        except UnsupportedError as error:
+            self.refused.append((node.name, node.op, str(error)))
+            return
+        except InputError as error:
+            raise InputError(f"node {shown(node.name)}: {error}") from None
+        except _DAMAGE as error:
+            raise InputError(f"node {shown(node.name)}: damaged: {error or type(error).__name__}") from None
+        values.update({name: value for name, value in zip(node.outputs, made, strict=False) if name})
+        self._check_outputs(node, len(made))
+
+    def _check_outputs(self, node: FileNode, made: int) -> None:
+        """Refuse a node of which more is read than it makes."""
+        missing = {name for name in node.outputs[made:] if name}
+        read = {name for other in self.model.nodes for name in other.inputs} if missing else set()
+        if missing & (read | {output.name for output in self.model.outputs}):
+            self.refused.append((node.name, node.op, f"output {made + 1} is read"))
+
+    def _shaped(self, declared: Declared, inputs: list[Declared]) -> Declared:
+        """An input with all its sizes."""
+        if declared.shape is None:
+            raise InputError(f"input {shown(declared.name)} must have a shape")
+        batches = {v.shape[0] for v in inputs if v.shape and isinstance(v.shape[0], str)}
+        shape = []
+        for i, size in enumerate(declared.shape):
+            name = size if isinstance(size, str) else f"{declared.name}.{i}"
+            if isinstance(size, int):
+                shape.append(size)
+            elif name in self.sizes or f"{declared.name}.{i}" in self.sizes:
+                shape.append(self.sizes.get(name) or self.sizes.get(f"{declared.name}.{i}") or 0)
+            elif i == 0 or name in batches:
+                shape.append(1)
+            else:
+                raise InputError(
+                    f"dimension {i} of input {shown(declared.name)} has no size; give it as --size {name}=N"
+                )
+        return replace(declared, shape=tuple(shape))
+
+
+#: Operators whose conversion works on constants without a graph.
+_PASSED = frozenset(
+    "QuantizeLinear DequantizeLinear Reshape Flatten Squeeze Unsqueeze Transpose Identity Cast Shape Size".split()
+)
+#: What they get for a graph.
+_NOTHING = Emitter("", {}, {})
+
+
+@converts(":refused", inputs=(0, None))
+def _refuse(emitter: Emitter, node: FileNode, inputs: list[Value | None]) -> list[Value]:
+    """A node that a rewrite refused."""
+    raise node.attributes["error"]

@@ -1,0 +1,253 @@
+"""ONNX operators that work on each element by itself."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.onnx_emit import Emitter
+from compiler.frontends.onnx_file import FileNode
+from compiler.frontends.onnx_registry import choice, converts, known
+from compiler.frontends.onnx_shape import renamed, reshaped, with_ones
+from compiler.frontends.onnx_values import (
+    FLOAT,
+    Fixed,
+    Flow,
+    Kind,
+    Order,
+    UnsupportedError,
+    Value,
+    broadcast,
+    channels_last,
+    plain,
+)
+from hw.errors import InputError
+
+_UNARY = {"Sigmoid": "sigmoid", "Tanh": "tanh", "HardSwish": "hard_swish", "Exp": "exp", "Silu": "silu"}
+
+
+def order_of(operands: Sequence[Value], rank: int) -> Order:
+    """The order that most elements of the operands lie in already."""
+    elements: dict[Order, int] = {}
+    for value in operands:
+        if isinstance(value, Flow) and value.rank == rank:
+            elements[value.order] = elements.get(value.order, 0) + value.tensor.elements
+    return max(elements, key=lambda o: (elements[o], o != plain(rank))) if elements else plain(rank)
+
+
+def binary(
+    emitter: Emitter,
+    node: FileNode,
+    op: str,
+    operands: Sequence[Value],
+    part: str = "",
+    kind: Kind | None = None,
+) -> Flow:
+    """A node of two operands that are broadcast."""
+    shape = broadcast([v.shape for v in operands])
+    rank = len(shape)
+    if not any(isinstance(v, Flow) for v in operands):
+        operands = [emitter.flow(operands[0]), *operands[1:]]
+    order = order_of(operands, rank)
+    equal = [
+        with_ones(emitter, v.name, _one_scale(emitter, v), set(range(rank - len(v.shape)))) for v in operands
+    ]
+    kind = kind or emitter.arithmetic(node, *equal)
+    tensors = [emitter.operand(v, order, kind) for v in equal]
+    return emitter.emit(node, op, tensors, shape, order, kind, part)
+
+
+def _one_scale(emitter: Emitter, value: Value) -> Value:
+    """A value with one scale at most."""
+    if isinstance(value, Fixed) and value.quantization is not None and not value.quantization.whole:
+        return Fixed(value.name, value.real())
+    return emitter.movable(value) if isinstance(value, Flow) and value.real else value
+
+
+@converts("Add", "Sub", "Mul", inputs=(2, 2))
+def _binary(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [binary(emitter, node, node.op.lower(), inputs)]
+
+
+@converts("Sum", inputs=(1, None))
+def _sum(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    total, kind = inputs[0], FLOAT if len(inputs) > 2 else None
+    for i, value in enumerate(inputs[1:]):
+        total = binary(emitter, node, "add", [total, value], f"{i}" if i < len(inputs) - 2 else "", kind)
+    return [renamed(total, node.outputs[0])]
+
+
+@converts("Div", inputs=(2, 2))
+def _divide(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, divisor = inputs
+    numbers = known(divisor, "a divisor")
+    if isinstance(x, Flow) and emitter.arithmetic(node, x).dtype in ("int32", "int64"):
+        raise UnsupportedError("a division of integers")
+    with np.errstate(divide="ignore"):
+        reciprocal = Fixed(f"{numbers.name}:reciprocal", np.float32(1.0) / numbers.real())
+    return [binary(emitter, node, "mul", [x, reciprocal])]
+
+
+@converts("Neg", inputs=(1, 1))
+def _negative(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [binary(emitter, node, "mul", [inputs[0], Fixed(f"{node.name}:minus", np.array(-1, np.float32))])]
+
+
+@converts("Pow", inputs=(2, 2))
+def _power(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, exponent = inputs
+    number = known(exponent, "an exponent").scalar()
+    if number == 2:
+        return [binary(emitter, node, "mul", [x, x])]
+    if number == 3:
+        return [
+            binary(
+                emitter, node, "mul", [binary(emitter, node, "mul", [x, x], "square", FLOAT), x], "", FLOAT
+            )
+        ]
+    raise UnsupportedError(f"the power of {number}")
+
+
+def unary(emitter: Emitter, node: FileNode, op: str, x: Value, **attributes: Any) -> Flow:
+    """A node of one operand."""
+    x = emitter.flow(x)
+    kind = emitter.arithmetic(node, x)
+    return emitter.emit(node, op, [emitter.operand(x, x.order, kind)], x.shape, x.order, kind, **attributes)
+
+
+@converts(*_UNARY, inputs=(1, 1))
+def _unary(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, _UNARY[node.op], inputs[0])]
+
+
+@converts("Swish", inputs=(1, 1))
+def _swish(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    if node.float("alpha", 1.0) != 1.0:
+        raise UnsupportedError(f"a steepness of {node.float('alpha', 1.0)}")
+    return [unary(emitter, node, "silu", inputs[0])]
+
+
+@converts("Gelu", "FastGelu", inputs=(1, 1))
+def _gelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    tanh = node.op == "FastGelu" or choice(node, "approximate", "none", "none", "tanh") == "tanh"
+    return [unary(emitter, node, "gelu", inputs[0], tanh=tanh)]
+
+
+@converts("LeakyRelu", inputs=(1, 1))
+def _leaky_relu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, "leaky_relu", inputs[0], alpha=finite(node.float("alpha", 0.01)))]
+
+
+def finite(number: float) -> float:
+    """A number that must be finite."""
+    if not math.isfinite(number):
+        raise InputError(f"a number must be finite, not {number}")
+    return number
+
+
+@converts("PRelu", inputs=(2, 2))
+def _prelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """The slope is one number or one for each channel, and channels come last."""
+    x, slope = emitter.flow(inputs[0]), known(inputs[1], "a slope")
+    shape = broadcast([x.shape, slope.shape])
+    if shape != x.shape:
+        raise InputError(f"slopes {list(slope.shape)} do not fit x {list(x.shape)}")
+    number = slope.scalar()
+    if number is not None:
+        return [unary(emitter, node, "leaky_relu", x, alpha=finite(number))]
+    slope = slope.reshaped((1,) * (x.rank - len(slope.shape)) + slope.shape)
+    if slope.quantization is not None and not slope.quantization.whole:
+        slope = Fixed(slope.name, slope.real())
+    along = [i for i, size in enumerate(slope.shape) if size > 1]
+    order = channels_last(x.rank) if along == [1] else plain(x.rank)
+    kind = emitter.arithmetic(node, x, slope)
+    flat = slope.transposed(order)
+    if len(along) == 1 and order[-1] == along[0]:
+        flat = flat.reshaped((slope.data.size,))
+    operands = [emitter.operand(x, order, kind), emitter.operand(flat, plain(len(flat.shape)), kind)]
+    return [emitter.emit(node, "prelu", operands, shape, order, kind)]
+
+
+@converts("HardSigmoid", inputs=(1, 1))
+def _hard_sigmoid(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """x * alpha + beta, clipped."""
+    alpha, beta = node.float("alpha", 0.2), node.float("beta", 0.5)
+    numbers = [
+        Fixed(f"{node.name}:{part}", np.array(finite(number), np.float32))
+        for part, number in (("alpha", alpha), ("beta", beta))
+    ]
+    scaled = binary(emitter, node, "mul", [inputs[0], numbers[0]], "scaled", FLOAT)
+    moved = binary(emitter, node, "add", [scaled, numbers[1]], "moved", FLOAT)
+    return [emitter.emit(node, "clip", [moved.tensor], moved.shape, moved.order, FLOAT, low=0.0, high=1.0)]
+
+
+def clipped(emitter: Emitter, node: FileNode, x: Value, low: float, high: float) -> Flow:
+    """A value within limits."""
+    x = emitter.flow(x)
+    kind = emitter.arithmetic(node, x)
+    if kind == FLOAT and x.quantized and low in (0.0, -math.inf) and high == math.inf:
+        kind = x.kind  # zero is one of its integers
+    operand = emitter.operand(x, x.order, kind)
+    return emitter.emit(node, "clip", [operand], x.shape, x.order, kind, low=low, high=high)
+
+
+@converts("Relu", inputs=(1, 1))
+def _relu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [clipped(emitter, node, inputs[0], 0.0, math.inf)]
+
+
+@converts("Clip", inputs=(1, 3))
+def _clip(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, *limits = inputs
+    low, high = (
+        node.float(key, default) if value is None else known(value, "a limit").scalar()
+        for key, default, value in zip(("min", "max"), (-math.inf, math.inf), limits, strict=True)
+    )
+    if low is None or high is None or not low <= high:
+        raise InputError(f"limits must be two numbers in order, not {low} and {high}")
+    return [clipped(emitter, node, x, low, high)]
+
+
+@converts("Min", "Max", inputs=(1, 2))
+def _limit(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """A limit that is a constant clips."""
+    x, limit = inputs if isinstance(inputs[0], Flow) else inputs[::-1]
+    if limit is None:
+        return [renamed(x, node.outputs[0])]
+    number = known(limit, "a limit").scalar()
+    if number is None or math.isnan(number) or broadcast([x.shape, limit.shape]) != x.shape:
+        raise UnsupportedError("a limit for each element")
+    low, high = (-math.inf, number) if node.op == "Min" else (number, math.inf)
+    return [clipped(emitter, node, x, low, high)]
+
+
+@converts("BatchNormalization", inputs=(5, 5))
+def _batch_norm(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, *given = inputs
+    if node.int("training_mode", 0):
+        raise UnsupportedError("training")
+    if len(x.shape) < 2:
+        raise InputError(f"shape {list(x.shape)} has no channels")
+    factor, shift = batch_norm_constants(node, [known(v, "a statistic") for v in given], x.shape[1])
+    shape = (x.shape[1], *(1,) * (len(x.shape) - 2))
+    parts = [
+        reshaped(emitter, f"{node.name}:{part}", Fixed(node.name, data), shape)
+        for part, data in (("factor", factor), ("shift", shift))
+    ]
+    scaled = binary(emitter, node, "mul", [x, parts[0]], "scaled", FLOAT)
+    return [binary(emitter, node, "add", [scaled, parts[1]], "", FLOAT)]
+
+
+def batch_norm_constants(node: FileNode, given: list[Fixed], channels: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a batch normalization multiplies each channel with, and what it adds then."""
+    if any(v.data.size != channels for v in given):
+        raise InputError(f"its statistics must be {channels} numbers each")
+    scale, bias, mean, variance = (v.real().astype(np.float64).reshape(-1) for v in given)
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + node.float("epsilon", 1e-5))
+        shift = bias - mean * factor
+        factor, shift = factor.astype(np.float32), shift.astype(np.float32)
+    if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
+        raise InputError("its statistics must be finite, variances not negative")
+    return factor, shift

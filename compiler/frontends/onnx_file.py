@@ -1,0 +1,232 @@
+"""ONNX files as plain data: nodes in an order in which they can run, constants, inputs and outputs."""
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from onnx import AttributeProto
+
+from compiler.frontends.onnx_tensors import DTYPES, read_tensor, type_name
+from hw.errors import InputError, shown
+
+#: Operators before this set broadcast by attributes of their own.
+_LEAST_OPSET = 7
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_FIELDS = {
+    AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
+    AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class FileNode:
+    """A node of the file, or one that a rewrite made.
+
+    Parameters
+    ----------
+    name : str
+        For messages; made up if the file has none.
+    op : str
+        Operator; with its domain if that is none that is known.
+    inputs, outputs : tuple of str
+        Names; "" for one that is absent.
+    attributes : dict
+        As Python has them.
+    opset : int
+        Version of the operators.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    opset: int = 17
+
+    def int(self, key: str, default: int) -> int:
+        """An attribute that is an integer."""
+        return self._typed(key, default, int, "an integer")
+
+    def float(self, key: str, default: float) -> float:
+        """An attribute that is a number."""
+        return float(self._typed(key, default, (int, float), "a number"))
+
+    def text(self, key: str, default: str) -> str:
+        """An attribute that is text."""
+        value = self._typed(key, default.encode(), bytes, "text")
+        return value.decode(errors="replace")
+
+    def ints(self, key: str, default: "tuple[int, ...] | None" = None) -> "tuple[int, ...] | None":
+        """An attribute that is a list of integers."""
+        value = self.attributes.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
+            raise InputError(f"attribute {key} must be integers, not {shown(value)}")
+        return value
+
+    def _typed(self, key: str, default: Any, kinds: Any, what: str) -> Any:
+        value = self.attributes.get(key, default)
+        if not isinstance(value, kinds):
+            raise InputError(f"attribute {key} must be {what}, not {shown(value)}")
+        return value
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An input or output as the file declares it; sizes that are not known are a name or None."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass
+class Model:
+    """A file."""
+
+    nodes: list[FileNode]
+    constants: dict[str, NDArray]
+    inputs: list[Declared]
+    outputs: list[Declared]
+
+    def used(self) -> "Model":
+        """Without the nodes that no output needs."""
+        needed, kept = {output.name for output in self.outputs}, []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.outputs):
+                needed.update(node.inputs)
+                kept.append(node)
+        return replace(self, nodes=kept[::-1])
+
+
+def read_file(path: Path) -> Model:
+    """The contents of a file, checked as far as that goes without knowing operators.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is damaged, or its nodes have no order; does not name the file.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}") from None
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except (DecodeError, ValueError, RuntimeError):
+        raise InputError("is no ONNX file, or a damaged one") from None
+    if not model.HasField("graph") or not model.graph.output:
+        raise InputError("is no ONNX file: it has no graph with outputs")
+    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    if opset < _LEAST_OPSET:
+        raise InputError(
+            f"operator set must be {_LEAST_OPSET} or later, not {opset}; onnx.version_converter updates it"
+        )
+    return _model(model.graph, opset, path.parent)
+
+
+def _model(graph: Any, opset: int, folder: Path) -> Model:
+    if graph.sparse_initializer:
+        raise InputError("sparse constants are not supported")
+    constants: dict[str, NDArray] = {}
+    for tensor in graph.initializer:
+        if tensor.name in constants:
+            raise InputError(f"tensor {shown(tensor.name)} is there twice")
+        constants[tensor.name] = read_tensor(tensor, folder)
+    inputs = [_declared(v) for v in graph.input if v.name not in constants]
+    nodes = [_node(i, node, opset, folder) for i, node in enumerate(graph.node)]
+    known = [*constants, *(value.name for value in inputs)]
+    outputs = [_declared(v) for v in graph.output]
+    for names, what in ((known, "tensor"), ([v.name for v in outputs], "output")):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise InputError(f"{what} {shown(twice[0])} is there twice")
+    return Model(_in_order(nodes, known), constants, inputs, outputs)
+
+
+def _declared(value: Any) -> Declared:
+    kind = value.type.tensor_type
+    if not value.name or value.type.WhichOneof("value") != "tensor_type":
+        raise InputError(f"{shown(value.name)} must be a tensor with a name")
+    if kind.elem_type not in DTYPES:
+        raise InputError(f"tensor {shown(value.name)}: type {type_name(kind.elem_type)} is not supported")
+    shape = None
+    if kind.HasField("shape"):
+        shape = tuple(d.dim_value if d.dim_value > 0 else d.dim_param or None for d in kind.shape.dim)
+    return Declared(value.name, DTYPES[kind.elem_type], shape)
+
+
+def _node(index: int, node: Any, opset: int, folder: Path) -> FileNode:
+    known = node.domain in _DOMAINS and _IDENTIFIER.fullmatch(node.op_type)
+    op = node.op_type if known else f"{node.domain}.{node.op_type}"
+    name = node.name or f"{op.lower()}_{index}"
+    attributes = {a.name: _attribute(name, a, folder) for a in node.attribute}
+    return FileNode(name, op, tuple(node.input), tuple(node.output), attributes, opset)
+
+
+def _attribute(node: str, attribute: Any, folder: Path) -> Any:
+    """An attribute as Python has it; those that hold graphs are None."""
+    part = _FIELDS.get(attribute.type)
+    if part is None:
+        return None
+    value = getattr(attribute, part)
+    if part == "t":
+        try:
+            return read_tensor(value, folder)
+        except InputError as error:
+            raise InputError(f"node {shown(node)}: {error}") from None
+    return tuple(value) if part.endswith("s") and part != "s" else value
+
+
+def _in_order(nodes: list[FileNode], known: Iterable[str]) -> list[FileNode]:
+    """The nodes, each after those that make its inputs.
+
+    Raises
+    ------
+    InputError
+        Two make the same tensor, nothing makes one, or nodes wait for each other.
+    """
+    makers: dict[str, FileNode | None] = dict.fromkeys(known)
+    makers[""] = None
+    for node in nodes:
+        for name in filter(None, node.outputs):
+            if name in makers:
+                raise InputError(f"node {shown(node.name)}: its output {shown(name)} is made already")
+            makers[name] = node
+    return _sorted(nodes, makers)
+
+
+def _sorted(nodes: list[FileNode], makers: dict[str, FileNode | None]) -> list[FileNode]:
+    """As near to the file's order as can be."""
+    places = {node: i for i, node in enumerate(nodes)}
+    waiting, users = dict.fromkeys(nodes, 0), {node: [] for node in nodes}
+    for node in nodes:
+        for name in node.inputs:
+            if name not in makers:
+                raise InputError(f"node {shown(node.name)}: nothing makes its input {shown(name)}")
+            maker = makers[name]
+            if maker is not None:
+                users[maker].append(node)
+                waiting[node] += 1
+    ready = [places[node] for node, count in waiting.items() if not count]
+    done: list[FileNode] = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        done.append(node)
+        for user in users[node]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, places[user])
+    stuck = [node for node, count in waiting.items() if count]
+    if stuck:
+        raise InputError(f"node {shown(stuck[0].name)} waits for its own output: there is a cycle")
+    return done

@@ -1,0 +1,291 @@
+"""ONNX nodes rewritten into others before their conversion, so that there is one conversion for each computation."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.frontends.onnx_elementwise import batch_norm_constants
+from compiler.frontends.onnx_file import FileNode, Model
+from compiler.frontends.onnx_values import Fixed, UnsupportedError
+from hw.errors import InputError
+
+#: From a node to those that do the same, in order.
+Expansion = Callable[[Model, FileNode], list[FileNode]]
+_EXPANSIONS: dict[str, Expansion] = {}
+
+
+class View:
+    """Who makes and who reads the values of a model.
+
+    Parameters
+    ----------
+    model : Model
+        The model; it must not change while this is used.
+    """
+
+    def __init__(self, model: Model):
+        self.constants = model.constants
+        self.makers = {name: node for node in model.nodes for name in node.outputs}
+        self.users: dict[str, list[FileNode]] = {}
+        for node in model.nodes:
+            for name in node.inputs:
+                self.users.setdefault(name, []).append(node)
+        self.outputs = {output.name for output in model.outputs}
+
+    def only_user(self, name: str) -> FileNode | None:
+        """The one node that reads a value, if there is just one reader."""
+        users = self.users.get(name, [])
+        return users[0] if len(users) == 1 and name not in self.outputs else None
+
+    def made_by(self, name: str, *ops: str) -> FileNode | None:
+        """The node that makes a value, if it has one of these operators."""
+        node = self.makers.get(name)
+        return node if node is not None and node.op in ops else None
+
+    def scalar(self, name: str) -> float | None:
+        """The one number that a constant holds."""
+        value = self.constants.get(name)
+        return None if value is None or value.data.size != 1 or len(value.shape) > 1 else value.scalar()
+
+
+def expand(model: Model) -> Model:
+    """Operators on integers as operators on real numbers between dequantizations and quantizations."""
+    nodes: list[FileNode] = []
+    for node in model.nodes:
+        expansion = _EXPANSIONS.get(node.op)
+        try:
+            nodes += [node] if expansion is None else expansion(model, node)
+        except InputError as error:
+            # The message of the rest of the reader names the node and collects what is not supported.
+            nodes.append(replace(node, op=":refused", attributes={"error": error}))
+    return replace(model, nodes=nodes)
+
+
+def _expands(*ops: str) -> Callable[[Expansion], Expansion]:
+    def enter(function: Expansion) -> Expansion:
+        _EXPANSIONS.update(dict.fromkeys(ops, function))
+        return function
+
+    return enter
+
+
+class _Parts:
+    """Nodes that together do what one did."""
+
+    def __init__(self, model: Model, node: FileNode, least: int, most: int):
+        if not least <= len(node.inputs) <= most or not all(node.inputs[:least]):
+            raise InputError(f"must have {least}..{most} inputs, not {len(node.inputs)}")
+        self.model, self.node, self.nodes = model, node, list[FileNode]()
+        self.inputs = (*node.inputs, *[""] * (most - len(node.inputs)))
+
+    def add(self, op: str, inputs: tuple[str, ...], part: str, **attributes: object) -> str:
+        """A node of an operator; returns its output. The one without a part makes the output of them all."""
+        node = self.node
+        output = f"{node.name}:{part}" if part else node.outputs[0]
+        name = f"{node.name}:{part}" if part else node.name
+        kept = (
+            {} if part else {k: v for k, v in node.attributes.items() if k not in ("opset", "channels_last")}
+        )
+        self.nodes.append(FileNode(name, op, inputs, (output,), kept | attributes, node.opset))
+        return output
+
+    def real(self, at: int, part: str, axis: int = 1) -> str:
+        """The real number of inputs `at` (integers, scale, zero point)."""
+        return self.add("DequantizeLinear", self.inputs[at : at + 3], part, axis=axis)
+
+    def finish(self, op: str, inputs: tuple[str, ...], at: int, **attributes: object) -> list[FileNode]:
+        """The operator itself, and the quantization by inputs `at` (scale, zero point)."""
+        output = f"{self.node.name}:real"
+        self.add(op, inputs, "", **attributes)
+        self.nodes[-1] = replace(self.nodes[-1], outputs=(output,))
+        scale = (output, *self.inputs[at : at + 2])
+        self.nodes.append(
+            FileNode(
+                f"{self.node.name}:quantize",
+                "QuantizeLinear",
+                scale,
+                self.node.outputs[:1],
+                {},
+                self.node.opset,
+            )
+        )
+        return self.nodes
+
+    def constant(self, part: str, data: np.ndarray) -> str:
+        """A constant that the nodes use."""
+        name = f"{self.node.name}:{part}"
+        self.model.constants[name] = Fixed(name, data)
+        return name
+
+    def fixed(self, name: str, what: str) -> Fixed:
+        """An input that must be known."""
+        value = self.model.constants.get(name)
+        if value is None:
+            raise UnsupportedError(f"{what} that is not constant")
+        return value
+
+
+def _bias(parts: _Parts, name: str, x_scale: str, w_scale: str) -> tuple[str, ...]:
+    """An int32 bias has the scale of the products."""
+    if not name:
+        return ()
+    scales = parts.fixed(x_scale, "a scale").real() * parts.fixed(w_scale, "a scale").real()
+    scale = parts.constant("bias_scale", scales.reshape(-1) if scales.size > 1 else scales.reshape(()))
+    return (parts.add("DequantizeLinear", (name, scale), "bias", axis=0),)
+
+
+@_expands("QLinearConv")
+def _conv(model: Model, node: FileNode) -> list[FileNode]:
+    parts = _Parts(model, node, 8, 9)
+    _images_only(node)
+    operands = (parts.real(0, "x"), parts.real(3, "w", axis=0))
+    return parts.finish("Conv", operands + _bias(parts, parts.inputs[8], parts.inputs[1], parts.inputs[4]), 6)
+
+
+@_expands("QLinearMatMul")
+def _matmul(model: Model, node: FileNode) -> list[FileNode]:
+    parts = _Parts(model, node, 8, 8)
+    return parts.finish("MatMul", (parts.real(0, "a", axis=-2), parts.real(3, "b", axis=-1)), 6)
+
+
+@_expands("QGemm")
+def _gemm(model: Model, node: FileNode) -> list[FileNode]:
+    parts = _Parts(model, node, 6, 9)
+    if not parts.inputs[7]:
+        raise UnsupportedError("a real output")
+    axis = 0 if node.int("transB", 0) else 1
+    operands = (parts.real(0, "a"), parts.real(3, "b", axis=axis))
+    return parts.finish("Gemm", operands + _bias(parts, parts.inputs[6], parts.inputs[1], parts.inputs[4]), 7)
+
+
+@_expands("QLinearAdd", "QLinearMul")
+def _binary(model: Model, node: FileNode) -> list[FileNode]:
+    parts = _Parts(model, node, 7, 8)
+    return parts.finish(node.op[len("QLinear") :], (parts.real(0, "a"), parts.real(3, "b")), 6)
+
+
+@_expands(
+    "QLinearSigmoid",
+    "QLinearLeakyRelu",
+    "QLinearAveragePool",
+    "QLinearGlobalAveragePool",
+    "QLinearReduceMean",
+)
+def _unary(model: Model, node: FileNode) -> list[FileNode]:
+    parts = _Parts(model, node, 4, 5)
+    _images_only(node)
+    return parts.finish(node.op[len("QLinear") :], (parts.real(0, "x"),), 3)
+
+
+@_expands("QLinearSoftmax")
+def _softmax(model: Model, node: FileNode) -> list[FileNode]:
+    parts = _Parts(model, node, 4, 5)
+    made = parts.finish("Softmax", (parts.real(0, "x"),), 3)
+    return [replace(n, opset=node.int("opset", node.opset)) if n.op == "Softmax" else n for n in made]
+
+
+@_expands("QLinearConcat")
+def _concat(model: Model, node: FileNode) -> list[FileNode]:
+    parts = _Parts(model, node, 5, max(5, len(node.inputs)))
+    if len(parts.inputs) % 3 != 2:
+        raise InputError(f"must have three inputs for each part, and two, not {len(parts.inputs)}")
+    operands = tuple(parts.real(at, f"x{at // 3}") for at in range(2, len(parts.inputs), 3))
+    return parts.finish("Concat", operands, 0)
+
+
+def _images_only(node: FileNode) -> None:
+    if node.int("channels_last", 0):
+        raise UnsupportedError("channels last")
+
+
+@_expands("DynamicQuantizeLinear")
+def _dynamic(model: Model, node: FileNode) -> list[FileNode]:
+    """Nothing: what reads it computes with the real numbers, one step of which is one."""
+    parts = _Parts(model, node, 1, 1)
+    outputs = (*node.outputs, "", "")[:3]
+    readers = [n for n in model.nodes if outputs[0] in n.inputs]
+    if any(output.name in outputs for output in model.outputs) or not all(
+        _reads(n, outputs) for n in readers
+    ):
+        raise UnsupportedError("dynamic quantization that others than MatMulInteger and ConvInteger read")
+    for name, number in ((outputs[1], np.float32(1)), (outputs[2], np.uint8(0))):
+        if name:
+            model.constants[name] = Fixed(name, np.array(number))
+    parts.add("Identity", node.inputs, "")
+    return [replace(parts.nodes[0], outputs=outputs[:1])]
+
+
+def _reads(node: FileNode, dynamic: tuple[str, ...]) -> bool:
+    """A node reads dynamically quantized integers together with their scale or zero point."""
+    first, *more = (*node.inputs, "", "", "")
+    if first != dynamic[0] or dynamic[0] in more:
+        return False
+    if node.op == "DequantizeLinear":
+        return tuple(more[:2]) == dynamic[1:]
+    return node.op in ("MatMulInteger", "ConvInteger") and more[1] == dynamic[2] != ""
+
+
+@_expands("MatMulInteger", "ConvInteger")
+def _integer(model: Model, node: FileNode) -> list[FileNode]:
+    """The same with real numbers, one step of which is one; the sums are exact up to 2**24."""
+    parts = _Parts(model, node, 2, 4)
+    one, operands = parts.constant("one", np.array(1, np.float32)), []
+    for at, part, axis in ((0, "a", -2), (1, "b", 0 if node.op == "ConvInteger" else -1)):
+        zero, scale = parts.inputs[at + 2], one
+        if zero and (size := parts.fixed(zero, "a zero point").data.size) > 1:
+            scale = parts.constant(f"ones_{part}", np.ones(size, np.float32))
+        operands.append(parts.add("DequantizeLinear", (parts.inputs[at], scale, zero), part, axis=axis))
+    parts.add(node.op[: -len("Integer")], tuple(operands), "")
+    return parts.nodes
+
+
+def fuse(model: Model) -> Model:
+    """Batch normalizations into the convolutions before them, sums with constants into products before them."""
+    for change in (_batch_norm, _linear):
+        view = View(model)
+        model = replace(model, nodes=[change(view, node) or node for node in model.nodes]).used()
+    return model
+
+
+def _batch_norm(view: View, node: FileNode) -> FileNode | None:
+    """The convolution with weights and bias that include the normalization."""
+    conv = view.made_by(node.inputs[0], "Conv") if node.op == "BatchNormalization" and node.inputs else None
+    if conv is None or view.only_user(conv.outputs[0]) is not node or len(node.inputs) != 5:
+        return None
+    names = (*conv.inputs[1:], "")[:2]
+    weights, bias = view.constants.get(names[0]), view.constants.get(names[1])
+    given = [view.constants.get(name) for name in node.inputs[1:]]
+    if weights is None or not weights.shape or (names[1] and bias is None) or node.int("training_mode", 0):
+        return None
+    channels = weights.shape[0]
+    statistics = [v for v in given if v is not None]
+    if len(statistics) < 4 or any(v.data.size != channels for v in (*statistics, *([bias] if bias else []))):
+        return
+    factor, shift = batch_norm_constants(node, statistics, channels)
+    scaled = weights.real() * factor.reshape(-1, *(1,) * (len(weights.shape) - 1))
+    moved = shift if bias is None else bias.real().reshape(-1) * factor + shift
+    made = [Fixed(f"{node.name}:{part}", data) for part, data in (("weights", scaled), ("bias", moved))]
+    view.constants.update({value.name: value for value in made})
+    inputs = (conv.inputs[0], *(value.name for value in made))
+    return replace(conv, inputs=inputs, outputs=node.outputs)
+
+
+def _linear(view: View, node: FileNode) -> FileNode | None:
+    """The product of a MatMul by a constant whose result gets a row added."""
+    if node.op != "Add" or len(node.inputs) != 2:
+        return None
+    for name, other in (node.inputs, node.inputs[::-1]):
+        product = view.made_by(name, "MatMul")
+        if product is None or view.only_user(name) is not node or len(product.inputs) != 2:
+            continue
+        weights, row = _shape_of(view, product.inputs[1]), _shape_of(view, other)
+        if weights and row and len(weights) == 2 and row[-1] == weights[1] == int(np.prod(row)):
+            return replace(node, op=":linear", inputs=(*product.inputs, other), attributes={})
+    return None
+
+
+def _shape_of(view: View, name: str) -> tuple[int, ...] | None:
+    """Shape of a constant."""
+    value = view.constants.get(name)
+    return None if value is None else value.shape
