@@ -30,7 +30,7 @@ class GraphBuilder:
     def constant(self, wish: str, data: NDArray, quantization: Quantization | None = None) -> Tensor:
         """Add a constant."""
         return self.graph.add_tensor(
-            Tensor(self.fresh(wish), data.shape, data.dtype.name, quantization, np.ascontiguousarray(data))
+            Tensor(self.fresh(wish), data.shape, data.dtype.name, quantization, np.asarray(data, order="C"))
         )
 
     def node(self, name: str, op: str, inputs: list[Tensor], output: Tensor, **attributes: Any) -> Tensor:

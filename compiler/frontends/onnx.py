@@ -14,10 +14,11 @@ from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import Declared, FileNode, Model, read_file
 from compiler.frontends.onnx_finish import finished
 from compiler.frontends.onnx_fold import fold, foldable
+from compiler.frontends.onnx_fuse import fuse
 from compiler.frontends.onnx_patterns import recognize
 from compiler.frontends.onnx_quantize import meanings, targets
 from compiler.frontends.onnx_registry import CONVERSIONS, converts
-from compiler.frontends.onnx_rewrite import expand, fuse
+from compiler.frontends.onnx_rewrite import expand
 from compiler.frontends.onnx_values import Fixed, Flow, UnsupportedError, Value, plain
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
@@ -34,6 +35,8 @@ _DAMAGE = (
     AttributeError,
     MemoryError,
 )
+#: Constants that are computed may have so many elements in all, and some for each element of the file.
+_MOST_COMPUTED = 1 << 26
 #: So many nodes are named in one message.
 _MOST_NAMED = 20
 
@@ -93,8 +96,8 @@ class _Reader:
         self.refused: list[tuple[str, str, str]] = []
         model = read_file(path)
         declared = [self._shaped(v, model.inputs) for v in model.inputs]
-        constants = {name: Fixed(name, data) for name, data in model.constants.items()}
-        self.model = replace(model, inputs=declared, constants=constants).used()
+        self.room = _MOST_COMPUTED + 4 * sum(value.data.size for value in model.constants.values())
+        self.model = replace(model, inputs=declared).used()
 
     def graph(self) -> Graph:
         """Convert everything."""
@@ -139,7 +142,7 @@ class _Reader:
             return None
         try:
             if foldable(node):
-                return fold(node, inputs)
+                return self._counted(fold(node, inputs))
             made = CONVERSIONS[node.op](_NOTHING, node, list(inputs))
             return [value for value in made if isinstance(value, Fixed)]
         except UnsupportedError:
@@ -148,6 +151,13 @@ class _Reader:
             raise InputError(f"node {shown(node.name)}: {error}") from None
         except _DAMAGE as error:
             raise InputError(f"node {shown(node.name)}: damaged: {error or type(error).__name__}") from None
+
+    def _counted(self, made: list[Fixed]) -> list[Fixed]:
+        """Constants that were computed, if there is room for them."""
+        self.room -= sum(value.data.size for value in made if value.data.base is None)
+        if self.room < 0:
+            raise InputError("its constant result is too large, with those of the nodes before it")
+        return made
 
     def _convert(self, emitter: Emitter, node: FileNode, values: dict[str, Value]) -> None:
         """Add what a node becomes; remember it if there is no conversion."""
@@ -161,13 +171,13 @@ class _Reader:
             return  # what makes it was refused
         try:
             if foldable(node) and all(value is None or isinstance(value, Fixed) for value in inputs):
-                made = fold(node, [value for value in inputs if not isinstance(value, Flow)])
+                made = self._counted(fold(node, [v for v in inputs if not isinstance(v, Flow)]))
             elif conversion is None:
                 raise UnsupportedError("of values that are not constant")
             else:
                 made = conversion(emitter, node, inputs)
         except UnsupportedError as error:
-            self.refused.append((node.name, node.op, str(error)))
+            self.refused.append((node.name, node.attributes.get("op", node.op), str(error)))
             return
         except InputError as error:
             raise InputError(f"node {shown(node.name)}: {error}") from None
@@ -206,7 +216,19 @@ class _Reader:
 
 #: Operators whose conversion works on constants without a graph.
 _PASSED = frozenset(
-    "QuantizeLinear DequantizeLinear Reshape Flatten Squeeze Unsqueeze Transpose Identity Cast Shape Size".split()
+    (
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Identity",
+        "Cast",
+        "Shape",
+        "Size",
+    )
 )
 #: What they get for a graph.
 _NOTHING = Emitter("", {}, {})

@@ -9,7 +9,7 @@ import numpy as np
 from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import FileNode
 from compiler.frontends.onnx_registry import choice, converts, known
-from compiler.frontends.onnx_shape import renamed, reshaped, with_ones
+from compiler.frontends.onnx_shape import renamed, with_ones
 from compiler.frontends.onnx_values import (
     FLOAT,
     Fixed,
@@ -82,7 +82,7 @@ def _sum(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]
 def _divide(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x, divisor = inputs
     numbers = known(divisor, "a divisor")
-    if isinstance(x, Flow) and emitter.arithmetic(node, x).dtype in ("int32", "int64"):
+    if isinstance(x, Flow) and emitter.arithmetic(node, x) != FLOAT and not x.real:
         raise UnsupportedError("a division of integers")
     with np.errstate(divide="ignore"):
         reciprocal = Fixed(f"{numbers.name}:reciprocal", np.float32(1.0) / numbers.real())
@@ -171,7 +171,7 @@ def _prelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Valu
 
 @converts("HardSigmoid", inputs=(1, 1))
 def _hard_sigmoid(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """x * alpha + beta, clipped."""
+    """Alpha times x plus beta, clipped."""
     alpha, beta = node.float("alpha", 0.2), node.float("beta", 0.5)
     numbers = [
         Fixed(f"{node.name}:{part}", np.array(finite(number), np.float32))
@@ -204,50 +204,17 @@ def _clip(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
         node.float(key, default) if value is None else known(value, "a limit").scalar()
         for key, default, value in zip(("min", "max"), (-math.inf, math.inf), limits, strict=True)
     )
-    if low is None or high is None or not low <= high:
-        raise InputError(f"limits must be two numbers in order, not {low} and {high}")
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        raise InputError(f"limits must be two numbers, not {low} and {high}")
     return [clipped(emitter, node, x, low, high)]
 
 
-@converts("Min", "Max", inputs=(1, 2))
+@converts("Min", "Max", inputs=(2, 2))
 def _limit(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     """A limit that is a constant clips."""
     x, limit = inputs if isinstance(inputs[0], Flow) else inputs[::-1]
-    if limit is None:
-        return [renamed(x, node.outputs[0])]
     number = known(limit, "a limit").scalar()
     if number is None or math.isnan(number) or broadcast([x.shape, limit.shape]) != x.shape:
         raise UnsupportedError("a limit for each element")
     low, high = (-math.inf, number) if node.op == "Min" else (number, math.inf)
     return [clipped(emitter, node, x, low, high)]
-
-
-@converts("BatchNormalization", inputs=(5, 5))
-def _batch_norm(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    x, *given = inputs
-    if node.int("training_mode", 0):
-        raise UnsupportedError("training")
-    if len(x.shape) < 2:
-        raise InputError(f"shape {list(x.shape)} has no channels")
-    factor, shift = batch_norm_constants(node, [known(v, "a statistic") for v in given], x.shape[1])
-    shape = (x.shape[1], *(1,) * (len(x.shape) - 2))
-    parts = [
-        reshaped(emitter, f"{node.name}:{part}", Fixed(node.name, data), shape)
-        for part, data in (("factor", factor), ("shift", shift))
-    ]
-    scaled = binary(emitter, node, "mul", [x, parts[0]], "scaled", FLOAT)
-    return [binary(emitter, node, "add", [scaled, parts[1]], "", FLOAT)]
-
-
-def batch_norm_constants(node: FileNode, given: list[Fixed], channels: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a batch normalization multiplies each channel with, and what it adds then."""
-    if any(v.data.size != channels for v in given):
-        raise InputError(f"its statistics must be {channels} numbers each")
-    scale, bias, mean, variance = (v.real().astype(np.float64).reshape(-1) for v in given)
-    with np.errstate(all="ignore"):
-        factor = scale / np.sqrt(variance + node.float("epsilon", 1e-5))
-        shift = bias - mean * factor
-        factor, shift = factor.astype(np.float32), shift.astype(np.float32)
-    if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
-        raise InputError("its statistics must be finite, variances not negative")
-    return factor, shift

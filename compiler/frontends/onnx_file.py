@@ -10,10 +10,10 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 from onnx import AttributeProto
 
 from compiler.frontends.onnx_tensors import DTYPES, read_tensor, type_name
+from compiler.frontends.onnx_values import Fixed
 from hw.errors import InputError, shown
 
 #: Operators before this set broadcast by attributes of their own.
@@ -94,7 +94,7 @@ class Model:
     """A file."""
 
     nodes: list[FileNode]
-    constants: dict[str, NDArray]
+    constants: dict[str, Fixed]
     inputs: list[Declared]
     outputs: list[Declared]
 
@@ -137,11 +137,11 @@ def read_file(path: Path) -> Model:
 def _model(graph: Any, opset: int, folder: Path) -> Model:
     if graph.sparse_initializer:
         raise InputError("sparse constants are not supported")
-    constants: dict[str, NDArray] = {}
+    constants: dict[str, Fixed] = {}
     for tensor in graph.initializer:
         if tensor.name in constants:
             raise InputError(f"tensor {shown(tensor.name)} is there twice")
-        constants[tensor.name] = read_tensor(tensor, folder)
+        constants[tensor.name] = Fixed(tensor.name, read_tensor(tensor, folder))
     inputs = [_declared(v) for v in graph.input if v.name not in constants]
     nodes = [_node(i, node, opset, folder) for i, node in enumerate(graph.node)]
     known = [*constants, *(value.name for value in inputs)]

@@ -14,7 +14,10 @@ def finished(emitter: Emitter, outputs: list[Declared], values: dict[str, Value]
     """The graph with the outputs of the file, under their names, in their shapes and types."""
     names: dict[str, str] = {}
     for declared in outputs:
-        tensor = _output(emitter, declared, values[declared.name])
+        try:
+            tensor = _output(emitter, declared, values[declared.name])
+        except ValueError as error:
+            raise InputError(f"output {declared.name!r}: {error}") from None
         taken = tensor.constant or tensor.name in names or tensor.name in emitter.build.graph.inputs
         if taken and tensor.name != declared.name:
             copy = emitter.build.between(tensor, f"{tensor.name}:copy")
@@ -68,8 +71,8 @@ def _needed(graph: Graph, names: dict[str, str]) -> Graph:
         if name in needed and name not in graph.inputs:
             made.add_tensor(replace(tensor, name=called.get(name, name)))
     for node in reversed(kept):
-        parts = (tuple(called.get(name, name) for name in part) for part in (node.inputs, node.outputs))
-        made.add_node(Node(node.name, node.op, *parts, node.attributes))
+        ins, outs = (tuple(called.get(name, name) for name in part) for part in (node.inputs, node.outputs))
+        made.add_node(Node(node.name, node.op, ins, outs, node.attributes))
     return made.finish(list(names.values()))
 
 

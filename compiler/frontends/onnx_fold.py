@@ -92,24 +92,17 @@ def _elements(node: FileNode, inputs: list[Any]) -> NDArray:
     return _ELEMENTS[node.op](*arrays)
 
 
-@_folds("Div")
+@_folds("Div", "Mod")
 def _divide(node: FileNode, inputs: list[Any]) -> NDArray:
-    a, b = _arrays(inputs, 2)
-    _room(broadcast([a.shape, b.shape]), a, b)
-    if a.dtype.kind == "f":
-        return a / b
-    if not b.all():
-        raise InputError("divides an integer by zero")
-    return (np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype)
-
-
-@_folds("Mod")
-def _modulo(node: FileNode, inputs: list[Any]) -> NDArray:
     a, b = _arrays(inputs, 2)
     _room(broadcast([a.shape, b.shape]), a, b)
     if a.dtype.kind != "f" and not b.all():
         raise InputError("divides an integer by zero")
-    return np.fmod(a, b) if node.int("fmod", 0) else np.mod(a, b)
+    if node.op == "Mod":
+        return np.fmod(a, b) if node.int("fmod", 0) else np.mod(a, b)
+    if a.dtype.kind == "f":
+        return a / b
+    return (np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype)
 
 
 @_folds("Min", "Max")
@@ -160,7 +153,7 @@ def _range(node: FileNode, inputs: list[Any]) -> NDArray:
 
 @_folds("Expand", "Tile")
 def _expand(node: FileNode, inputs: list[Any]) -> NDArray:
-    x, sizes = _arrays(inputs, 2)
+    x, _ = _arrays(inputs, 2)
     wanted = inputs[1].integers()
     if node.op == "Expand":
         shape = broadcast([x.shape, tuple(wanted)])

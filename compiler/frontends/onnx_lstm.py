@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-
 from compiler.frontends.onnx_elementwise import binary
 from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import FileNode
@@ -40,7 +39,7 @@ def _lstm(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
     _check(node, x, lengths, peepholes, len(which))
     w, r = (Fixed(v.name, v.real()) for v in (known(w, "a weight"), known(r, "a weight")))
     hidden = r.shape[-1] if r.shape else 0
-    steps, batch, size = x.shape
+    _, batch, size = x.shape
     if (w.shape, r.shape) != ((len(which), 4 * hidden, size), (len(which), 4 * hidden, hidden)):
         raise InputError(f"weights {list(w.shape)} and {list(r.shape)} do not fit x {list(x.shape)}")
     if node.int("hidden_size", hidden) != hidden:
@@ -102,10 +101,9 @@ def _start(
         return None
     if value.shape != shape:
         raise InputError(f"a first state must have shape {list(shape)}, not {list(value.shape)}")
-    one = part_of(
+    return part_of(
         emitter, node, emitter.flow(value), [index, 0, 0], [1, *shape[1:]], [1, 1, 1], f"{value.name}:{index}"
     )
-    return one
 
 
 def _run(emitter: Emitter, node: FileNode, x: Flow, run: _Direction) -> tuple[list[Flow], Flow]:

@@ -26,6 +26,9 @@ from compiler.frontends.onnx_values import (
 from compiler.ir.tensor import Quantization
 from hw.errors import InputError
 
+#: A constant is repeated for so many elements at most.
+_MOST_REPEATED = 1 << 20
+
 
 def dense(
     emitter: Emitter, node: FileNode, x: Flow, weights: Fixed, bias: Value | None, part: str = "",
@@ -47,7 +50,8 @@ def dense(
 
 @converts("MatMul", inputs=(2, 2))
 def _matmul(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    return [_product(emitter, node, *inputs, None)]
+    a, b = inputs
+    return [_product(emitter, node, a, b, None)]
 
 
 @converts(":linear", inputs=(3, 3))
@@ -104,7 +108,7 @@ def _gemm(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
             made = _stacks(emitter, node, x, b.transposed((1, 0), b.name))
         if alpha != 1:
             made = binary(emitter, node, "mul", [made, _number(node, "alpha", alpha)], "alpha", FLOAT)
-    if apart:
+    if c is not None and apart:
         if broadcast([made.shape, c.shape]) != made.shape:
             raise InputError(f"shape {list(c.shape)} cannot be added to {list(made.shape)}")
         if beta != 1:
@@ -191,6 +195,8 @@ def _normalized(emitter: Emitter, node: FileNode, op: str, x: Value, given: list
         row = known(value, "a scale or bias")
         if broadcast([row.shape, whole]) != whole:
             raise InputError(f"its scale and bias must have shape {list(whole)}, not {list(row.shape)}")
+        if inner > max(row.data.size, _MOST_REPEATED):
+            raise UnsupportedError(f"one scale or bias for {inner:,} elements")
         data = np.broadcast_to(row.real(), whole).reshape(inner)
         operands.append(emitter.constant(row.name, Fixed(row.name, data)))
     epsilon = node.float("epsilon", 1e-5)

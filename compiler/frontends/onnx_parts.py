@@ -23,6 +23,8 @@ from hw.errors import InputError, shown
 
 #: Sizes that stand for "to the end".
 _FAR = 1 << 31
+#: So many places of elements that are taken one by one may become a constant.
+_MOST_PICKED = 1 << 16
 
 
 def part_of(
@@ -58,7 +60,9 @@ def _slice(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Valu
         if not span:
             raise InputError(f"elements {start}..{end} of dimension {i} of shape {list(x.shape)} are none")
         if by < 0:
-            x = _picked(emitter, node, x, list(span), i)
+            if len(span) > _MOST_PICKED:
+                raise UnsupportedError(f"reversing {len(span):,} elements")
+            x, size[i] = _picked(emitter, node, x, list(span), i), len(span)
         else:
             begin[i], size[i], step[i] = span.start, len(span), by if len(span) > 1 else 1
     return [renamed(part_of(emitter, node, x, begin, size, step), node.outputs[0])]
@@ -83,12 +87,15 @@ def _split(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Valu
     if sizes is None:
         each = -(-x.shape[axis] // count)
         sizes = (*(each,) * (count - 1), x.shape[axis] - each * (count - 1))
-    if len(sizes) != count or sum(sizes) != x.shape[axis] or min(sizes) < 1:
+    if len(sizes) != count or sum(sizes) != x.shape[axis] or min(sizes) < 0:
         raise InputError(f"{count} outputs of sizes {shown(list(sizes))} do not make {x.shape[axis]}")
     made: list[Value] = []
     for i, size in enumerate(sizes):
         starts, whole = [0] * x.rank, list(x.shape)
         starts[axis], whole[axis] = sum(sizes[:i]), size
+        if not size:
+            made.append(Fixed(node.outputs[i], np.zeros(whole, np.float32)))
+            continue
         part = "" if node.outputs[i] else str(i)
         made.append(renamed(part_of(emitter, node, x, starts, whole, [1] * x.rank, part, i), node.outputs[i]))
     return made
@@ -96,6 +103,7 @@ def _split(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Valu
 
 @converts("Concat", inputs=(1, None))
 def _concat(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    inputs = [v for v in inputs if 0 not in v.shape] or inputs
     flows = [v for v in inputs if isinstance(v, Flow)]
     order = next((f.order for f in flows if f.order != plain(f.rank)), plain(len(inputs[0].shape)))
     shapes = [v.shape for v in inputs]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from compiler.frontends.onnx_file import FileNode, Model
-from compiler.frontends.onnx_rewrite import View
+from compiler.frontends.onnx_view import View
 
 #: Factors of a product are looked for so deep.
 _DEPTH = 6

@@ -129,7 +129,7 @@ def _resized(node: FileNode, x: Flow, inputs: list[Any]) -> tuple[list[float], t
     if not isinstance(factors, tuple | list) or len(factors) != len(places):
         raise InputError(f"must have {len(places)} scales")
     for i, factor in zip(places, factors, strict=True):
-        if not (math.isfinite(factor) and 0 < factor and 1 <= math.floor(factor * x.shape[i]) < _MOST):
+        if not (math.isfinite(factor) and factor > 0 and 1 <= math.floor(factor * x.shape[i]) < _MOST):
             raise InputError(f"scale {factor} does not fit size {x.shape[i]}")
         scales[i], shape[i] = factor, math.floor(factor * x.shape[i])
     return scales, tuple(shape)

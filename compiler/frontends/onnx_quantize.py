@@ -23,8 +23,24 @@ from hw.errors import InputError, shown
 
 #: Operators whose output has the elements of their first input, in another place.
 MOVES = frozenset(
-    "Reshape Flatten Squeeze Unsqueeze Transpose Identity Dropout Slice Split Gather Pad MaxPool DepthToSpace"
-    " SpaceToDepth Resize Upsample".split()
+    (
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Identity",
+        "Dropout",
+        "Slice",
+        "Split",
+        "Gather",
+        "Pad",
+        "MaxPool",
+        "DepthToSpace",
+        "SpaceToDepth",
+        "Resize",
+        "Upsample",
+    )
 )
 #: Operators that may compute in the scale that their output gets next.
 _PASSING = MOVES | {"Relu", "Clip", "Concat"}

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.frontends.onnx_elementwise import batch_norm_constants
 from compiler.frontends.onnx_file import FileNode, Model
 from compiler.frontends.onnx_values import Fixed, UnsupportedError
 from hw.errors import InputError
@@ -13,40 +12,6 @@ from hw.errors import InputError
 #: From a node to those that do the same, in order.
 Expansion = Callable[[Model, FileNode], list[FileNode]]
 _EXPANSIONS: dict[str, Expansion] = {}
-
-
-class View:
-    """Who makes and who reads the values of a model.
-
-    Parameters
-    ----------
-    model : Model
-        The model; it must not change while this is used.
-    """
-
-    def __init__(self, model: Model):
-        self.constants = model.constants
-        self.makers = {name: node for node in model.nodes for name in node.outputs}
-        self.users: dict[str, list[FileNode]] = {}
-        for node in model.nodes:
-            for name in node.inputs:
-                self.users.setdefault(name, []).append(node)
-        self.outputs = {output.name for output in model.outputs}
-
-    def only_user(self, name: str) -> FileNode | None:
-        """The one node that reads a value, if there is just one reader."""
-        users = self.users.get(name, [])
-        return users[0] if len(users) == 1 and name not in self.outputs else None
-
-    def made_by(self, name: str, *ops: str) -> FileNode | None:
-        """The node that makes a value, if it has one of these operators."""
-        node = self.makers.get(name)
-        return node if node is not None and node.op in ops else None
-
-    def scalar(self, name: str) -> float | None:
-        """The one number that a constant holds."""
-        value = self.constants.get(name)
-        return None if value is None or value.data.size != 1 or len(value.shape) > 1 else value.scalar()
 
 
 def expand(model: Model) -> Model:
@@ -58,7 +23,7 @@ def expand(model: Model) -> Model:
             nodes += [node] if expansion is None else expansion(model, node)
         except InputError as error:
             # The message of the rest of the reader names the node and collects what is not supported.
-            nodes.append(replace(node, op=":refused", attributes={"error": error}))
+            nodes.append(replace(node, op=":refused", attributes={"error": error, "op": node.op}))
     return replace(model, nodes=nodes)
 
 
@@ -238,54 +203,3 @@ def _integer(model: Model, node: FileNode) -> list[FileNode]:
         operands.append(parts.add("DequantizeLinear", (parts.inputs[at], scale, zero), part, axis=axis))
     parts.add(node.op[: -len("Integer")], tuple(operands), "")
     return parts.nodes
-
-
-def fuse(model: Model) -> Model:
-    """Batch normalizations into the convolutions before them, sums with constants into products before them."""
-    for change in (_batch_norm, _linear):
-        view = View(model)
-        model = replace(model, nodes=[change(view, node) or node for node in model.nodes]).used()
-    return model
-
-
-def _batch_norm(view: View, node: FileNode) -> FileNode | None:
-    """The convolution with weights and bias that include the normalization."""
-    conv = view.made_by(node.inputs[0], "Conv") if node.op == "BatchNormalization" and node.inputs else None
-    if conv is None or view.only_user(conv.outputs[0]) is not node or len(node.inputs) != 5:
-        return None
-    names = (*conv.inputs[1:], "")[:2]
-    weights, bias = view.constants.get(names[0]), view.constants.get(names[1])
-    given = [view.constants.get(name) for name in node.inputs[1:]]
-    if weights is None or not weights.shape or (names[1] and bias is None) or node.int("training_mode", 0):
-        return None
-    channels = weights.shape[0]
-    statistics = [v for v in given if v is not None]
-    if len(statistics) < 4 or any(v.data.size != channels for v in (*statistics, *([bias] if bias else []))):
-        return
-    factor, shift = batch_norm_constants(node, statistics, channels)
-    scaled = weights.real() * factor.reshape(-1, *(1,) * (len(weights.shape) - 1))
-    moved = shift if bias is None else bias.real().reshape(-1) * factor + shift
-    made = [Fixed(f"{node.name}:{part}", data) for part, data in (("weights", scaled), ("bias", moved))]
-    view.constants.update({value.name: value for value in made})
-    inputs = (conv.inputs[0], *(value.name for value in made))
-    return replace(conv, inputs=inputs, outputs=node.outputs)
-
-
-def _linear(view: View, node: FileNode) -> FileNode | None:
-    """The product of a MatMul by a constant whose result gets a row added."""
-    if node.op != "Add" or len(node.inputs) != 2:
-        return None
-    for name, other in (node.inputs, node.inputs[::-1]):
-        product = view.made_by(name, "MatMul")
-        if product is None or view.only_user(name) is not node or len(product.inputs) != 2:
-            continue
-        weights, row = _shape_of(view, product.inputs[1]), _shape_of(view, other)
-        if weights and row and len(weights) == 2 and row[-1] == weights[1] == int(np.prod(row)):
-            return replace(node, op=":linear", inputs=(*product.inputs, other), attributes={})
-    return None
-
-
-def _shape_of(view: View, name: str) -> tuple[int, ...] | None:
-    """Shape of a constant."""
-    value = view.constants.get(name)
-    return None if value is None else value.shape

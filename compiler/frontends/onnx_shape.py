@@ -180,7 +180,7 @@ def _expand(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Val
     if (
         math.prod(sizes) == 1
         or sizes == x.shape
-        or all(a in (1, b) for a, b in zip(sizes[::-1], x.shape[::-1]))
+        or all(a in (1, b) for a, b in zip(sizes[::-1], x.shape[::-1], strict=False))
     ):
         more = max(len(sizes) - len(x.shape), 0)
         return [reshaped(emitter, node.outputs[0], x, (1,) * more + x.shape)]
@@ -208,11 +208,12 @@ def _blocks(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Val
     if len(x.shape) != 4 or size < 1:
         raise InputError(f"blocks of {size} do not fit shape {list(x.shape)}")
     n, c, h, w = x.shape
+    first = node.text("mode", "DCR") == "DCR"
     if node.op == "SpaceToDepth":
-        split, perm = (n, c, h // size, size, w // size, size), (0, 3, 5, 1, 2, 4)
+        split = (n, c, h // size, size, w // size, size)
+        perm = (0, 3, 5, 1, 2, 4) if first else (0, 1, 3, 5, 2, 4)
         made = (n, c * size * size, h // size, w // size)
     else:
-        first = node.text("mode", "DCR") == "DCR"
         rest = c // (size * size)
         split = (n, size, size, rest, h, w) if first else (n, rest, size, size, h, w)
         perm = (0, 3, 4, 1, 5, 2) if first else (0, 1, 4, 2, 5, 3)

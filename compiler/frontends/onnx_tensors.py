@@ -14,7 +14,7 @@ from compiler.ir.tensor import MOST_ELEMENTS
 from hw.errors import InputError, shown
 
 #: Types that the graph has, by the format's number; what it does not have becomes the nearest that it has.
-DTYPES = {
+DTYPES: dict[int, str] = {
     TensorProto.FLOAT: "float32",
     TensorProto.INT8: "int8",
     TensorProto.UINT8: "uint8",
@@ -24,7 +24,7 @@ DTYPES = {
     TensorProto.BOOL: "bool",
 }
 #: Types of constants that another type holds exactly, or nearly (double).
-_WIDENED = {
+_WIDENED: dict[int, str] = {
     TensorProto.FLOAT16: "float32",
     TensorProto.BFLOAT16: "float32",
     TensorProto.DOUBLE: "float32",
@@ -45,7 +45,7 @@ def type_name(number: int) -> str:
 
 
 def widened(number: int) -> str | None:
-    """numpy's name of the type that constants of a type get; None if there is none."""
+    """Name of the numpy type that constants of a type get; None if there is none."""
     return DTYPES.get(number) or _WIDENED.get(number)
 
 

@@ -1,7 +1,7 @@
 """What stands for the values of an ONNX file while its graph is built.
 
-A value is known beforehand (`Fixed`) or flows at run time (`Flow`). The dimensions of a flowing value may lie in another
-order in the graph than in the file: transposing such a value costs nothing until something needs a certain order.
+A value is known beforehand (`Fixed`) or flows at run time (`Flow`). The dimensions of a flowing value may lie in
+another order in the graph than in the file: transposing it costs nothing until something needs a certain order.
 """
 
 from dataclasses import dataclass
