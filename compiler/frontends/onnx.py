@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 # Importing them enters their conversions.
+import compiler.frontends.onnx_cast
 import compiler.frontends.onnx_elementwise
 import compiler.frontends.onnx_lstm
 import compiler.frontends.onnx_matmul

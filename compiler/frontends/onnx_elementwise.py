@@ -50,11 +50,11 @@ def binary(
     if not any(isinstance(v, Flow) for v in operands):
         operands = [emitter.flow(operands[0]), *operands[1:]]
     order = order_of(operands, rank)
-    equal = [
-        with_ones(emitter, v.name, _one_scale(emitter, v), set(range(rank - len(v.shape)))) for v in operands
-    ]
+    equal = [_one_scale(emitter, v) for v in operands]
     kind = kind or emitter.arithmetic(node, *equal)
-    tensors = [emitter.operand(v, order, kind) for v in equal]
+    if order != plain(rank):
+        equal = [with_ones(emitter, v.name, v, set(range(rank - len(v.shape)))) for v in equal]
+    tensors = [emitter.operand(v, order if order != plain(rank) else plain(len(v.shape)), kind) for v in equal]
     return emitter.emit(node, op, tensors, shape, order, kind, part)
 
 

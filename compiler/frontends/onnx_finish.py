@@ -18,8 +18,8 @@ def finished(emitter: Emitter, outputs: list[Declared], values: dict[str, Value]
             tensor = _output(emitter, declared, values[declared.name])
         except ValueError as error:
             raise InputError(f"output {declared.name!r}: {error}") from None
-        taken = tensor.constant or tensor.name in names or tensor.name in emitter.build.graph.inputs
-        if taken and tensor.name != declared.name:
+        given = tensor.name in emitter.build.graph.inputs and tensor.name != declared.name
+        if tensor.constant or given or tensor.name in names:
             copy = emitter.build.between(tensor, f"{tensor.name}:copy")
             tensor = emitter.build.node(
                 f"{declared.name}:copy", "reshape", [tensor], copy, shape=tensor.shape

@@ -175,7 +175,7 @@ def _dequantize(emitter: Emitter, node: FileNode, inputs: list[Value | None]) ->
     q = _along(parameters(node, scale, zero, x.shape), x)
     if x.tensor.quantization == q and not x.real:
         return [Flow(name, x.tensor, x.order, real=True)]
-    return [_reread(emitter, node, x, q)]
+    return [reread(emitter, node, x, q)]
 
 
 def _along(q: Quantization, x: Flow) -> Quantization:
@@ -183,7 +183,7 @@ def _along(q: Quantization, x: Flow) -> Quantization:
     return q if q.axis is None else Quantization(q.scale, q.zero_point, x.order.index(q.axis))
 
 
-def _reread(emitter: Emitter, node: FileNode, x: Flow, q: Quantization) -> Flow:
+def reread(emitter: Emitter, node: FileNode, x: Flow, q: Quantization) -> Flow:
     """Integers with another meaning than they were made with: scale * (q - zero), computed from what they meant."""
     made = x.tensor.quantization if x.tensor.dtype != "float32" else ONE
     if made is None or x.real:

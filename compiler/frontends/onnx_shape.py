@@ -1,30 +1,22 @@
-"""ONNX operators that give the same elements another shape, and those that do nothing to a graph."""
+"""ONNX operators that give the same elements another shape."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from onnx import TensorProto
-
-from compiler.frontends.onnx_emit import ONE, Emitter
+from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import FileNode
-from compiler.frontends.onnx_quantize import _reread
-from compiler.frontends.onnx_registry import converts, integers, known
-from compiler.frontends.onnx_tensors import type_name, widened
+from compiler.frontends.onnx_registry import converts, integers
 from compiler.frontends.onnx_values import (
     Fixed,
     Flow,
     Order,
-    UnsupportedError,
     Value,
+    arranged,
     counted_from_front,
     plain,
 )
 from hw.errors import InputError, shown
-
-#: Casts between these change nothing in a graph.
-_REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16}
 
 
 def reshaped(emitter: Emitter, name: str, x: Value, shape: tuple[int, ...]) -> Value:
@@ -34,8 +26,47 @@ def reshaped(emitter: Emitter, name: str, x: Value, shape: tuple[int, ...]) -> V
     if isinstance(x, Fixed):
         return x.reshaped(shape, name)
     x = emitter.movable(x)
-    tensor = emitter.reshape(emitter.in_order(x, plain(x.rank)).tensor, shape)
-    return Flow(name, tensor, plain(len(shape)), x.real)
+    before, after = _orders(x.shape, shape, x.order)
+    tensor = emitter.in_order(x, before).tensor
+    return Flow(name, emitter.reshape(tensor, arranged(shape, after)), after, x.real)
+
+
+def _orders(old: tuple[int, ...], new: tuple[int, ...], order: Order) -> tuple[Order, Order]:
+    """In which order the dimensions must lie for a change of shape, and in which they lie then.
+
+    Dimensions that are split or merged must be neighbours in the file's order; whole groups of them stay where they
+    are, so that splitting the channels of an image does not bring them to the front.
+    """
+    if order == plain(len(old)):
+        return order, plain(len(new))
+    groups = _groups(
+        [i for i, n in enumerate(old) if n > 1], [i for i, n in enumerate(new) if n > 1], old, new
+    )
+    groups.sort(key=lambda group: min(order.index(i) for i in group[0]))
+    before, after = (tuple(i for group in groups for i in group[side]) for side in (0, 1))
+    if after == tuple(sorted(after)):
+        after = plain(len(new))
+    return tuple(
+        (*(i for i in plain(len(shape)) if i not in part), *part)
+        for shape, part in ((old, before), (new, after))
+    )  # type: ignore[return-value]
+
+
+def _groups(
+    left: list[int], right: list[int], old: tuple[int, ...], new: tuple[int, ...]
+) -> list[tuple[list[int], list[int]]]:
+    """Smallest groups of neighbouring dimensions, none of size one, that hold the same elements in both shapes."""
+    groups: list[tuple[list[int], list[int]]] = []
+    left, right = left[::-1], right[::-1]
+    while left:
+        a, b = [left.pop()], [right.pop()]
+        while (have := math.prod(old[i] for i in a)) != (want := math.prod(new[i] for i in b)):
+            if have < want:
+                a.append(left.pop())
+            else:
+                b.append(right.pop())
+        groups.append((a, b))
+    return groups
 
 
 def without_ones(emitter: Emitter, name: str, x: Value, axes: set[int]) -> Value:
@@ -133,71 +164,11 @@ def _transpose(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[
     return [x.transposed(perm, node.outputs[0])]
 
 
-@converts("Identity", "Dropout", inputs=(1, 3))
-def _identity(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    (x, _ratio, training) = inputs
-    if node.op == "Dropout" and training is not None and known(training, "training mode").data.any():
-        raise UnsupportedError("training")
-    return [renamed(x, node.outputs[0])]
-
-
 def renamed(x: Value, name: str) -> Value:
     """The same value under another name."""
     if isinstance(x, Fixed):
         return Fixed(name, x.data, x.quantization)
     return Flow(name, x.tensor, x.order, x.real)
-
-
-@converts("Cast", inputs=(1, 1))
-def _cast(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    (x,) = inputs
-    to, name = node.int("to", 0), node.outputs[0]
-    dtype = widened(to)
-    if dtype is None:
-        raise UnsupportedError(f"a cast to {type_name(to)}")
-    if isinstance(x, Fixed):
-        with np.errstate(invalid="ignore", over="ignore"):
-            return [x if to in _REAL and x.quantization else Fixed(name, x.numbers().astype(dtype))]
-    have = "float32" if x.real else x.tensor.dtype
-    if have == dtype:
-        return [renamed(x, name)]
-    if dtype == "float32" and have != "bool":
-        if x.tensor.quantization is None:
-            raise UnsupportedError(f"a cast of {have} numbers that are computed")
-        as_real = Flow(x.name, x.tensor, x.order, real=True)
-        if x.tensor.quantization == ONE:
-            return [renamed(as_real, name)]
-        return [_reread(emitter, node, x, ONE)]
-    if have in ("int32", "int64") and dtype in ("int32", "int64"):
-        return [renamed(x, name)]
-    raise UnsupportedError(f"a cast of {have} to {dtype}")
-
-
-@converts("Expand", inputs=(2, 2))
-def _expand(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    x, shape = inputs
-    sizes = tuple(known(shape, "shape").integers())
-    if (
-        math.prod(sizes) == 1
-        or sizes == x.shape
-        or all(a in (1, b) for a, b in zip(sizes[::-1], x.shape[::-1], strict=False))
-    ):
-        more = max(len(sizes) - len(x.shape), 0)
-        return [reshaped(emitter, node.outputs[0], x, (1,) * more + x.shape)]
-    raise UnsupportedError(f"expanding shape {list(x.shape)} to {shown(list(sizes))}")
-
-
-@converts("Shape", inputs=(1, 1))
-def _shape(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    (x,) = inputs
-    end = node.int("end", len(x.shape))
-    return [Fixed(node.outputs[0], np.array(x.shape[node.int("start", 0) : end], np.int64))]
-
-
-@converts("Size", inputs=(1, 1))
-def _size(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    (x,) = inputs
-    return [Fixed(node.outputs[0], np.array(math.prod(x.shape), np.int64))]
 
 
 @converts("DepthToSpace", "SpaceToDepth", inputs=(1, 1))
