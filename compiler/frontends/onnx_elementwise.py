@@ -54,7 +54,9 @@ def binary(
     kind = kind or emitter.arithmetic(node, *equal)
     if order != plain(rank):
         equal = [with_ones(emitter, v.name, v, set(range(rank - len(v.shape)))) for v in equal]
-    tensors = [emitter.operand(v, order if order != plain(rank) else plain(len(v.shape)), kind) for v in equal]
+    tensors = [
+        emitter.operand(v, order if order != plain(rank) else plain(len(v.shape)), kind) for v in equal
+    ]
     return emitter.emit(node, op, tensors, shape, order, kind, part)
 
 

@@ -13,6 +13,7 @@ from compiler.frontends.onnx_values import (
     Order,
     Value,
     arranged,
+    channels_last,
     counted_from_front,
     plain,
 )
@@ -42,14 +43,25 @@ def _orders(old: tuple[int, ...], new: tuple[int, ...], order: Order) -> tuple[O
     groups = _groups(
         [i for i, n in enumerate(old) if n > 1], [i for i, n in enumerate(new) if n > 1], old, new
     )
-    groups.sort(key=lambda group: min(order.index(i) for i in group[0]))
-    before, after = (tuple(i for group in groups for i in group[side]) for side in (0, 1))
-    if after == tuple(sorted(after)):
-        after = plain(len(new))
-    return tuple(
-        (*(i for i in plain(len(shape)) if i not in part), *part)
-        for shape, part in ((old, before), (new, after))
-    )  # type: ignore[return-value]
+    found: list[tuple[Order, Order]] = []
+    for end in (min, max):
+        groups.sort(key=lambda group: end(order.index(i) for i in group[0]))
+        before, after = (tuple(i for group in groups for i in group[side]) for side in (0, 1))
+        found.append((_with_ones(before, len(old)), _with_ones(after, len(new))))
+    # If elements must move, then to where images or else all others lie.
+    moved = [i for i in order if old[i] > 1]
+    wishes = [channels_last(len(new))] if len(new) == 4 else [plain(len(new))]
+    for before, after in found:
+        if [i for i in before if old[i] > 1] == moved or after in wishes:
+            return before, after
+    return found[0]
+
+
+def _with_ones(order: Order, rank: int) -> Order:
+    """An order of some dimensions with the others, which are of size one."""
+    if order == tuple(sorted(order)):
+        return plain(rank)
+    return (*(i for i in plain(rank) if i not in order), *order)
 
 
 def _groups(
