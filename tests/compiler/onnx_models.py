@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from compiler.frontends.onnx import read_onnx
 from compiler.ir.graph import Graph
@@ -104,3 +104,15 @@ def check(
         limit = steps if array.dtype.kind in "iu" else tolerance * max(1.0, float(np.abs(array).max()))
         np.testing.assert_allclose(got[name].astype(float), array.astype(float), rtol=0, atol=limit)
     return graph
+
+
+def small(
+    *nodes: onnx.NodeProto, shape: tuple = (2, 3), kind: int = TensorProto.FLOAT, **constants: np.ndarray
+) -> onnx.ModelProto:
+    """A model from x to y that onnxruntime need not accept."""
+    graph = helper.make_graph(
+        list(nodes), "test", [helper.make_tensor_value_info("x", kind, shape)],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])

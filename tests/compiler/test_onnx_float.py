@@ -22,7 +22,7 @@ def ints(*values: int) -> np.ndarray:
 
 
 #: Operator, attributes, shape of x, constants after it, what the nodes must be (None: whatever they are).
-CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], list[np.ndarray], dict[str, int] | None]] = {
+CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], list[Any], dict[str, int] | None]] = {
     "conv": ("Conv", {"pads": [1, 0, 2, 1], "strides": [2, 1]}, IMAGE, [numbers(5, 4, 3, 2), numbers(5)],
              {"transpose": 2, "conv2d": 1}),
     "conv_dilated": ("Conv", {"dilations": [2, 1]}, IMAGE, [numbers(5, 4, 3, 2)], {"transpose": 2, "conv2d": 1}),

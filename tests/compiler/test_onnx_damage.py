@@ -1,0 +1,184 @@
+"""What is no ONNX file, or a damaged one, or one that asks for too much, becomes a message that says where."""
+
+import random
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.frontends.model import read_model
+from compiler.frontends.onnx import UnsupportedNodesError, read_onnx
+from hw.errors import InputError
+from scripts.networks.digits import MODEL
+from tests.compiler.onnx_models import node, small
+
+#: Memory that reading any of the files here may take, beyond what is taken when a test starts.
+_ROOM = 1 << 30
+
+
+def refusal(folder: Path, made: onnx.ModelProto | bytes, **sizes: int) -> str:
+    """The message that a model gets."""
+    path = folder / "model.onnx"
+    path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
+    with pytest.raises(InputError) as caught:
+        read_onnx(path, sizes)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ") and "\n" not in text and len(text) < 2000
+    return text.removeprefix(f"{path}: ")
+
+
+def test_damaged_files_are_graphs_or_messages(tmp_path: Path) -> None:
+    """Truncated, with bytes changed, and with bytes put in: never anything but a graph or a message."""
+    whole, path, refused = MODEL.read_bytes(), tmp_path / "model.onnx", 0
+    # The weights are most of the file; damage to its structure tells more.
+    structure = [i for i in range(len(whole)) if not 900 < i < len(whole) - 8000 or i % 37 == 0]
+    for seed in range(400):
+        rng, data = random.Random(seed), bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            place = rng.choice(structure)
+            data[place : place + rng.randrange(2)] = [rng.getrandbits(8)]
+        if rng.random() < 0.2:
+            del data[rng.randrange(len(data)) :]
+        path.write_bytes(bytes(data))
+        try:
+            read_onnx(path)
+        except InputError as error:
+            assert str(error).startswith(f"{path}: "), f"seed {seed}"
+            refused += 1
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+    assert refused > 100
+
+
+def _with(change: Callable[[onnx.ModelProto], None]) -> onnx.ModelProto:
+    made = onnx.load(MODEL)
+    change(made)
+    return made
+
+
+def _set(name: str, array: np.ndarray) -> Callable[[onnx.ModelProto], None]:
+    def change(made: onnx.ModelProto) -> None:
+        (place,) = (t for t in made.graph.initializer if t.name == name)
+        place.CopyFrom(numpy_helper.from_array(array, name))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("conv1_scale", np.float32(np.nan), "node 'conv1_int8': a scale must be finite and positive, not nan"),
+        ("add_scale", np.float32(-1), "node 'add_int8': a scale must be finite and positive, not -1.0"),
+        ("add_zero_point", np.float32(0), "node 'add_int8': 1 scales need as many integers as zero points"),
+        ("conv2_weight_scale", np.ones(5, np.float32), "node 'conv2_weight_real': 5 scales need as many integers"),
+        ("conv2_weight", np.zeros((32, 3, 3, 3), np.int8), "node 'conv2_sum': 1 groups of 3 channels to 32 do not"),
+        ("conv1_bias", np.zeros(16, np.int8)[:0], "node 'conv1_bias_real': 16 scales do not fit"),
+        ("scores_weight", np.zeros((10, 5), np.int8), r"node 'scores_sum': weights [5, 10] do not fit x [1, 128]"),
+    ],
+)  # fmt: skip
+def test_numbers_that_do_not_fit(tmp_path: Path, name: str, array: np.ndarray, message: str) -> None:
+    assert refusal(tmp_path, _with(_set(name, array))).startswith(message)
+
+
+def test_not_onnx(tmp_path: Path) -> None:
+    assert refusal(tmp_path, b"") == "is no ONNX file: it has no graph with outputs"
+    assert refusal(tmp_path, b"TFL3 or so, no protocol buffer") == "is no ONNX file, or a damaged one"
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        read_model(tmp_path / "absent.onnx")
+
+
+def test_unknown_operators_are_named_all_at_once(tmp_path: Path) -> None:
+    made = small(node("Erf", "x", "a"), node("Relu", "a", "b"), node("Wonder", "b", "c", domain="my.own"),
+                 node("TopK", "x k", "d e"), node("Concat", "c d", "y", axis=0), k=np.array([1]))  # fmt: skip
+    text = refusal(tmp_path, made)
+    assert text == (
+        "there is no conversion for node 'Erf:a' (Erf), 'Wonder:c' (my.own.Wonder), 'TopK:d' (TopK)"
+    )
+    with pytest.raises(UnsupportedNodesError) as caught:
+        read_onnx(tmp_path / "model.onnx")
+    assert [(name, op) for name, op, _ in caught.value.nodes] == [
+        ("Erf:a", "Erf"), ("Wonder:c", "my.own.Wonder"), ("TopK:d", "TopK")
+    ]  # fmt: skip
+
+
+def test_a_variant_that_is_not_supported_says_why(tmp_path: Path) -> None:
+    made = small(
+        node("Div", "x x", "a"), node("Pad", "a pads", "y", mode="reflect"), pads=np.zeros(4, np.int64)
+    )
+    assert refusal(tmp_path, made) == (
+        "there is no conversion for node 'Div:a' (Div: a divisor that is not constant)"
+    )
+    pad = small(node("Pad", "x pads", "y", mode="reflect"), pads=np.zeros(4, np.int64))
+    assert refusal(tmp_path, pad) == "there is no conversion for node 'Pad:y' (Pad: padding by reflect)"
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (small(node("Add", "x b", "a"), node("Relu", "a", "b"), node("Relu", "b", "y")),
+         "node 'Add:a' waits for its own output: there is a cycle"),
+        (small(node("Relu", "z", "y")), "node 'Relu:y': nothing makes its input 'z'"),
+        (small(node("Relu", "x", "z")), "nothing makes the output 'y'"),
+        (small(node("Relu", "x", "y"), node("Exp", "x", "y")), "node 'Exp:y': its output 'y' is made already"),
+        (small(node("Relu", "x x", "y")), "node 'Relu:y': must have 1 inputs, not 2"),
+        (small(node("Flatten", "x", "y", axis=[1, 2])),
+         "node 'Flatten:y': attribute axis must be an integer, not (1, 2)"),
+        (small(node("Transpose", "x", "y", perm=[0, 0])),
+         "node 'Transpose:y': perm must order the 2 dimensions, not [0, 0]"),
+        (small(node("Reshape", "x s", "y"), s=np.array([4, 2])),
+         "node 'Reshape:y': shape [2, 3] cannot become [4, 2]"),
+        (small(node("Concat", "x c", "y", axis=1), c=np.zeros((3, 3), np.float32)),
+         "node 'Concat:y': shapes [2, 3], [3, 3] do not join along axis 1"),
+        (small(node("Softmax", "x", "y", axis=7)), "node 'Softmax:y': axis must be within -2..1, not 7"),
+        (small(node("Relu", "x", "y"), shape=(2, 1 << 40)),
+         "input 'x': shape [2, 1099511627776] has more than 2,147,483,648 elements"),
+        (small(node("ConstantOfShape", "s", "c"), node("Add", "x c", "y"), s=np.array([1 << 20, 1 << 20])),
+         "node 'ConstantOfShape:c': its constant result would have shape [1048576, 1048576], more than 16,777,216 "
+         "elements"),
+        (small(node("Range", "a b d", "r"), node("Add", "x r", "y"), a=np.array(0), b=np.array(1 << 50), d=np.array(1)),
+         "node 'Range:r': its constant result would have shape [1125899906842624], more than 16,777,216 elements"),
+        (small(node("Pad", "x p", "y"), p=np.array([0, 0, 1 << 40, 0])),
+         "node 'Pad:y': widths [0, 0, 1099511627776, 0] do not fit shape [2, 3]"),
+        (small(node("Relu", "x", "y"), kind=TensorProto.DOUBLE), "tensor 'x': type double is not supported"),
+        (small(node("Relu", "x", "y"), shape=("n", "width")),
+         "dimension 1 of input 'x' has no size; give it as --size width=N"),
+        (small(node("Relu", "x", "y"), shape=("n", None)),
+         "dimension 1 of input 'x' has no size; give it as --size x.1=N"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit(tmp_path: Path, made: onnx.ModelProto, message: str) -> None:
+    assert refusal(tmp_path, made) == message
+
+
+def test_declared_shapes_hold(tmp_path: Path) -> None:
+    made = small(node("Relu", "x", "y"))
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, (3, 2)))
+    assert refusal(tmp_path, made) == "output 'y' is declared as [3, 2], but has shape [2, 3]"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "array"),
+    [
+        ([node("Concat", f"c{i} c{i}", f"c{i + 1}", axis=0) for i in range(40)], np.zeros((1 << 20, 3), np.float32)),
+        ([node("Expand", "c0 wide", f"c{i}") for i in range(1, 40)]
+         + [node("Sum", " ".join(f"c{i}" for i in range(40)), "c40")], np.zeros((1, 3), np.float32)),
+    ],
+    ids=["doubled", "expanded"],
+)  # fmt: skip
+def test_constants_that_grow_take_no_memory(tmp_path: Path, nodes: list, array: np.ndarray) -> None:
+    wide = np.array([1 << 22, 3])
+    made = small(*nodes, node("Mul", "x c40", "y"), c0=array, wide=wide)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "its constant result" in refusal(tmp_path, made)
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < _ROOM
+
+
+def test_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(small(node("Relu", "x", "y"), shape=("n", "width", None)).SerializeToString())
+    assert read_onnx(path, {"width": 5, "x.2": 6}).tensors["y"].shape == (1, 5, 6)
+    assert read_onnx(path, {"width": 5, "x.2": 6, "n": 3}).tensors["y"].shape == (3, 5, 6)
