@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 # Importing them enters their conversions.
 import compiler.frontends.onnx_cast
 import compiler.frontends.onnx_elementwise
@@ -12,7 +14,7 @@ import compiler.frontends.onnx_matmul
 import compiler.frontends.onnx_parts
 import compiler.frontends.onnx_pool  # noqa: F401
 from compiler.frontends.onnx_emit import Emitter
-from compiler.frontends.onnx_file import Declared, FileNode, Model, read_file
+from compiler.frontends.onnx_file import FileNode, Model, read_file
 from compiler.frontends.onnx_finish import finished
 from compiler.frontends.onnx_fold import fold, foldable
 from compiler.frontends.onnx_fuse import fuse
@@ -20,6 +22,7 @@ from compiler.frontends.onnx_patterns import recognize
 from compiler.frontends.onnx_quantize import meanings, targets
 from compiler.frontends.onnx_registry import CONVERSIONS, converts
 from compiler.frontends.onnx_rewrite import expand
+from compiler.frontends.onnx_sizes import with_sizes
 from compiler.frontends.onnx_values import Fixed, Flow, UnsupportedError, Value, plain
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
@@ -79,7 +82,8 @@ def read_onnx(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
         It has nodes that there is no conversion for; all such are named at once.
     """
     try:
-        return _Reader(path, dict(sizes or {})).graph()
+        with np.errstate(all="ignore"):  # what overflows in a damaged file is seen by its result
+            return _Reader(path, dict(sizes or {})).graph()
     except UnsupportedNodesError as error:
         error.args = (f"{path}: {error}",)
         raise
@@ -93,15 +97,17 @@ class _Reader:
     """One file on its way to a graph."""
 
     def __init__(self, path: Path, sizes: dict[str, int]):
-        self.name, self.sizes = path.stem, sizes
+        self.name = path.stem
         self.refused: list[tuple[str, str, str]] = []
         model = read_file(path)
-        declared = [self._shaped(v, model.inputs) for v in model.inputs]
+        declared = with_sizes(model.inputs, sizes)
         self.room = _MOST_COMPUTED + 4 * sum(value.data.size for value in model.constants.values())
         self.model = replace(model, inputs=declared).used()
 
     def graph(self) -> Graph:
         """Convert everything."""
+        for node in self.model.nodes:
+            self._check_inputs(node)
         model = fuse(recognize(self._folded(expand(self._folded(self.model)))))
         emitter = Emitter(self.name, targets(model), meanings(model))
         values: dict[str, Value] = dict(model.constants)
@@ -187,32 +193,22 @@ class _Reader:
         values.update({name: value for name, value in zip(node.outputs, made, strict=False) if name})
         self._check_outputs(node, len(made))
 
+    @staticmethod
+    def _check_inputs(node: FileNode) -> None:
+        """Refuse a node with fewer or more inputs than its operator has; what rewrites nodes relies on it."""
+        conversion = CONVERSIONS.get(node.op)
+        try:
+            if conversion is not None:
+                conversion.checked([name or None for name in node.inputs])
+        except InputError as error:
+            raise InputError(f"node {shown(node.name)}: {error}") from None
+
     def _check_outputs(self, node: FileNode, made: int) -> None:
         """Refuse a node of which more is read than it makes."""
         missing = {name for name in node.outputs[made:] if name}
         read = {name for other in self.model.nodes for name in other.inputs} if missing else set()
         if missing & (read | {output.name for output in self.model.outputs}):
             self.refused.append((node.name, node.op, f"output {made + 1} is read"))
-
-    def _shaped(self, declared: Declared, inputs: list[Declared]) -> Declared:
-        """An input with all its sizes."""
-        if declared.shape is None:
-            raise InputError(f"input {shown(declared.name)} must have a shape")
-        batches = {v.shape[0] for v in inputs if v.shape and isinstance(v.shape[0], str)}
-        shape = []
-        for i, size in enumerate(declared.shape):
-            name = size if isinstance(size, str) else f"{declared.name}.{i}"
-            if isinstance(size, int):
-                shape.append(size)
-            elif name in self.sizes or f"{declared.name}.{i}" in self.sizes:
-                shape.append(self.sizes.get(name) or self.sizes.get(f"{declared.name}.{i}") or 0)
-            elif i == 0 or name in batches:
-                shape.append(1)
-            else:
-                raise InputError(
-                    f"dimension {i} of input {shown(declared.name)} has no size; give it as --size {name}=N"
-                )
-        return replace(declared, shape=tuple(shape))
 
 
 #: Operators whose conversion works on constants without a graph.

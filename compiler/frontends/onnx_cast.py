@@ -36,8 +36,7 @@ def _cast(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
     if dtype is None:
         raise UnsupportedError(f"a cast to {type_name(to)}")
     if isinstance(x, Fixed):
-        with np.errstate(invalid="ignore", over="ignore"):
-            return [x if to in _REAL and x.quantization else Fixed(name, x.numbers().astype(dtype))]
+        return [x if to in _REAL and x.quantization else Fixed(name, x.numbers().astype(dtype))]
     have = "float32" if x.real else x.tensor.dtype
     if have == dtype:
         return [renamed(x, name)]

@@ -86,8 +86,7 @@ def _divide(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Val
     numbers = known(divisor, "a divisor")
     if isinstance(x, Flow) and emitter.arithmetic(node, x) != FLOAT and not x.real:
         raise UnsupportedError("a division of integers")
-    with np.errstate(divide="ignore"):
-        reciprocal = Fixed(f"{numbers.name}:reciprocal", np.float32(1.0) / numbers.real())
+    reciprocal = Fixed(f"{numbers.name}:reciprocal", np.float32(1.0) / numbers.real())
     return [binary(emitter, node, "mul", [x, reciprocal])]
 
 
@@ -211,9 +210,13 @@ def _clip(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
     return [clipped(emitter, node, x, low, high)]
 
 
-@converts("Min", "Max", inputs=(2, 2))
+@converts("Min", "Max", inputs=(1, None))
 def _limit(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     """A limit that is a constant clips."""
+    if len(inputs) == 1:
+        return [renamed(inputs[0], node.outputs[0])]
+    if len(inputs) > 2:
+        raise UnsupportedError(f"{len(inputs)} operands")
     x, limit = inputs if isinstance(inputs[0], Flow) else inputs[::-1]
     number = known(limit, "a limit").scalar()
     if number is None or math.isnan(number) or broadcast([x.shape, limit.shape]) != x.shape:

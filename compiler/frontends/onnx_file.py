@@ -139,6 +139,7 @@ def _model(graph: Any, opset: int, folder: Path) -> Model:
         raise InputError("sparse constants are not supported")
     constants: dict[str, Fixed] = {}
     for tensor in graph.initializer:
+        _check_text(tensor.name)
         if tensor.name in constants:
             raise InputError(f"tensor {shown(tensor.name)} is there twice")
         constants[tensor.name] = Fixed(tensor.name, read_tensor(tensor, folder))
@@ -153,7 +154,14 @@ def _model(graph: Any, opset: int, folder: Path) -> Model:
     return Model(_in_order(nodes, known), constants, inputs, outputs)
 
 
+def _check_text(text: str | bytes) -> None:
+    """Refuse a name whose bytes are no UTF-8; the decoder leaves those as they are."""
+    if not isinstance(text, str):
+        raise InputError(f"a name must be text in UTF-8, not {shown(text)}")
+
+
 def _declared(value: Any) -> Declared:
+    _check_text(value.name)
     kind = value.type.tensor_type
     if not value.name or value.type.WhichOneof("value") != "tensor_type":
         raise InputError(f"{shown(value.name)} must be a tensor with a name")
@@ -161,14 +169,20 @@ def _declared(value: Any) -> Declared:
         raise InputError(f"tensor {shown(value.name)}: type {type_name(kind.elem_type)} is not supported")
     shape = None
     if kind.HasField("shape"):
+        for size in kind.shape.dim:
+            _check_text(size.dim_param)
         shape = tuple(d.dim_value if d.dim_value > 0 else d.dim_param or None for d in kind.shape.dim)
     return Declared(value.name, DTYPES[kind.elem_type], shape)
 
 
 def _node(index: int, node: Any, opset: int, folder: Path) -> FileNode:
+    for text in (node.op_type, node.domain, node.name, *node.input, *node.output):
+        _check_text(text)
     known = node.domain in _DOMAINS and _IDENTIFIER.fullmatch(node.op_type)
     op = node.op_type if known else f"{node.domain}.{node.op_type}"
     name = node.name or f"{op.lower()}_{index}"
+    if not any(node.output):
+        raise InputError(f"node {shown(name)} makes nothing")
     attributes = {a.name: _attribute(name, a, folder) for a in node.attribute}
     return FileNode(name, op, tuple(node.input), tuple(node.output), attributes, opset)
 

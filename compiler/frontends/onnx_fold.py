@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.frontends.onnx_file import FileNode
-from compiler.frontends.onnx_registry import integers
+from compiler.frontends.onnx_registry import CONVERSIONS, integers
 from compiler.frontends.onnx_values import Fixed, UnsupportedError, broadcast, counted_from_front
 from hw.errors import InputError, shown
 
@@ -46,8 +46,7 @@ def fold(node: FileNode, inputs: Sequence[Fixed | None]) -> list[Fixed]:
     InputError
         They do not fit, or the result would be too large.
     """
-    with np.errstate(all="ignore"):
-        made = _FOLDINGS[node.op](node, list(inputs))
+    made = _FOLDINGS[node.op](node, list(inputs))
     arrays = made if isinstance(made, list) else [made]
     return [
         Fixed(name, _as_graph_type(np.asarray(data)))
@@ -81,6 +80,11 @@ def _arrays(inputs: list[Fixed | None], count: int) -> list[NDArray]:
     if len(arrays) != count or len(inputs) != count:
         raise InputError(f"must have {count} inputs, not {len(arrays)}")
     return arrays
+
+
+def _checked(op: str, inputs: list[Any]) -> list[Any]:
+    """As many inputs as the conversion of an operator gets, None where absent."""
+    return list(CONVERSIONS[op].checked(inputs))
 
 
 @_folds(*_ELEMENTS)
@@ -192,7 +196,7 @@ def _gather(node: FileNode, inputs: list[Any]) -> NDArray:
 
 @_folds("Slice")
 def _slice(node: FileNode, inputs: list[Any]) -> NDArray:
-    x, *given = [*inputs, None, None, None, None][:5]
+    x, *given = _checked("Slice", inputs)
     starts, ends, axes, steps = (
         integers(node, key, value)
         for key, value in zip(("starts", "ends", "axes", "steps"), given, strict=True)
@@ -209,7 +213,7 @@ def _slice(node: FileNode, inputs: list[Any]) -> NDArray:
 
 @_folds("Split")
 def _split(node: FileNode, inputs: list[Any]) -> list[NDArray]:
-    x, given = [*inputs, None][:2]
+    x, given = _checked("Split", inputs)
     data = x.numbers()
     axis, count = counted_from_front(node.int("axis", 0), data.ndim), len(node.outputs)
     sizes = integers(node, "split", given)
@@ -223,7 +227,7 @@ def _split(node: FileNode, inputs: list[Any]) -> list[NDArray]:
 
 @_folds(*_REDUCTIONS)
 def _reduce(node: FileNode, inputs: list[Any]) -> NDArray:
-    x, given = [*inputs, None][:2]
+    x, given = _checked("ReduceSum", inputs)
     data, axes = x.numbers(), integers(node, "axes", given)
     chosen = tuple(counted_from_front(axis, data.ndim) for axis in axes or range(data.ndim))
     made = _REDUCTIONS[node.op](data, axis=chosen, keepdims=bool(node.int("keepdims", 1)))

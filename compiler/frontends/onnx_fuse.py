@@ -92,10 +92,9 @@ def batch_norm_constants(node: FileNode, given: list[Fixed], channels: int) -> t
     if any(v.data.size != channels for v in given):
         raise InputError(f"its statistics must be {channels} numbers each")
     scale, bias, mean, variance = (v.real().astype(np.float64).reshape(-1) for v in given)
-    with np.errstate(all="ignore"):
-        factor = scale / np.sqrt(variance + node.float("epsilon", 1e-5))
-        shift = bias - mean * factor
-        factor, shift = factor.astype(np.float32), shift.astype(np.float32)
+    factor = scale / np.sqrt(variance + node.float("epsilon", 1e-5))
+    shift = bias - mean * factor
+    factor, shift = factor.astype(np.float32), shift.astype(np.float32)
     if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
         raise InputError("its statistics must be finite, variances not negative")
     return factor, shift

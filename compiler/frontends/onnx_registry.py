@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import FileNode
 from compiler.frontends.onnx_values import Fixed, UnsupportedError, Value
 from hw.errors import InputError, shown
 
+_Input = TypeVar("_Input")
 #: From the builder, the node and its inputs (as many as it can have, None where absent) to its outputs.
 Function = Callable[[Emitter, FileNode, list[Any]], Sequence[Value]]
 
@@ -25,8 +26,8 @@ class Conversion:
         """Convert a node."""
         return self.function(emitter, node, self.checked(inputs))
 
-    def checked(self, inputs: list[Value | None]) -> list[Value | None]:
-        """The inputs, filled up with None."""
+    def checked(self, inputs: "list[_Input | None]") -> "list[_Input | None]":
+        """The inputs, or their names, filled up with None."""
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         most = len(inputs) if self.most is None else self.most

@@ -102,8 +102,7 @@ def _decoded(tensor: Any, folder: Path) -> NDArray:
         unit = "bytes" if tensor.HasField("raw_data") else "numbers"
         raise InputError(f"{type_name(number)}{list(shape)} takes {wanted:,} {unit}, but there are {held:,}")
     data = np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return data.astype(dtype)
+    return data.astype(dtype)
 
 
 def _typed(tensor: Any, number: int) -> Any:

@@ -124,6 +124,8 @@ def test_a_variant_that_is_not_supported_says_why(tmp_path: Path) -> None:
         (small(node("Relu", "z", "y")), "node 'Relu:y': nothing makes its input 'z'"),
         (small(node("Relu", "x", "z")), "nothing makes the output 'y'"),
         (small(node("Relu", "x", "y"), node("Exp", "x", "y")), "node 'Exp:y': its output 'y' is made already"),
+        (small(node("Relu", "x", "-"), node("Exp", "x", "y")), "node 'Relu:' makes nothing"),
+        (small(node("Relu", "-", "y")), "node 'Relu:y': must have 1 inputs, not 0"),
         (small(node("Relu", "x x", "y")), "node 'Relu:y': must have 1 inputs, not 2"),
         (small(node("Flatten", "x", "y", axis=[1, 2])),
          "node 'Flatten:y': attribute axis must be an integer, not (1, 2)"),
@@ -181,4 +183,6 @@ def test_sizes(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(small(node("Relu", "x", "y"), shape=("n", "width", None)).SerializeToString())
     assert read_onnx(path, {"width": 5, "x.2": 6}).tensors["y"].shape == (1, 5, 6)
+    with pytest.raises(InputError, match="no input has a dimension 'height' without a size"):
+        read_onnx(path, {"width": 5, "x.2": 6, "height": 3})
     assert read_onnx(path, {"width": 5, "x.2": 6, "n": 3}).tensors["y"].shape == (3, 5, 6)
