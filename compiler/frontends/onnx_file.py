@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto
 
-from compiler.frontends.onnx_tensors import DTYPES, read_tensor, type_name
+from compiler.frontends.onnx_tensors import DTYPES, NARROW, read_tensor, type_name
 from compiler.frontends.onnx_values import Fixed
 from hw.errors import InputError, shown
 
@@ -142,7 +142,9 @@ def _model(graph: Any, opset: int, folder: Path) -> Model:
         _check_text(tensor.name)
         if tensor.name in constants:
             raise InputError(f"tensor {shown(tensor.name)} is there twice")
-        constants[tensor.name] = Fixed(tensor.name, read_tensor(tensor, folder))
+        constants[tensor.name] = Fixed(
+            tensor.name, read_tensor(tensor, folder), narrow=tensor.data_type in NARROW
+        )
     inputs = [_declared(v) for v in graph.input if v.name not in constants]
     nodes = [_node(i, node, opset, folder) for i, node in enumerate(graph.node)]
     known = [*constants, *(value.name for value in inputs)]
@@ -195,6 +197,8 @@ def _attribute(node: str, attribute: Any, folder: Path) -> Any:
     value = getattr(attribute, part)
     if part == "t":
         try:
+            if value.data_type in NARROW:
+                raise InputError(f"a constant of type {type_name(value.data_type)} is not supported")
             return read_tensor(value, folder)
         except InputError as error:
             raise InputError(f"node {shown(node)}: {error}") from None

@@ -23,7 +23,7 @@ from compiler.frontends.onnx_values import (
     counted_from_front,
     plain,
 )
-from compiler.ir.tensor import Quantization
+from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
 
 #: A constant is repeated for so many elements at most.
@@ -44,8 +44,29 @@ def dense(
         kind = FLOAT
     weights = weights_of(emitter, weights if usable else Fixed(weights.name, weights.real()), kind)
     biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, weights, weights.shape[0], kind)]
-    operands = [emitter.operand(x, plain(x.rank), kind), emitter.constant(weights.name, weights), *biases]
+    rows, weights = _in_memory_order(emitter, emitter.operand(x, plain(x.rank), kind), weights)
+    operands = [rows, emitter.constant(weights.name, weights), *biases]
     return emitter.emit(node, "dense", operands, (*x.shape[:-1], weights.shape[0]), plain(x.rank), kind, part)
+
+
+def _in_memory_order(emitter: Emitter, rows: Tensor, weights: Fixed) -> tuple[Tensor, Fixed]:
+    """Flattened images without the transposition before that, the weights in the order of their elements instead."""
+    graph = emitter.build.graph
+    flat = graph.producer(rows.name)
+    turned = graph.producer(flat.inputs[0]) if flat is not None and flat.op == "reshape" else None
+    if (
+        turned is None
+        or turned.op != "transpose"
+        or turned.attributes["perm"][0] != 0
+        or len(rows.shape) != 2
+    ):
+        return rows, weights
+    (source,), (made,) = graph.ins(turned), (graph.tensors[name] for name in turned.outputs)
+    if made.shape[0] != rows.shape[0]:
+        return rows, weights
+    back = tuple(turned.attributes["perm"].index(i) for i in range(len(made.shape)))
+    data = weights.data.reshape(weights.shape[0], *made.shape[1:]).transpose(back).reshape(weights.shape)
+    return emitter.reshape(source, rows.shape), Fixed(weights.name, data, weights.quantization)
 
 
 @converts("MatMul", inputs=(2, 2))

@@ -83,7 +83,8 @@ def quantized_type(node: FileNode, zero: Fixed | None) -> str:
     """Type that a QuantizeLinear makes."""
     wanted = DTYPES.get(node.int("output_dtype", 0))
     dtype = zero.data.dtype.name if zero is not None else wanted or "uint8"
-    if dtype not in _QUANTIZED or (zero is None and node.int("output_dtype", 0) and wanted is None):
+    narrow = zero is not None and zero.narrow
+    if narrow or dtype not in _QUANTIZED or (zero is None and node.int("output_dtype", 0) and wanted is None):
         raise UnsupportedError(f"quantized numbers must be {', '.join(_QUANTIZED)}; others")
     return dtype
 

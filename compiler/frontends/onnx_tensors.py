@@ -49,6 +49,10 @@ def widened(number: int) -> str | None:
     return DTYPES.get(number) or _WIDENED.get(number)
 
 
+#: Types whose integers are not all those of the type that holds them.
+NARROW = frozenset((TensorProto.INT4, TensorProto.UINT4, TensorProto.UINT16))
+
+
 def read_tensor(tensor: Any, folder: Path) -> NDArray:
     """Contents of a constant.
 

@@ -54,11 +54,14 @@ class Fixed:
         Contents; integers if there is a quantization.
     quantization : Quantization or None
         The file has real numbers here, which are these integers.
+    narrow : bool
+        The file's type has fewer bits than that of `data`.
     """
 
     name: str
     data: NDArray
     quantization: Quantization | None = None
+    narrow: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

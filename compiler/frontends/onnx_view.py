@@ -35,7 +35,7 @@ class View:
     def made_by(self, name: str, *ops: str) -> FileNode | None:
         """The node that makes a value, if it has one of these operators."""
         node = self.makers.get(name)
-        return node if node is not None and node.op in ops else None
+        return node if node is not None and node.op in ops and all(node.inputs[:1]) and node.inputs else None
 
     def scalar(self, name: str) -> float | None:
         """The one number that a constant holds."""

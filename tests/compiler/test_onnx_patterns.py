@@ -104,6 +104,19 @@ def test_images_are_transposed_at_the_ends_only(tmp_path: Path) -> None:
     assert (counts["conv2d"], counts["softmax"], "reshape" in counts) == (3, 1, False)
 
 
+@pytest.mark.parametrize("read_again", [False, True])
+def test_flattened_images_stay_where_they_are(tmp_path: Path, read_again: bool) -> None:
+    """The weights after that are put in another order; the transposition stays if others read it."""
+    held = {"w": numbers(4, 3, 3, 3), "dense": numbers(5, 4 * 6 * 5), "b": numbers(5)}
+    nodes = [node("Conv", "x w", "a"), node("Relu", "a", "c"), node("Flatten", "c", "f"),
+             node("Gemm", "f dense b", "y", transB=1)]  # fmt: skip
+    inputs = {"x": numbers(2, 3, 8, 7)}
+    made = model(nodes, inputs, ["y", "f"] if read_again else ["y"], held)
+    assert ops(check(tmp_path, made, inputs)) == {
+        "transpose": 1 + read_again, "conv2d": 1, "clip": 1, "reshape": 1 + read_again, "dense": 1
+    }  # fmt: skip
+
+
 def test_patches_as_tokens_need_no_transpose_inside(tmp_path: Path) -> None:
     """A vision transformer's start: Conv, Reshape to (N, C, HW), Transpose to (N, HW, C), MatMul."""
     held = {"w": numbers(8, 3, 4, 4), "sizes": np.array([0, 8, -1]), "square": numbers(8, 8)}
