@@ -42,7 +42,6 @@ class Emitter:
         self.targets = targets
         self.meanings = meanings
         self._views: dict[tuple[str, str, Any], Tensor] = {}
-        self._origins: dict[str, tuple[Tensor, Order]] = {}
 
     def arithmetic(self, node: FileNode, *operands: Value) -> Kind:
         """What a node computes in and makes.
@@ -165,12 +164,7 @@ class Emitter:
         return self.convert("dequantize", tensor, FLOAT)
 
     def _transposed(self, tensor: Tensor, perm: Order) -> Tensor:
-        """A tensor transposed; from where its own transposition came, if it is one."""
-        if tensor.name in self._origins:
-            tensor, before = self._origins[tensor.name]
-            perm = tuple(before[i] for i in perm)
-        if perm == plain(len(perm)):
-            return tensor
+        """A tensor transposed; reshaped where only dimensions of size one change places."""
         shape = tuple(tensor.shape[i] for i in perm)
         moving = [i for i in perm if tensor.shape[i] > 1]
         if moving == sorted(moving) and (tensor.quantization is None or tensor.quantization.whole):
@@ -184,7 +178,6 @@ class Emitter:
             self._views[key] = self.build.node(
                 f"{tensor.name}:transpose", "transpose", [tensor], output, perm=perm
             )
-            self._origins[output.name] = (tensor, perm)
         return self._views[key]
 
 

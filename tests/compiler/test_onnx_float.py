@@ -181,9 +181,10 @@ def test_batch_norm_becomes_part_of_the_convolution(tmp_path: Path) -> None:
 def test_shape_arithmetic_is_folded(tmp_path: Path) -> None:
     nodes = [
         node("Shape", "x", "shape"), node("Gather", "shape zero", "batch"), node("Unsqueeze", "batch axis", "first"),
-        node("Div", "four two", "half"), node("Concat", "first half minus", "sizes", axis=0),
+        node("Div", "minus_five two", "half_down"), node("Neg", "half_down", "half"),
+        node("Concat", "first half minus", "sizes", axis=0),
         node("Reshape", "x sizes", "y"),
     ]  # fmt: skip
-    held = {"zero": np.array(0), "axis": ints(0), "four": ints(4), "two": ints(2), "minus": ints(-1)}
+    held = {"zero": np.array(0), "axis": ints(0), "minus_five": ints(-5), "two": ints(2), "minus": ints(-1)}
     inputs = {"x": numbers(*IMAGE)}
     assert ops(check(tmp_path, model(nodes, inputs, ["y"], held), inputs)) == {"reshape": 1}

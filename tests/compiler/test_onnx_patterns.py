@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.compiler.onnx_models import check, model, node, ops
+from hw.errors import InputError
+from tests.compiler.onnx_models import check, model, node, ops, read
 
 ROWS = (2, 3, 8)
 
@@ -50,6 +51,8 @@ PATTERNS: dict[str, tuple[list[onnx.NodeProto], dict[str, int]]] = {
     "hard_swish_gate": ([node("HardSigmoid", "x", "a", alpha=1 / 6), node("Mul", "a x", "y")], {"hard_swish": 1}),
     "hard_swish_not": ([node("HardSigmoid", "x", "a", alpha=0.2), node("Mul", "a x", "y")],
                        {"mul": 2, "add": 1, "clip": 1}),
+    "hard_swish_narrow": ([node("Add", "x three", "a"), node("Clip", "a zero two", "b"), node("Mul", "x b", "c"),
+                           node("Div", "c six", "y")], {"add": 1, "clip": 1, "mul": 2}),
     "layer_norm": ([node("ReduceMean", "x", "m", **_MEAN), node("Sub", "x m", "d"), node("Pow", "d two", "s"),
                     node("ReduceMean", "s", "v", **_MEAN), node("Add", "v eps", "e"), node("Sqrt", "e", "r"),
                     node("Div", "d r", "n"), node("Mul", "n gamma", "g"), node("Add", "g beta", "y")],
@@ -74,6 +77,24 @@ def test_pattern(tmp_path: Path, name: str) -> None:
     inputs = {"x": 2 * numbers(*ROWS)}
     made = model(nodes, inputs, ["y"], NUMBERS | {"square": numbers(8, 8, seed=3)})
     assert ops(check(tmp_path, made, inputs, tolerance=1e-5)) == wanted
+
+
+def test_the_variance_of_others_is_no_normalization(tmp_path: Path) -> None:
+    nodes = [node("ReduceMean", "x", "m", **_MEAN), node("Sub", "x m", "d"), node("ReduceMean", "z", "n", **_MEAN),
+             node("Sub", "z n", "o"), node("Mul", "o o", "s"), node("ReduceMean", "s", "v", **_MEAN),
+             node("Add", "v eps", "e"), node("Sqrt", "e", "r"), node("Div", "d r", "y")]  # fmt: skip
+    made = model(nodes, {"x": numbers(*ROWS), "z": numbers(*ROWS)}, ["y"], NUMBERS)
+    with pytest.raises(InputError, match="'Sqrt:r'"):
+        read(tmp_path, made)
+
+
+def test_means_of_rows_and_columns(tmp_path: Path) -> None:
+    """What is left after them lies as it lay."""
+    nodes = [node("Conv", "x w", "a"), node("ReduceMean", "a", "b", axes=[2], keepdims=0),
+             node("ReduceMax", "b", "y", axes=[1], keepdims=0)]  # fmt: skip
+    inputs = {"x": numbers(2, 3, 5, 6)}
+    made = model(nodes, inputs, ["y", "b"], {"w": numbers(4, 3, 2, 2)})
+    assert ops(check(tmp_path, made, inputs))["transpose"] == 2
 
 
 def test_part_of_a_pattern_that_is_read_stays(tmp_path: Path) -> None:

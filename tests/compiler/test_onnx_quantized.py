@@ -13,7 +13,7 @@ from tests.compiler.onnx_models import check, evaluated, model, ops, read, refer
 from tests.compiler.onnx_qdq import Qdq, all_integers, integers
 
 
-@pytest.mark.parametrize("bias", ["none", "integers", "real"])
+@pytest.mark.parametrize("bias", ["none", "integers", "other", "real"])
 @pytest.mark.parametrize("clip", ["", "Relu", "Clip"])
 def test_convolution(tmp_path: Path, bias: str, clip: str) -> None:
     build, rng = Qdq(), np.random.default_rng(5)
@@ -22,6 +22,10 @@ def test_convolution(tmp_path: Path, bias: str, clip: str) -> None:
     if bias == "integers":
         names.append(
             build.weights("b", integers(6, dtype="int16").astype(np.int32), scales * np.float32(0.05))
+        )
+    elif bias == "other":  # the scale is not that of the products
+        names.append(
+            build.weights("b", integers(6, dtype="int16").astype(np.int32), scales * np.float32(0.1))
         )
     elif bias == "real":
         build.held["b"] = rng.normal(size=6).astype(np.float32)
@@ -155,6 +159,17 @@ def test_four_bits(tmp_path: Path) -> None:
     last.input[2] = "w_z"
     with pytest.raises(InputError, match="quantized numbers must be int8, uint8, int16; others"):
         read(tmp_path, turned)
+
+
+def test_padding_of_integers(tmp_path: Path) -> None:
+    """The file pads with an integer, the graph with the number that it means."""
+    build = Qdq()
+    build.held |= {"p": np.array([0, 1, 2, 0]), "v": np.array(-20, np.int8)}
+    build.add("Pad", "x p v", "padded")
+    build.add("DequantizeLinear", f"padded {build.scale('x', 0.05, 3)}", "y")
+    graph = build.check(tmp_path, {"x": integers(2, 4)})
+    assert [n.op for n in graph] == ["pad", "dequantize"]
+    assert graph.nodes["Pad:padded"].attributes["value"] == pytest.approx(0.05 * -23)
 
 
 def test_other_meaning(tmp_path: Path) -> None:
