@@ -22,6 +22,10 @@ from hw.errors import InputError
 
 #: What the integers of tensors mean that stand for themselves.
 ONE = Quantization((1.0,), (0,))
+#: Operators that work on each element by itself.
+_ELEMENTWISE = frozenset(
+    ("add", "sub", "mul", "clip", "leaky_relu", "sigmoid", "tanh", "hard_swish", "gelu", "silu")
+)
 
 
 class Emitter:
@@ -105,14 +109,37 @@ class Emitter:
         """The same elements in another shape; nothing if it has that already."""
         while (maker := self.build.graph.producer(tensor.name)) is not None and maker.op == "reshape":
             (tensor,) = self.build.graph.ins(maker)
-        if tensor.shape == shape:
-            return tensor
+        before = self._before_reshape(tensor, shape)
+        if before is not None:
+            return before
         key = (tensor.name, "reshape", shape)
         if key not in self._views:
             output = self.build.between(tensor, f"{tensor.name}:shaped", shape)
             self._views[key] = self.build.node(
                 f"{tensor.name}:reshape", "reshape", [tensor], output, shape=shape
             )
+        return self._views[key]
+
+    def _before_reshape(self, tensor: Tensor, shape: tuple[int, ...], depth: int = 4) -> Tensor | None:
+        """A tensor computed in a shape that its operands had before: signals stay images from layer to layer."""
+        if tensor.shape == shape:
+            return tensor
+        maker = self.build.graph.producer(tensor.name)
+        if maker is None or not depth:
+            return None
+        operands = self.build.graph.ins(maker)
+        if maker.op == "reshape":
+            return operands[0] if operands[0].shape == shape else None
+        if maker.op not in _ELEMENTWISE or any(operand.shape != tensor.shape for operand in operands):
+            return None
+        before = [self._before_reshape(operand, shape, depth - 1) for operand in operands]
+        found = [operand for operand in before if operand is not None]
+        if len(found) < len(before):
+            return None
+        key = (tensor.name, "before", shape)
+        if key not in self._views:
+            output = self.build.between(tensor, tensor.name, shape)
+            self._views[key] = self.build.node(maker.name, maker.op, found, output, **maker.attributes)
         return self._views[key]
 
     def emit(

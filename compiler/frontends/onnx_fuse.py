@@ -18,7 +18,7 @@ from hw.errors import InputError, shown
 
 def fuse(model: Model) -> Model:
     """Batch normalizations into the convolutions before them, sums with constants into products before them."""
-    for change in (_batch_norm, _linear):
+    for change in (_batch_norm, _linear, _conv_bias):
         view = View(model)
         model = replace(model, nodes=[change(view, node) or node for node in model.nodes]).used()
     return model
@@ -61,6 +61,25 @@ def _linear(view: View, node: FileNode) -> FileNode | None:
         weights, row = _shape_of(view, product.inputs[1]), _shape_of(view, other)
         if weights and row and len(weights) == 2 and row == weights[1:]:
             return replace(node, op=":linear", inputs=(*product.inputs, other), attributes={})
+    return None
+
+
+def _conv_bias(view: View, node: FileNode) -> FileNode | None:
+    """The convolution without bias whose channels get constants added."""
+    if node.op != "Add" or len(node.inputs) != 2:
+        return None
+    for name, other in (node.inputs, node.inputs[::-1]):
+        conv, row = view.made_by(name, "Conv"), view.constants.get(other)
+        if conv is None or row is None or len(conv.inputs) != 2 or view.only_user(name) is not node:
+            continue
+        weights = _shape_of(view, conv.inputs[1])
+        if not weights or len(weights) < 3:
+            continue
+        channels = (weights[0], *(1,) * (len(weights) - 2))
+        if row.shape in (channels, (1, *channels)):
+            bias = row.reshaped((weights[0],), f"{node.name}:bias")
+            view.constants[bias.name] = bias
+            return replace(conv, inputs=(*conv.inputs, bias.name), outputs=node.outputs)
     return None
 
 

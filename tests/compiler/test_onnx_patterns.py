@@ -138,6 +138,18 @@ def test_flattened_images_stay_where_they_are(tmp_path: Path, read_again: bool) 
     }  # fmt: skip
 
 
+def test_signals_stay_images_between_convolutions(tmp_path: Path) -> None:
+    """Convolutions over one dimension, a residual and activations between them: reshaped at the ends only."""
+    held = {"w": numbers(4, 4, 3), "b": numbers(1, 4, 1)}
+    nodes = [node("Conv", "x w", "a", pads=[1, 1]), node("Add", "a b", "c"), node("Relu", "c", "d"),
+             node("Conv", "d w", "e", pads=[1, 1]), node("Add", "e d", "f"), node("Sigmoid", "f", "g"),
+             node("Mul", "f g", "h"), node("Conv", "h w", "y", pads=[1, 1])]  # fmt: skip
+    inputs = {"x": numbers(2, 4, 9)}
+    assert ops(check(tmp_path, model(nodes, inputs, ["y"], held), inputs)) == {
+        "transpose": 2, "reshape": 2, "conv2d": 3, "clip": 1, "add": 1, "silu": 1
+    }  # fmt: skip
+
+
 def test_patches_as_tokens_need_no_transpose_inside(tmp_path: Path) -> None:
     """A vision transformer's start: Conv, Reshape to (N, C, HW), Transpose to (N, HW, C), MatMul."""
     held = {"w": numbers(8, 3, 4, 4), "sizes": np.array([0, 8, -1]), "square": numbers(8, 8)}
