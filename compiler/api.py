@@ -22,7 +22,7 @@ def compile(
     model: Path | str | Graph,
     target: str | MlaConfig = "n16",
     *,
-    rounding: str = "reference",
+    rounding: str | None = None,
     schedule: Schedule | None = None,
     strict: bool = False,
 ) -> Network:
@@ -34,8 +34,9 @@ def compile(
         A model's file, or its graph.
     target : str or MlaConfig
         The machine.
-    rounding : str
-        "reference": LiteRT's reference kernels; "xnnpack": its default ones.
+    rounding : str or None
+        "reference": LiteRT's reference kernels; "xnnpack": its default ones; "onnxruntime". Left out: onnxruntime for
+        ONNX files, else the reference kernels.
     schedule : Schedule or None
         How to carry it out; found by estimates if left out.
     strict : bool
@@ -46,6 +47,9 @@ def compile(
     InputError
         The model cannot be read or compiled, or the schedule is not legal for it.
     """
+    if rounding is None:
+        onnx = not isinstance(model, Graph) and Path(model).suffix.lower() == ".onnx"
+        rounding = "onnxruntime" if onnx else "reference"
     if rounding not in ROUNDINGS:
         raise InputError(f"rounding must be {' or '.join(ROUNDINGS)}, not {shown(rounding)}")
     config = load_target(target) if isinstance(target, str) else target

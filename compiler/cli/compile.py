@@ -12,7 +12,7 @@ EXAMPLE = "mla compile network.tflite -o network.mla --target n8"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a .tflite file")
+    parser.add_argument("model", metavar="MODEL", type=Path, help="a .tflite or .onnx file")
     parser.add_argument("-o", "--output", metavar="FILE.mla", type=Path, required=True, help="file to write")
     parser.add_argument(
         "--schedule", metavar="FILE.json", type=Path, help="carry it out so, not by estimates"
@@ -30,8 +30,9 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         "--strict", action="store_true", help="an operator that must run on the host is an error"
     )
     parser.add_argument(
-        "--rounding", choices=("reference", "xnnpack"), default="reference",
-        help="whose kernels of TFLite to reproduce (default: %(default)s)",
+        "--rounding", choices=("reference", "xnnpack", "onnxruntime"),
+        help="whose kernels to reproduce: TFLite's reference or default ones, or onnxruntime's "
+        "(default: onnxruntime for ONNX files, else reference)",
     )  # fmt: skip
 
 

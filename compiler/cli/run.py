@@ -20,7 +20,7 @@ EXAMPLE = "mla run network.tflite --input images.npy --json -"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument(
-        "model", metavar="MODEL", type=Path, help="a .tflite file, or a .mla file of mla compile"
+        "model", metavar="MODEL", type=Path, help="a .tflite or .onnx file, or a .mla file of mla compile"
     )
     parser.add_argument(
         "--input",

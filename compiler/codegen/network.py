@@ -113,7 +113,7 @@ class _Generator:
 
     def run(self) -> Code:
         steps, prefetch = self._steps()
-        commands = arrange(steps, prefetch)
+        commands = arrange(steps, prefetch, self.config.n)
         lives = lifetimes(commands)
         starts = self._places(commands, lives)
         image, memory = self._dram(lives, starts)

@@ -6,15 +6,20 @@ the one before that, LOAD as soon as the tile it overwrites is left. So the ring
 sequence are those that are in use at one time.
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from compiler.codegen.command import Command, Ring, Step
+from compiler.codegen.effort import cycles, step_cycles
 
 _Tile = tuple[Ring, int]
+#: Cycles by which a load should be done before it is needed: the memory's latency, and delays of units.
+_MARGIN = 400
 
 
-def arrange(steps: Sequence[Step], prefetch: Sequence[int]) -> list[Command]:
+def arrange(steps: Sequence[Step], prefetch: Sequence[int], n: int) -> list[Command]:
     """All commands in order.
 
     Parameters
@@ -23,8 +28,10 @@ def arrange(steps: Sequence[Step], prefetch: Sequence[int]) -> list[Command]:
         In order.
     prefetch : sequence of int
         For each step the one from which on its loads may come.
+    n : int
+        Lanes of the machine.
     """
-    return _Arranger(steps, prefetch).run()
+    return _Arranger(steps, prefetch, n).run()
 
 
 def _reads(command: Command) -> set[_Tile]:
@@ -36,17 +43,26 @@ def _writes(command: Command) -> set[_Tile]:
     return {(ref.ring, ref.index % ref.ring.depth)}
 
 
+@dataclass(frozen=True)
+class _Load:
+    """A load, the first slot it may come in, and the slot that needs it."""
+
+    command: Command
+    early: int
+    needed: int
+
+
 class _Arranger:
-    def __init__(self, steps: Sequence[Step], prefetch: Sequence[int]):
-        self.steps, self.prefetch = steps, prefetch
+    def __init__(self, steps: Sequence[Step], prefetch: Sequence[int], n: int):
+        self.steps, self.prefetch, self.n = steps, prefetch, n
         self.out: list[Command] = []
         self.waiting: list[tuple[int, Command]] = []  # (slot it is due in, command): drains and stores
 
     def run(self) -> list[Command]:
-        loads = self._loads()
+        loads = deque(self._in_time(list(self._loads())))
         for slot, step in enumerate(self.steps):
-            for command in loads.get(slot, ()):
-                self._emit(command)
+            while loads and loads[0][0] <= slot:
+                self._emit(loads.popleft()[1])
             for command in step.matrix:
                 self._emit(command)
             self._due(slot)
@@ -57,25 +73,41 @@ class _Arranger:
         self._due(len(self.steps) + 2)
         return self.out
 
-    def _loads(self) -> dict[int, list[Command]]:
-        """The slot each load is due in: after the last use of what it overwrites and of what it reads."""
+    def _loads(self) -> Iterator[_Load]:
+        """All loads in order; each may come after the last use of what it overwrites and the making of what it reads."""
         free: dict[_Tile, int] = {}
         made: dict[Ring, int] = {}
-        out: dict[int, list[Command]] = defaultdict(list)
-        last = 0
         for slot, step in enumerate(self.steps):
             for command in step.loads:
                 (tile,) = _writes(command)
-                early = max(free.get(tile, self.prefetch[slot]), last)
+                early = free.get(tile, self.prefetch[slot])
                 for ref in command.reads():
                     early = max(early, made.get(ref.ring, 0))
-                last = min(max(early, 0), slot)
-                out[last].append(command)
+                yield _Load(command, early, slot)
             for command in (*step.matrix, *step.fuse):
                 for ref in command.refs():
                     free[ref.ring, ref.index % ref.ring.depth] = slot + 1
             for command in step.stores:
                 made[command.write().ring] = slot + 1
+
+    def _in_time(self, loads: list[_Load]) -> list[tuple[int, Command]]:
+        """The slot each load is due in: as late as it may be to be there in time, the bus being busy with those behind it.
+
+        Loads that come sooner than they can start would fill the short queue of LOAD and hold the sequencer up.
+        """
+        begins = [0]
+        for step in self.steps:
+            begins.append(begins[-1] + step_cycles(step, self.n))
+        slots, start = [0] * len(loads), begins[-1]
+        for index in reversed(range(len(loads))):
+            load = loads[index]
+            start = min(start, begins[load.needed] - _MARGIN) - cycles(load.command, self.n)
+            slots[index] = max(bisect_right(begins, start) - 1, 0)
+        last = 0
+        out = []
+        for load, slot in zip(loads, slots, strict=True):
+            last = max(last, min(max(slot, load.early), load.needed))
+            out.append((last, load.command))
         return out
 
     def _due(self, slot: int) -> None:

@@ -25,8 +25,8 @@ from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, 
 from compiler.lower.unary import BINARY, UNARY, table_of
 from hw.isa.enums import Rounding
 
-#: Rounding of each operator: LiteRT's reference kernels, and XNNPACK.
-ROUNDINGS = ("reference", "xnnpack")
+#: Whose rounding: LiteRT's reference kernels, its default ones (XNNPACK), onnxruntime.
+ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 
 
 @dataclass
@@ -96,7 +96,10 @@ def _drain(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Roundi
     if q is None:
         raise UnsupportedError(f"weights {weights.name!r} are not quantized")
     scales = np.broadcast_to(np.array(q.scale, np.float64), channels)
-    pairs = np.array([quantize_multiplier(x.scale * scale / y.scale) for scale in scales], np.int64)
+    ratios = x.scale * scales / y.scale
+    if rounding == Rounding.EVEN:  # in single precision, as those who round so compute it
+        ratios = np.float32(x.scale) * scales.astype(np.float32) / np.float32(y.scale)
+    pairs = np.array([quantize_multiplier(float(ratio)) for ratio in ratios], np.int64)
     values = np.zeros(channels, np.int64)
     if bias is not None:
         assert bias.data is not None

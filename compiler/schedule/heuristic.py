@@ -22,6 +22,8 @@ from hw.isa.enums import DTYPE_BYTES
 
 #: Part of the scratchpad that tensors may stay in from layer to layer.
 _RESIDENT = 0.6
+#: Steps that weights are brought in ahead, if memory allows: as good as any number.
+_PREFETCH = 256
 #: A layer of fewer cycles is not worth a dispatch of its own.
 _SMALL = 1000
 #: Cycles the sequencer takes for the commands of a tile.
@@ -131,6 +133,7 @@ def _conv_tilings(spot: _Spot, layer: ConvLayer) -> _Tilings:
     reach = (kernel_h - 1) * layer.dilations[0] + 1
     pitch = (x.w + (layer.pads[1] + layer.pads[3] if fold else 0)) * x.c
     for k_blocks in cuts(ceil_div(in_c, n)):
+        fits = False
         whole_k = k_blocks == ceil_div(in_c, n)
         part = 1.0 if whole_k else k_blocks * n / in_c
         w_block = taps * min(k_blocks * n, in_c) * n
@@ -166,12 +169,16 @@ def _conv_tilings(spot: _Spot, layer: ConvLayer) -> _Tilings:
                     start = columns * w_block / n + (0 if spot.x_on_chip else x_bytes / n)
                     cycles = max(array, bus, fuse, steps * _TILE) + acc + start + steps * 8
                     cycles += 0 if spot.x_on_chip else bands * (_TILE if fold else 20)
+                    fits = True
                     yield cycles * layer.groups, LayerSchedule(
                         rows=rows, band=band, columns=columns,
                         depth=k_blocks * kernel_w if fold else k_blocks, order=order,
                         slots=_slots(config, blocks, columns), w_buffers=w_buffers, x_buffers=x_buffers,
+                        prefetch=_PREFETCH,
                         fold=fold, on_chip=spot.y_on_chip,
                     )  # fmt: skip
+        if fits:  # cutting the sums costs more than it saves
+            return
 
 
 def _bands(rows: int, height: int, on_chip: bool) -> list[int]:
@@ -207,6 +214,7 @@ def _depthwise_tilings(spot: _Spot, layer: DepthwiseLayer) -> _Tilings:
                 cycles = max(array, bus, tiles * _TILE) + rows * y.w * columns + tiles * 10
                 yield cycles, LayerSchedule(
                     rows=rows, band=band, columns=columns, slots=_slots(config, blocks, columns),
+                    prefetch=_PREFETCH,
                     on_chip=spot.y_on_chip,
                 )  # fmt: skip
 
