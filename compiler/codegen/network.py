@@ -25,7 +25,7 @@ from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS
-from hw.isa.enums import DTYPE_BYTES
+from hw.isa.enums import DTYPE_BYTES, Unit
 from hw.isa.program import Program
 
 _ALIGN = 64
@@ -118,6 +118,7 @@ class _Generator:
         starts = self._places(commands, lives)
         image, memory = self._dram(lives, starts)
         issued = [self._resolve(command, starts) for command in commands]
+        _tag_with_neighbours(issued)
         synchronize(self.config, issued)
         layers = self.lowered.layers
         joined = [self.schedule.layers[layer.name].joined for layer in layers]
@@ -202,3 +203,12 @@ class _Generator:
             item.check(value, f"{command.unit.name.lower()}.")
             values.append(int(value))
         return Issued(command.unit, command.layer, tuple(values), region)
+
+
+def _tag_with_neighbours(commands: list[Issued]) -> None:
+    """Loads that come early count for the layer they come in: a change of tag takes the counters a hundred cycles."""
+    current = 0
+    for command in commands:
+        if command.unit != Unit.LOAD:
+            current = max(current, command.layer)
+        command.layer = current

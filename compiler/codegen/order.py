@@ -74,7 +74,7 @@ class _Arranger:
         return self.out
 
     def _loads(self) -> Iterator[_Load]:
-        """All loads in order; each may come after the last use of what it overwrites and the making of what it reads."""
+        """All loads in order; one may come after the last use of what it overwrites and the making of what it reads."""
         free: dict[_Tile, int] = {}
         made: dict[Ring, int] = {}
         for slot, step in enumerate(self.steps):
@@ -91,7 +91,7 @@ class _Arranger:
                 made[command.write().ring] = slot + 1
 
     def _in_time(self, loads: list[_Load]) -> list[tuple[int, Command]]:
-        """The slot each load is due in: as late as it may be to be there in time, the bus being busy with those behind it.
+        """The slot each load is due in: as late as it may be to be there in time, the bus busy with those behind it.
 
         Loads that come sooner than they can start would fill the short queue of LOAD and hold the sequencer up.
         """

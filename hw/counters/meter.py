@@ -144,20 +144,23 @@ class Meter(wiring.Component):
         return last
 
     def _matrix_tag(self, m: Module, collector: Collector) -> None:
-        """The array's cycles go to the tag of its last events, and to the sequencer's when it has no command."""
+        """The array's cycles go to the tag of its last events; without a command, to that of the command it waits
+        for, or to the sequencer's if there is none.
+        """
         state, held, tag = (
             self.units[Unit.MATRIX],
             Signal(6, name="matrix_held"),
             Signal(6, name="matrix_tag"),
         )
         last, cur, busy = self._last(m, Unit.MATRIX), collector.matrix_cur, collector.matrix_busy
-        m.d.comb += tag.eq(Mux(state.active, Mux(state.tagged, state.tag, held), self.seq_tag))
+        waiting = Mux(state.queued, state.next_tag, self.seq_tag)
+        m.d.comb += tag.eq(Mux(state.active, Mux(state.tagged, state.tag, held), waiting))
         m.d.sync += held.eq(tag)
         steady, quiet = Signal(), Signal()
         m.d.comb += [
             collector.matrix_tag.eq(tag),
             steady.eq((state.next_tag == last) | (~busy & (cur == last) & (tag == last))),
-            # Without a command `tag` is the sequencer's, and `held` what it was when the first command started.
+            # Without a command `tag` is that of the one to come, and `held` what it was when the first one started.
             quiet.eq((cur == tag) & (~busy | (cur == state.next_tag))),
             self.may_start[Unit.MATRIX].eq(Mux(state.active, steady, quiet)),
         ]
