@@ -8,6 +8,7 @@ import numpy as np
 
 # Importing them enters their conversions.
 import compiler.frontends.onnx_cast
+import compiler.frontends.onnx_conv_transpose
 import compiler.frontends.onnx_elementwise
 import compiler.frontends.onnx_lstm
 import compiler.frontends.onnx_matmul
@@ -39,7 +40,7 @@ _DAMAGE = (
     AttributeError,
     MemoryError,
 )
-#: Constants that are computed may have so many elements in all, and some for each element of the file.
+#: Constants that are computed may have so many elements in all, and four more for each that the file has.
 _MOST_COMPUTED = 1 << 26
 #: So many nodes are named in one message.
 _MOST_NAMED = 20

@@ -11,7 +11,7 @@ from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import FileNode
 from compiler.frontends.onnx_registry import choice, converts, known
 from compiler.frontends.onnx_shape import renamed, with_ones, without_ones
-from compiler.frontends.onnx_values import Fixed, Flow, Kind, UnsupportedError, Value, channels_last
+from compiler.frontends.onnx_values import FLOAT, Fixed, Flow, Kind, UnsupportedError, Value, channels_last
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError, shown
 
@@ -95,7 +95,20 @@ def flat(value: Window, rank: int) -> Window:
                   (0, *value.after), (1, *value.outputs))  # fmt: skip
 
 
-def weights_of(emitter: Emitter, value: Fixed, kind: Kind) -> Fixed:
+def product_kind(emitter: Emitter, node: FileNode, x: Flow, weights: Fixed, axis: int) -> Kind:
+    """What x is multiplied with weights in.
+
+    Integers if both are, and the scales of the weights, where there are several, are those of the outputs, which lie
+    along an axis.
+    """
+    q = weights.quantization
+    if q is None or q.axis not in (None, axis):
+        return FLOAT
+    kind = emitter.arithmetic(node, x)
+    return kind if kind.real else FLOAT
+
+
+def weights_of(value: Fixed, kind: Kind) -> Fixed:
     """Weights for a node that computes in a kind; unsigned ones become signed, which changes no number."""
     q = value.quantization
     if not kind.real or q is None:
@@ -135,22 +148,24 @@ def _same(own: tuple[float, ...], scales: tuple[float, ...]) -> bool:
     return len(own) in (1, len(scales)) and np.allclose(own, scales, rtol=1e-6, atol=0.0)
 
 
-def _grouped(node: FileNode, x: Flow, channels: int, outputs: int) -> int:
-    """Number of groups."""
+def grouped(node: FileNode, x: Flow, channels: int, outputs: int) -> int:
+    """Number of groups, which must divide the channels and the outputs."""
     groups = node.int("group", 1)
     if groups < 1 or x.shape[1] != channels or channels % groups or outputs % groups:
         raise InputError(f"{groups} groups of {channels} channels to {outputs} do not fit x {list(x.shape)}")
     return groups
 
 
-def _kernel(node: FileNode, weights: Fixed) -> tuple[int, ...]:
+def kernel_of(node: FileNode, weights: Fixed) -> tuple[int, ...]:
+    """The window's sizes, which are those of the weights."""
     kernel = node.ints("kernel_shape") or weights.shape[2:]
     if kernel != weights.shape[2:] or min(weights.shape) < 1:
         raise InputError(f"kernel_shape {shown(list(kernel))} does not fit weights {list(weights.shape)}")
     return kernel
 
 
-def _checked_weights(x: Value, w: Value | None) -> Fixed:
+def checked_weights(x: Value, w: Value | None) -> Fixed:
+    """Weights, which must be constant and have as many dimensions as the images."""
     weights = known(w, "a kernel")
     if len(weights.shape) != len(x.shape) or len(x.shape) not in (3, 4):
         if len(weights.shape) == len(x.shape) == 5:
@@ -162,13 +177,13 @@ def _checked_weights(x: Value, w: Value | None) -> Fixed:
 @converts("Conv", inputs=(2, 3))
 def _conv(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     given, w, bias = inputs
-    weights = _checked_weights(given, w)
-    slide = flat(window(node, given.shape[2:], _kernel(node, weights)), len(given.shape))
+    weights = checked_weights(given, w)
+    slide = flat(window(node, given.shape[2:], kernel_of(node, weights)), len(given.shape))
     x = as_images(emitter, node, given)
     outputs, share = weights.shape[:2]
-    groups = _grouped(node, x, share * node.int("group", 1), outputs)
-    kind = _conv_kind(emitter, node, x, weights, 0)
-    weights = weights_of(emitter, weights.reshaped((outputs, share, *slide.kernel)), kind)
+    groups = grouped(node, x, share * node.int("group", 1), outputs)
+    kind = product_kind(emitter, node, x, weights, 0)
+    weights = weights_of(weights.reshaped((outputs, share, *slide.kernel)), kind)
     biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, weights, outputs, kind)]
     common: dict[str, Any] = {"strides": slide.strides, "pads": slide.pads, "dilations": slide.dilations}
     if share == 1 and groups == outputs:
@@ -182,67 +197,3 @@ def _conv(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
     operands = [emitter.operand(x, x.order, kind), emitter.constant(weights.name, filters), *biases]
     shape = (x.shape[0], outputs, *slide.outputs)
     return [as_given(emitter, node, emitter.emit(node, op, operands, shape, x.order, kind, **common), given)]
-
-
-def _conv_kind(emitter: Emitter, node: FileNode, x: Flow, weights: Fixed, axis: int) -> Kind:
-    """Integers only if the scales of the weights, where several, are those of the outputs."""
-    q = weights.quantization
-    if q is None or q.axis not in (None, axis):
-        weights = Fixed(weights.name, np.zeros(2)) if q is None else Fixed(weights.name, weights.real())
-    return emitter.arithmetic(node, x, weights)
-
-
-@converts("ConvTranspose", inputs=(2, 3))
-def _conv_transpose(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    given, w, bias = inputs
-    weights, rank = _checked_weights(given, w), len(given.shape)
-    kernel = _kernel(node, weights)
-    slide, more = _transposed_window(node, given.shape[2:], kernel)
-    slide, more = flat(slide, rank), (0, *more) if rank == 3 else more
-    x = as_images(emitter, node, given)
-    channels, share = weights.shape[:2]
-    groups = _grouped(node, x, channels, share * node.int("group", 1))
-    outputs = share * groups
-    kind = _conv_kind(emitter, node, x, weights, 1 if groups == 1 else -1)
-    filters = weights_of(emitter, weights.reshaped((channels, share, *slide.kernel)), kind)
-    if groups == 1:
-        filters = filters.transposed((1, 2, 3, 0))
-    else:
-        parts = filters.data.reshape(groups, channels // groups, share, *slide.kernel)
-        q = None if filters.quantization is None or not filters.quantization.whole else filters.quantization
-        filters = Fixed(filters.name, parts.transpose(0, 2, 3, 4, 1).reshape(outputs, *slide.kernel, -1), q)
-    biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, filters, outputs, kind)]
-    made = emitter.emit(
-        node, "conv_transpose2d",
-        [emitter.operand(x, x.order, kind), emitter.constant(weights.name, filters), *biases],
-        (x.shape[0], outputs, *slide.outputs), x.order, kind, strides=slide.strides, pads=slide.pads,
-        dilations=slide.dilations, groups=groups, output_pads=more,
-    )  # fmt: skip
-    return [as_given(emitter, node, made, given)]
-
-
-def _transposed_window(
-    node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]
-) -> tuple[Window, tuple[int, ...]]:
-    """The window of a transposed convolution, its pads cut from the output, and what is added to the output's ends."""
-    count = len(sizes)
-    strides, dilations = (sizes_of(node, key, count, 1, 1) for key in ("strides", "dilations"))
-    pads, more = sizes_of(node, "pads", 2 * count, 0, 0), sizes_of(node, "output_padding", count, 0, 0)
-    auto = choice(node, "auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
-    wanted = node.ints("output_shape")
-    if auto.startswith("SAME") and not wanted:
-        wanted = tuple(size * stride for size, stride in zip(sizes, strides, strict=True))
-    wanted = wanted and wanted[-count:]
-    before, after, outputs = list(pads[:count]), list(pads[count:]), []
-    for i in range(count):
-        whole = (sizes[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 + more[i]
-        if wanted:
-            cut = whole - wanted[i]
-            if cut < 0:
-                raise UnsupportedError(f"an output of size {wanted[i]}, larger than {whole},")
-            half = cut // 2
-            before[i], after[i] = (cut - half, half) if auto == "SAME_LOWER" else (half, cut - half)
-        elif auto == "VALID":
-            before[i] = after[i] = 0
-        outputs.append(whole - before[i] - after[i])
-    return Window(kernel, strides, dilations, tuple(before), tuple(after), tuple(outputs)), more

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frontends.onnx_conv import bias_of, weights_of
+from compiler.frontends.onnx_conv import bias_of, product_kind, weights_of
 from compiler.frontends.onnx_elementwise import binary, finite
 from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import FileNode
@@ -37,12 +37,8 @@ def dense(
     """X times transposed weights (outputs, inputs), plus bias."""
     if len(weights.shape) != 2 or min(weights.shape) < 1 or x.shape[-1] != weights.shape[1]:
         raise InputError(f"weights {list(weights.shape[::-1])} do not fit x {list(x.shape)}")
-    q = weights.quantization
-    usable = q is not None and q.axis in (None, 0)
-    kind = emitter.arithmetic(node, x) if usable and not floats else FLOAT
-    if not kind.real:
-        kind = FLOAT
-    weights = weights_of(emitter, weights if usable else Fixed(weights.name, weights.real()), kind)
+    kind = FLOAT if floats else product_kind(emitter, node, x, weights, 0)
+    weights = weights_of(weights, kind)
     biases = [] if bias is None else [bias_of(emitter, bias, x.tensor, weights, weights.shape[0], kind)]
     rows, weights = _in_memory_order(emitter, emitter.operand(x, plain(x.rank), kind), weights)
     operands = [rows, emitter.constant(weights.name, weights), *biases]

@@ -113,8 +113,10 @@ def targets(model: Model) -> dict[str, Kind]:
     def wanted(user: FileNode, name: str) -> Kind | None:
         if user.op == "QuantizeLinear" and user.inputs[0] == name:
             return _whole(user, model.constants)
-        passes = user.op in _PASSING and (user.op == "Concat" or user.inputs[0] == name)
-        return found.get(user.outputs[0]) if passes else None
+        if user.op not in _PASSING or (user.op != "Concat" and user.inputs[0] != name):
+            return None
+        kinds = {found.get(made) for made in (user.outputs if user.op == "Split" else user.outputs[:1])}
+        return kinds.pop() if len(kinds) == 1 else None
 
     for node in reversed(model.nodes):
         for name in node.outputs:

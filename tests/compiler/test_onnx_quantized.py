@@ -89,6 +89,29 @@ def test_two_operands(tmp_path: Path, op: str, dtype: str) -> None:
     assert all_integers(graph)
 
 
+@pytest.mark.parametrize("op", ["Conv", "MatMul"])
+def test_real_weights_make_real_products(tmp_path: Path, op: str) -> None:
+    build = Qdq()
+    shape, inner = ((1, 2, 4, 4), (3, 2, 1, 1)) if op == "Conv" else ((3, 4), (4, 2))
+    build.held["w"] = np.full(inner, 0.25, np.float32)
+    build.quantized(build.add(op, f"{build.real('x')} w", "real"))
+    graph = build.check(tmp_path, {"x": integers(*shape)})
+    (product,) = (n for n in graph if n.op in ("conv2d", "dense"))
+    assert {t.dtype for t in (*graph.ins(product), graph.out(product))} == {"float32"}
+
+
+def test_parts_with_scales_of_their_own(tmp_path: Path) -> None:
+    """What is split is quantized in no scale but its parts'."""
+    build = Qdq()
+    build.add("Sigmoid", build.real("x"), "real")
+    build.add("Split", "real", "a b", axis=1)
+    build.quantized("a", 0.1)
+    build.add("QuantizeLinear", f"b {build.scale('z', 0.001, -128)}", "z")
+    inputs = {"x": integers(3, 8)}
+    graph = check(tmp_path, model(build.nodes, inputs, ["y", "z"], build.held), inputs, steps=1)
+    assert ops(graph) == {"dequantize": 1, "sigmoid": 1, "slice": 2, "quantize": 2}
+
+
 def test_number_among_integers(tmp_path: Path) -> None:
     """A real constant that is one number is quantized exactly."""
     build = Qdq()
