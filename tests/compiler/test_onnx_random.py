@@ -117,7 +117,9 @@ class RandomModel:
         """With a value of the same shape but for one dimension."""
         axis = self.axis(len(shape))
         rest = (shape[:axis], shape[axis + 1 :])
-        fitting = [n for n, s in self.shapes.items() if (s[:axis], s[axis + 1 :]) == rest and s]
+        fitting = [
+            n for n, s in self.shapes.items() if (s[:axis], s[axis + 1 :]) == rest and len(s) == len(shape)
+        ]
         other = fitting[self.axis(len(fitting))]
         size = shape[axis] + self.shapes[other][axis]
         self.add("Concat", f"{x} {other}", (*shape[:axis], size, *shape[axis + 1 :]), axis=axis)
