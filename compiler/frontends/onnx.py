@@ -40,7 +40,7 @@ _DAMAGE = (
     AttributeError,
     MemoryError,
 )
-#: Constants that are computed may have so many elements in all, and four more for each that the file has.
+#: Constants that are computed may have so many elements in all, and eight more for each that the file has.
 _MOST_COMPUTED = 1 << 26
 #: So many nodes are named in one message.
 _MOST_NAMED = 20
@@ -102,7 +102,7 @@ class _Reader:
         self.refused: list[tuple[str, str, str]] = []
         model = read_file(path)
         declared = with_sizes(model.inputs, sizes)
-        self.room = _MOST_COMPUTED + 4 * sum(value.data.size for value in model.constants.values())
+        self.room = _MOST_COMPUTED + 8 * sum(value.data.size for value in model.constants.values())
         self.model = replace(model, inputs=declared).used()
 
     def graph(self) -> Graph:
@@ -110,7 +110,7 @@ class _Reader:
         for node in self.model.nodes:
             self._check_inputs(node)
         model = fuse(recognize(self._folded(expand(self._folded(self.model)))))
-        emitter = Emitter(self.name, targets(model), meanings(model))
+        emitter = Emitter(self.name, targets(model), meanings(model), self.room)
         values: dict[str, Value] = dict(model.constants)
         for declared in model.inputs:
             shape = tuple(n for n in declared.shape or () if isinstance(n, int))
@@ -150,9 +150,9 @@ class _Reader:
             return None
         try:
             if foldable(node):
-                return self._counted(fold(node, inputs))
+                return self._counted(fold(node, inputs), inputs)
             made = CONVERSIONS[node.op](_NOTHING, node, list(inputs))
-            return [value for value in made if isinstance(value, Fixed)]
+            return self._counted([value for value in made if isinstance(value, Fixed)], inputs)
         except UnsupportedError:
             return None  # said when the node is converted
         except InputError as error:
@@ -160,9 +160,10 @@ class _Reader:
         except _DAMAGE as error:
             raise InputError(f"node {shown(node.name)}: damaged: {error or type(error).__name__}") from None
 
-    def _counted(self, made: list[Fixed]) -> list[Fixed]:
+    def _counted(self, made: list[Fixed], inputs: list[Fixed | None]) -> list[Fixed]:
         """Constants that were computed, if there is room for them."""
-        self.room -= sum(value.data.size for value in made if value.data.base is None)
+        given = [id(value.data) for value in inputs if value is not None]
+        self.room -= sum(v.data.size for v in made if v.data.base is None and id(v.data) not in given)
         if self.room < 0:
             raise InputError("its constant result is too large, with those of the nodes before it")
         return made
@@ -179,7 +180,8 @@ class _Reader:
             return  # what makes it was refused
         try:
             if foldable(node) and all(value is None or isinstance(value, Fixed) for value in inputs):
-                made = self._counted(fold(node, [v for v in inputs if not isinstance(v, Flow)]))
+                fixed = [value for value in inputs if not isinstance(value, Flow)]
+                made = self._counted(fold(node, fixed), fixed)
             elif conversion is None:
                 raise UnsupportedError("of values that are not constant")
             else:
@@ -229,7 +231,7 @@ _PASSED = frozenset(
     )
 )
 #: What they get for a graph.
-_NOTHING = Emitter("", {}, {})
+_NOTHING = Emitter("", {}, {}, 0)
 
 
 @converts(":refused", inputs=(0, None))

@@ -22,6 +22,8 @@ from hw.errors import InputError
 
 #: What the integers of tensors mean that stand for themselves.
 ONE = Quantization((1.0,), (0,))
+#: Unrolled recurrences make many nodes; beyond this they are damage.
+_MOST_NODES = 1 << 18
 #: Operators that work on each element by itself.
 _ELEMENTWISE = frozenset(
     ("add", "sub", "mul", "clip", "leaky_relu", "sigmoid", "tanh", "hard_swish", "gelu", "silu")
@@ -39,12 +41,15 @@ class Emitter:
         For values of the file that are quantized next, and only that: into what.
     meanings : dict
         For integers of the file: what those who read or write them say that they mean.
+    room : int
+        So many elements may the constants of the graph have that are no views of the file's.
     """
 
-    def __init__(self, name: str, targets: dict[str, Kind], meanings: dict[str, Quantization]):
+    def __init__(self, name: str, targets: dict[str, Kind], meanings: dict[str, Quantization], room: int):
         self.build = GraphBuilder(name)
         self.targets = targets
         self.meanings = meanings
+        self.room = room
         self._views: dict[tuple[str, str, Any], Tensor] = {}
 
     def arithmetic(self, node: FileNode, *operands: Value) -> Kind:
@@ -102,6 +107,9 @@ class Emitter:
         made = self._views.get(key)
         if made is not None and made.data is not None and np.array_equal(made.data, value.data):
             return made
+        self.room -= value.data.size
+        if self.room < 0:
+            raise InputError("its constants are too large, with those of the nodes before it")
         self._views[key] = made = self.build.constant(wish, value.data, value.quantization)
         return made
 
@@ -169,6 +177,8 @@ class Emitter:
         for size in shape:
             if size < 1:
                 raise InputError(f"its output would have shape {list(shape)}")
+        if len(self.build.graph.nodes) >= _MOST_NODES:
+            raise InputError(f"the graph would have more than {_MOST_NODES:,} nodes")
         output = Tensor(self.build.fresh(wish), arranged(shape, order), kind.dtype, kind.quantization)
         self.build.node(node.name + (f":{part}" if part else ""), op, operands, output, **attributes)
         return Flow(wish, output, order, kind.real)

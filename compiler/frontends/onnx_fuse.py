@@ -32,7 +32,9 @@ def _batch_norm(view: View, node: FileNode) -> FileNode | None:
     names = (*conv.inputs[1:], "")[:2]
     weights, bias = view.constants.get(names[0]), view.constants.get(names[1])
     given = [view.constants.get(name) for name in node.inputs[1:]]
-    if weights is None or not weights.shape or (names[1] and bias is None) or node.int("training_mode", 0):
+    if weights is None or len(view.users[names[0]]) > 1:  # many copies of one constant could take much memory
+        return None
+    if not weights.shape or (names[1] and bias is None) or node.int("training_mode", 0):
         return None
     channels = weights.shape[0]
     statistics = [v for v in given if v is not None]
