@@ -52,10 +52,10 @@ class Qdq:
         self.nodes.append(node(op, inputs, output, **attributes))
         return output
 
-    def check(self, folder: Path, inputs: Held, steps: float = 1.0) -> Graph:
+    def check(self, folder: Path, inputs: Held) -> Graph:
         """The graph, which must agree with onnxruntime."""
         opset = 17 if self.dtype != "int16" else 21
-        return check(folder, model(self.nodes, inputs, ["y"], self.held, opset), inputs, steps=steps)
+        return check(folder, model(self.nodes, inputs, ["y"], self.held, opset), inputs)
 
 
 def all_integers(graph: Graph) -> bool:

@@ -57,7 +57,7 @@ def test_qlinear(tmp_path: Path, op: str, shapes: list, attributes: dict, wanted
     scale = {"QLinearConv": 3.0, "QLinearMatMul": 1.0, "QLinearSoftmax": 1 / 256}.get(op, 0.03)
     zero = np.iinfo(dtype).min if op == "QLinearSoftmax" else 4
     made, flowing = qlinear(op, inputs, (scale, zero), **attributes)
-    graph = check(tmp_path, made, flowing, steps=1)
+    graph = check(tmp_path, made, flowing)
     assert ops(graph) == wanted
     assert all_integers(graph)
 

@@ -108,7 +108,7 @@ def test_parts_with_scales_of_their_own(tmp_path: Path) -> None:
     build.quantized("a", 0.1)
     build.add("QuantizeLinear", f"b {build.scale('z', 0.001, -128)}", "z")
     inputs = {"x": integers(3, 8)}
-    graph = check(tmp_path, model(build.nodes, inputs, ["y", "z"], build.held), inputs, steps=1)
+    graph = check(tmp_path, model(build.nodes, inputs, ["y", "z"], build.held), inputs)
     assert ops(graph) == {"dequantize": 1, "sigmoid": 1, "slice": 2, "quantize": 2}
 
 
@@ -144,7 +144,7 @@ def test_what_is_read_as_real_stays_real(tmp_path: Path) -> None:
     build.quantized("real")
     inputs = {"x": integers(4, 9)}
     made = model(build.nodes, inputs, ["y", "real"], build.held)
-    graph = check(tmp_path, made, inputs, steps=1)
+    graph = check(tmp_path, made, inputs)
     assert ops(graph) == {"dequantize": 1, "sigmoid": 1, "quantize": 1}
 
 
@@ -174,7 +174,7 @@ def test_four_bits(tmp_path: Path) -> None:
             tensor.CopyFrom(
                 helper.make_tensor(tensor.name, TensorProto.INT4, values.shape, values.reshape(-1))
             )
-    graph = check(tmp_path, made, inputs, steps=1)
+    graph = check(tmp_path, made, inputs)
     (dense,) = graph
     np.testing.assert_array_equal(graph.ins(dense)[1].data, nibbles.T)  # type: ignore[arg-type]
     turned = onnx.ModelProto.FromString(made.SerializeToString())
@@ -207,7 +207,7 @@ def test_other_meaning(tmp_path: Path) -> None:
 
 
 def test_digits(tmp_path: Path) -> None:
-    """The project's own network: every node on integers, all images but a few classified as by onnxruntime."""
+    """The project's own network: all on integers, nearly all scores those of onnxruntime, which rounds float32 sums."""
     made = onnx.load(MODEL)
     graph = read(tmp_path, made)
     assert ops(graph) == {
@@ -215,11 +215,9 @@ def test_digits(tmp_path: Path) -> None:
     }  # fmt: skip
     assert all_integers(graph)
     images = load_digits_split()[1].images[:60]
-    wanted = reference(made, {"image": images})["scores"].astype(int)
-    made_here = [evaluated(graph, {"image": image[None]}) for image in images]
-    got = np.concatenate([one["scores"] for one in made_here if one is not None] or [wanted])
-    assert np.abs(got.astype(int) - wanted).max() <= 3
-    assert (got.argmax(1) == wanted.argmax(1)).mean() > 0.95
+    got = np.concatenate([evaluated(graph, {"image": image[None]})["scores"] for image in images])
+    apart = np.abs(got.astype(int) - reference(made, {"image": images})["scores"])
+    assert (apart.max(), (apart > 0).mean() < 0.02) == (1, True)
 
 
 def test_size_of_the_batch(tmp_path: Path) -> None:

@@ -95,10 +95,12 @@ def test_quantizer(
     assert {op: n for op, n in counts.items() if op not in moving} == WANTED[name]
     floats = [n.op for n in graph if graph.out(n).dtype == "float32"]
     assert (counts["quantize"], floats) == (1, ["dequantize"])
-    # What the file rounds within a GELU or a normalization is lost: the measure is the network before quantization.
     inputs = {"x": 14 * numbers(*IMAGE, seed=99)}
     exact, theirs = (reference(onnx.load(p), inputs)["y"] for p in (source, path))
-    ours = (evaluated(graph, inputs) or {"y": theirs})["y"]
+    ours = evaluated(graph, inputs)["y"]
+    if name == "images":
+        assert np.abs(ours - theirs).max() < 2.5 / 255
+    # What the file rounds within a GELU or a normalization is lost: the measure is the network before quantization.
     errors = [np.abs(y - exact).mean() for y in (theirs, ours)]
     assert errors[1] <= 1.2 * errors[0] + 0.002 * np.ptp(exact)
     assert errors[1] < 0.05 * np.ptp(exact)
