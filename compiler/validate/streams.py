@@ -24,7 +24,7 @@ Dims = list[tuple[int, int]]
 
 
 def streams(config: MlaConfig, unit: Unit, c: Config, *, used: bool = False) -> list[Region]:
-    """All regions of a legal command; with `used`, of the activations of MATRIX only the lanes with a weight."""
+    """All regions of a legal command; with `used`, of activations only the lanes whose results count."""
     if unit == Unit.MATRIX:
         return list(_matrix(config, c, used))
     return list((_load if unit == Unit.LOAD else _store if unit == Unit.STORE else _fuse)(config, c))
@@ -90,9 +90,29 @@ def _padded(
     yield region(space, c.a_base + u[0] * c.a_u + v[0] * c.a_v, steps + others, run)
 
 
+def _padded_blocks(
+    space: str,
+    c: Config,
+    coordinates: tuple[tuple, tuple],
+    others: Dims,
+    block: tuple[int, int],
+    runs: tuple[int, int],
+) -> Iterator[Region]:
+    """The same with a dimension `block`, whose last step touches another number of addresses than those before."""
+    count, stride = block
+    if runs[0] == runs[1]:
+        yield from _padded(space, c, *coordinates, [*others, block], runs[0])
+        return
+    if count > 1:
+        yield from _padded(space, c, *coordinates, [*others, (count - 1, stride)], runs[0])
+    for last in _padded(space, c, *coordinates, others, runs[1]):
+        shift = (count - 1) * stride
+        yield last._replace(low=last.low + shift, high=last.high + shift)
+
+
 def _matrix(config: MlaConfig, c: Config, used: bool) -> Iterator[Region]:
     if c.dw:
-        yield from _depthwise(config, c)
+        yield from _depthwise(config.n, c, used)
         return
     yield from _activations(config.n, c, used)
     yield from _weights(config.n, c)
@@ -102,14 +122,8 @@ def _matrix(config: MlaConfig, c: Config, used: bool) -> Iterator[Region]:
 
 def _activations(n: int, c: Config, used: bool) -> Iterator[Region]:
     u, v = ((c.y_count, c.u_y), (c.ky_count, c.u_ky)), ((c.x_count, c.v_x), (c.kx_count, c.v_kx))
-    if not used:
-        yield from _padded("sp", c, u, v, [(c.oc_count, c.a_oc), (c.ic_count, c.a_ic)], n)
-        return
-    if c.ic_count > 1:
-        yield from _padded("sp", c, u, v, [(c.oc_count, c.a_oc), (c.ic_count - 1, c.a_ic)], c.k_rows or n)
-    for last in _padded("sp", c, u, v, [(c.oc_count, c.a_oc)], c.k_tail or c.k_rows or n):
-        shift = (c.ic_count - 1) * c.a_ic
-        yield last._replace(low=last.low + shift, high=last.high + shift)
+    runs = (c.k_rows or n, c.k_tail or c.k_rows or n) if used else (n, n)
+    yield from _padded_blocks("sp", c, (u, v), [(c.oc_count, c.a_oc)], (c.ic_count, c.a_ic), runs)
 
 
 def _weights(n: int, c: Config) -> Iterator[Region]:
@@ -128,11 +142,13 @@ def _weights(n: int, c: Config) -> Iterator[Region]:
         yield region("sp", c.w_base + (split - 1) * step, [*others, (tail, c.w_row)], n)
 
 
-def _depthwise(config: MlaConfig, c: Config) -> Iterator[Region]:
+def _depthwise(n: int, c: Config, used: bool) -> Iterator[Region]:
     u = (((c.dw_len - 1) // c.x_count + 1, c.u_y),)
     v = ((min(c.x_count, c.dw_len), c.v_x),)
-    yield from _padded("sp", c, u, v, [(c.oc_count, c.a_oc)], config.n)
-    yield region("sp", c.w_base, [(c.oc_count, c.w_oc), (c.taps * c.groups, c.w_row)], config.n)
+    lanes = c.n_cols or n
+    runs = (lanes, c.n_tail or lanes) if used else (n, n)
+    yield from _padded_blocks("sp", c, (u, v), [], (c.oc_count, c.a_oc), runs)
+    yield region("sp", c.w_base, [(c.oc_count, c.w_oc), (c.taps * c.groups, c.w_row)], n)
     rows = (c.dw_len - c.dw_lead - 1) // c.x_count // c.dw_sy + 1
     steps = [(c.oc_count, c.acc_oc), (rows, c.acc_y), (c.dw_out_w, c.acc_x)]
     yield region("acc", c.acc_base, steps, 1, write=True)
@@ -181,19 +197,12 @@ def _operand_a(n: int, c: Config) -> Iterator[Region]:
     space, size = ("sp", DTYPE_BYTES[c.a_dtype]) if c.a_src else ("acc", 0)
     u, v = ((c.y_count, c.u_y), (c.wy_count, c.u_wy)), ((c.x_count, c.v_x), (c.wx_count, c.v_wx))
     lanes, tail = c.lanes or n, c.lanes_tail or n
-    by_block = c.tail_dim < len(FUSE_DIMS) and FUSE_DIMS[c.tail_dim] == "n"
-    if not size or not by_block or lanes == tail:
-        if c.tail_dim < len(FUSE_DIMS) and not by_block:
-            lanes = max(lanes, tail)
-        if by_block and c.n_count == 1:
-            lanes = tail
-        yield from _padded(space, c, u, v, [(c.n_count, c.a_n)], lanes * size or 1)
-        return
-    if c.n_count > 1:
-        yield from _padded(space, c, u, v, [(c.n_count - 1, c.a_n)], lanes * size)
-    for last in _padded(space, c, u, v, [], tail * size):
-        shift = (c.n_count - 1) * c.a_n
-        yield last._replace(low=last.low + shift, high=last.high + shift)
+    if c.tail_dim >= len(FUSE_DIMS):
+        tail = lanes
+    elif FUSE_DIMS[c.tail_dim] != "n":
+        lanes = tail = max(lanes, tail)
+    runs = (lanes * size or 1, tail * size or 1)
+    yield from _padded_blocks(space, c, (u, v), [], (c.n_count, c.a_n), runs)
 
 
 def _lanes(n: int, c: Config, stream: str, size: int, elements: int = 0) -> Iterator[Region]:
