@@ -10,6 +10,7 @@ from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
     from compiler.validate import ValidationError
+    from hw.config import MlaConfig
     from hw.isa.program import Program
 
 SUMMARY = "prove that a micro-program can do no harm"
@@ -23,7 +24,7 @@ _MAX_CALLS = 1 << 16
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument(
-        "program", metavar="FILE", type=Path, help="what mla asm wrote, or assembly text (.s)"
+        "program", metavar="FILE", type=Path, help="what mla asm or mla compile wrote, or assembly text (.s)"
     )
     parser.add_argument(
         "--operands",
@@ -53,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         type=integer(1, _MAX_CALLS),
         default=1,
-        help="macro-instructions one after the other, all with the same operands (default: %(default)s)",
+        help="macro-instructions (samples of a network), one right behind the other (default: %(default)s)",
     )
     parser.add_argument(
         "--limit", metavar="K", type=integer(1), help="instructions that a macro-instruction may take"
@@ -90,36 +91,62 @@ def _window(text: str) -> tuple[int, int, int]:
 
 def run(args: argparse.Namespace) -> int:
     """Print the proof's figures, or where and why it fails."""
-    from compiler.validate import Call, ValidationError, validate
+    from compiler.package import SUFFIX
     from hw.config import load_target
 
     check_report(args.json)
-    config = load_target(args.target)
-    program, pinned = _read(args.program), [_read(path) for path in args.pinned]
+    if args.program.suffix == SUFFIX:
+        return _network(args)
+    return _program(args, load_target(args.target))
+
+
+def _network(args: argparse.Namespace) -> int:
+    """A compiled network, which brings its own operands, windows and machine."""
+    from compiler.package import read_package
+    from compiler.validate import ValidationError
+    from compiler.validate.network import validate_network
+
+    if args.operands or args.window or args.pinned or args.limit is not None:
+        raise InputError(
+            f"{args.program} is a compiled network: it has operands, windows and limits of its own"
+        )
+    network = read_package(args.program)
+    try:
+        reports = validate_network(network, samples=args.calls, require_written=args.require_written)
+    except ValidationError as error:
+        return _refuse(args, error, f"{args.program}: {error.place}")
+    stages = [{"stage": index, **found.to_json()} for index, found in reports.items()]
+    text = "\n".join(f"stage {index}: {found}" for index, found in reports.items())
+    report({"valid": True, "stages": stages}, text or "safe: nothing runs on the accelerator", args.json)
+    return 0
+
+
+def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
+    """One program, with the operands and windows given."""
+    from compiler.validate import Call, ValidationError, validate
+
+    paths = [args.program, *args.pinned]
+    programs = [_read(path) for path in paths]
     limit = {} if args.limit is None else {"limit": args.limit}
     try:
         found = validate(
             config,
-            [Call(program, args.operands)] * args.calls,
+            [Call(programs[0], args.operands)] * args.calls,
             args.window,
-            pinned=pinned,
+            pinned=programs[1:],
             require_written=args.require_written,
             **limit,
         )
     except ValidationError as error:
-        paths = {
-            id(each): path
-            for each, path in zip((program, *pinned), (args.program, *args.pinned), strict=True)
-        }
-        where = _where(error, [program, *pinned], paths)
-        report(
-            {"valid": False, "refusal": error.to_json()},
-            f"refused: {where}: {error.kind}: {error.reason}",
-            args.json,
-        )
-        return _REFUSED
+        return _refuse(args, error, _where(error, programs, paths))
     report({"valid": True, **found.to_json()}, str(found), args.json)
     return 0
+
+
+def _refuse(args: argparse.Namespace, error: "ValidationError", where: str) -> int:
+    text = f"refused: {where}: {error.kind}: {error.reason}"
+    report({"valid": False, "refusal": error.to_json()}, text, args.json)
+    return _REFUSED
 
 
 def _read(path: Path) -> "Program":
@@ -140,12 +167,12 @@ def _read(path: Path) -> "Program":
         raise InputError(f"{path}: {error}") from error
 
 
-def _where(error: "ValidationError", programs: "list[Program]", paths: dict[int, Path]) -> str:
+def _where(error: "ValidationError", programs: "list[Program]", paths: list[Path]) -> str:
     """File and line of a refused instruction: of the text, or of what `mla disasm` prints, and the instruction."""
     from hw.isa.disassembler import disassemble, instruction
 
-    program = next((each for each in programs if each.name == error.program), programs[0])
-    path = paths[id(program)]
+    index = next((index for index, each in enumerate(programs) if each.name == error.program), 0)
+    program, path = programs[index], paths[index]
     if not 0 <= error.instruction < len(program.words):
         return f"{path}"
     text = f"`{instruction(program.words[error.instruction])}`"

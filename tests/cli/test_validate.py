@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from compiler.package import to_bytes
+from tests.compiler.test_stages import compiled
+
 SOURCE = """\
 .name demo
 ; copies 16 bytes
@@ -121,3 +124,19 @@ def test_bad_files(complains, tmp_path):
     complains(2, "must be UTF-8 text: invalid start byte at byte 7", "validate", path)
     path = path.rename(tmp_path / "bad.mlap")
     complains(2, f"{path}: not a micro-program file (it must begin with MLAP)", "validate", path)
+
+
+def test_a_compiled_network(mla, complains, tmp_path):
+    path = tmp_path / "mixed.mla"
+    network = compiled(3)[1]
+    path.write_bytes(to_bytes(network))
+    result = mla("validate", path)
+    assert (result.status, result.err) == (0, "")
+    stages = [index for index, stage in enumerate(network.stages) if stage.code]
+    assert result.out.startswith(f"stage {stages[0]}: safe: ")
+    document = json.loads(mla("validate", path, "--json", "-").out)
+    assert [stage["stage"] for stage in document["stages"]] == stages
+    assert all(stage["commands"]["store"] > 0 for stage in document["stages"])
+    complains(2, "is a compiled network: it has operands, windows", "validate", path, "--operands", "1")
+    path.write_bytes(b"PK")
+    complains(2, "mixed.mla", "validate", path)
