@@ -44,6 +44,16 @@ def half_even(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
     return up - (tie & (up & 1 == 1))
 
 
+def half_even_single(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
+    """Divide p by 2**s, half to even, after rounding p to the 24 bits of a float32 in the same way.
+
+    A quotient of more than 24 bits, for which that would drop more than its fraction, is rounded once.
+    """
+    single = p.astype(np.float32).astype(np.int64)
+    kept = np.minimum(np.asarray(s, np.int64) + 24, 63)
+    return half_even(np.where((p >> kept) + (p < 0) == 0, single, p), s)
+
+
 def scale(x: np.ndarray, m: np.ndarray | int, e: np.ndarray | int, ls: int, mode: Rounding) -> np.ndarray:
     """`scale` of docs/machine.md, saturated to int32; e may differ from element to element."""
     product = x * m
@@ -54,7 +64,7 @@ def scale(x: np.ndarray, m: np.ndarray | int, e: np.ndarray | int, ls: int, mode
     if mode == Rounding.DOUBLE:
         result = _double(product, e, s, ls)
     else:
-        result = {Rounding.SINGLE: half_up, Rounding.EVEN: half_even, Rounding.AWAY: half_away}[mode](
+        result = {Rounding.SINGLE: half_up, Rounding.EVEN: half_even_single, Rounding.AWAY: half_away}[mode](
             product, s
         )
     return saturate(result)

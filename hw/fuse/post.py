@@ -10,7 +10,8 @@ from hw.fuse import scale as scaling
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, post_control
 from hw.fuse.reduce import COUNT_BITS
 from hw.fuse.requant import COUNT_BITS as CHANGED_BITS
-from hw.fuse.scale import ScaleControl, ScaleLane
+from hw.fuse.scale import ScaleLane
+from hw.fuse.scale_control import ScaleControl
 from hw.fuse.store import fetch
 from hw.isa.enums import Rounding
 from hw.registers import delay, follow, register

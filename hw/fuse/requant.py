@@ -8,7 +8,8 @@ from hw.config import MlaConfig
 from hw.fuse import clip as clipping
 from hw.fuse import scale as scaling
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, requant_control
-from hw.fuse.scale import ScaleControl, ScaleLane
+from hw.fuse.scale import ScaleLane
+from hw.fuse.scale_control import ScaleControl
 from hw.fuse.store import fetch
 from hw.registers import follow, register
 from hw.trees import tree_sum

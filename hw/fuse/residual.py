@@ -9,7 +9,8 @@ from hw.fuse import clip as clipping
 from hw.fuse import scale as scaling
 from hw.fuse.delay import Delay
 from hw.fuse.layouts import BEAT, RESIDUAL_CONTROL, control_write, lanes, lanes_of
-from hw.fuse.scale import ScaleControl, ScaleLane
+from hw.fuse.scale import ScaleLane
+from hw.fuse.scale_control import ScaleControl
 from hw.fuse.store import fetch
 from hw.registers import follow, register
 

@@ -1,113 +1,39 @@
 """`scale` of docs/machine.md: multiply by a 32-bit multiplier, shift, round, saturate."""
 
-from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed
-from amaranth.lib import data, wiring
+from dataclasses import dataclass
+
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.isa.enums import Rounding
-from hw.registers import delay, register
+from hw.fuse.scale_control import SCALE_STEPS
+from hw.registers import register
 
 #: Cycles from the operands to the result.
 LATENCY = 6
 _MAX = (1 << 31) - 1
 #: Bits left by the shift by bytes: a result, the bit that rounds it, and what the shift by bits can still drop.
 _KEPT = 40
+#: Significant bits of a product after the first rounding of the even mode.
+_SINGLE = 24
+#: The first byte of a product, shifted left by one, in which more than that many bits can begin.
+_LEAST = _SINGLE // 8 + 1
 
 
-def most_shift(x_width: int) -> int:
-    """Greatest shift needed: a product of 32 + x_width bits leaves nothing but zero beyond it."""
-    return min(63, x_width + 33)
-
-
-#: What a lane of `scale` is told, each part in the cycle that needs it (cycles after the operands in its name).
-SCALE_STEPS = data.StructLayout(
-    {
-        "coarse_2": 3,  # shift, in bytes
-        "fine_3": 3,  # the rest of the shift
-        "away_3": 1,
-        "even_3": 1,
-        "wrap_4": 1,  # keep the low 32 bits instead of saturating
-        "below_4": signed(33),  # second rounding of the double mode: half of the last bit kept, less one
-        "away_4": 1,
-        "shift_5": 5,
-    }
-)
-
-
-class ScaleControl(wiring.Component):
-    """Shift amounts and rounding of one `scale`; lanes with the same exponent share it.
-
-    Latency: the parts of `steps` come 2 to 5 cycles after the inputs. Throughput: one each cycle.
-
-    Parameters
-    ----------
-    x_width : int
-        Bits of the value scaled: 32, or less for a value known to be short.
-
-    Members
-    -------
-    exponent : In(signed(8)), ls : In(5), rounding : In(2)
-        As in the definition of `scale`.
-    raw : In(1)
-        Only multiply, and keep the low 32 bits.
-    steps : Out(SCALE_STEPS)
-        For the lanes.
+@dataclass(frozen=True)
+class _Part:
+    """A product after the shift by bytes: the _KEPT bits at the bottom of what is left, whether a bit below them is
+    set, whether one above them differs from the sign, the sign, the bytes shifted, and how many bits may follow: all
+    that the control says, or less, as only those which the product has beyond _SINGLE bits.
     """
 
-    def __init__(self, *, x_width: int = 32):
-        self._most = most_shift(x_width)
-        super().__init__(
-            {
-                "exponent": In(signed(8)),
-                "ls": In(5),
-                "rounding": In(2),
-                "raw": In(1),
-                "steps": Out(SCALE_STEPS),
-            }
-        )
-
-    def elaborate(self, platform: object) -> Elaboratable:
-        m = Module()
-        twice, total, first, second = Signal(), Signal(signed(10)), Signal(6), Signal(5)
-        m.d.comb += [
-            twice.eq((self.rounding == Rounding.DOUBLE) & (self.exponent < 0) & ~self.raw),
-            total.eq(31 - self.ls - self.exponent),
-        ]
-        with m.If(self.raw):
-            m.d.comb += first.eq(0)
-        with m.Elif(twice):
-            m.d.comb += first.eq(31 - self.ls)
-        with m.Elif(total < 0):
-            m.d.comb += first.eq(0)
-        with m.Elif(total > self._most):
-            m.d.comb += first.eq(self._most)
-        with m.Else():
-            m.d.comb += first.eq(total)
-        with m.If(twice):
-            m.d.comb += second.eq(Mux(self.exponent < -31, 31, -self.exponent))
-        shift_1, shift_2 = (Signal(6, name=f"shift_{i}", reset_less=True) for i in (1, 2))
-        second_1, second_2, second_3, second_4 = (
-            Signal(5, name=f"second_{i}", reset_less=True) for i in range(1, 5)
-        )
-        steps = Signal(SCALE_STEPS, reset_less=True)
-        m.d.comb += self.steps.eq(steps)
-        m.d.sync += [
-            shift_1.eq(first),
-            steps.coarse_2.eq(shift_1[3:]),
-            shift_2.eq(shift_1),
-            steps.fine_3.eq(shift_2[:3]),
-            steps.away_3.eq(delay(m, "away", self.rounding == Rounding.AWAY, 2)),
-            steps.even_3.eq(delay(m, "even", self.rounding == Rounding.EVEN, 2)),
-            steps.wrap_4.eq(delay(m, "wrap", self.raw, 3)),
-            second_1.eq(second),
-            second_2.eq(second_1),
-            second_3.eq(second_2),
-            second_4.eq(second_3),
-            steps.below_4.eq((Const(1, 32) << second_3)[1:] - 1),
-            steps.away_4.eq(second_3 != 0),
-            steps.shift_5.eq(second_4),
-        ]
-        return m
+    kept: Signal
+    sticky: Signal
+    excess: Signal
+    negative: Signal
+    bytes: Signal
+    all: Signal
+    less: Signal
 
 
 class ScaleLane(wiring.Component):
@@ -150,60 +76,81 @@ class ScaleLane(wiring.Component):
         steps = self.steps
         # One bit below the product is the bit that rounds when nothing is shifted.
         doubled = Cat(Const(0, 1), self._product(m))
-        kept, sticky, excess, negative = self._coarse(m, doubled)
-        floor, rounds, excess, negative = self._fine(m, kept, sticky, excess, negative)
+        part = self._coarse(m, doubled)
+        floor, rounds, excess, done = self._fine(m, part)
         total = register(m, "total", floor + rounds, signed(33))
-        excess_4, negative_4 = register(m, "excess_4", excess), register(m, "negative_4", negative)
+        excess_4, negative_4 = register(m, "excess_4", excess), register(m, "negative_4", part.negative)
+        left = Signal(6)
+        m.d.comb += left.eq(steps.shift_3 - done)
+        # More than 24 bits to drop of a number of 24 bits leave nothing, however many they are.
+        second = Mux(steps.even_3, Mux(left[5], 31, left[:5]), steps.second_3)
+        second_4 = register(m, "second_4", second, unsigned(5))
         short = Signal(signed(32))
         with m.If(steps.wrap_4 | ~(excess_4 | (total[32] ^ total[31]))):
             m.d.comb += short.eq(total)
         with m.Else():  # a total in the range of the shift can only pass the greatest number
             m.d.comb += short.eq(Mux(excess_4 & negative_4, -_MAX - 1, _MAX))
         # Plus half, less one unit where a tie must go down: one addition with a carry.
-        carry = ~(steps.away_4 & short[-1])
-        sum_ = Cat(Const(1, 1), short).as_signed() + Cat(carry, steps.below_4).as_signed()
+        below, carry = Const((1 << 30) - 1, 30) >> ~second_4, Signal()
+        up = Mux(steps.even_4, (total[: _SINGLE + 2] >> second_4)[0], ~short[-1])
+        m.d.comb += carry.eq((second_4 != 0) & up)
+        sum_ = Cat(Const(1, 1), short).as_signed() + Cat(carry, below)
         lowered = register(m, "lowered", sum_[1:34].as_signed())
-        m.d.comb += self.o.eq(register(m, "result", lowered >> steps.shift_5, signed(32)))
+        shift_5 = register(m, "shift_5", second_4)
+        m.d.comb += self.o.eq(register(m, "result", lowered >> shift_5, signed(32)))
         return m
 
-    def _coarse(self, m: Module, value: Value) -> tuple[Signal, Signal, Signal, Signal]:
-        """Shift by bytes. Registers: the _KEPT bits at the bottom of what is left, whether a bit below them is
-        set, whether one above them differs from the sign, and the sign.
-        """
-        amount, sign = self.steps.coarse_2, value[-1]
-        below, above = [], []
-        for byte in range(7):
-            below.append(_window(value, 8 * byte, 8).any() & (amount > byte))
-        for byte in range((len(value) - _KEPT + 7) // 8):
-            differs = _window(value, _KEPT + 8 * byte, 8) ^ sign.replicate(8)
-            above.append(differs.any() & (amount <= byte))
-        kept = _shift(m, "coarse", value, amount, 8, _KEPT)
-        return (
-            register(m, "kept", kept),
-            register(m, "sticky", Cat(below).any()),
-            register(m, "excess", Cat(above).any() if above else Const(0)),
-            register(m, "negative", sign),
+    def _coarse(self, m: Module, value: Value) -> "_Part":
+        """Shift by bytes."""
+        steps, sign, width = self.steps, value[-1], len(value)
+        # Whether bytes of the product are in use: those that 24 bits of it can begin in, and those above _KEPT bits.
+        used = Signal(8)
+        for byte in range(_LEAST, 8):
+            m.d.comb += used[byte].eq((_window(value, 8 * byte, 8) ^ sign.replicate(8)).any())
+        spare, amount = Signal(7), Signal(7)
+        m.d.comb += [
+            spare.eq(Cat(used[byte:].any() for byte in range(_LEAST, 8))),
+            amount.eq(steps.coarse_2 & (spare | ~steps.even_2.replicate(7))),
+        ]
+        below = [_window(value, 8 * byte, 8).any() & amount[byte] for byte in range(7)]
+        above = [
+            used[byte] & ~amount[byte - _KEPT // 8] for byte in range(_KEPT // 8, min((width + 7) // 8, 8))
+        ]
+        bytes_ = _count(amount)
+        return _Part(
+            kept=register(m, "kept", _shift(m, "coarse", value, bytes_, 8, _KEPT)),
+            sticky=register(m, "sticky", Cat(below).any()),
+            excess=register(m, "excess", Cat(above).any()),
+            negative=register(m, "negative", sign),
+            bytes=register(m, "bytes", bytes_),
+            all=register(m, "all", ~steps.even_2 | (spare & ~steps.coarse_2).any()),
+            less=register(m, "less", steps.even_2 & (steps.coarse_2 & ~spare).any()),
         )
 
-    def _fine(
-        self, m: Module, kept: Signal, sticky: Value, excess: Value, negative: Value
-    ) -> tuple[Value, Value, Value, Value]:
+    def _fine(self, m: Module, part: "_Part") -> tuple[Value, Value, Value, Value]:
         """Shift by bits: the 32 bits of the result rounded down, whether to add one, whether it leaves int32, and
-        the sign.
+        by how much the product was shifted.
         """
-        amount = self.steps.fine_3
-        shifted = _shift(m, "fine", kept, amount, 1, 33)
+        kept, steps = part.kept, self.steps
+        top = kept[_SINGLE : _SINGLE + 8] ^ part.negative.replicate(8)
+        spare, amount = Signal(7), Signal(7)
+        m.d.comb += [
+            spare.eq(Cat(top[i:].any() for i in range(1, 8))),
+            amount.eq((spare | part.all.replicate(7)) & (steps.fine_3 | part.less.replicate(7))),
+        ]
+        bits = _count(amount)
+        shifted = _shift(m, "fine", kept, bits, 1, 33)
         low, high = Signal(7), Signal(8)
         m.d.comb += [
-            low.eq(Cat(kept[i] & (amount > i) for i in range(7))),
-            high.eq(Cat((kept[32 + i] ^ negative) & (amount <= i) for i in range(8))),
+            low.eq(kept[:7] & amount),
+            high.eq((kept[32:] ^ part.negative.replicate(8)) & ~Cat(amount, Const(0, 1))),
         ]
-        half, sticks, floor = shifted[0], sticky | low.any(), shifted[1:].as_signed()
+        half, sticks, floor = shifted[0], part.sticky | low.any(), shifted[1:].as_signed()
         up = Signal()
         m.d.comb += up.eq(
-            half & Mux(self.steps.away_3, ~negative | sticks, Mux(self.steps.even_3, sticks | floor[0], 1))
+            half & Mux(steps.away_3, ~part.negative | sticks, Mux(steps.even_3, sticks | floor[0], 1))
         )
-        return floor, up, excess | high.any(), negative
+        return floor, up, part.excess | high.any(), Cat(bits, part.bytes)
 
     def _product(self, m: Module) -> Value:
         """Exact product, from 16-bit parts: a register after the multipliers, one after the adders."""
@@ -240,6 +187,12 @@ def _window(value: Value, first: int, count: int) -> Value:
     """`count` bits from `first` on; beyond its end the value has copies of its sign."""
     inside = value[first : first + count]
     return Cat(inside, value[-1].replicate(count - len(inside)))
+
+
+def _count(ones: Value) -> Value:
+    """The number of ones of a word that has them all at its bottom."""
+    odd = Cat(ones[i] & ~ones[i + 1] for i in (0, 2, 4)).any() | ones[6]
+    return Cat(odd, Mux(ones[3], ones[5], ones[1]), ones[3])
 
 
 def _shift(m: Module, name: str, value: Value, amount: Value, unit: int, width: int) -> Value:

@@ -45,12 +45,17 @@ def even(p: int, s: int) -> int:
     return floor + (rest > half or (rest == half and floor & 1 == 1))
 
 
+def even24(p: int, s: int) -> int:
+    t = clip(abs(p).bit_length() - 24, 0, s)
+    return even(even(p, t), s - t)
+
+
 def scale(x: int, m: int, e: int, ls: int, mode: int) -> int:
     s = clip(31 - ls - e, 0, 63)
     if mode == 0:
         r = h(x * m, s) if e >= 0 else away(clip(h(x * m, 31 - ls), LOW, HIGH), min(-e, 31))
     else:
-        r = (h, even, away)[mode - 1](x * m, s)
+        r = (h, even24, away)[mode - 1](x * m, s)
     return clip(r, LOW, HIGH)
 
 

@@ -27,6 +27,18 @@ def half_even(p: Values, s: int) -> Values:
     return floor + ((rest > half) | ((rest == half) & (floor & 1 == 1)))
 
 
+def single_even(p: Values, s: int) -> Values:
+    """Divide by 2**s, halves to even, what has been rounded to 24 bits (but not coarser than the result) so."""
+    drop, limit = np.zeros(p.shape, np.int64), np.abs(p)
+    for bits in range(24, 63):
+        drop += limit >> bits != 0
+    result = np.zeros(p.shape, np.int64)
+    for t in np.unique(drop):
+        here, coarse = drop == t, min(int(t), s)
+        result[here] = half_even(half_even(p[here], coarse), s - coarse)
+    return result
+
+
 def scale(x: Values, m: int, e: int, ls: int, mode: int) -> Values:
     """`scale` of docs/machine.md for one multiplier."""
     p, s = x.astype(np.int64) * m, min(max(31 - ls - e, 0), 63)
@@ -35,7 +47,7 @@ def scale(x: Values, m: int, e: int, ls: int, mode: int) -> Values:
     elif mode in (DOUBLE, SINGLE):
         result = half_up(p, s)
     else:
-        result = half_even(p, s) if mode == EVEN else half_away(p, s)
+        result = single_even(p, s) if mode == EVEN else half_away(p, s)
     return np.clip(result, MIN, MAX)
 
 

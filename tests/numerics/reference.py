@@ -1,6 +1,7 @@
 """FUSE in plain Python integers, written from docs/machine.md alone."""
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import product
 from math import isqrt
 
@@ -31,13 +32,12 @@ def half_away(p: int, s: int) -> int:
     return half_up(p, s) if p >= 0 else -half_up(-p, s)
 
 
-def half_even(p: int, s: int) -> int:
-    """Divide by 2**s, halves to the even neighbour."""
-    floor, rest = p >> s, p & ((1 << s) - 1)
-    twice = 2 * rest
-    if twice > 1 << s or (twice == 1 << s and floor & 1 and s):
-        floor += 1
-    return floor
+def single_even(p: int, s: int) -> int:
+    """Divide by 2**s, halves to even, what has been rounded to 24 bits (but not coarser than the result) so."""
+    drop = clip(abs(p).bit_length() - 24, 0, s)
+    magnitude = round(Fraction(abs(p), 1 << drop))
+    quotient = round(Fraction(magnitude, 1 << (s - drop)))
+    return -quotient if p < 0 else quotient
 
 
 def scale(x: int, m: int, e: int, ls: int, mode: int) -> int:
@@ -49,7 +49,7 @@ def scale(x: int, m: int, e: int, ls: int, mode: int) -> int:
         else:
             result = half_away(clip(half_up(p, 31 - ls), MIN, MAX), min(-e, 31))
     else:
-        result = {SINGLE: half_up, EVEN: half_even, AWAY: half_away}[mode](p, s)
+        result = {SINGLE: half_up, EVEN: single_even, AWAY: half_away}[mode](p, s)
     return clip(result, MIN, MAX)
 
 

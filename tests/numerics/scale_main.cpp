@@ -1,5 +1,7 @@
 // Drives the scaling stage with one operation a cycle and compares it with 128-bit arithmetic.
-// Arguments: bits of x, latency, random operations for each rounding mode, seed. Prints the operations of each mode.
+// Arguments: bits of x, latency, random operations for each rounding mode, seed. Prints the operations of each mode,
+// and of the even mode how many had another result for the rounding to 24 bits.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +20,7 @@ struct Operation {
 };
 
 static uint64_t state;
+static long changed;
 static uint64_t next() {
     state ^= state << 13;
     state ^= state >> 7;
@@ -36,6 +39,21 @@ static wide half_even(wide p, int s) {
     return below + (twice > one || (twice == one && (below & 1)));
 }
 
+// The multiple of 2**t next to p, the even one of two: by distance, on the magnitude.
+static wide nearest(wide p, int t) {
+    wide magnitude = p < 0 ? -p : p, unit = wide(1) << t, less = magnitude / unit * unit, more = less + unit;
+    wide above = more - magnitude, below = magnitude - less;
+    bool up = above < below || (above == below && less / unit % 2);
+    wide chosen = up ? more : less;
+    return p < 0 ? -chosen : chosen;
+}
+
+static wide even(wide p, int s) {
+    int t = 0;
+    while (t < s && (p < 0 ? -p : p) >= wide(1) << (24 + t)) ++t;
+    return nearest(nearest(p, t), s) / (wide(1) << s);
+}
+
 static int32_t reference(const Operation& o) {
     wide p = wide(o.x) * o.m;
     if (o.raw) return int32_t(uint32_t(p));
@@ -45,7 +63,9 @@ static int32_t reference(const Operation& o) {
             if (o.e >= 0) return int32_t(saturate(half_up(p, s)));
             return int32_t(half_away(saturate(half_up(p, 31 - o.ls)), int(clamp(-o.e, 0, 31))));
         case SINGLE: return int32_t(saturate(half_up(p, s)));
-        case EVEN: return int32_t(saturate(half_even(p, s)));
+        case EVEN:
+            changed += even(p, s) != half_even(p, s);
+            return int32_t(saturate(even(p, s)));
         default: return int32_t(saturate(half_away(p, s)));
     }
 }
@@ -91,6 +111,36 @@ static int64_t any(int bits) {
     return sign_extend(uint64_t(value), bits);
 }
 
+// A number of `bits` bits: a tie when only its first `kept` ones stay, or moved from that by 2**-26 to 2**-20 of itself,
+// now and then by exactly what rounding to 24 bits can move it.
+static wide near_tie(int bits, int kept) {
+    wide value = kept ? (wide(1) << kept) | wide(next() >> (64 - kept)) : 1, one = 1;
+    value = (value << (bits - kept)) | (one << (bits - kept - 1));
+    value &= (one << bits) - 1;
+    if (kept) value |= one << (bits - 1);
+    int place = bits - (next() % 2 ? 25 : 20 + int(next() % 7));
+    if (place >= 0) value += (one << place) * (int(next() % 3) - 1);
+    return value + (next() % 4 ? 0 : int(next() % 3) - 1);
+}
+
+// An operation of the even mode beside a tie, of a result of up to 23 bits.
+static Operation beside_tie() {
+    int kept = next() % 24, more = next() % 31, bits;
+    int64_t x, m;
+    if (next() % 2) {  // any product there is, as one factor is a power of two
+        more %= x_bits - 1;
+        m = int64_t(near_tie(31, kept)), x = int64_t(1) << more, bits = 31 + more;
+        if (next() % 2 && x_bits == 32) std::swap(x, m);
+    } else {  // as close as the multipliers of 31 or of 24 bits allow
+        int length = 1 + next() % (x_bits - 1);
+        x = (int64_t(1) << (length - 1)) | int64_t(next() >> (64 - length) >> 1), bits = 30 + length;
+        m = int64_t(near_tie(bits, kept) / x) + int64_t(next() % 3) - 1;
+        if (next() % 2) m &= ~int64_t(127);
+    }
+    if (m >> 31) m = (int64_t(1) << 31) - 1;
+    return {next() % 2 ? x : -x, m, 31 - (bits - kept), 0, EVEN, 0};
+}
+
 int main(int argc, char** argv) {
     if (argc != 5) return 2;
     x_bits = std::atoi(argv[1]);
@@ -111,12 +161,14 @@ int main(int argc, char** argv) {
         for (long i = 0; i < count; ++i) {
             int e = next() % 4 ? int(next() % 32) - 20 : int(next() % 256) - 128;
             int ls = next() % 2 ? 0 : int(next() % 31);
-            if (!step({any(x_bits), any(32), e, ls, mode, next() % 16 == 0})) return 1;
+            bool beside = mode == EVEN && next() % 2;
+            if (!step(beside ? beside_tie() : Operation{any(x_bits), any(32), e, ls, mode, next() % 16 == 0})) return 1;
             ++done;
         }
         std::printf("%ld\n", done);
     }
     for (int i = 0; i < latency; ++i)
         if (!step({0, 0, 0, 0, 0, 0})) return 1;
+    std::printf("%ld\n", changed);
     return 0;
 }

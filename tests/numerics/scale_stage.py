@@ -4,7 +4,8 @@ from amaranth.hdl import Elaboratable, Module, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.fuse.scale import ScaleControl, ScaleLane
+from hw.fuse.scale import ScaleLane
+from hw.fuse.scale_control import ScaleControl
 
 
 class ScaleStage(wiring.Component):
