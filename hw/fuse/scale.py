@@ -10,7 +10,7 @@ from hw.fuse.scale_control import SCALE_STEPS
 from hw.registers import register
 
 #: Cycles from the operands to the result.
-LATENCY = 6
+LATENCY = 7
 _MAX = (1 << 31) - 1
 #: Bits left by the shift by bytes: a result, the bit that rounds it, and what the shift by bits can still drop.
 _KEPT = 40
@@ -21,19 +21,54 @@ _LEAST = _SINGLE // 8 + 1
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A product after the shift by bytes: the _KEPT bits at the bottom of what is left, whether a bit below them is
-    set, whether one above them differs from the sign, the sign, the bytes shifted, and how many bits may follow: all
-    that the control says, or less, as only those which the product has beyond _SINGLE bits.
+class _Amounts:
+    """How far to shift a product.
+
+    Attributes
+    ----------
+    used : Value
+        Bytes of the product with a bit that differs from the sign.
+    ones, number : Value
+        The shift by bytes, as that many ones and as a number.
+    all, less : Value
+        The shift by bits that follows: as much as the control says; as much as the product has beyond _SINGLE bits,
+        even if the control says less. With neither the lesser of the two.
     """
 
-    kept: Signal
-    sticky: Signal
-    excess: Signal
-    negative: Signal
-    bytes: Signal
-    all: Signal
-    less: Signal
+    used: Value
+    ones: Value
+    number: Value
+    all: Value
+    less: Value
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What the shift by bytes leaves of a product.
+
+    Attributes
+    ----------
+    kept : Value
+        Its _KEPT bits at the bottom.
+    sticky, excess : Value
+        Whether a bit below them is set; whether one above them differs from the sign.
+    negative : Value
+        The sign.
+    bytes : Value
+        By how many it was shifted.
+    spare : Value
+        The most to shift by now, as that many ones.
+    less : Value
+        That is all to shift by, even if the control says less.
+    """
+
+    kept: Value
+    sticky: Value
+    excess: Value
+    negative: Value
+    bytes: Value
+    spare: Value
+    less: Value
 
 
 class ScaleLane(wiring.Component):
@@ -76,71 +111,76 @@ class ScaleLane(wiring.Component):
         steps = self.steps
         # One bit below the product is the bit that rounds when nothing is shifted.
         doubled = Cat(Const(0, 1), self._product(m))
-        part = self._coarse(m, doubled)
+        part = self._coarse(m, doubled, self._bytes(m, doubled))
         floor, rounds, excess, done = self._fine(m, part)
         total = register(m, "total", floor + rounds, signed(33))
-        excess_4, negative_4 = register(m, "excess_4", excess), register(m, "negative_4", part.negative)
+        excess_5, negative_5 = register(m, "excess_5", excess), register(m, "negative_5", part.negative)
         left = Signal(6)
-        m.d.comb += left.eq(steps.shift_3 - done)
+        m.d.comb += left.eq(steps.shift_4 - done)
         # More than 24 bits to drop of a number of 24 bits leave nothing, however many they are.
-        second = Mux(steps.even_3, Mux(left[5], 31, left[:5]), steps.second_3)
-        second_4 = register(m, "second_4", second, unsigned(5))
+        second = Mux(steps.even_4, Mux(left[5], 31, left[:5]), steps.second_4)
+        second_5 = register(m, "second_5", second, unsigned(5))
         short = Signal(signed(32))
-        with m.If(steps.wrap_4 | ~(excess_4 | (total[32] ^ total[31]))):
+        with m.If(steps.wrap_5 | ~(excess_5 | (total[32] ^ total[31]))):
             m.d.comb += short.eq(total)
         with m.Else():  # a total in the range of the shift can only pass the greatest number
-            m.d.comb += short.eq(Mux(excess_4 & negative_4, -_MAX - 1, _MAX))
+            m.d.comb += short.eq(Mux(excess_5 & negative_5, -_MAX - 1, _MAX))
         # Plus half, less one unit where a tie must go down: one addition with a carry.
-        below, carry = Const((1 << 30) - 1, 30) >> ~second_4, Signal()
-        up = Mux(steps.even_4, (total[: _SINGLE + 2] >> second_4)[0], ~short[-1])
-        m.d.comb += carry.eq((second_4 != 0) & up)
+        below, carry = Const((1 << 30) - 1, 30) >> ~second_5, Signal()
+        up = Mux(steps.even_5, (total[: _SINGLE + 2] >> second_5)[0], ~short[-1])
+        m.d.comb += carry.eq((second_5 != 0) & up)
         sum_ = Cat(Const(1, 1), short).as_signed() + Cat(carry, below)
         lowered = register(m, "lowered", sum_[1:34].as_signed())
-        shift_5 = register(m, "shift_5", second_4)
-        m.d.comb += self.o.eq(register(m, "result", lowered >> shift_5, signed(32)))
+        shift_6 = register(m, "shift_6", second_5)
+        m.d.comb += self.o.eq(register(m, "result", lowered >> shift_6, signed(32)))
         return m
 
-    def _coarse(self, m: Module, value: Value) -> "_Part":
-        """Shift by bytes."""
-        steps, sign, width = self.steps, value[-1], len(value)
-        # Whether bytes of the product are in use: those that 24 bits of it can begin in, and those above _KEPT bits.
-        used = Signal(8)
+    def _bytes(self, m: Module, value: Value) -> _Amounts:
+        """Bytes to shift by."""
+        steps, sign = self.steps, value[-1]
+        # Bytes of the product in use, of those that the first of more than 24 bits or a bit above _KEPT can be in.
+        used, spare, ones = Signal(8), Signal(7), Signal(7)
         for byte in range(_LEAST, 8):
             m.d.comb += used[byte].eq((_window(value, 8 * byte, 8) ^ sign.replicate(8)).any())
-        spare, amount = Signal(7), Signal(7)
         m.d.comb += [
             spare.eq(Cat(used[byte:].any() for byte in range(_LEAST, 8))),
-            amount.eq(steps.coarse_2 & (spare | ~steps.even_2.replicate(7))),
+            ones.eq(steps.coarse_2 & (spare | ~steps.even_2.replicate(7))),
         ]
-        below = [_window(value, 8 * byte, 8).any() & amount[byte] for byte in range(7)]
-        above = [
-            used[byte] & ~amount[byte - _KEPT // 8] for byte in range(_KEPT // 8, min((width + 7) // 8, 8))
-        ]
-        bytes_ = _count(amount)
-        return _Part(
-            kept=register(m, "kept", _shift(m, "coarse", value, bytes_, 8, _KEPT)),
-            sticky=register(m, "sticky", Cat(below).any()),
-            excess=register(m, "excess", Cat(above).any()),
-            negative=register(m, "negative", sign),
-            bytes=register(m, "bytes", bytes_),
-            all=register(m, "all", ~steps.even_2 | (spare & ~steps.coarse_2).any()),
-            less=register(m, "less", steps.even_2 & (steps.coarse_2 & ~spare).any()),
+        return _Amounts(
+            used=register(m, "used", used),
+            ones=register(m, "ones", ones),
+            number=register(m, "bytes_3", _count(ones)),
+            all=register(m, "all_3", ~steps.even_2 | (spare & ~steps.coarse_2).any()),
+            less=register(m, "less_3", steps.even_2 & (steps.coarse_2 & ~spare).any()),
         )
 
-    def _fine(self, m: Module, part: "_Part") -> tuple[Value, Value, Value, Value]:
+    def _coarse(self, m: Module, doubled: Value, amounts: _Amounts) -> _Part:
+        """Shift by bytes."""
+        value = register(m, "value_3", doubled)
+        negative, ones = value[-1], amounts.ones
+        below = [_window(value, 8 * byte, 8).any() & ones[byte] for byte in range(7)]
+        above = [amounts.used[byte] & ~ones[byte - _KEPT // 8] for byte in range(_KEPT // 8, 8)]
+        kept = _shift(m, "coarse", value, amounts.number, 8, _KEPT)
+        top = kept[_SINGLE : _SINGLE + 8] ^ negative.replicate(8)
+        return _Part(
+            kept=register(m, "kept", kept),
+            sticky=register(m, "sticky", Cat(below).any()),
+            excess=register(m, "excess", Cat(above).any()),
+            negative=register(m, "negative", negative),
+            bytes=register(m, "bytes_4", amounts.number),
+            spare=register(m, "spare", Cat(top[i:].any() for i in range(1, 8)) | amounts.all.replicate(7)),
+            less=register(m, "less_4", amounts.less),
+        )
+
+    def _fine(self, m: Module, part: _Part) -> tuple[Value, Value, Value, Value]:
         """Shift by bits: the 32 bits of the result rounded down, whether to add one, whether it leaves int32, and
         by how much the product was shifted.
         """
         kept, steps = part.kept, self.steps
-        top = kept[_SINGLE : _SINGLE + 8] ^ part.negative.replicate(8)
-        spare, amount = Signal(7), Signal(7)
-        m.d.comb += [
-            spare.eq(Cat(top[i:].any() for i in range(1, 8))),
-            amount.eq((spare | part.all.replicate(7)) & (steps.fine_3 | part.less.replicate(7))),
-        ]
+        amount, low, high = Signal(7), Signal(7), Signal(8)
+        m.d.comb += amount.eq(part.spare & (steps.fine_4 | part.less.replicate(7)))
         bits = _count(amount)
         shifted = _shift(m, "fine", kept, bits, 1, 33)
-        low, high = Signal(7), Signal(8)
         m.d.comb += [
             low.eq(kept[:7] & amount),
             high.eq((kept[32:] ^ part.negative.replicate(8)) & ~Cat(amount, Const(0, 1))),
@@ -148,7 +188,7 @@ class ScaleLane(wiring.Component):
         half, sticks, floor = shifted[0], part.sticky | low.any(), shifted[1:].as_signed()
         up = Signal()
         m.d.comb += up.eq(
-            half & Mux(steps.away_3, ~part.negative | sticks, Mux(steps.even_3, sticks | floor[0], 1))
+            half & Mux(steps.away_4, ~part.negative | sticks, Mux(steps.even_4, sticks | floor[0], 1))
         )
         return floor, up, part.excess | high.any(), Cat(bits, part.bytes)
 

@@ -12,13 +12,13 @@ SCALE_STEPS = data.StructLayout(
     {
         "coarse_2": 7,  # shift in bytes, as that many ones
         "even_2": 1,  # at most the shift: as far as the product has more than 24 bits
-        "fine_3": 7,  # the rest of the shift, as that many ones
-        "shift_3": 6,  # the whole shift
-        "second_3": 5,  # shift of the second rounding of the double mode
-        "away_3": 1,
-        "even_3": 1,
-        "wrap_4": 1,  # keep the low 32 bits instead of saturating
+        "fine_4": 7,  # the rest of the shift, as that many ones
+        "shift_4": 6,  # the whole shift
+        "second_4": 5,  # shift of the second rounding of the double mode
+        "away_4": 1,
         "even_4": 1,
+        "wrap_5": 1,  # keep the low 32 bits instead of saturating
+        "even_5": 1,
     }
 )
 
@@ -31,7 +31,7 @@ def most_shift(x_width: int) -> int:
 class ScaleControl(wiring.Component):
     """Shift amounts and rounding of one `scale`; lanes with the same exponent share it.
 
-    Latency: the parts of `steps` come 2 to 4 cycles after the inputs. Throughput: one each cycle.
+    Latency: the parts of `steps` come 2 to 5 cycles after the inputs. Throughput: one each cycle.
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ class ScaleControl(wiring.Component):
             m.d.comb += first.eq(total)
         with m.If(twice):
             m.d.comb += second.eq(Mux(self.exponent < -31, 31, -self.exponent))
-        shift_1, shift_2 = (Signal(6, name=f"shift_{i}", reset_less=True) for i in (1, 2))
-        even_1 = Signal(reset_less=True)
+        shift_1, shift_2, shift_3 = (Signal(6, name=f"shift_{i}", reset_less=True) for i in (1, 2, 3))
+        even_1, even_3 = Signal(reset_less=True), Signal(reset_less=True)
         steps = Signal(SCALE_STEPS, reset_less=True)
         m.d.comb += self.steps.eq(steps)
         m.d.sync += [
@@ -89,13 +89,15 @@ class ScaleControl(wiring.Component):
             even_1.eq(self.rounding == Rounding.EVEN),
             steps.even_2.eq(even_1),
             shift_2.eq(shift_1),
-            steps.fine_3.eq(_ones(shift_2[:3])),
-            steps.shift_3.eq(shift_2),
-            steps.second_3.eq(delay(m, "second", second, 2)),
-            steps.away_3.eq(delay(m, "away", self.rounding == Rounding.AWAY, 2)),
-            steps.even_3.eq(steps.even_2),
-            steps.wrap_4.eq(delay(m, "wrap", self.raw, 3)),
-            steps.even_4.eq(steps.even_3),
+            shift_3.eq(shift_2),
+            steps.fine_4.eq(_ones(shift_3[:3])),
+            steps.shift_4.eq(shift_3),
+            steps.second_4.eq(delay(m, "second", second, 3)),
+            steps.away_4.eq(delay(m, "away", self.rounding == Rounding.AWAY, 3)),
+            even_3.eq(steps.even_2),
+            steps.even_4.eq(even_3),
+            steps.wrap_5.eq(delay(m, "wrap", self.raw, 4)),
+            steps.even_5.eq(steps.even_4),
         ]
         return m
 
