@@ -11,7 +11,7 @@ from hw.config import SP_ADDR_BITS, MlaConfig
 COMMANDS = 8
 INDEX_BITS = 3
 #: Beats (parts of a row) that may be between issue and the result writer.
-CREDITS = 64
+CREDITS = 128
 
 #: One step of the walk, as issue needs it. `sp_need`: reads of A (4 pieces), B (4), residual (2);
 #: `acc_need`: A, B.
