@@ -1,9 +1,7 @@
 """Multiplication with own scales, as TFLite's MUL."""
 
-import numpy as np
-
 from compiler.kernels.elementwise import Elementwise, source_word, stage_word
-from compiler.kernels.scaling import Affine, bytes_word, halves_word, quantize_multiplier
+from compiler.kernels.scaling import Affine, bytes_word, float32_multiplier, float32_ratio, halves_word
 from hw.isa.enums import Dtype, Op, Requant, Rounding
 
 
@@ -20,9 +18,8 @@ def mul(
 
     `Rounding.DOUBLE` is that of TFLite's reference kernel, `Rounding.EVEN` that of XNNPACK.
     """
-    # TFLite multiplies and divides the scales in single precision here, unlike elsewhere.
-    scale = np.float32(a.scale) * np.float32(b.scale) / np.float32(y.scale)
-    mult, exponent = quantize_multiplier(float(scale))
+    # TFLite's reference kernel too has single precision here, unlike elsewhere.
+    mult, exponent = float32_multiplier(float32_ratio(a.scale, b.scale, y.scale))
     return Elementwise(
         src=source_word(dtype, dtype, op=Op.MUL, requant=Requant.IMM, rounding=rounding),
         stage=stage_word(dtype),

@@ -36,6 +36,28 @@ def quantize_multiplier(scale: float) -> tuple[int, int]:
     return (0, 0) if exponent < -31 else (multiplier, exponent)
 
 
+def float32_ratio(a: float, b: float, y: float) -> float:
+    """Ratio a * b / y with each step in float32, as XNNPACK and onnxruntime make the scale of a sum of products."""
+    return float(np.float32(a) * np.float32(b) / np.float32(y))
+
+
+def float32_multiplier(scale: float) -> tuple[int, int]:
+    """Multiplier and exponent of a positive float32 scale, with which `Rounding.EVEN` rounds like float32.
+
+    The scale exactly: its 24 bits are the highest of the multiplier's 31. A scale below 2**-32, which rounds every
+    int32 to 0, becomes 0.
+
+    Raises
+    ------
+    ValueError
+        The scale is negative, not finite, or not a float32.
+    """
+    pair = quantize_multiplier(scale)
+    if float(np.float32(scale)) != scale:
+        raise ValueError(f"scale must be a float32, as {float(np.float32(scale))!r}, not {scale!r}")
+    return pair
+
+
 def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: ArrayLike) -> NDArray[np.uint8]:
     """Parameters of output channels as blocks of n lanes: 9 * n bytes each (bias, multiplier, exponent).
 

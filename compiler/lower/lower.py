@@ -9,7 +9,7 @@ import numpy as np
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.kernels.add import LEFT_SHIFT, raw_fields, residual_fields
-from compiler.kernels.scaling import Affine, quantize_multiplier
+from compiler.kernels.scaling import Affine, float32_multiplier, float32_ratio, quantize_multiplier
 from compiler.lower.elementwise import lower_binary, lower_unary
 from compiler.lower.groups import Group
 from compiler.lower.layer import (
@@ -96,10 +96,7 @@ def _drain(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Roundi
     if q is None:
         raise UnsupportedError(f"weights {weights.name!r} are not quantized")
     scales = np.broadcast_to(np.array(q.scale, np.float64), channels)
-    ratios = x.scale * scales / y.scale
-    if rounding == Rounding.EVEN:  # in single precision, as those who round so compute it
-        ratios = np.float32(x.scale) * scales.astype(np.float32) / np.float32(y.scale)
-    pairs = np.array([quantize_multiplier(float(ratio)) for ratio in ratios], np.int64)
+    pairs = np.array([_multiplier(x.scale, float(scale), y.scale, rounding) for scale in scales], np.int64)
     values = np.zeros(channels, np.int64)
     if bias is not None:
         assert bias.data is not None
@@ -111,6 +108,13 @@ def _drain(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Roundi
         bias=values, mult=pairs[:, 0], exponent=pairs[:, 1], zp=y.zero_point, clip=clip, rounding=rounding,
         dtype=DTYPES[out.dtype], residual=residual, table=table,
     )  # fmt: skip
+
+
+def _multiplier(x: float, weight: float, y: float, rounding: Rounding) -> tuple[int, int]:
+    """Multiplier and exponent of x * weight / y, in the precision that goes with the rounding."""
+    if rounding == Rounding.EVEN:
+        return float32_multiplier(float32_ratio(x, weight, y))
+    return quantize_multiplier(x * weight / y)
 
 
 def same_meaning(a: Tensor, b: Tensor) -> bool:
