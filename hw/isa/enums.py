@@ -42,7 +42,7 @@ DTYPE_BYTES = (1, 1, 2, 4)
 
 
 class Rounding(IntEnum):
-    """Rounding of a requantization; docs/machine.md defines each."""
+    """Rounding of a requantization; docs/machine.md defines each. EVEN is that of float32 arithmetic."""
 
     DOUBLE = 0
     SINGLE = 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compiler.kernels.scaling import float32_multiplier
 from cosim.rtl import toolchain
 from cosim.rtl.runner import run_tool
 from hw.emit import convert
@@ -80,6 +81,20 @@ def test_division_by_counts() -> None:
             for value in (magnitude, -magnitude):
                 if abs(value) <= COUNT_LIMIT:
                     assert scale(value, mult, exponent, 0, SINGLE) == divide(value, count), (value, count)
+
+
+def test_float32_multipliers() -> None:
+    """Exactly the scale, in the 24 highest bits of the multiplier."""
+    rng = random.Random(11)
+    for _ in range(1000):
+        scale_ = float(np.float32(rng.uniform(1, 2) * 2.0 ** rng.randint(-32, 20)))
+        mult, exponent = float32_multiplier(scale_)
+        assert mult * 2.0 ** (exponent - 31) == scale_
+        assert mult & 127 == 0
+    assert float32_multiplier(0.0) == (0, 0)
+    for wrong, words in ((0.1, "float32, as 0.10000000149"), (-0.5, "negative"), (float("inf"), "finite")):
+        with pytest.raises(ValueError, match=words):
+            float32_multiplier(wrong)
 
 
 def test_array_form() -> None:
