@@ -60,7 +60,7 @@ def lookup(memories: Memories, c: Config, value: np.ndarray) -> np.ndarray:
 
 def add_residual(memories: Memories, c: Config, block: Block, value: np.ndarray) -> np.ndarray:
     """Step 4 without its table."""
-    rounding = Rounding(c.rounding)
+    rounding = Rounding.SINGLE if c.r_raw else Rounding(c.rounding)
     x = value.astype(np.int16).astype(np.int64) - signed16(c.zp_xr, 0)
     r = gather(memories.sp, block.address(c, "r"), block.width, Dtype(c.r_dtype)).astype(np.int64)
     r -= signed16(c.zp_xr, 16)

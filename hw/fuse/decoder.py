@@ -121,7 +121,7 @@ class Decoder(wiring.Component):
             self.table2.enable.eq(stage.table2),
             self.table2.slot.eq(stage.table_slot),
             res.enable.eq(stage.residual),
-            res.rounding.eq(cmd.src.rounding),
+            res.rounding.eq(Mux(stage.r_raw, Rounding.SINGLE, cmd.src.rounding)),
             res.raw.eq(stage.r_raw),
             res.ls.eq(stage.r_ls),
             res.x_zp.eq(cmd.zp_xr[:16].as_signed()),

@@ -36,7 +36,11 @@ FUSE_STAGE = Packed(
         Field("table_slot", 3, doc="table used by both lookups"),
         Field("residual", 1, doc="residual add"),
         Field("r_dtype", 2, doc="element type of the residual in SP (not i32)", enum=names(Dtype)),
-        Field("r_raw", 1, doc="residual inputs are multiplied without shift or rounding"),
+        Field(
+            "r_raw",
+            1,
+            doc="residual inputs are multiplied without shift or rounding, their sum rounded as single",
+        ),
         Field("r_ls", 5, default=20, doc="left shift of the residual inputs, 0..30"),
         Field("table2", 1, doc="table lookup after step 4"),
         Field("reduce", 2, doc="reduction over the window dimensions wy and wx", enum=names(Reduce)),

@@ -340,7 +340,8 @@ class Fuse:
             else:
                 total = scale(x, c.x_mult, sx(c.r_shifts, 8), c.r_ls, c.rounding)
                 total += scale(r, c.r_mult, sx(c.r_shifts >> 8, 8), c.r_ls, c.rounding)
-            value = scale(s32(total + c.r_bias), c.o_mult, sx(c.r_shifts >> 16, 8), 0, c.rounding) + c.o_zp
+            rounding = 1 if c.r_raw else c.rounding
+            value = scale(s32(total + c.r_bias), c.o_mult, sx(c.r_shifts >> 16, 8), 0, rounding) + c.o_zp
             value = clip(value, c.r_lo, c.r_hi)
         return table(value) if c.table2 else value
 

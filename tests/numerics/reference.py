@@ -246,7 +246,8 @@ class Machine:
             s1 = scale(xs, c["x_mult"], x_exp, c["r_ls"], c["rounding"])
             s2 = scale(rs, c["r_mult"], r_exp, c["r_ls"], c["rounding"])
         total = wrap(s1 + s2 + c["r_bias"])
-        return clip(scale(total, c["o_mult"], o_exp, 0, c["rounding"]) + c["o_zp"], c["r_lo"], c["r_hi"])
+        rounding = SINGLE if c["r_raw"] else c["rounding"]
+        return clip(scale(total, c["o_mult"], o_exp, 0, rounding) + c["o_zp"], c["r_lo"], c["r_hi"])
 
     @staticmethod
     def _reduced(kind: int, values: list[int]) -> int:
