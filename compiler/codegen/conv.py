@@ -127,7 +127,12 @@ class ConvSteps:
         length = min(self.x_pixel, self.x.c - channel)
         inner = place.plus(self.left * self.x_pixel)
         source = self.x.at(first, 0, channel)
-        if length == self.x.c and not self.left + self.right:
+        if length == self.x.c < self.x.pixel:
+            lines = {
+                "len": length, "y_count": self.x.w, "dram_y": self.x.pixel, "dst_y": self.x_pixel,
+                "z_count": count, "dram_z": self.x.row, "dst_z": self.x_row,
+            }  # fmt: skip
+        elif length == self.x.c and not self.left + self.right:
             lines = {"len": count * self.x.w * self.x.c}
         elif length == self.x.c:
             lines = {"len": self.x.w * self.x.c, "y_count": count, "dram_y": self.x.row, "dst_y": self.x_row}

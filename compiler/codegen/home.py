@@ -39,6 +39,11 @@ class Home:
         """Its bytes follow one another without gaps."""
         return self.pixel == self.c and (self.h == 1 or self.row == self.w * self.c)
 
+    def to(self, element: int, size: int) -> int:
+        """Bytes from the first element to another, by its number in the tensor; `size` is that of an element."""
+        pixel, channel = divmod(element, self.c)
+        return pixel * self.pixel + channel * size
+
     def at(self, row: int = 0, column: int = 0, channel: int = 0) -> Ref:
         """Address of an element."""
         return Ref(self.ring, 0, self.offset + row * self.row + column * self.pixel + channel)

@@ -11,13 +11,22 @@ from compiler.codegen.conv import conv_steps
 from compiler.codegen.depthwise import depthwise_steps
 from compiler.codegen.elementwise import elementwise_steps
 from compiler.codegen.home import Home
+from compiler.codegen.move import move_steps
 from compiler.codegen.order import arrange, lifetimes
 from compiler.codegen.pool import pool_steps
 from compiler.codegen.programs import Part, cut
 from compiler.codegen.softmax import softmax_steps
 from compiler.codegen.sync import Issued, synchronize
 from compiler.codegen.tidy import tidy
-from compiler.lower.layer import ConvLayer, DepthwiseLayer, ElementwiseLayer, PoolLayer, SoftmaxLayer
+from compiler.ir.tensor import Tensor
+from compiler.lower.layer import (
+    ConvLayer,
+    DepthwiseLayer,
+    ElementwiseLayer,
+    MoveLayer,
+    PoolLayer,
+    SoftmaxLayer,
+)
 from compiler.lower.lower import Lowered
 from compiler.lower.lowering import image_of
 from compiler.memory.plan import MemoryFullError, plan
@@ -35,6 +44,7 @@ _GENERATORS = {
     PoolLayer: pool_steps,
     ElementwiseLayer: elementwise_steps,
     SoftmaxLayer: softmax_steps,
+    MoveLayer: move_steps,
 }
 
 
@@ -142,26 +152,47 @@ class _Generator:
             ) from None  # fmt: skip
 
     def _homes(self) -> dict[str, Home]:
-        made = {layer.y: self.schedule.layers[layer.name].on_chip for layer in self.lowered.layers}
+        inside: dict[str, bool] = {}
+        for layer in self.lowered.layers:
+            root = self.lowered.root(layer.y)
+            inside[root] = inside.get(root, True) and self.schedule.layers[layer.name].on_chip
         outside = {self.lowered.root(name) for name in (*self.graph.inputs, *self.graph.outputs)}
-        rings: dict[str, Ring] = {}
         out: dict[str, Home] = {}
         names = dict.fromkeys(name for layer in self.lowered.layers for name in layer.shapes)
         for name in (*names, *self.graph.inputs, *self.graph.outputs):
             root = self.lowered.root(name)
-            view = image_of(self.graph.tensors[name])
-            pixel = view.c * DTYPE_BYTES[view.dtype]
-            if root not in rings:
-                inside = root not in outside and made.get(root, False)
-                memory = Memory.SP if inside else Memory.DRAM
-                slack = 4 * self.config.n if inside else 0
-                data = self.graph.tensors[root].data
-                held = None if data is None else data.reshape(-1).view(np.uint8)
-                rings[root] = Ring(memory, root, view.h * view.w * pixel + slack, data=held)
-            out[name] = Home(rings[root], view.h, view.w, view.c, pixel, view.w * pixel)
+            self._home(name, root not in outside and inside.get(root, False), out)
         for operand, name in enumerate((*self.graph.inputs, *self.graph.outputs), 1):
             self.regions.setdefault(out[name].ring, operand)
         return out
+
+    def _home(self, name: str, inside: bool, out: dict[str, Home]) -> Home:
+        """A tensor's home: one of its own, another shape of another's, or a part of another's."""
+        if name in out:
+            return out[name]
+        tensor, lowered = self.graph.tensors[name], self.lowered
+        image = image_of(tensor)
+        size = DTYPE_BYTES[image.dtype]
+        pixel = image.c * size
+        if name in lowered.parts:
+            part = lowered.parts[name]
+            whole = self._home(part.of, inside, out)
+            ring, offset = whole.ring, whole.offset + whole.to(part.start, size)
+            pixel = whole.pixel if part.gaps else pixel
+        elif name in lowered.views:
+            whole = self._home(lowered.views[name], inside, out)
+            ring, offset = whole.ring, whole.offset
+        else:
+            ring, offset = self._ring(tensor, inside), 0
+        out[name] = Home(ring, image.h, image.w, image.c, pixel, image.w * pixel, offset)
+        return out[name]
+
+    def _ring(self, tensor: Tensor, inside: bool) -> Ring:
+        if tensor.data is not None:
+            return Ring(Memory.DRAM, tensor.name, tensor.bytes, data=tensor.data.reshape(-1).view(np.uint8))
+        if inside:
+            return Ring(Memory.SP, tensor.name, tensor.bytes + 4 * self.config.n)
+        return Ring(Memory.DRAM, tensor.name, tensor.bytes)
 
     def _steps(self) -> tuple[list[Step], list[int]]:
         steps: list[Step] = []

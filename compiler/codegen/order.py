@@ -84,7 +84,7 @@ class _Arranger:
                 for ref in command.reads():
                     early = max(early, made.get(ref.ring, 0))
                 yield _Load(command, early, slot)
-            for command in (*step.matrix, *step.fuse):
+            for command in (*step.matrix, *step.fuse, *step.stores):
                 for ref in command.refs():
                     free[ref.ring, ref.index % ref.ring.depth] = slot + 1
             for command in step.stores:

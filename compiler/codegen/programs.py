@@ -39,8 +39,10 @@ def cut(
         For each layer: its name, whether it is part of the program of the layer before, its tag.
     """
     out: list[Part] = []
+    loaded = {c.layer for c in commands} - {c.layer for c in commands if c.unit != Unit.LOAD}
     for piece in _stretches(commands, joined):
-        layers = tuple(dict.fromkeys(c.layer for c in piece if c.unit != Unit.LOAD)) or (piece[0].layer,)
+        layers = dict.fromkeys(c.layer for c in piece if c.unit != Unit.LOAD or c.layer in loaded)
+        layers = tuple(layers) or (piece[0].layer,)
         programs = _emit(config, names[layers[0]], piece, tags, alone=not out)
         out += [Part(program, layers) for program in programs]
     return tuple(out)

@@ -1,7 +1,7 @@
 """Fields that mean nothing at their counts go back to their defaults: fewer instructions, more repetition."""
 
 from compiler.codegen.command import Ref
-from hw.isa.commands import MATRIX_WORD
+from hw.isa.commands import LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import Unit
 
 Fields = dict[str, int | Ref]
@@ -21,7 +21,7 @@ _STRIDES: dict[Unit, dict[str, tuple[str, ...]]] = {
         )
     },
 }  # fmt: skip
-#: Counts that the stream mode of MATRIX uses in its own way.
+#: Counts that the stream mode of MATRIX uses in its own way; a transposing LOAD's distance of columns is dst_y.
 _STREAM = ("x_count", "y_count", "kx_count", "ky_count", "ic_count")
 #: Fields of which 0 means all lanes.
 _LANES = {Unit.MATRIX: ("k_rows", "k_tail", "n_cols", "n_tail"), Unit.FUSE: ("lanes", "lanes_tail")}
@@ -32,8 +32,9 @@ def tidy(unit: Unit, fields: Fields, n: int) -> Fields:
     out = dict(fields)
     word = out.get("word", 0)
     stream = unit == Unit.MATRIX and isinstance(word, int) and MATRIX_WORD.unpack(word)["dw"]
+    columns = unit == Unit.LOAD and isinstance(word, int) and LOAD_WORD.unpack(word)["transpose"]
     for count, strides in _STRIDES[unit].items():
-        if out.get(count, 1) == 1 and not (stream and count in _STREAM):
+        if out.get(count, 1) == 1 and not ((stream and count in _STREAM) or (columns and count == "y_count")):
             for name in strides:
                 out.pop(name, None)
     for name in _LANES.get(unit, ()):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.lower.walk import Copy
 from hw.isa.enums import Dtype, Rounding
 
 
@@ -209,3 +210,25 @@ class SoftmaxLayer(Layer):
     """Softmax over the channels of each pixel; `scale` is beta times the input's scale."""
 
     scale: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MoveLayer(Layer):
+    """Elements in another order, of one or more tensors.
+
+    Parameters
+    ----------
+    copies : tuple of Copy
+        What goes where; together they write each element of y that is not another layer's once.
+    constants : set of str
+        The sources that are constants.
+    """
+
+    copies: tuple[Copy, ...]
+    constants: frozenset[str] = frozenset()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """All sources, constants not among them."""
+        names = (copy.source for copy in self.copies if copy.source is not None)
+        return tuple(name for name in dict.fromkeys(names) if name not in self.constants)

@@ -21,7 +21,9 @@ from compiler.lower.layer import (
     Residual,
     SoftmaxLayer,
 )
-from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range
+from compiler.lower.lowering import DTYPES, Lowering, Part, UnsupportedError, affine, clip_range
+from compiler.lower.moves import MOVES, concat, reshape
+from compiler.lower.parts import find_parts
 from compiler.lower.unary import BINARY, UNARY, table_of
 from hw.isa.enums import Rounding
 
@@ -41,6 +43,8 @@ class Lowered:
         In an order in which they can run.
     views : dict
         Tensors that are others in another shape: name -> name of the tensor whose bytes they are.
+    parts : dict
+        Tensors that lie within others.
     refused : dict
         Nodes that the machine cannot do, with the reason.
     """
@@ -48,23 +52,30 @@ class Lowered:
     graph: Graph
     layers: list[Layer] = field(default_factory=list)
     views: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
     def root(self, name: str) -> str:
-        """The tensor whose bytes a tensor is."""
+        """The tensor whose bytes a tensor is, or is a part of."""
+        while name in self.views or name in self.parts:
+            name = self.views[name] if name in self.views else self.parts[name].of
+        return name
+
+    def part(self, name: str) -> Part | None:
+        """What part of another a tensor is, perhaps in another shape."""
         while name in self.views:
             name = self.views[name]
-        return name
+        return self.parts.get(name)
 
 
 def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
     """Layers of all groups; what cannot be done is in `refused`."""
-    out = Lowered(graph)
+    out = Lowered(graph, parts=find_parts(graph, groups))
     for nodes in groups:
         lowering = Lowering(graph, nodes, rounding)
         try:
-            if nodes[0].op == "reshape":
-                out.views[nodes[0].outputs[0]] = nodes[0].inputs[0]
+            if nodes[0].op in _IN_PLACE:
+                out.layers += _IN_PLACE[nodes[0].op](out, lowering)
             elif nodes[0].op in _LOWERINGS:
                 out.layers.append(_LOWERINGS[nodes[0].op](lowering))
             else:
@@ -72,6 +83,28 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
         except UnsupportedError as error:
             out.refused |= {node.name: str(error) for node in nodes}
     return out
+
+
+def _reshape(out: Lowered, low: Lowering) -> list[Layer]:
+    """Another view of the same bytes; a copy where these have gaps, or the user wants them by themselves."""
+    part = out.part(low.x.name)
+    if part and (part.gaps or low.y.name in out.graph.outputs):
+        return [reshape(low)]
+    out.views[low.y.name] = low.x.name
+    return []
+
+
+def _slice(out: Lowered, low: Lowering) -> list[Layer]:
+    """A copy, unless the part is read where it is."""
+    part = out.parts.get(low.y.name)
+    return [] if part and part.of == low.x.name else [MOVES["slice"](low)]
+
+
+def _concat(out: Lowered, low: Lowering) -> list[Layer]:
+    """A copy of what is not made where it is wanted."""
+    there = {name for name, part in out.parts.items() if part.of == low.y.name}
+    made = concat(low, there)
+    return [made] if made else []
 
 
 def _rounding(low: Lowering, reference: Rounding) -> Rounding:
@@ -236,4 +269,11 @@ _LOWERINGS: dict[str, Callable[[Lowering], Layer]] = {
     "softmax": _softmax,
     **dict.fromkeys(BINARY, lower_binary),
     **dict.fromkeys(UNARY, lower_unary),
+    **MOVES,
+}
+#: Those that may need no layer.
+_IN_PLACE: dict[str, Callable[[Lowered, Lowering], list[Layer]]] = {
+    "reshape": _reshape,
+    "slice": _slice,
+    "concat": _concat,
 }

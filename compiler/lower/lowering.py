@@ -23,6 +23,25 @@ class UnsupportedError(Exception):
 
 
 @dataclass(frozen=True)
+class Part:
+    """A tensor within another.
+
+    Parameters
+    ----------
+    of : str
+        The other.
+    start : int
+        Its first element there.
+    gaps : bool
+        It is some channels of every pixel; else its elements follow one another.
+    """
+
+    of: str
+    start: int
+    gaps: bool
+
+
+@dataclass(frozen=True)
 class Lowering:
     """A group of nodes on its way to a layer.
 

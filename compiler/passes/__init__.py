@@ -3,9 +3,10 @@
 from compiler.ir.graph import Graph
 from compiler.passes.dead import remove_dead
 from compiler.passes.fold import fold_constants
+from compiler.passes.pads import fold_pads
 
 #: In the order in which they run.
-PASSES = (fold_constants, remove_dead)
+PASSES = (fold_constants, fold_pads, remove_dead)
 
 
 def simplify(graph: Graph) -> Graph:

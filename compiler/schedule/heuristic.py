@@ -11,10 +11,13 @@ from compiler.lower.layer import (
     ElementwiseLayer,
     Image,
     Layer,
+    MoveLayer,
     PoolLayer,
     SoftmaxLayer,
 )
 from compiler.lower.lower import Lowered
+from compiler.lower.lowering import image_of
+from compiler.schedule.moves import from_dram, move_tilings
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -41,7 +44,7 @@ def first_schedule(config: MlaConfig, lowered: Lowered, fusions: tuple[tuple[str
     homes = _Residents(config, lowered)
     layers = {}
     for number, layer in enumerate(lowered.layers):
-        spot = _Spot(config, homes.free(number), homes.on_chip(layer.x), homes.on_chip(layer.y))
+        spot = Spot(config, homes.free(number), homes.on_chip(layer.x), homes.on_chip(layer.y))
         cycles, layers[layer.name] = _schedule(spot, layer)
         if number and cycles < _SMALL:
             layers[layer.name] = replace(layers[layer.name], joined=True)
@@ -55,6 +58,9 @@ class _Residents:
         self.config, self.lowered = config, lowered
         graph = lowered.graph
         outside = {lowered.root(name) for name in (*graph.inputs, *graph.outputs)}
+        for layer in lowered.layers:
+            if isinstance(layer, MoveLayer):
+                outside |= {lowered.root(name) for name in from_dram(layer)}
         self.size: dict[str, int] = {}
         self.life: dict[str, tuple[int, int]] = {}
         for number, layer in enumerate(lowered.layers):
@@ -62,7 +68,7 @@ class _Residents:
                 root = lowered.root(name)
                 first, _ = self.life.get(root, (number, number))
                 self.life[root] = (first, number)
-                self.size[root] = _bytes(layer.shapes[name])
+                self.size[root] = _bytes(image_of(graph.tensors[root]))
         self.inside: set[str] = set()
         budget = int(config.sp_bytes * _RESIDENT)
         for root in sorted(self.life, key=lambda r: (self.size[r], self.life[r])):
@@ -88,7 +94,7 @@ def _bytes(image: Image) -> int:
 
 
 @dataclass(frozen=True)
-class _Spot:
+class Spot:
     """What a layer finds: the machine, free bytes, where its tensors are."""
 
     config: MlaConfig
@@ -97,10 +103,10 @@ class _Spot:
     y_on_chip: bool
 
 
-def _schedule(spot: _Spot, layer: Layer) -> tuple[float, LayerSchedule]:
+def _schedule(spot: Spot, layer: Layer) -> tuple[float, LayerSchedule]:
     tilings = {
         ConvLayer: _conv_tilings, DepthwiseLayer: _depthwise_tilings, PoolLayer: _pool_tilings,
-        ElementwiseLayer: _elementwise_tilings, SoftmaxLayer: _softmax_tilings,
+        ElementwiseLayer: _elementwise_tilings, SoftmaxLayer: _softmax_tilings, MoveLayer: move_tilings,
     }[type(layer)]  # fmt: skip
     best = min(tilings(spot, layer), key=lambda tiling: tiling[0], default=None)
     if best is None:
@@ -120,7 +126,7 @@ def _slots(config: MlaConfig, blocks: int, columns: int) -> int:
     return blocks if blocks <= config.param_slots // 4 else columns
 
 
-def _conv_tilings(spot: _Spot, layer: ConvLayer) -> _Tilings:
+def _conv_tilings(spot: Spot, layer: ConvLayer) -> _Tilings:
     config, n = spot.config, spot.config.n
     x, y = layer.shapes[layer.x], layer.shapes[layer.y]
     out_c, kernel_h, kernel_w, in_c = layer.weights.shape
@@ -188,7 +194,7 @@ def _bands(rows: int, height: int, on_chip: bool) -> list[int]:
     return sorted({min(rows * times, height) for times in (1, 2, 4, 8)} | {height})
 
 
-def _depthwise_tilings(spot: _Spot, layer: DepthwiseLayer) -> _Tilings:
+def _depthwise_tilings(spot: Spot, layer: DepthwiseLayer) -> _Tilings:
     config, n = spot.config, spot.config.n
     x, y = layer.shapes[layer.x], layer.shapes[layer.y]
     kernel_h, taps, channels = layer.weights.shape
@@ -219,7 +225,7 @@ def _depthwise_tilings(spot: _Spot, layer: DepthwiseLayer) -> _Tilings:
                 )  # fmt: skip
 
 
-def _pool_tilings(spot: _Spot, layer: PoolLayer) -> _Tilings:
+def _pool_tilings(spot: Spot, layer: PoolLayer) -> _Tilings:
     n = spot.config.n
     x, y = layer.shapes[layer.x], layer.shapes[layer.y]
     blocks = ceil_div(x.c, n)
@@ -237,7 +243,7 @@ def _pool_tilings(spot: _Spot, layer: PoolLayer) -> _Tilings:
             yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=spot.y_on_chip)
 
 
-def _elementwise_tilings(spot: _Spot, layer: ElementwiseLayer) -> _Tilings:
+def _elementwise_tilings(spot: Spot, layer: ElementwiseLayer) -> _Tilings:
     n, y = spot.config.n, layer.shapes[layer.y]
     total = ceil_div(y.h * y.w * y.c, n)
     sizes = [DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)]
@@ -249,7 +255,7 @@ def _elementwise_tilings(spot: _Spot, layer: ElementwiseLayer) -> _Tilings:
         yield max(total, tiles * _TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
 
 
-def _softmax_tilings(spot: _Spot, layer: SoftmaxLayer) -> _Tilings:
+def _softmax_tilings(spot: Spot, layer: SoftmaxLayer) -> _Tilings:
     n, x = spot.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     for rows in cuts(total):

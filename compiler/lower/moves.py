@@ -1,0 +1,249 @@
+"""Operators that move elements, as copies."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence, Set
+from itertools import product
+
+import numpy as np
+
+from compiler.ir.tensor import Tensor
+from compiler.kernels.scaling import quantize_multiplier
+from compiler.lower.layer import Layer, MoveLayer
+from compiler.lower.lowering import Lowering, UnsupportedError, affine
+from compiler.lower.walk import Copy, Rescale, Stretch, Walk, stretches
+from cosim.golden.scale import scale
+from hw.isa.enums import Rounding
+
+#: More copies than this are no work for a program.
+_MOST_COPIES = 1 << 11
+#: Quotients of scales that XNNPACK converts with a multiplier in 1/256.
+_LEAST, _MOST = 1 / 256, 128
+
+_Axes = Sequence[Sequence[Stretch]]
+
+
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Elements from index to index of each dimension of a tensor without gaps."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def whole(size: int) -> list[Stretch]:
+    """All of an axis."""
+    return [Stretch(((size, 1, 1),), 0, 0)]
+
+
+def walks(x: Sequence[int], y: Sequence[int], axes: _Axes) -> Iterator[Walk]:
+    """All combinations of the stretches of each axis.
+
+    Parameters
+    ----------
+    x, y : sequence of int
+        Distances of each axis in source and destination.
+    axes : sequence of lists of Stretch
+        For each axis.
+    """
+    if math.prod(len(parts) for parts in axes) > _MOST_COPIES:
+        raise UnsupportedError(f"its indices are scattered over more than {_MOST_COPIES} stretches")
+    for parts in product(*axes):
+        dims = tuple(
+            (count, a * x_step, b * y_step)
+            for part, x_step, y_step in zip(parts, x, y, strict=True)
+            for count, a, b in part.dims
+        )
+        starts = list(zip(parts, x, y, strict=True))
+        yield Walk(dims, sum(p.x * step for p, step, _ in starts), sum(p.y * step for p, _, step in starts))
+
+
+def rescale(x: Tensor, y: Tensor, rounding: Rounding = Rounding.DOUBLE) -> Rescale | None:
+    """From the quantization of one tensor to that of another; None if elements stay as they are."""
+    if x.quantization == y.quantization and x.dtype == y.dtype:
+        return None
+    a, b = affine(x), affine(y)
+    return Rescale(a.zero_point, b.zero_point, *quantize_multiplier(a.scale / b.scale), rounding)
+
+
+def expect(low: Lowering, shape: Sequence[int]) -> None:
+    """The output must have this shape."""
+    if low.y.shape != tuple(shape):
+        raise UnsupportedError(f"its output must be of shape {list(shape)}, not {list(low.y.shape)}")
+
+
+def layer(low: Lowering, copies: Sequence[Copy]) -> MoveLayer:
+    """The layer that makes these copies."""
+    tensors = {t.name: t for t in low.graph.ins(low.anchor)}
+    sources = [name for name in dict.fromkeys(copy.source for copy in copies) if name is not None]
+    constants = frozenset(name for name in sources if tensors[name].constant)
+    if all(tensor.constant for tensor in tensors.values()):
+        raise UnsupportedError("its inputs are constants")
+    common = low.common(*sources)
+    shapes = {name: common["shapes"][name] for name in (*sources, common["y"])}
+    first = next((name for name in sources if name not in constants), common["y"])
+    return MoveLayer(**common | {"x": first, "shapes": shapes}, copies=tuple(copies), constants=constants)
+
+
+def _moved(low: Lowering, x: Sequence[int], y: Sequence[int], axes: _Axes) -> list[Copy]:
+    """Elements of the first input."""
+    change = rescale(low.x, low.y)
+    return [Copy(low.x.name, walk, change) for walk in walks(x, y, axes)]
+
+
+def _requantize(low: Lowering) -> Layer:
+    expect(low, low.x.shape)
+    ratio = affine(low.x).scale / affine(low.y).scale
+    change = rescale(low.x, low.y)
+    delegated = low.rounding == "xnnpack" and low.x.dtype == low.y.dtype and _LEAST <= ratio <= _MOST
+    if change and delegated:
+        eighths = float(np.rint(np.float32(256) * np.float32(ratio))) / 256
+        change = Rescale(change.x_zp, change.y_zp, *quantize_multiplier(eighths), Rounding.SINGLE)
+    step = strides_of(low.x.shape)
+    axes = [whole(size) for size in low.x.shape]
+    return layer(low, [Copy(low.x.name, walk, change) for walk in walks(step, step, axes)])
+
+
+def reshape(low: Lowering) -> Layer:
+    """A copy, for where the other shape cannot be another view of the same bytes."""
+    if low.x.elements != low.y.elements:
+        raise UnsupportedError(f"{list(low.x.shape)} cannot become {list(low.y.shape)}")
+    step = strides_of(low.x.shape)
+    return layer(low, _moved(low, step, step, [whole(size) for size in low.x.shape]))
+
+
+def _transpose(low: Lowering) -> Layer:
+    perm, shape = low.anchor.attributes["perm"], low.x.shape
+    if sorted(perm) != list(range(len(shape))):
+        raise UnsupportedError(f"perm must order dimensions 0..{len(shape) - 1}, not {list(perm)}")
+    expect(low, [shape[i] for i in perm])
+    x = strides_of(shape)
+    moved = [whole(size) for size in low.y.shape]
+    return layer(low, _moved(low, [x[i] for i in perm], strides_of(low.y.shape), moved))
+
+
+def along(low: Lowering, rank: int) -> int:
+    """The axis of an operator, counted from the front."""
+    axis = low.anchor.attributes["axis"]
+    if not -rank <= axis < rank:
+        raise UnsupportedError(f"axis must be within {-rank}..{rank - 1}, not {axis}")
+    return axis % rank
+
+
+def concat_starts(low: Lowering) -> list[int]:
+    """Where each summand begins along the axis."""
+    inputs, axis = low.graph.ins(low.anchor), along(low, len(low.y.shape))
+    starts = np.cumsum([0, *(t.shape[axis] if axis < len(t.shape) else 0 for t in inputs)]).tolist()
+    wanted = list(low.y.shape)
+    for tensor in inputs:
+        fits = [*tensor.shape[:axis], *tensor.shape[axis + 1 :]] == [*wanted[:axis], *wanted[axis + 1 :]]
+        if len(tensor.shape) != len(wanted) or not fits:
+            raise UnsupportedError(
+                f"{tensor.name!r} of shape {list(tensor.shape)} is no part of {wanted} along axis {axis}"
+            )
+    if starts.pop() != wanted[axis]:
+        raise UnsupportedError(f"its inputs together are not {wanted[axis]} long along axis {axis}")
+    return starts
+
+
+def concat(low: Lowering, there: Set[str]) -> Layer | None:
+    """Copies of the summands that are not there yet; None if all are."""
+    axis, step = along(low, len(low.y.shape)), strides_of(low.y.shape)
+    copies = []
+    for tensor, start in zip(low.graph.ins(low.anchor), concat_starts(low), strict=True):
+        if tensor.name in there:
+            continue
+        axes = [whole(size) for size in tensor.shape]
+        axes[axis] = [Stretch(((tensor.shape[axis], 1, 1),), 0, start)]
+        change = rescale(tensor, low.y, Rounding.AWAY)
+        copies += [Copy(tensor.name, walk, change) for walk in walks(strides_of(tensor.shape), step, axes)]
+    return layer(low, copies) if copies else None
+
+
+def _slice(low: Lowering) -> Layer:
+    a, shape = low.anchor.attributes, low.x.shape
+    parts = [a["starts"], a["sizes"], a["steps"]]
+    if any(len(part) != len(shape) for part in parts):
+        raise UnsupportedError(f"starts, sizes and steps must be {len(shape)} numbers each")
+    for axis, (start, size, step, total) in enumerate(zip(*parts, shape, strict=True)):
+        last = start + (size - 1) * step
+        if size < 1 or not (0 <= start < total and 0 <= last < total):
+            raise UnsupportedError(f"axis {axis} has indices 0..{total - 1}, not {start}..{last}")
+    expect(low, a["sizes"])
+    axes = [[Stretch(((size, step, 1),), start, 0)] for start, size, step in zip(*parts, strict=True)]
+    return layer(low, _moved(low, strides_of(shape), strides_of(low.y.shape), axes))
+
+
+def fill_byte(x: Tensor, y: Tensor, value: float) -> int:
+    """The byte that an element of y consists of where it stands for `value` as x would."""
+    limits = np.iinfo(x.dtype)
+    if math.isinf(value):
+        stored = limits.max if value > 0 else limits.min
+    elif x.quantization is None:
+        stored = int(value)
+    else:
+        scaled = np.float32(value) / np.float32(affine(x).scale)
+        stored = int(np.trunc(scaled + np.copysign(np.float32(0.5), scaled))) + affine(x).zero_point
+    stored = int(np.clip(stored, limits.min, limits.max))
+    change, limits = rescale(x, y), np.iinfo(y.dtype)
+    if change:
+        centred = np.array([stored - change.x_zp], np.int64)
+        product = scale(centred, change.mult, change.exponent, 0, change.rounding)
+        stored = int(np.clip(int(product[0]) + change.y_zp, limits.min, limits.max))
+    pieces = set(np.array(stored, y.dtype).tobytes())
+    if len(pieces) > 1:
+        raise UnsupportedError(f"padding of {y.dtype} must be bytes that are all the same, not {stored}")
+    return pieces.pop()
+
+
+def _pad(low: Lowering) -> Layer:
+    pads, shape = low.anchor.attributes["pads"], low.x.shape
+    if len(pads) != len(shape):
+        raise UnsupportedError(f"pads must be {len(shape)} pairs, not {len(pads)}")
+    expect(low, [size + sum(pair) for size, pair in zip(shape, pads, strict=True)])
+    step = strides_of(low.y.shape)
+    inside = [[Stretch(((size, 1, 1),), 0, pair[0])] for size, pair in zip(shape, pads, strict=True)]
+    copies = _moved(low, strides_of(shape), step, inside)
+    value = fill_byte(low.x, low.y, low.anchor.attributes["value"])
+    for axis, (before, after) in enumerate(pads):
+        for start, size in ((0, before), (before + shape[axis], after)):
+            if size:
+                edge = [Stretch(((size, 0, 1),), 0, start)]
+                axes = [*inside[:axis], edge, *(whole(total) for total in low.y.shape[axis + 1 :])]
+                copies += [Copy(None, walk, fill=value) for walk in walks([0] * len(shape), step, axes)]
+    return layer(low, copies)
+
+
+def _gather(low: Lowering) -> Layer:
+    x, indices = low.graph.ins(low.anchor)
+    axis = along(low, len(x.shape))
+    if indices.data is None:
+        raise UnsupportedError("its indices are not constants: no unit takes addresses from data")
+    if indices.dtype not in ("int32", "int64"):
+        raise UnsupportedError(f"indices must be int32 or int64, not {indices.dtype}")
+    total = x.shape[axis]
+    chosen = indices.data.astype(np.int64).reshape(-1)
+    if chosen.min() < -total or chosen.max() >= total:
+        raise UnsupportedError(f"indices must be within {-total}..{total - 1}")
+    expect(low, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+    flat = (*x.shape[:axis], chosen.size, *x.shape[axis + 1 :])
+    axes = [whole(size) for size in x.shape]
+    axes[axis] = stretches((chosen % total).tolist())
+    return layer(low, _moved(low, strides_of(x.shape), strides_of(flat), axes))
+
+
+def _resize(low: Lowering) -> Layer:
+    size, half, shape = low.anchor.attributes["size"], int(low.anchor.attributes["centers"]), low.x.shape
+    if len(shape) != 4:
+        raise UnsupportedError(f"an image has 4 dimensions, not {len(shape)}")
+    expect(low, (shape[0], *size, shape[3]))
+    axes = [whole(total) for total in shape]
+    for axis, wanted in zip((1, 2), size, strict=True):
+        axes[axis] = stretches(((2 * np.arange(wanted) + half) * shape[axis] // (2 * wanted)).tolist())
+    return layer(low, _moved(low, strides_of(shape), strides_of(low.y.shape), axes))
+
+
+MOVES: dict[str, Callable[[Lowering], Layer]] = {
+    "transpose": _transpose,
+    "slice": _slice,
+    "pad": _pad,
+    "gather": _gather,
+    "resize_nearest": _resize,
+    "requantize": _requantize,
+}

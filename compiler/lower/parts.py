@@ -1,0 +1,111 @@
+"""Tensors that are parts of others: what is concatenated is made where it is wanted, what is cut out is read there."""
+
+import math
+from collections.abc import Sequence
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Tensor
+from compiler.lower.groups import Group
+from compiler.lower.lowering import Lowering, Part, UnsupportedError, image_of
+from compiler.lower.moves import concat_starts, strides_of
+from compiler.lower.unary import BINARY, UNARY
+
+#: Layers of these write images whose pixels have gaps between them.
+_WRITERS = frozenset(
+    (*BINARY, *UNARY, "conv2d", "depthwise_conv2d", "dense", "max_pool2d", "avg_pool2d", "transpose", "slice", "pad",
+     "resize_nearest", "requantize", "concat")
+)  # fmt: skip
+#: Layers of these read them.
+_READERS = _WRITERS - {"dense"} | {"gather"}
+
+
+def find_parts(graph: Graph, groups: Sequence[Group]) -> dict[str, Part]:
+    """Every tensor that is made in, or read from, its place in another."""
+    return _Finder(graph, groups).run()
+
+
+class _Finder:
+    def __init__(self, graph: Graph, groups: Sequence[Group]):
+        self.graph, self.groups = graph, groups
+        self.made = {graph.out(nodes[-1]).name: nodes for nodes in groups}
+        self.anchors = {nodes[0].name for nodes in groups}
+        self.parts: dict[str, Part] = {}
+
+    def run(self) -> dict[str, Part]:
+        for nodes in reversed(self.groups):
+            if nodes[0].op == "concat":
+                self._concat(nodes)
+        for nodes in self.groups:
+            if nodes[0].op == "slice" and nodes[0].outputs[0] not in self.parts:
+                self._slice(nodes[0])
+        return self.parts
+
+    def _gaps(self, name: str) -> bool:
+        return name in self.parts and self.parts[name].gaps
+
+    def _concat(self, nodes: Group) -> None:
+        y = self.graph.out(nodes[0])
+        try:
+            starts = concat_starts(Lowering(self.graph, nodes, ""))
+            image_of(y)
+        except UnsupportedError:
+            return
+        axis = nodes[0].attributes["axis"] % len(y.shape)
+        for tensor, start in zip(self.graph.ins(nodes[0]), starts, strict=True):
+            if self._made_there(nodes[0], tensor, y):
+                self._enter(tensor, y, start * strides_of(y.shape)[axis])
+
+    def _made_there(self, node: Node, tensor: Tensor, y: Tensor) -> bool:
+        """Whether only this node reads a tensor, which is of y's type and whose maker may write there."""
+        made = self.made.get(tensor.name)
+        return (
+            made is not None
+            and made[0].op in _WRITERS
+            and len(self.graph.consumers(tensor.name)) == 1
+            and node.inputs.count(tensor.name) == 1
+            and tensor.name not in self.graph.outputs
+            and _alike(tensor, y)
+        )
+
+    def _slice(self, node: Node) -> None:
+        (x,), y, a = self.graph.ins(node), self.graph.out(node), node.attributes
+        inside = all(s >= 0 and s + n <= t for s, n, t in zip(a["starts"], a["sizes"], x.shape, strict=False))
+        if (
+            not inside
+            or len(a["starts"]) != len(x.shape)
+            or y.shape != a["sizes"]
+            or set(a["steps"]) - {1}
+            or x.constant
+            or y.name in self.graph.outputs
+            or not _alike(x, y)
+            or not all(self._reads(reader, y.name) for reader in self.graph.consumers(y.name))
+        ):
+            return
+        start = sum(s * step for s, step in zip(a["starts"], strides_of(x.shape), strict=True))
+        self._enter(y, x, start)
+
+    def _reads(self, node: Node, name: str) -> bool:
+        if node.op not in _READERS or node.name not in self.anchors:
+            return False
+        return node.op in ("concat", *BINARY) or (node.inputs[0] == name and node.inputs.count(name) == 1)
+
+    def _enter(self, tensor: Tensor, whole: Tensor, start: int) -> None:
+        """Note a part, if it is one that an image can be: channels of every pixel, or what follows one another."""
+        try:
+            image_of(tensor)
+        except UnsupportedError:
+            return
+        differ = [i for i, (a, b) in enumerate(zip(tensor.shape, whole.shape, strict=True)) if a != b]
+        first = differ[0] if differ else 0
+        last = differ[-1] if differ else 0
+        pixels = tensor.elements // (tensor.shape[-1] if tensor.shape else 1)
+        if differ == [len(tensor.shape) - 1] and pixels > 1:
+            self.parts[tensor.name] = Part(whole.name, start, True)
+        elif math.prod(tensor.shape[:last]) == 1 and first <= last:
+            inside_pixel = pixels == 1 and last == len(tensor.shape) - 1
+            if not self._gaps(whole.name) or (inside_pixel and len(differ) == 1):
+                self.parts[tensor.name] = Part(whole.name, start, False)
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.quantization == b.quantization
