@@ -86,9 +86,12 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
 
 
 def _reshape(out: Lowered, low: Lowering) -> list[Layer]:
-    """Another view of the same bytes; a copy where these have gaps, or the user wants them by themselves."""
-    part = out.part(low.x.name)
-    if part and (part.gaps or low.y.name in out.graph.outputs):
+    """Another view of the same bytes; a copy where these have gaps, where the user wants a part by itself, or where a
+    program would have nothing to do.
+    """
+    part, graph = out.part(low.x.name), out.graph
+    idle = not out.layers and out.root(low.x.name) in graph.inputs
+    if (part and part.gaps) or (low.y.name in graph.outputs and (part or idle)):
         return [reshape(low)]
     out.views[low.y.name] = low.x.name
     return []

@@ -54,12 +54,12 @@ def walks(x: Sequence[int], y: Sequence[int], axes: _Axes) -> Iterator[Walk]:
         yield Walk(dims, sum(p.x * step for p, step, _ in starts), sum(p.y * step for p, _, step in starts))
 
 
-def rescale(x: Tensor, y: Tensor, rounding: Rounding = Rounding.DOUBLE) -> Rescale | None:
+def rescale(x: Tensor, y: Tensor) -> Rescale | None:
     """From the quantization of one tensor to that of another; None if elements stay as they are."""
     if x.quantization == y.quantization and x.dtype == y.dtype:
         return None
     a, b = affine(x), affine(y)
-    return Rescale(a.zero_point, b.zero_point, *quantize_multiplier(a.scale / b.scale), rounding)
+    return Rescale(a.zero_point, b.zero_point, *quantize_multiplier(a.scale / b.scale), Rounding.DOUBLE)
 
 
 def expect(low: Lowering, shape: Sequence[int]) -> None:
@@ -142,6 +142,17 @@ def concat_starts(low: Lowering) -> list[int]:
     return starts
 
 
+def _joined(x: Tensor, y: Tensor) -> Rescale | None:
+    """As LiteRT's concatenation: a product in float32, halves away from zero."""
+    change = rescale(x, y)
+    if change is None:
+        return None
+    if not {x.dtype, y.dtype} <= {"int8", "uint8"}:
+        raise UnsupportedError(f"{x.name!r} of {x.dtype} joins {y.dtype} of another quantization")
+    ratio = np.float32(affine(x).scale) * (np.float32(1) / np.float32(affine(y).scale))
+    return Rescale(change.x_zp, change.y_zp, *quantize_multiplier(float(ratio)), Rounding.AWAY)
+
+
 def concat(low: Lowering, there: Set[str]) -> Layer | None:
     """Copies of the summands that are not there yet; None if all are."""
     axis, step = along(low, len(low.y.shape)), strides_of(low.y.shape)
@@ -151,7 +162,7 @@ def concat(low: Lowering, there: Set[str]) -> Layer | None:
             continue
         axes = [whole(size) for size in tensor.shape]
         axes[axis] = [Stretch(((tensor.shape[axis], 1, 1),), 0, start)]
-        change = rescale(tensor, low.y, Rounding.AWAY)
+        change = _joined(tensor, low.y)
         copies += [Copy(tensor.name, walk, change) for walk in walks(strides_of(tensor.shape), step, axes)]
     return layer(low, copies) if copies else None
 

@@ -9,8 +9,8 @@ from compiler.kernels.scaling import quantize_multiplier
 from tests.numerics.reference import scale
 
 Arrays = dict[str, np.ndarray]
-#: scale()'s rounding modes.
-DOUBLE, AWAY = 0, 3
+#: The rounding mode of scale() that LiteRT's reference kernels use.
+DOUBLE = 0
 OPERATORS = (
     "transpose", "transpose", "concat", "concat", "slice", "slice", "pad", "gather", "resize_nearest",
     "requantize", "reshape", "max_pool2d", "conv2d",
@@ -66,7 +66,7 @@ class Maker:
     def out(self, op: str, inputs: list[Tensor], wanted: tuple[int, ...], **attributes) -> Tensor:
         """A node; now and then its output has another quantization."""
         q = inputs[0].quantization
-        free = op not in ("max_pool2d", "reshape")
+        free = op not in ("max_pool2d", "reshape") and self.dtype in ("int8", "uint8")
         if op in ("requantize", "conv2d") or (free and self.rng.random() < 0.2):
             q = self.quantization()
         output = Tensor(self.build.fresh("t"), tuple(int(size) for size in wanted), self.dtype, q)
@@ -204,9 +204,7 @@ def evaluate(graph: Graph, inputs: Arrays) -> Arrays:
 def _node(graph: Graph, node: Node, values: list[np.ndarray]) -> np.ndarray:
     x, a, y, tensors = values[0], node.attributes, graph.out(node), graph.ins(node)
     if node.op == "concat":
-        return np.concatenate(
-            [change(v, t, y, AWAY) for v, t in zip(values, tensors, strict=True)], a["axis"]
-        )
+        return np.concatenate([joined(v, t, y) for v, t in zip(values, tensors, strict=True)], a["axis"])
     if node.op == "conv2d":
         return _conv(x, values[1], tensors[0], tensors[1], y, a["pads"])
     if node.op == "max_pool2d":
@@ -236,10 +234,22 @@ def _node(graph: Graph, node: Node, values: list[np.ndarray]) -> np.ndarray:
     else:
         assert node.op == "requantize"
         made = x
-    return change(made, tensors[0], y, DOUBLE)
+    return change(made, tensors[0], y)
 
 
-def change(values: np.ndarray, x: Tensor, y: Tensor, mode: int) -> np.ndarray:
+def joined(values: np.ndarray, x: Tensor, y: Tensor) -> np.ndarray:
+    """Integers of one quantization in another, as LiteRT's concatenation does it."""
+    a, b = x.quantization, y.quantization
+    assert a is not None and b is not None
+    if a == b and x.dtype == y.dtype:
+        return values
+    ratio, limits = np.float32(a.scale[0]) * (1 / np.float32(b.scale[0])), np.iinfo(y.dtype)
+    real = values.astype(np.float32) * ratio + np.float32(-a.zero_point[0]) * ratio
+    whole = np.trunc(real.astype(np.float64) + np.copysign(0.5, real)) + b.zero_point[0]
+    return np.clip(whole, limits.min, limits.max).astype(y.dtype)
+
+
+def change(values: np.ndarray, x: Tensor, y: Tensor) -> np.ndarray:
     """Integers of one quantization in another."""
     a, b = x.quantization, y.quantization
     assert a is not None and b is not None
@@ -247,7 +257,7 @@ def change(values: np.ndarray, x: Tensor, y: Tensor, mode: int) -> np.ndarray:
         return values
     pair = quantize_multiplier(a.scale[0] / b.scale[0])
     limits = np.iinfo(y.dtype)
-    known = {int(v): scale(int(v) - a.zero_point[0], *pair, 0, mode) + b.zero_point[0]
+    known = {int(v): scale(int(v) - a.zero_point[0], *pair, 0, DOUBLE) + b.zero_point[0]
              for v in np.unique(values)}  # fmt: skip
     flat = [min(max(known[int(v)], limits.min), limits.max) for v in values.reshape(-1)]
     return np.array(flat, y.dtype).reshape(values.shape)
