@@ -25,6 +25,21 @@ def transposable(walk: Walk) -> tuple[int, int] | None:
     return source, target
 
 
+def in_blocks(walk: Walk, n: int) -> Iterator[Walk]:
+    """Walks over blocks of at most n x n; the last two dimensions are a block's lines and what a line holds."""
+    both = transposable(walk)
+    assert both is not None
+    along, across = both
+    for columns in walk.blocks(along, n):
+        others, line = columns.dims[:-1], columns.dims[-1]
+        shift = len(others) - len(walk.dims) + 1 - (across > along)
+        for lines in Walk(others, columns.x, columns.y).blocks(across + shift, n):
+            rest = lines.dims[:-1]
+            if len(lines.dims) > len(others):  # blocks of lines follow one another in the destination
+                rest = (*rest[1:], rest[0])
+            yield Walk((*rest, lines.dims[-1], line), lines.x, lines.y)
+
+
 class Lines:
     """Commands that carry out walks, whose distances are bytes here.
 
@@ -40,9 +55,8 @@ class Lines:
     def load(self, walk: Walk, source: Ref, place: Ref, size: int) -> Iterator[Command]:
         """From DRAM to the scratchpad; elements of `size` bytes."""
         walk = walk.merged()
-        both = transposable(walk)
-        if size == 1 and both:
-            yield from self._transposed(walk, *both, source, place)
+        if size == 1 and transposable(walk):
+            yield from self._transposed(walk, source, place)
             return
         for fields, x, y in self._lines(walk, size, "dram", "dst"):
             yield self.context.command(Unit.LOAD, dram=source.plus(x), dst=place.plus(y), **fields)
@@ -73,25 +87,18 @@ class Lines:
             for x_start, y_start in starts:
                 yield fields, x_start, y_start
 
-    def _transposed(self, walk: Walk, along: int, across: int, source: Ref, place: Ref) -> Iterator[Command]:
-        """Blocks of N x N: lines of the source become columns of the destination."""
+    def _transposed(self, walk: Walk, source: Ref, place: Ref) -> Iterator[Command]:
+        """Lines of the source become columns of the destination."""
         word = LOAD_WORD.pack(transpose=1)
-        across -= across > along  # `blocks` takes the dimension out
-        for columns in walk.blocks(along, self.n):
-            others, (length, _, column) = columns.dims[:-1], columns.dims[-1]
-            shift = len(others) - (len(walk.dims) - 1)
-            inside = Walk(others, columns.x, columns.y)
-            for lines in inside.blocks(across + shift, self.n):
-                rest, (count, line, _) = lines.dims[:-1], lines.dims[-1]
-                for part in _bounded(Walk(rest, lines.x, lines.y)):
-                    planes, starts = _spread(part, 1)
-                    fields = {"word": word, "len": length, "y_count": count, "dram_y": line, "dst_y": column}
-                    for planes_count, x, y in planes:
-                        fields |= {"z_count": planes_count, "dram_z": x, "dst_z": y}
-                    for x, y in starts:
-                        yield self.context.command(
-                            Unit.LOAD, dram=source.plus(x), dst=place.plus(y), **fields
-                        )
+        for blocks in in_blocks(walk, self.n):
+            *rest, (count, line, _), (length, _, column) = blocks.dims
+            fields = {"word": word, "len": length, "y_count": count, "dram_y": line, "dst_y": column}
+            for part in _bounded(Walk(tuple(rest), blocks.x, blocks.y)):
+                planes, starts = _spread(part, 1)
+                for planes_count, x, y in planes:
+                    fields |= {"z_count": planes_count, "dram_z": x, "dst_z": y}
+                for x, y in starts:
+                    yield self.context.command(Unit.LOAD, dram=source.plus(x), dst=place.plus(y), **fields)
 
     def fuse(
         self, walk: Walk, source: Ref, place: Ref, dtypes: tuple[Dtype, Dtype], rescale: Rescale | None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from compiler.codegen.build import Context, Tiles, Turns
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
-from compiler.codegen.lines import Lines, transposable
+from compiler.codegen.lines import Lines, in_blocks, transposable
 from compiler.lower.layer import MoveLayer
 from compiler.lower.walk import Copy, Walk
 from hw.isa.enums import DTYPE_BYTES, Dtype
@@ -106,11 +106,8 @@ class MoveSteps:
             return
         source = self.place if copy.source is None else self._source(copy)
         walk = copy.walk.ordered() if source.gaps or self.place.gaps else copy.walk.merged()
-        both = transposable(walk)
-        parts = [walk]
-        if copy.source is not None and both and source.size == 1:
-            parts = list(walk.blocks(both[0], self.n))
-        for part in parts:
+        turned = copy.source is not None and source.size == 1 and transposable(walk)
+        for part in in_blocks(walk, self.n) if turned else [walk]:
             yield from part.pieces(self.most)
 
     def _copy(self, copy: Copy) -> Iterator[Step]:

@@ -74,8 +74,8 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
     for nodes in groups:
         lowering = Lowering(graph, nodes, rounding)
         try:
-            if nodes[0].op in _IN_PLACE:
-                out.layers += _IN_PLACE[nodes[0].op](out, lowering)
+            if lowering.anchor.op in _IN_PLACE:
+                out.layers += _IN_PLACE[lowering.anchor.op](out, lowering)
             elif nodes[0].op in _LOWERINGS:
                 out.layers.append(_LOWERINGS[nodes[0].op](lowering))
             else:

@@ -250,6 +250,10 @@ def _resize(low: Lowering) -> Layer:
     return layer(low, _moved(low, strides_of(shape), strides_of(low.y.shape), axes))
 
 
+def _real(low: Lowering) -> Layer:
+    raise UnsupportedError("numbers that are not integers stay on the host")
+
+
 MOVES: dict[str, Callable[[Lowering], Layer]] = {
     "transpose": _transpose,
     "slice": _slice,
@@ -257,4 +261,6 @@ MOVES: dict[str, Callable[[Lowering], Layer]] = {
     "gather": _gather,
     "resize_nearest": _resize,
     "requantize": _requantize,
+    "quantize": _real,
+    "dequantize": _real,
 }

@@ -26,41 +26,40 @@ def find_parts(graph: Graph, groups: Sequence[Group]) -> dict[str, Part]:
 
 class _Finder:
     def __init__(self, graph: Graph, groups: Sequence[Group]):
-        self.graph, self.groups = graph, groups
-        self.made = {graph.out(nodes[-1]).name: nodes for nodes in groups}
-        self.anchors = {nodes[0].name for nodes in groups}
+        self.graph = graph
+        self.groups = [Lowering(graph, nodes, "") for nodes in groups]
+        self.made = {low.y.name: low.anchor.op for low in self.groups}
+        self.anchors = {low.anchor.name for low in self.groups}
         self.parts: dict[str, Part] = {}
 
     def run(self) -> dict[str, Part]:
-        for nodes in reversed(self.groups):
-            if nodes[0].op == "concat":
-                self._concat(nodes)
-        for nodes in self.groups:
-            if nodes[0].op == "slice" and nodes[0].outputs[0] not in self.parts:
-                self._slice(nodes[0])
+        for low in reversed(self.groups):
+            if low.anchor.op == "concat":
+                self._concat(low)
+        for low in self.groups:
+            if low.anchor.op == "slice" and low.y.name not in self.parts:
+                self._slice(low.anchor)
         return self.parts
 
     def _gaps(self, name: str) -> bool:
         return name in self.parts and self.parts[name].gaps
 
-    def _concat(self, nodes: Group) -> None:
-        y = self.graph.out(nodes[0])
+    def _concat(self, low: Lowering) -> None:
+        node, y = low.anchor, low.y
         try:
-            starts = concat_starts(Lowering(self.graph, nodes, ""))
+            starts = concat_starts(low)
             image_of(y)
         except UnsupportedError:
             return
-        axis = nodes[0].attributes["axis"] % len(y.shape)
-        for tensor, start in zip(self.graph.ins(nodes[0]), starts, strict=True):
-            if self._made_there(nodes[0], tensor, y):
+        axis = node.attributes["axis"] % len(y.shape)
+        for tensor, start in zip(self.graph.ins(node), starts, strict=True):
+            if self._made_there(node, tensor, y):
                 self._enter(tensor, y, start * strides_of(y.shape)[axis])
 
     def _made_there(self, node: Node, tensor: Tensor, y: Tensor) -> bool:
         """Whether only this node reads a tensor, which is of y's type and whose maker may write there."""
-        made = self.made.get(tensor.name)
         return (
-            made is not None
-            and made[0].op in _WRITERS
+            self.made.get(tensor.name) in _WRITERS
             and len(self.graph.consumers(tensor.name)) == 1
             and node.inputs.count(tensor.name) == 1
             and tensor.name not in self.graph.outputs

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from compiler.schedule.heuristic import Spot
 
 #: Cycles of a piece beside its bytes.
-_PIECE = 60
+_PIECE = 120
 #: From so many single elements on, LOAD's way from DRAM in blocks is shorter than FUSE's, element by element.
 _WORTH = 512
 
@@ -54,4 +54,7 @@ def move_tilings(spot: "Spot", layer: MoveLayer) -> Iterator[tuple[float, LayerS
         if (buffers * (rows + 1) * n * size > spot.free and not direct) or rows > 1 << 20:
             continue
         pieces = ceil_div(total, rows * n) + len(layer.copies)
-        yield max(2 * work, pieces * _PIECE) + 2 * rows, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
+        yield (
+            max(2 * work, pieces * _PIECE) + 20 * pieces + 2 * rows,
+            LayerSchedule(rows=rows, on_chip=spot.y_on_chip),
+        )

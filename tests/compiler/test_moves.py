@@ -1,0 +1,304 @@
+"""Operators that move elements, against numpy: everything identical, wherever tensors lie."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.codegen.command import Memory
+from compiler.codegen.network import _Generator
+from compiler.frontends.build import GraphBuilder
+from compiler.host import evaluate as on_host
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.lower.groups import group
+from compiler.lower.lower import lower
+from compiler.lower.walk import Walk, stretches
+from compiler.network import Network
+from compiler.passes.pads import fold_pads
+from compiler.runtime import Session, dram_bytes
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from cosim.golden import GoldenDevice
+from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
+from hw.errors import InputError
+from hw.isa.commands import LOAD_WORD
+from hw.isa.enums import Unit
+from tests.compiler.moves import Maker, evaluate
+
+DTYPES = ("int8", "int8", "uint8", "int16", "int32")
+SEEDS = {"n4": 40, "n8": 80, "n16": 60}
+ON_RTL = 10
+Q = Quantization.of(0.02, 3)
+
+
+def made(seed: int) -> tuple[Maker, Graph]:
+    """A random graph."""
+    rng = np.random.default_rng(seed)
+    maker = Maker(rng, DTYPES[seed % len(DTYPES)])
+    return maker, maker.make(int(rng.integers(2, 8)))
+
+
+def perturbed(schedule: Schedule, seed: int) -> Schedule:
+    """Homes and sizes chosen anew."""
+    rng = random.Random(seed)
+    layers = {
+        name: replace(
+            layer, on_chip=rng.random() < 0.6, rows=rng.choice((1, 2, 5, 40, layer.rows)),
+            x_buffers=rng.choice((1, 2, 3)), y_buffers=rng.choice((1, 2)), prefetch=rng.choice((0, 4)),
+            joined=rng.random() < 0.3,
+        )
+        for name, layer in schedule.layers.items()
+    }  # fmt: skip
+    return replace(schedule, layers=layers)
+
+
+def check(network: Network, inputs: dict[str, np.ndarray], wanted: dict[str, np.ndarray], what: str) -> None:
+    """The golden model's outputs are these."""
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        for name, found in Session(device, network).run(inputs).items():
+            assert np.array_equal(found, wanted[name]), f"{what}: {name} differs\n{network.graph}"
+
+
+@pytest.mark.parametrize("target", SEEDS)
+def test_random_graphs_under_random_schedules(target: str) -> None:
+    ran = 0
+    for seed in range(SEEDS[target]):
+        maker, graph = made(1000 * len(target) + seed)
+        if not graph.nodes:
+            continue
+        inputs = maker.inputs(graph)
+        wanted = evaluate(graph, inputs)
+        first = compile(graph, target, strict=True)
+        check(first, inputs, wanted, f"seed {seed}")
+        try:
+            other = compile(graph, target, schedule=perturbed(first.schedule, seed))
+        except InputError:
+            continue  # does not fit
+        ran += 1
+        check(other, inputs, wanted, f"seed {seed}, other schedule")
+    assert ran > SEEDS[target] // 2
+
+
+def test_random_graphs_on_the_rtl() -> None:
+    config = load_target("n8")
+    for seed in range(ON_RTL):
+        maker, graph = made(500 + seed)
+        inputs = maker.inputs(graph)
+        network = compile(graph, config, strict=True)
+        if seed % 2:
+            network = compile(graph, config, schedule=perturbed(network.schedule, seed))
+        wanted = evaluate(graph, inputs)
+        with RtlDevice(config, dram_bytes(network)) as device:
+            for name, found in Session(device, network).run(inputs).items():
+                assert np.array_equal(found, wanted[name]), f"seed {seed}: {name}\n{graph}"
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+@pytest.mark.parametrize("op", ["requantize", "concat", "transpose"])
+def test_every_value_is_requantized_as_on_the_host(op: str, rounding: str) -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(12):
+        scales, zeros = np.exp(rng.uniform(-6, -1, 2)), rng.integers(0, 256, 2)
+        ends = [Quantization.of(float(s), int(z)) for s, z in zip(scales, zeros, strict=True)]
+        build = GraphBuilder(op)
+        x = build.graph.add_input(Tensor("x", (16, 16), "uint8", ends[0]))
+        attributes = {"requantize": {}, "concat": {"axis": 0}, "transpose": {"perm": (1, 0)}}[op]
+        build.node(op, op, [x], Tensor("y", (16, 16), "uint8", ends[1]), **attributes)
+        graph = build.graph.finish(["y"])
+        inputs = {"x": np.arange(256, dtype=np.uint8).reshape(16, 16)}
+        network = compile(graph, "n8", rounding=rounding, strict=True)
+        check(network, inputs, on_host(graph, inputs, rounding=rounding), f"{ends}")  # type: ignore[arg-type]
+
+
+def joined(axis: int, shape: tuple[int, ...]) -> Graph:
+    """The maxima of two images, one after the other along an axis."""
+    build = GraphBuilder("joined")
+    summands = []
+    for i in range(2):
+        x = build.graph.add_input(Tensor(f"x{i}", shape, "int8", Q))
+        y = Tensor(f"p{i}", shape, "int8", Q)
+        summands.append(
+            build.node("pool", "max_pool2d", [x], y, kernel=(3, 3), strides=(1, 1), pads=(1, 1, 1, 1))
+        )
+    whole = list(shape)
+    whole[axis] *= 2
+    build.node("concat", "concat", summands, Tensor("y", tuple(whole), "int8", Q), axis=axis)
+    return build.graph.finish(["y"])
+
+
+@pytest.mark.parametrize(("axis", "free"), [(3, True), (1, True), (2, False)])
+def test_summands_are_made_where_they_are_wanted(axis: int, free: bool) -> None:
+    graph, rng = joined(axis, (1, 4, 5, 6)), np.random.default_rng(3)
+    network = compile(graph, "n8", strict=True)
+    copied = [layer for layer in network.layers if "concat" in layer.ops]
+    assert bool(copied) != free
+    inputs = {name: rng.integers(-128, 128, (1, 4, 5, 6)).astype(np.int8) for name in graph.inputs}
+    check(network, inputs, evaluate(graph, inputs), f"axis {axis}")
+
+
+def test_channels_are_read_where_they_are() -> None:
+    build, rng = GraphBuilder("split"), np.random.default_rng(4)
+    x = build.graph.add_input(Tensor("x", (1, 6, 6, 12), "int8", Q))
+    for i, (start, size) in enumerate(((0, 5), (5, 7))):
+        part = build.node(
+            "slice", "slice", [x], Tensor(f"s{i}", (1, 6, 6, size), "int8", Q), starts=(0, 0, 0, start),
+            sizes=(1, 6, 6, size), steps=(1, 1, 1, 1),
+        )  # fmt: skip
+        weights = build.constant(
+            "w", rng.integers(-9, 9, (4, 3, 3, size)).astype(np.int8), Quantization.of(0.1)
+        )
+        build.node(
+            "conv", "conv2d", [part, weights], Tensor(f"y{i}", (1, 6, 6, 4), "int8", Q), strides=(1, 1),
+            pads=(1, 1, 1, 1), dilations=(1, 1), groups=1,
+        )  # fmt: skip
+    graph = build.graph.finish(["y0", "y1"])
+    inputs = {"x": rng.integers(-128, 128, (1, 6, 6, 12)).astype(np.int8)}
+    for target in ("n4", "n8"):
+        network = compile(graph, target, strict=True)
+        assert [layer.ops for layer in network.layers] == [("conv2d",), ("conv2d",)]
+        check(network, inputs, evaluate(graph, inputs), target)
+
+
+def padded(value: float, reader: str, pads: tuple[tuple[int, int], ...]) -> Graph:
+    """A pad and what reads it."""
+    build, rng = GraphBuilder("padded"), np.random.default_rng(5)
+    x = build.graph.add_input(Tensor("x", (1, 6, 5, 3), "int8", Q))
+    shape = tuple(size + sum(pair) for size, pair in zip(x.shape, pads, strict=True))
+    p = build.node("pad", "pad", [x], Tensor("p", shape, "int8", Q), pads=pads, value=value)
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1)}
+    if reader == "max_pool2d":
+        build.node("pool", reader, [p], Tensor("y", shape, "int8", Q), kernel=(3, 3), **window)
+    else:
+        weights = build.constant(
+            "w", rng.integers(-9, 9, (4, 3, 3, shape[3])).astype(np.int8), Quantization.of(0.1)
+        )
+        build.node("conv", reader, [p, weights], Tensor("y", (*shape[:3], 4), "int8", Q),
+                   dilations=(1, 1), groups=1, **window)  # fmt: skip
+    return build.graph.finish(["y"])
+
+
+@pytest.mark.parametrize(
+    ("value", "reader", "pads", "folded"),
+    [
+        (0.0, "conv2d", ((0, 0), (1, 2), (0, 3), (0, 0)), True),
+        (0.02, "conv2d", ((0, 0), (1, 2), (0, 3), (0, 0)), False),
+        (0.0, "conv2d", ((0, 0), (1, 1), (1, 1), (0, 1)), False),
+        (-1e9, "max_pool2d", ((0, 0), (1, 0), (0, 1), (0, 0)), True),
+        (-1e9, "max_pool2d", ((0, 0), (2, 0), (0, 1), (0, 0)), False),
+        (0.0, "max_pool2d", ((0, 0), (1, 0), (0, 1), (0, 0)), False),
+    ],
+)
+def test_pads_are_folded_only_where_nothing_changes(
+    value: float, reader: str, pads: tuple[tuple[int, int], ...], folded: bool
+) -> None:
+    graph, rng = padded(value, reader, pads), np.random.default_rng(6)
+    assert [node.op for node in fold_pads(graph)] == ([reader] if folded else ["pad", reader])
+    inputs = {"x": rng.integers(-128, 128, (1, 6, 5, 3)).astype(np.int8)}
+    check(compile(graph, "n8", strict=True), inputs, evaluate(graph, inputs), f"{value} {pads}")
+
+
+def test_a_large_transpose_takes_blocks_from_dram() -> None:
+    build = GraphBuilder("transposed")
+    x = build.graph.add_input(Tensor("x", (1, 20, 21, 40), "int8", Q))
+    p = build.node(
+        "pool",
+        "max_pool2d",
+        [x],
+        Tensor("p", x.shape, "int8", Q),
+        kernel=(1, 1),
+        strides=(1, 1),
+        pads=(0,) * 4,
+    )
+    build.node("turn", "transpose", [p], Tensor("y", (1, 40, 20, 21), "int8", Q), perm=(0, 3, 1, 2))
+    graph = build.graph.finish(["y"])
+    network = compile(graph, "n8", strict=True)
+    assert not network.schedule.layers["pool"].on_chip
+    lowered = lower(graph, group(graph, ()), "reference")
+    steps, _ = _Generator(network.config, lowered, network.schedule, 0, 2)._steps()
+    loads = [c for step in steps for c in step.loads if c.layer == 1 and c.unit == Unit.LOAD]
+    words = [c.fields["word"] for c in loads]
+    assert all(isinstance(word, int) and LOAD_WORD.unpack(word)["transpose"] for word in words)
+    assert len(loads) < 60, "a command takes many blocks"
+
+
+def test_homes_of_parts_share_the_whole_one_s_memory() -> None:
+    graph = joined(3, (1, 4, 5, 6))
+    lowered = lower(graph, group(graph, ()), "reference")
+    layers = {layer.name: LayerSchedule() for layer in lowered.layers}
+    homes = _Generator(load_target("n8"), lowered, Schedule((), layers), 0, 2).homes
+    first, second, whole = homes["p0"], homes["p1"], homes["y"]
+    assert first.ring is second.ring is whole.ring and whole.ring.memory == Memory.DRAM
+    assert (first.pixel, second.offset, first.offset) == (12, 6, 0)
+
+
+def bad(op: str, shape: tuple[int, ...] = (2, 6), data: np.ndarray | None = None, **attributes) -> Graph:
+    """One node whose output is of some shape."""
+    build = GraphBuilder("bad")
+    inputs = [build.graph.add_input(Tensor("x", (2, 3), "int8", Q))]
+    if op == "concat":
+        inputs.append(build.graph.add_input(Tensor("z", (3, 3), "int8", Q)))
+    if op == "gather":
+        indices = Tensor("i", (2,), "int32")
+        inputs.append(build.graph.add_input(indices) if data is None else build.constant("i", data))
+    build.node("node", op, inputs, Tensor("y", shape, "int8", Q), **attributes)
+    return build.graph.finish(["y"])
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (bad("transpose", perm=(0, 0)), r"perm must order dimensions 0\.\.1, not \[0, 0\]"),
+        (bad("transpose", perm=(1, 0)), r"output must be of shape \[3, 2\], not \[2, 6\]"),
+        (bad("concat", axis=1), r"'z' of shape \[3, 3\] is no part of \[2, 6\] along axis 1"),
+        (bad("concat", axis=2), r"axis must be within -2\.\.1, not 2"),
+        (bad("concat", (2, 3), axis=0), r"together are not 2 long along axis 0"),
+        (bad("slice", starts=(0, 2), sizes=(2, 2), steps=(1, 1)), r"axis 1 has indices 0\.\.2, not 2\.\.3"),
+        (bad("slice", starts=(0,), sizes=(2,), steps=(1,)), "must be 2 numbers each"),
+        (bad("pad", pads=((0, 0), (1, 1)), value=0.0), r"output must be of shape \[2, 5\], not \[2, 6\]"),
+        (bad("pad", pads=((0, 0),), value=0.0), "pads must be 2 pairs, not 1"),
+        (bad("gather", (2, 2), axis=1), "indices are not constants"),
+        (bad("gather", (2, 2), np.array([0, 3], np.int32), axis=1), r"indices must be within -3\.\.2"),
+        (bad("resize_nearest", size=(4, 4), centers=False), "an image has 4 dimensions, not 2"),
+        (bad("requantize"), r"output must be of shape \[2, 3\], not \[2, 6\]"),
+    ],
+)
+def test_bad_shapes_are_refused_with_a_message(graph: Graph, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        compile(graph, "n8", strict=True)
+
+
+def test_indices_become_few_stretches() -> None:
+    for indices, count in (
+        ([0, 0, 1, 1, 2, 2], 1), ([0, 2, 4, 6], 1), ([5, 4, 3], 1), ([0, 1, 2, 7, 8, 9], 2), ([4], 1),
+        ([0, 0, 1, 2, 2, 3], 3), ([3, 3, 3], 1),
+    ):  # fmt: skip
+        parts = stretches(indices)
+        found = {}
+        for part in parts:
+            places = [(part.x, part.y)]
+            for size, a, b in part.dims:
+                places = [(x + i * a, y + i * b) for x, y in places for i in range(size)]
+            found |= {y: x for x, y in places}
+        assert [found[i] for i in range(len(indices))] == indices
+        assert len(parts) <= count, indices
+
+
+def test_pieces_cover_a_walk_once() -> None:
+    rng = np.random.default_rng(9)
+    for _ in range(50):
+        sizes = rng.integers(1, 9, 3).tolist()
+        walk = Walk(
+            tuple((s, 1, st) for s, st in zip(sizes, (sizes[1] * sizes[2], sizes[2], 1), strict=True))
+        )
+        most = int(rng.integers(1, 200))
+        seen = []
+        for piece in walk.pieces(most):
+            assert piece.count <= most
+            places = [piece.y]
+            for size, _, step in piece.dims:
+                places = [y + i * step for y in places for i in range(size)]
+            seen += places
+        assert sorted(seen) == list(range(walk.count)), (sizes, most)
