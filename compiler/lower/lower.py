@@ -22,8 +22,9 @@ from compiler.lower.layer import (
     SoftmaxLayer,
 )
 from compiler.lower.lowering import DTYPES, Lowering, Part, UnsupportedError, affine, clip_range
-from compiler.lower.moves import MOVES, concat, reshape
+from compiler.lower.moves import MOVES
 from compiler.lower.parts import find_parts
+from compiler.lower.places import IN_PLACE
 from compiler.lower.unary import BINARY, UNARY, table_of
 from hw.isa.enums import Rounding
 
@@ -74,8 +75,8 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
     for nodes in groups:
         lowering = Lowering(graph, nodes, rounding)
         try:
-            if lowering.anchor.op in _IN_PLACE:
-                out.layers += _IN_PLACE[lowering.anchor.op](out, lowering)
+            if lowering.anchor.op in IN_PLACE:
+                out.layers += IN_PLACE[lowering.anchor.op](out, lowering)
             elif nodes[0].op in _LOWERINGS:
                 out.layers.append(_LOWERINGS[nodes[0].op](lowering))
             else:
@@ -83,31 +84,6 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
         except UnsupportedError as error:
             out.refused |= {node.name: str(error) for node in nodes}
     return out
-
-
-def _reshape(out: Lowered, low: Lowering) -> list[Layer]:
-    """Another view of the same bytes; a copy where these have gaps, where the user wants a part by itself, or where a
-    program would have nothing to do.
-    """
-    part, graph = out.part(low.x.name), out.graph
-    idle = not out.layers and out.root(low.x.name) in graph.inputs
-    if (part and part.gaps) or (low.y.name in graph.outputs and (part or idle)):
-        return [reshape(low)]
-    out.views[low.y.name] = low.x.name
-    return []
-
-
-def _slice(out: Lowered, low: Lowering) -> list[Layer]:
-    """A copy, unless the part is read where it is."""
-    part = out.parts.get(low.y.name)
-    return [] if part and part.of == low.x.name else [MOVES["slice"](low)]
-
-
-def _concat(out: Lowered, low: Lowering) -> list[Layer]:
-    """A copy of what is not made where it is wanted."""
-    there = {name for name, part in out.parts.items() if part.of == low.y.name}
-    made = concat(low, there)
-    return [made] if made else []
 
 
 def _rounding(low: Lowering, reference: Rounding) -> Rounding:
@@ -273,10 +249,4 @@ _LOWERINGS: dict[str, Callable[[Lowering], Layer]] = {
     **dict.fromkeys(BINARY, lower_binary),
     **dict.fromkeys(UNARY, lower_unary),
     **MOVES,
-}
-#: Those that may need no layer.
-_IN_PLACE: dict[str, Callable[[Lowered, Lowering], list[Layer]]] = {
-    "reshape": _reshape,
-    "slice": _slice,
-    "concat": _concat,
 }

@@ -1,90 +1,21 @@
 """Operators that move elements, as copies."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Set
-from itertools import product
+from collections.abc import Callable, Set
 
 import numpy as np
 
 from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
-from compiler.lower.layer import Layer, MoveLayer
+from compiler.lower.copies import along, expect, layer, moved, rescale, strides_of, walks, whole
+from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine
-from compiler.lower.walk import Copy, Rescale, Stretch, Walk, stretches
+from compiler.lower.walk import Copy, Rescale, Stretch, stretches
 from cosim.golden.scale import scale
 from hw.isa.enums import Rounding
 
-#: More copies than this are no work for a program.
-_MOST_COPIES = 1 << 11
 #: Quotients of scales that XNNPACK converts with a multiplier in 1/256.
 _LEAST, _MOST = 1 / 256, 128
-
-_Axes = Sequence[Sequence[Stretch]]
-
-
-def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Elements from index to index of each dimension of a tensor without gaps."""
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def whole(size: int) -> list[Stretch]:
-    """All of an axis."""
-    return [Stretch(((size, 1, 1),), 0, 0)]
-
-
-def walks(x: Sequence[int], y: Sequence[int], axes: _Axes) -> Iterator[Walk]:
-    """All combinations of the stretches of each axis.
-
-    Parameters
-    ----------
-    x, y : sequence of int
-        Distances of each axis in source and destination.
-    axes : sequence of lists of Stretch
-        For each axis.
-    """
-    if math.prod(len(parts) for parts in axes) > _MOST_COPIES:
-        raise UnsupportedError(f"its indices are scattered over more than {_MOST_COPIES} stretches")
-    for parts in product(*axes):
-        dims = tuple(
-            (count, a * x_step, b * y_step)
-            for part, x_step, y_step in zip(parts, x, y, strict=True)
-            for count, a, b in part.dims
-        )
-        starts = list(zip(parts, x, y, strict=True))
-        yield Walk(dims, sum(p.x * step for p, step, _ in starts), sum(p.y * step for p, _, step in starts))
-
-
-def rescale(x: Tensor, y: Tensor) -> Rescale | None:
-    """From the quantization of one tensor to that of another; None if elements stay as they are."""
-    if x.quantization == y.quantization and x.dtype == y.dtype:
-        return None
-    a, b = affine(x), affine(y)
-    return Rescale(a.zero_point, b.zero_point, *quantize_multiplier(a.scale / b.scale), Rounding.DOUBLE)
-
-
-def expect(low: Lowering, shape: Sequence[int]) -> None:
-    """The output must have this shape."""
-    if low.y.shape != tuple(shape):
-        raise UnsupportedError(f"its output must be of shape {list(shape)}, not {list(low.y.shape)}")
-
-
-def layer(low: Lowering, copies: Sequence[Copy]) -> MoveLayer:
-    """The layer that makes these copies."""
-    tensors = {t.name: t for t in low.graph.ins(low.anchor)}
-    sources = [name for name in dict.fromkeys(copy.source for copy in copies) if name is not None]
-    constants = frozenset(name for name in sources if tensors[name].constant)
-    if all(tensor.constant for tensor in tensors.values()):
-        raise UnsupportedError("its inputs are constants")
-    common = low.common(*sources)
-    shapes = {name: common["shapes"][name] for name in (*sources, common["y"])}
-    first = next((name for name in sources if name not in constants), common["y"])
-    return MoveLayer(**common | {"x": first, "shapes": shapes}, copies=tuple(copies), constants=constants)
-
-
-def _moved(low: Lowering, x: Sequence[int], y: Sequence[int], axes: _Axes) -> list[Copy]:
-    """Elements of the first input."""
-    change = rescale(low.x, low.y)
-    return [Copy(low.x.name, walk, change) for walk in walks(x, y, axes)]
 
 
 def _requantize(low: Lowering) -> Layer:
@@ -105,7 +36,7 @@ def reshape(low: Lowering) -> Layer:
     if low.x.elements != low.y.elements:
         raise UnsupportedError(f"{list(low.x.shape)} cannot become {list(low.y.shape)}")
     step = strides_of(low.x.shape)
-    return layer(low, _moved(low, step, step, [whole(size) for size in low.x.shape]))
+    return layer(low, moved(low, step, step, [whole(size) for size in low.x.shape]))
 
 
 def _transpose(low: Lowering) -> Layer:
@@ -114,16 +45,8 @@ def _transpose(low: Lowering) -> Layer:
         raise UnsupportedError(f"perm must order dimensions 0..{len(shape) - 1}, not {list(perm)}")
     expect(low, [shape[i] for i in perm])
     x = strides_of(shape)
-    moved = [whole(size) for size in low.y.shape]
-    return layer(low, _moved(low, [x[i] for i in perm], strides_of(low.y.shape), moved))
-
-
-def along(low: Lowering, rank: int) -> int:
-    """The axis of an operator, counted from the front."""
-    axis = low.anchor.attributes["axis"]
-    if not -rank <= axis < rank:
-        raise UnsupportedError(f"axis must be within {-rank}..{rank - 1}, not {axis}")
-    return axis % rank
+    axes = [whole(size) for size in low.y.shape]
+    return layer(low, moved(low, [x[i] for i in perm], strides_of(low.y.shape), axes))
 
 
 def concat_starts(low: Lowering) -> list[int]:
@@ -178,7 +101,7 @@ def _slice(low: Lowering) -> Layer:
             raise UnsupportedError(f"axis {axis} has indices 0..{total - 1}, not {start}..{last}")
     expect(low, a["sizes"])
     axes = [[Stretch(((size, step, 1),), start, 0)] for start, size, step in zip(*parts, strict=True)]
-    return layer(low, _moved(low, strides_of(shape), strides_of(low.y.shape), axes))
+    return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
 
 
 def fill_byte(x: Tensor, y: Tensor, value: float) -> int:
@@ -210,7 +133,7 @@ def _pad(low: Lowering) -> Layer:
     expect(low, [size + sum(pair) for size, pair in zip(shape, pads, strict=True)])
     step = strides_of(low.y.shape)
     inside = [[Stretch(((size, 1, 1),), 0, pair[0])] for size, pair in zip(shape, pads, strict=True)]
-    copies = _moved(low, strides_of(shape), step, inside)
+    copies = moved(low, strides_of(shape), step, inside)
     value = fill_byte(low.x, low.y, low.anchor.attributes["value"])
     for axis, (before, after) in enumerate(pads):
         for start, size in ((0, before), (before + shape[axis], after)):
@@ -236,7 +159,7 @@ def _gather(low: Lowering) -> Layer:
     flat = (*x.shape[:axis], chosen.size, *x.shape[axis + 1 :])
     axes = [whole(size) for size in x.shape]
     axes[axis] = stretches((chosen % total).tolist())
-    return layer(low, _moved(low, strides_of(x.shape), strides_of(flat), axes))
+    return layer(low, moved(low, strides_of(x.shape), strides_of(flat), axes))
 
 
 def _resize(low: Lowering) -> Layer:
@@ -247,7 +170,7 @@ def _resize(low: Lowering) -> Layer:
     axes = [whole(total) for total in shape]
     for axis, wanted in zip((1, 2), size, strict=True):
         axes[axis] = stretches(((2 * np.arange(wanted) + half) * shape[axis] // (2 * wanted)).tolist())
-    return layer(low, _moved(low, strides_of(shape), strides_of(low.y.shape), axes))
+    return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
 
 
 def _real(low: Lowering) -> Layer:

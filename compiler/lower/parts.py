@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
+from compiler.lower.copies import strides_of
 from compiler.lower.groups import Group
 from compiler.lower.lowering import Lowering, Part, UnsupportedError, image_of
-from compiler.lower.moves import concat_starts, strides_of
+from compiler.lower.moves import concat_starts
 from compiler.lower.unary import BINARY, UNARY
 
 #: Layers of these write images whose pixels have gaps between them.
