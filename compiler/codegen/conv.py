@@ -123,7 +123,7 @@ class ConvSteps:
     def _load_x(self, key: Hashable, place: Ref) -> list[Command]:
         start, rows, k = key  # type: ignore[misc]
         first, count = self._image(start, rows)
-        channel = k * self.config.n
+        channel = k * self.config.n + (0 if self.k_size == self.k_blocks else self.group * self.in_c)
         length = min(self.x_pixel, self.x.c - channel)
         inner = place.plus(self.left * self.x_pixel)
         source = self.x.at(first, 0, channel)
@@ -219,7 +219,7 @@ class ConvSteps:
         else:
             first, count = self._image(*band)
             base = self.x_tiles.get((*band, k), step)
-            if layer.groups > 1:
+            if layer.groups > 1 and self.k_size == self.k_blocks:
                 base = base.plus(self.group * self.in_c)
         u0 = start * layer.strides[0] - layer.pads[0] - first
         if self._flat():
@@ -271,7 +271,7 @@ class ConvSteps:
         layer = self.layer
         return (
             (self.kernel_h, self.kernel_w) == (1, 1) and layer.strides == (1, 1) and layer.pads == (0, 0, 0, 0)
-            and self.x_row == self.x.w * self.x_pixel
+            and self.x_row == self.x.w * self.x_pixel and (self.y.h, self.y.w) == (self.x.h, self.x.w)
         )  # fmt: skip
 
 

@@ -54,13 +54,13 @@ class Drainer:
             "stage": self._stage(step),
             "a_base": acc,
             "a_n": pixels,
-            "a_v": 1,
-            "x_count": pixels,
+            **self._walk(rows),
             "n_count": blocks,
             "p_base": slot,
             "p_n": 1,
             "d_base": place,
             "d_x": pixel,
+            "d_y": self.y.row if self.y.on_chip else self.y.w * pixel,
             "d_n": self.n,
             "lanes_tail": (width - 1) % self.n + 1,
             "zp": self.drain.zp,
@@ -75,7 +75,7 @@ class Drainer:
                     Unit.STORE,
                     dram=self.y.at(start, 0, first),
                     src=place,
-                    **_lines(self.y, pixels, width, "src_y"),
+                    **self._store(rows, width),
                 )
             )
 
@@ -84,6 +84,20 @@ class Drainer:
         if self.drain.residual:
             parts |= self.drain.residual.stage | {"residual": 1, "r_dtype": self.drain.dtype}
         return self.table.word(step, **parts, table=1) if self.table else FUSE_STAGE.pack(**parts)
+
+    def _walk(self, rows: int) -> dict[str, int]:
+        """Pixel after pixel; rows are told apart if there are gaps between them."""
+        if self.y.even:
+            return {"x_count": rows * self.y.w, "a_v": 1}
+        return {"x_count": self.y.w, "y_count": rows, "a_u": self.y.w, "a_v": 1, "u_y": 1, "v_x": 1}
+
+    def _store(self, rows: int, width: int) -> dict[str, int]:
+        if self.y.even:
+            return _lines(self.y, rows * self.y.w, width, "src_y")
+        return {
+            "len": width, "y_count": self.y.w, "dram_y": self.y.pixel, "src_y": width, "z_count": rows,
+            "dram_z": self.y.row, "src_z": self.y.w * width,
+        }  # fmt: skip
 
     def _residual(self, step: Step, start: int, pixels: int, first: int, width: int) -> dict[str, int | Ref]:
         residual = self.drain.residual

@@ -39,6 +39,11 @@ class Home:
         """Its bytes follow one another without gaps."""
         return self.pixel == self.c and (self.h == 1 or self.row == self.w * self.c)
 
+    @property
+    def even(self) -> bool:
+        """From the last pixel of a row to the first of the next it is as far as from pixel to pixel."""
+        return self.h == 1 or self.row == self.w * self.pixel
+
     def to(self, element: int, size: int) -> int:
         """Bytes from the first element to another, by its number in the tensor; `size` is that of an element."""
         pixel, channel = divmod(element, self.c)

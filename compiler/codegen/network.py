@@ -8,17 +8,22 @@ from numpy.typing import NDArray
 from compiler.codegen.build import Context
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.conv import conv_steps
+from compiler.codegen.conv_transpose import conv_transpose_steps
 from compiler.codegen.depthwise import depthwise_steps
 from compiler.codegen.elementwise import elementwise_steps
 from compiler.codegen.home import Home
+from compiler.codegen.matmul import matmul_steps
 from compiler.codegen.move import move_steps
+from compiler.codegen.norm import norm_steps
 from compiler.codegen.order import arrange, lifetimes
 from compiler.codegen.pool import pool_steps
 from compiler.codegen.programs import Part, cut
+from compiler.codegen.reduce import reduce_steps
 from compiler.codegen.softmax import softmax_steps
 from compiler.codegen.sync import Issued, synchronize
 from compiler.codegen.tidy import tidy
 from compiler.ir.tensor import Tensor
+from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.layer import (
     ConvLayer,
     DepthwiseLayer,
@@ -29,6 +34,9 @@ from compiler.lower.layer import (
 )
 from compiler.lower.lower import Lowered
 from compiler.lower.lowering import image_of
+from compiler.lower.matmul import MatmulLayer
+from compiler.lower.norm import NormLayer
+from compiler.lower.reduce import ReduceLayer
 from compiler.memory.plan import MemoryFullError, plan
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
@@ -45,6 +53,10 @@ _GENERATORS = {
     ElementwiseLayer: elementwise_steps,
     SoftmaxLayer: softmax_steps,
     MoveLayer: move_steps,
+    ConvTransposeLayer: conv_transpose_steps,
+    MatmulLayer: matmul_steps,
+    ReduceLayer: reduce_steps,
+    NormLayer: norm_steps,
 }
 
 

@@ -5,20 +5,38 @@ from collections.abc import Sequence
 import networkx as nx
 
 from compiler.ir.graph import Graph, Node
+from compiler.lower.transposes import transposes_around
 from compiler.lower.unary import is_unary
 from hw.errors import InputError
 
 #: Operators whose sums leave through FUSE and may take others along.
-ANCHORS = ("conv2d", "depthwise_conv2d", "dense")
+ANCHORS = ("conv2d", "depthwise_conv2d", "dense", "conv_transpose2d")
 
 Group = tuple[Node, ...]
 
 
+#: Anchors that take transposes in front of them along.
+_INNER = ("matmul",)
+
+
+def anchor_of(nodes: Group) -> Node:
+    """The node that says which kind of layer a group is: the first, but for what stands in front of a product."""
+    return next((node for node in nodes if node.op in _INNER), nodes[0])
+
+
 def find_fusions(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """Chains of an anchor and what its drain can do: a clip, a function by table, an addition, a clip after it."""
+    """Chains of an anchor and what its drain can do: a clip, a function by table, an addition, a clip after it.
+
+    A product of activations goes with the transposes around it.
+    """
     taken: set[str] = set()
     out = []
     for node in reversed(list(graph)):
+        if node.op == "matmul":
+            names = tuple(name for name in transposes_around(graph, node) if name not in taken)
+            taken.update(names)
+            if len(names) > 1:
+                out.append(names)
         if node.op not in ANCHORS:
             continue
         chain = [node]

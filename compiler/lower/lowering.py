@@ -9,7 +9,7 @@ import numpy as np
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import Affine
-from compiler.lower.groups import Group
+from compiler.lower.groups import Group, anchor_of
 from compiler.lower.layer import Image
 from hw.isa.enums import Dtype
 
@@ -62,7 +62,7 @@ class Lowering:
     @property
     def anchor(self) -> Node:
         """The node that the layer is named after."""
-        return self.nodes[0]
+        return anchor_of(self.nodes)
 
     @property
     def x(self) -> Tensor:

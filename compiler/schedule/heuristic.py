@@ -1,10 +1,11 @@
 """The first schedule of a network: an estimate of cycles for each tiling that fits, the least of them taken."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
 from compiler.kernels.tiles import ceil_div, cuts
+from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.layer import (
     ConvLayer,
     DepthwiseLayer,
@@ -17,6 +18,10 @@ from compiler.lower.layer import (
 )
 from compiler.lower.lower import Lowered
 from compiler.lower.lowering import image_of
+from compiler.lower.matmul import MatmulLayer
+from compiler.lower.norm import NormLayer
+from compiler.lower.reduce import ReduceLayer
+from compiler.schedule.compute import matmul_tilings, norm_tilings, reduce_tilings
 from compiler.schedule.moves import from_dram, move_tilings
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import MlaConfig
@@ -44,7 +49,7 @@ def first_schedule(config: MlaConfig, lowered: Lowered, fusions: tuple[tuple[str
     homes = _Residents(config, lowered)
     layers = {}
     for number, layer in enumerate(lowered.layers):
-        spot = Spot(config, homes.free(number), homes.on_chip(layer.x), homes.on_chip(layer.y))
+        spot = Spot(config, homes.free(number), homes.on_chip(layer.x), homes.on_chip(layer.y), homes.on_chip)
         cycles, layers[layer.name] = _schedule(spot, layer)
         if number and cycles < _SMALL:
             layers[layer.name] = replace(layers[layer.name], joined=True)
@@ -101,12 +106,15 @@ class Spot:
     free: int
     x_on_chip: bool
     y_on_chip: bool
+    on_chip: Callable[[str], bool]
 
 
 def _schedule(spot: Spot, layer: Layer) -> tuple[float, LayerSchedule]:
     tilings = {
         ConvLayer: _conv_tilings, DepthwiseLayer: _depthwise_tilings, PoolLayer: _pool_tilings,
         ElementwiseLayer: _elementwise_tilings, SoftmaxLayer: _softmax_tilings, MoveLayer: move_tilings,
+        ConvTransposeLayer: _transposed_tilings, MatmulLayer: matmul_tilings, ReduceLayer: reduce_tilings,
+        NormLayer: norm_tilings,
     }[type(layer)]  # fmt: skip
     best = min(tilings(spot, layer), key=lambda tiling: tiling[0], default=None)
     if best is None:
@@ -184,6 +192,17 @@ def _conv_tilings(spot: Spot, layer: ConvLayer) -> _Tilings:
                         fold=fold, on_chip=spot.y_on_chip,
                     )  # fmt: skip
         if fits:  # cutting the sums costs more than it saves
+            return
+
+
+def _transposed_tilings(spot: Spot, layer: ConvTransposeLayer) -> _Tilings:
+    """Those of the greatest phase; the buffers of all of them may be in use at a time."""
+    heaviest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
+    for free in (spot.free // len(layer.phases), spot.free):
+        found = list(_conv_tilings(replace(spot, free=free), heaviest))
+        for cycles, schedule in found:
+            yield cycles * len(layer.phases), schedule
+        if found:
             return
 
 

@@ -1,0 +1,116 @@
+"""Drains of layers that sum: parameters, and the nodes behind them that leave with the sums."""
+
+from typing import cast
+
+import numpy as np
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Tensor
+from compiler.kernels.add import LEFT_SHIFT, raw_fields, residual_fields
+from compiler.kernels.scaling import float32_multiplier, float32_ratio, quantize_multiplier
+from compiler.lower.layer import Drain, Residual
+from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range
+from compiler.lower.unary import table_of
+from hw.isa.enums import Rounding
+
+
+def rounding_of(low: Lowering, reference: Rounding) -> Rounding:
+    """Of sums of products (docs/numerics.md): float32's in XNNPACK, an operator's own in the reference kernels."""
+    return reference if low.rounding == "reference" else Rounding.EVEN
+
+
+def drain_of(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Rounding) -> Drain:
+    """Parameters of an anchor and of the nodes behind it."""
+    graph, rest = low.graph, list(low.nodes[1:])
+    out = graph.out(low.anchor)
+    clip = clip_range(out)
+    table = None
+    if rest and rest[0].op == "clip" and same_meaning(out, graph.out(rest[0])):
+        out, clip = _clip(graph, rest.pop(0), out, clip)
+    scaled = out
+    if rest and rest[0].op != "add":
+        table = table_of(graph, rest[0], low.rounding)
+        out = graph.out(rest.pop(0))
+    channels = weights.shape[-1] if low.anchor.op == "depthwise_conv2d" else weights.shape[0]
+    q, x, y = weights.quantization, affine(low.x), affine(scaled)
+    if q is None:
+        raise UnsupportedError(f"weights {weights.name!r} are not quantized")
+    scales = np.broadcast_to(np.array(q.scale, np.float64), channels)
+    pairs = np.array([_multiplier(x.scale, float(scale), y.scale, rounding) for scale in scales], np.int64)
+    values = np.zeros(channels, np.int64)
+    if bias is not None:
+        assert bias.data is not None
+        values = bias.data.astype(np.int64)
+    residual = None
+    if rest:
+        residual = _residual(low, rest, out)
+    return Drain(
+        bias=values, mult=pairs[:, 0], exponent=pairs[:, 1], zp=y.zero_point, clip=clip, rounding=rounding,
+        dtype=DTYPES[out.dtype], residual=residual, table=table,
+    )  # fmt: skip
+
+
+def _multiplier(x: float, weight: float, y: float, rounding: Rounding) -> tuple[int, int]:
+    """Multiplier and exponent of x * weight / y, in the precision that goes with the rounding."""
+    if rounding == Rounding.EVEN:
+        return float32_multiplier(float32_ratio(x, weight, y))
+    return quantize_multiplier(x * weight / y)
+
+
+def same_meaning(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same type and quantization."""
+    return a.dtype == b.dtype and affine(a) == affine(b)
+
+
+def _clip(graph: Graph, node: Node, before: Tensor, clip: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+    """A clip node folded into the range of what it follows."""
+    after = graph.out(node)
+    if affine(after) != affine(before) or after.dtype != before.dtype:
+        raise UnsupportedError(f"clip {node.name!r} changes the quantization")
+    low, high = clip_range(after, node.attributes["low"], node.attributes["high"])
+    return after, (max(low, clip[0]), min(high, clip[1]))
+
+
+def _residual(low: Lowering, rest: list[Node], before: Tensor) -> Residual:
+    graph, add = low.graph, rest.pop(0)
+    a, b = graph.ins(add)
+    other = b if a.name == before.name else a
+    out = graph.out(add)
+    clip = clip_range(out)
+    if rest:
+        out, clip = _clip(graph, rest.pop(0), out, clip)
+    raw = low.rounding != "reference"
+    fields = (raw_fields if raw else residual_fields)(affine(before), affine(other), affine(out))
+    stage = {"r_raw": int(raw), "r_ls": 0 if raw else LEFT_SHIFT}
+    return Residual(other.name, stage, {**cast(dict[str, int], fields), "r_lo": clip[0], "r_hi": clip[1]})
+
+
+def weights_of(low: Lowering) -> tuple[Tensor, Tensor | None]:
+    """Weights and bias of an anchor.
+
+    Raises
+    ------
+    UnsupportedError
+        They are no constants, or not of bytes.
+    """
+    _, weights, *bias = low.graph.ins(low.anchor)
+    if weights.data is None or (bias and bias[0].data is None):
+        raise UnsupportedError("weights and bias must be constants")
+    if weights.dtype not in ("int8", "uint8") or low.x.dtype not in ("int8", "uint8"):
+        raise UnsupportedError(f"products of {low.x.dtype} and {weights.dtype} are not for the array")
+    return weights, bias[0] if bias else None
+
+
+def zero_of(weights: Tensor) -> int:
+    """The one zero point of weights.
+
+    Raises
+    ------
+    UnsupportedError
+        There are more.
+    """
+    assert weights.quantization is not None
+    zeros = set(weights.quantization.zero_point)
+    if len(zeros) != 1:
+        raise UnsupportedError("weights have zero points that differ from channel to channel")
+    return zeros.pop()

@@ -1,0 +1,154 @@
+"""Products of two stacks of matrices; transposes around them are read and written through, not carried out."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from compiler.ir.tensor import Tensor
+from compiler.kernels.scaling import quantize_multiplier
+from compiler.lower.drains import rounding_of
+from compiler.lower.layer import Layer
+from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range, image_of
+from compiler.lower.transposes import strides_of
+from hw.isa.enums import Dtype, Rounding
+
+_BYTES = ("int8", "uint8")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stack:
+    """The matrices that a product reads or writes in a tensor.
+
+    Parameters
+    ----------
+    name : str
+        The tensor.
+    dtype : Dtype
+        Of its elements: one byte each.
+    zp : int
+        Zero point.
+    starts : tuple of int
+        Element at which the matrix of each product begins.
+    pitch : int
+        Elements from row to row.
+    constant : bool
+        It is part of the model.
+    """
+
+    name: str
+    dtype: Dtype
+    zp: int
+    starts: tuple[int, ...]
+    pitch: int
+    constant: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MatmulLayer(Layer):
+    """Products of matrices, one after the other.
+
+    Parameters
+    ----------
+    a, b, out : Stack
+        Factors (m, k) and (k, n), products (m, n).
+    transposed : bool
+        The second factor lies as (n, k).
+    size : (int, int, int)
+        m, k, n.
+    mult, exponent : int
+        Scale of the sums.
+    rounding : Rounding
+        Of that scale.
+    clip : (int, int)
+        Least and greatest result.
+    """
+
+    a: Stack
+    b: Stack
+    out: Stack
+    transposed: bool
+    size: tuple[int, int, int]
+    mult: int
+    exponent: int
+    rounding: Rounding
+    clip: tuple[int, int] = field(default=(-128, 127))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The factors that are no constants."""
+        return tuple(dict.fromkeys(stack.name for stack in (self.a, self.b) if not stack.constant))
+
+
+def lower_matmul(low: Lowering) -> MatmulLayer:
+    """The layer of a product.
+
+    Raises
+    ------
+    UnsupportedError
+        Types or sizes that the array does not take.
+    """
+    graph, node = low.graph, low.anchor
+    first, second = graph.ins(node)
+    made = graph.out(node)
+    for tensor in (first, second, made):
+        if tensor.dtype not in _BYTES or len(tensor.shape) < 2:
+            raise UnsupportedError(
+                f"{tensor.dtype}{list(tensor.shape)} is no factor or product for the array"
+            )
+    m, n = made.shape[-2:]
+    k = first.shape[-1]
+    batch = made.shape[:-2]
+    a, b = _source(low, first), _source(low, second)
+    strides_a, strides_b = a[1], b[1]
+    if strides_a[-1] != 1 or 1 not in strides_b[-2:]:
+        raise UnsupportedError("rows of a factor do not follow one another")
+    transposed = strides_b[-1] != 1
+    inverse, y = _target(low, made)
+    scale = affine(first).scale * affine(second).scale / affine(made).scale
+    mult, exponent = quantize_multiplier(scale)
+    zp_b = affine(second).zero_point
+    shapes = {t.name: image_of(t) for t in (a[0], b[0], y)}
+    return MatmulLayer(
+        **{**low.common(), "x": a[0].name, "shapes": shapes}, macs=math.prod(batch) * m * n * k,
+        a=_stack(a[0], strides_a, batch, first.shape, strides_a[-2]),
+        b=_stack(b[0], strides_b, batch, second.shape, strides_b[-1 if transposed else -2]),
+        out=_stack(y, inverse, batch, made.shape, inverse[-2]),
+        transposed=transposed, size=(m, k, n), mult=mult, exponent=exponent,
+        # XNNPACK has no products whose second factor has a zero point; LiteRT's own kernel makes them.
+        rounding=rounding_of(low, Rounding.DOUBLE) if zp_b == 0 else Rounding.DOUBLE, clip=clip_range(made),
+    )  # fmt: skip
+
+
+def _source(low: Lowering, tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """The tensor a factor is read from, and its strides there."""
+    maker = low.graph.producer(tensor.name)
+    if maker is None or maker.op != "transpose" or maker not in low.nodes:
+        return tensor, strides_of(tensor.shape)
+    source = low.graph.ins(maker)[0]
+    return source, strides_of(source.shape, maker.attributes["perm"])
+
+
+def _target(low: Lowering, made: Tensor) -> tuple[tuple[int, ...], Tensor]:
+    """Strides of the product in the tensor it is written to, and that tensor."""
+    last = low.nodes[-1]
+    if last is low.anchor:
+        return strides_of(made.shape), made
+    y, perm = low.graph.out(last), last.attributes["perm"]
+    strides = strides_of(y.shape)
+    return tuple(strides[perm.index(i)] for i in range(len(perm))), y
+
+
+def _stack(
+    tensor: Tensor, strides: tuple[int, ...], batch: tuple[int, ...], shape: tuple[int, ...], pitch: int
+) -> Stack:
+    """The matrices of a tensor, repeated where the product's leading dimensions are greater."""
+    lead = shape[:-2]
+    steps = [0] * (len(batch) - len(lead)) + [
+        0 if size == 1 else step for size, step in zip(lead, strides[: len(lead)], strict=True)
+    ]
+    starts = tuple(int(np.dot(index, steps)) if steps else 0 for index in np.ndindex(*batch))
+    return Stack(
+        name=tensor.name, dtype=DTYPES[tensor.dtype], zp=affine(tensor).zero_point, starts=starts,
+        pitch=pitch, constant=tensor.constant,
+    )  # fmt: skip
