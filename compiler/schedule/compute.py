@@ -5,10 +5,12 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from compiler.kernels.tiles import ceil_div, cuts
+from compiler.lower.layer import Layer
 from compiler.lower.matmul import MatmulLayer
 from compiler.lower.norm import NormLayer
 from compiler.lower.reduce import ReduceLayer
 from compiler.schedule.schedule import LayerSchedule
+from hw.errors import InputError
 
 if TYPE_CHECKING:
     from compiler.schedule.heuristic import Spot
@@ -17,6 +19,21 @@ if TYPE_CHECKING:
 _TILE = 60
 
 _Tilings = Iterator[tuple[float, LayerSchedule]]
+
+
+def check_row(spot: "Spot", layer: Layer, elements: int, held: int) -> None:
+    """Refuse rows that need more of the accumulator than there is, as they cannot be cut.
+
+    Raises
+    ------
+    InputError
+        They do.
+    """
+    if held > spot.config.acc_rows:
+        raise InputError(
+            f"layer {layer.name!r}: {layer.ops[0]} of {elements} elements holds {held} rows of the accumulator, "
+            f"which has {spot.config.acc_rows}"
+        )
 
 
 def matmul_tilings(spot: "Spot", layer: MatmulLayer) -> _Tilings:
@@ -100,6 +117,7 @@ def norm_tilings(spot: "Spot", layer: NormLayer) -> _Tilings:
     x, n = layer.shapes[layer.x], spot.config.n
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     passes = 10 if layer.centred else 8
+    check_row(spot, layer, x.c, 2 * blocks + 3)
     for rows in cuts(total):
         used = 4 * blocks * n + rows * 2 * x.c * (2 - spot.on_chip(layer.x) - spot.on_chip(layer.y)) + n
         if used > spot.free or rows * (1 + 2 * (blocks + 1)) > spot.config.acc_rows:

@@ -21,7 +21,7 @@ from compiler.lower.lowering import image_of
 from compiler.lower.matmul import MatmulLayer
 from compiler.lower.norm import NormLayer
 from compiler.lower.reduce import ReduceLayer
-from compiler.schedule.compute import matmul_tilings, norm_tilings, reduce_tilings
+from compiler.schedule.compute import check_row, matmul_tilings, norm_tilings, reduce_tilings
 from compiler.schedule.moves import from_dram, move_tilings
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import MlaConfig
@@ -277,6 +277,7 @@ def _elementwise_tilings(spot: Spot, layer: ElementwiseLayer) -> _Tilings:
 def _softmax_tilings(spot: Spot, layer: SoftmaxLayer) -> _Tilings:
     n, x = spot.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
+    check_row(spot, layer, x.c, blocks + 1)
     for rows in cuts(total):
         used = rows * (
             2 * blocks * n + (0 if spot.x_on_chip else 2 * x.c) + (0 if spot.y_on_chip else 2 * x.c)

@@ -4,138 +4,102 @@ import math
 
 import numpy as np
 
-from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
+from tests.compiler.graphs import Draft
 
-Attributes = dict[str, object]
+Shape = tuple[int, ...]
 
 
-class Maker:
-    """A graph under construction, and a source of randomness.
+class Chance(Draft):
+    """A graph under construction by chance.
 
     Parameters
     ----------
     seed : int
-        Of the source.
+        Of all choices.
     """
 
     def __init__(self, seed: int):
-        self.rng = np.random.default_rng(seed)
-        self.graph = Graph(f"seed {seed}")
+        super().__init__(np.random.default_rng(seed))
 
     def size(self, most: int) -> int:
-        """1..most, small ones and multiples of lanes more often than by chance."""
+        """1..most, small numbers and multiples of lanes more often than others."""
         if self.rng.random() < 0.3:
             return int(min(self.rng.choice((1, 2, 4, 8, 16, 32)), most))
         return int(self.rng.integers(1, most + 1))
 
-    def tensor(
-        self, name: str, shape: tuple[int, ...], scale: float | None = None, *, dtype: str = "int8",
-        zero: int | None = None, given: bool = False,
-    ) -> str:  # fmt: skip
-        """A tensor of random quantization unless it is given; with `given` one that the user supplies."""
-        limits = np.iinfo(dtype)
-        if scale is None:
-            scale = float(np.exp(self.rng.uniform(np.log(0.005), np.log(0.2))))
-        if zero is None:
-            zero = int(self.rng.integers(limits.min, limits.max + 1))
-        made = Tensor(name, shape, dtype, Quantization.of(scale, zero))
-        (self.graph.add_input if given else self.graph.add_tensor)(made)
-        return name
+    def dtype(self) -> str:
+        """A type of bytes."""
+        return str(self.rng.choice(("int8", "uint8")))
 
-    def constant(self, name: str, data: np.ndarray, quantization: Quantization | None = None) -> str:
-        """A tensor with contents."""
-        self.graph.add_tensor(Tensor(name, data.shape, data.dtype.name, quantization, data))
-        return name
+    def same(self, x: Tensor) -> Tensor:
+        """A copy, made by a maximum over no axes: a tensor that may stay on the machine."""
+        return self.node("reduce_max", [x], x.shape, like=x, dtype=x.dtype, axes=(), keep=True)
 
-    def node(self, op: str, inputs: tuple[str, ...], output: str, **attributes: object) -> str:
-        """A node named after its output."""
-        self.graph.add_node(Node(f"make {output}", op, inputs, (output,), attributes))
-        return output
-
-    def same(self, name: str, source: str) -> str:
-        """A copy of a tensor, made by a maximum over no axes: what it makes may stay on the machine."""
-        before = self.graph.tensors[source]
-        self.graph.add_tensor(Tensor(name, before.shape, before.dtype, before.quantization))
-        return self.node("reduce_max", (source,), name, axes=(), keep=True)
-
-    def given(self, name: str, shape: tuple[int, ...], dtype: str = "int8") -> str:
+    def given(self, shape: Shape, dtype: str = "int8") -> Tensor:
         """An input, or a copy of one."""
-        if self.rng.random() < 0.5:
-            return self.tensor(name, shape, dtype=dtype, given=True)
-        return self.same(name, self.tensor(f"{name} given", shape, dtype=dtype, given=True))
+        x = self.input(shape, dtype)
+        return self.same(x) if self.rng.random() < 0.5 else x
 
-    def finish(self, name: str) -> Graph:
-        """The graph, whose output is a tensor or a copy of it."""
-        if self.rng.random() < 0.5:
-            name = self.same("last", name)
-        return self.graph.finish([name])
+    def last(self, y: Tensor) -> Tensor:
+        """A tensor, or a copy of it."""
+        return self.same(y) if self.rng.random() < 0.5 else y
+
+    def floats(self, values: np.ndarray) -> Tensor:
+        """A constant of real numbers."""
+        self.count += 1
+        return self.graph.add_tensor(
+            Tensor(f"c{self.count}", values.shape, "float32", None, values.astype(np.float32))
+        )
 
 
-def product(maker: Maker) -> Graph:
-    """A product of two stacks, with transposes and repeated leading dimensions."""
-    rng = maker.rng
-    m, k, n = (maker.size(40) for _ in range(3))
-    lead = tuple(maker.size(3) for _ in range(rng.integers(0, 3)))
+def scale_of(tensor: Tensor) -> float:
+    """A tensor's one scale."""
+    assert tensor.quantization is not None
+    return tensor.quantization.scale[0]
+
+
+def product(chance: Chance) -> Tensor:
+    """A product of two stacks, with transposes around it and leading dimensions that are repeated."""
+    rng = chance.rng
+    m, k, n = (chance.size(40) for _ in range(3))
+    lead = tuple(chance.size(3) for _ in range(rng.integers(0, 3)))
     shapes = [(*_some(rng, lead), m, k), (*_some(rng, lead), k, n)]
-    dtypes = [str(rng.choice(("int8", "uint8"))) for _ in range(3)]
-    names = []
-    for name, shape, dtype in zip("ab", shapes, dtypes, strict=False):
-        names.append(_turned(maker, name, shape, dtype, both=name == "b"))
-    scales = [_scale(maker, name) for name in names]
-    spread = scales[0] * scales[1] * 70 * 70 * math.sqrt(k)
-    shape = (*np.broadcast_shapes(shapes[0][:-2], shapes[1][:-2]), m, n)
-    y = maker.tensor("y", shape, spread / rng.uniform(20, 90), dtype=dtypes[2])
-    maker.node("matmul", tuple(names), y)
+    a, b = (_turned(chance, shape, both=second) for shape, second in zip(shapes, (False, True), strict=True))
+    shape, dtype = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), m, n), chance.dtype()
+    spread = scale_of(a) * scale_of(b) * 70 * 70 * math.sqrt(k)
+    y = chance.node("matmul", [a, b], shape, scale=spread / rng.uniform(20, 90), dtype=dtype)
     if len(shape) > 2 and rng.random() < 0.5:
         perm = (*rng.permutation(len(shape) - 1).tolist(), len(shape) - 1)
-        z = maker.tensor(
-            "z", tuple(shape[i] for i in perm), _scale(maker, y), dtype=dtypes[2], zero=_zero(maker, y)
-        )
-        y = maker.node("transpose", (y,), z, perm=perm)
-    return maker.finish(y)
+        turned = tuple(shape[i] for i in perm)
+        y = chance.node("transpose", [y], turned, like=y, dtype=dtype, perm=perm)
+    return chance.last(y)
 
 
-def _some(rng: np.random.Generator, lead: tuple[int, ...]) -> tuple[int, ...]:
+def _some(rng: np.random.Generator, lead: Shape) -> Shape:
     """Leading dimensions that broadcast to `lead`."""
     return tuple(1 if rng.random() < 0.3 else size for size in lead)
 
 
-def _turned(maker: Maker, name: str, shape: tuple[int, ...], dtype: str, *, both: bool) -> str:
-    """An input of that shape, perhaps by way of a transpose that the product can read through."""
-    rng, last = maker.rng, len(shape) - 1
+def _turned(chance: Chance, shape: Shape, *, both: bool) -> Tensor:
+    """A factor, perhaps by way of a transpose that the product can read through."""
+    rng, last, dtype = chance.rng, len(shape) - 1, chance.dtype()
     if rng.random() < 0.4:
-        return maker.given(name, shape, dtype)
+        return chance.given(shape, dtype)
     perm = rng.permutation(last).tolist()
-    if both:  # what lies last in memory is a row or a column of the matrix
-        place = int(rng.integers(last - 1, last + 1))
-        perm.insert(place, last)
-    else:
-        perm.append(last)
+    # What lies last in memory is a row of the matrix, of the second one perhaps a column.
+    perm.insert(int(rng.integers(last - 1, last + 1)) if both else last, last)
     source = [0] * len(shape)
     for index, axis in enumerate(perm):
         source[axis] = shape[index]
-    first = maker.given(f"{name} turned", tuple(source), dtype)
-    maker.tensor(name, shape, _scale(maker, first), dtype=dtype, zero=_zero(maker, first))
-    return maker.node("transpose", (first,), name, perm=tuple(perm))
+    x = chance.given(tuple(source), dtype)
+    return chance.node("transpose", [x], shape, like=x, dtype=dtype, perm=tuple(perm))
 
 
-def _scale(maker: Maker, name: str) -> float:
-    q = maker.graph.tensors[name].quantization
-    assert q is not None
-    return q.scale[0]
-
-
-def _zero(maker: Maker, name: str) -> int:
-    q = maker.graph.tensors[name].quantization
-    assert q is not None
-    return q.zero_point[0]
-
-
-def reduction(maker: Maker) -> Graph:
+def reduction(chance: Chance) -> Tensor:
     """A reduction over any axes."""
-    rng = maker.rng
-    shape = tuple(maker.size(12) for _ in range(rng.integers(1, 4))) + (maker.size(40),)
+    rng, dtype = chance.rng, chance.dtype()
+    shape = (*(chance.size(12) for _ in range(rng.integers(0, 4))), chance.size(40))
     if len(shape) > 3:
         shape = (1 if rng.random() < 0.7 else shape[0], *shape[1:])
     count = int(rng.integers(1, len(shape) + 1))
@@ -143,78 +107,111 @@ def reduction(maker: Maker) -> Graph:
     keep = bool(rng.random() < 0.5)
     out = tuple(1 if i in axes else size for i, size in enumerate(shape) if keep or i not in axes)
     op = str(rng.choice(("sum", "mean", "max", "min")))
-    dtype = str(rng.choice(("int8", "uint8")))
-    x = maker.given("x", shape, dtype)
-    scale, zero = _scale(maker, x), _zero(maker, x)
+    x = chance.given(shape, dtype)
+    scale, like = scale_of(x) * rng.uniform(0.3, 3), None
     if op == "sum":
-        scale *= math.sqrt(math.prod(shape[i] for i in axes)) * rng.uniform(1, 3)
-        zero = None
+        scale *= math.sqrt(math.prod(shape[i] for i in axes))
     elif rng.random() < 0.5:
-        scale, zero = scale * rng.uniform(0.3, 3), None
-    y = maker.tensor("y", out, scale, dtype=dtype, zero=zero)
-    maker.node(f"reduce_{op}", (x,), y, axes=axes, keep=keep)
-    return maker.finish(y)
+        like = x
+    return chance.last(
+        chance.node(f"reduce_{op}", [x], out, like=like, scale=scale, dtype=dtype, axes=axes, keep=keep)
+    )
 
 
-def norm(maker: Maker) -> Graph:
-    """A normalization of rows, some of which are nearly constant."""
-    rng = maker.rng
-    shape = (*(maker.size(6) for _ in range(rng.integers(1, 3))), maker.size(200) + 1)
-    columns = shape[-1]
+def norm(chance: Chance) -> Tensor:
+    """A normalization of rows."""
+    rng = chance.rng
+    shape = (*(chance.size(6) for _ in range(rng.integers(1, 3))), chance.size(200) + 1)
     op = str(rng.choice(("layer_norm", "rms_norm")))
-    x = maker.given("x", shape, str(rng.choice(("int8", "uint8"))))
-    gamma = rng.normal(1, 0.4, columns) * 10 ** rng.uniform(-1, 1)
-    rows = [gamma, rng.normal(0, 1, columns) * gamma.std()][: 1 + (op == "layer_norm")]
-    names = [
-        maker.constant(name, row.astype(np.float32))
-        for name, row in zip(("gamma", "beta"), rows[: rng.integers(0, len(rows) + 1)], strict=False)
-    ]
-    widest = (np.abs(gamma).max() if names else 1) * rng.uniform(1, 4)
-    y = maker.tensor("y", shape, widest / 127, zero=int(rng.integers(-40, 40)))
-    maker.node(op, (x, *names), y, axis=len(shape) - 1, epsilon=float(10 ** rng.uniform(-12, -2)))
-    return maker.finish(y)
+    x = chance.given(shape, chance.dtype())
+    gamma = rng.normal(1, 0.4, shape[-1]) * 10 ** rng.uniform(-1, 1)
+    rows = [gamma, rng.normal(0, gamma.std(), shape[-1])][: 1 + (op == "layer_norm")]
+    rows = [chance.floats(row) for row in rows[: rng.integers(0, len(rows) + 1)]]
+    widest = (np.abs(gamma).max() if rows else 1) * rng.uniform(1, 4)
+    epsilon = float(10 ** rng.uniform(-12, -2))
+    return chance.last(
+        chance.node(op, [x, *rows], shape, scale=widest / 127, axis=len(shape) - 1, epsilon=epsilon)
+    )
 
 
-def average(maker: Maker) -> Graph:
+def average(chance: Chance) -> Tensor:
     """An average over a whole image of many pixels."""
-    h, w = (int(maker.rng.integers(16, 33)) for _ in range(2))
-    x = maker.given("x", (1, h, w, maker.size(40)))
-    before = maker.graph.tensors[x]
-    y = maker.tensor("y", (1, 1, 1, before.shape[3]), _scale(maker, x), zero=_zero(maker, x))
-    maker.node(
-        "avg_pool2d", (x,), y, kernel=(h, w), strides=(1, 1), pads=(0, 0, 0, 0), count_pads=False
+    h, w = (int(chance.rng.integers(16, 33)) for _ in range(2))
+    x = chance.given((1, h, w, chance.size(40)))
+    return chance.last(
+        chance.node(
+            "avg_pool2d", [x], (1, 1, 1, x.shape[3]), like=x, kernel=(h, w), strides=(1, 1),
+            pads=(0, 0, 0, 0), count_pads=False,
+        )
     )  # fmt: skip
-    return maker.finish(y)
 
 
-def transposed(maker: Maker) -> Graph:
-    """A transposed convolution, with a clip behind it or not."""
-    rng = maker.rng
+def transposed(chance: Chance) -> Tensor:
+    """A transposed convolution, perhaps with a clip behind it."""
+    rng = chance.rng
     groups = int(rng.choice((1, 1, 1, 2, 3)))
-    in_c, out_c = maker.size(20), groups * maker.size(12)
-    x = maker.given("x", (1, maker.size(8), maker.size(8), in_c * groups), str(rng.choice(("int8", "uint8"))))
-    sizes = maker.graph.tensors[x].shape[1:3]
-    kernel, strides, dilations = (tuple(int(v) for v in rng.integers(1, most, 2)) for most in (5, 4, 3))
+    in_c, out_c = chance.size(20), groups * chance.size(12)
+    x = chance.given((1, chance.size(8), chance.size(8), in_c * groups), chance.dtype())
+    kernel, strides, dilations = (tuple(rng.integers(1, most, 2).tolist()) for most in (5, 4, 3))
     extra = tuple(int(rng.integers(0, stride)) for stride in strides)
     whole = [
         (size - 1) * stride + (k - 1) * dilation + 1 + more
-        for size, stride, k, dilation, more in zip(sizes, strides, kernel, dilations, extra, strict=True)
+        for size, stride, k, dilation, more in zip(
+            x.shape[1:3], strides, kernel, dilations, extra, strict=True
+        )
     ]
-    pads = [int(rng.integers(0, min(3, (size + 1) // 2))) for size in (*whole, *whole)]
-    weights = rng.integers(-127, 128, (out_c, *kernel, in_c)).astype(np.int8)
-    scales = tuple(float(np.float32(s)) for s in rng.uniform(0.001, 0.02, out_c))
-    names = [x, maker.constant("w", weights, Quantization(scales, (0,) * out_c, 0))]
+    pads = tuple(int(rng.integers(0, min(3, (size + 1) // 2))) for size in (*whole, *whole))
+    operands = [x, _weights(chance, (out_c, *kernel, in_c))]
     if rng.random() < 0.7:
-        names.append(maker.constant("b", rng.integers(-9999, 9999, out_c).astype(np.int32)))
+        operands.append(chance.constant((out_c,), "int32", Quantization.of(1)))
     taps = math.prod(kernel) / math.prod(strides) * in_c
-    step = _scale(maker, x) * 0.01 * 70 * 80 * math.sqrt(max(taps, 1)) / rng.uniform(20, 90)
+    step = scale_of(x) * 0.01 * 70 * 80 * math.sqrt(max(taps, 1)) / rng.uniform(20, 90)
     shape = (1, whole[0] - pads[0] - pads[2], whole[1] - pads[1] - pads[3], out_c)
-    y = maker.tensor("y", shape, step)
-    maker.node(
-        "conv_transpose2d", tuple(names), y, strides=strides, pads=tuple(pads), dilations=dilations,
+    y = chance.node(
+        "conv_transpose2d", operands, shape, scale=step, strides=strides, pads=pads, dilations=dilations,
         groups=groups, output_pads=extra,
     )  # fmt: skip
     if rng.random() < 0.3:
-        maker.tensor("clipped", shape, step, zero=_zero(maker, y))
-        y = maker.node("clip", (y,), "clipped", low=0.0, high=6.0)
-    return maker.finish(y)
+        y = chance.node("clip", [y], shape, like=y, low=0.0, high=6.0)
+    return chance.last(y)
+
+
+def _weights(chance: Chance, shape: Shape) -> Tensor:
+    """Weights with a scale for each output channel and no zero point."""
+    scales = tuple(float(np.float32(s)) for s in chance.rng.uniform(0.001, 0.02, shape[0]))
+    return chance.constant(shape, quantization=Quantization(scales, (0,) * shape[0], 0))
+
+
+def grouped(chance: Chance) -> Tensor:
+    """A convolution in groups of many channels."""
+    groups, in_c, out_c = int(chance.rng.integers(2, 4)), chance.size(40), chance.size(12)
+    x = chance.given((1, 5, 6, groups * in_c))
+    weights = _weights(chance, (groups * out_c, 3, 2, in_c))
+    step = scale_of(x) * 0.01 * 70 * 80 * math.sqrt(6 * in_c) / 60
+    return chance.last(
+        chance.node(
+            "conv2d", [x, weights], (1, 5, 5, groups * out_c), scale=step, strides=(1, 1), pads=(1, 0, 1, 0),
+            dilations=(1, 1), groups=groups,
+        )
+    )  # fmt: skip
+
+
+def softmax(chance: Chance) -> Tensor:
+    """A softmax along any dimension."""
+    rng = chance.rng
+    shape = tuple(chance.size(20) for _ in range(rng.integers(1, 4)))
+    if rng.random() < 0.5:
+        shape = (*(1,) * (4 - len(shape)), *shape)
+    x = chance.given(shape, chance.dtype())
+    chance.count += 1
+    y = Tensor(f"t{chance.count}", shape, "int8", Quantization.of(1 / 256, -128))
+    return chance.into(
+        "softmax", [x], y, axis=int(rng.integers(0, len(shape))), beta=float(rng.uniform(0.5, 2))
+    )
+
+
+#: Makers of graphs, and how far their results may be off.
+KINDS = {
+    "product": (product, 0), "reduction": (reduction, 0), "average": (average, 0), "norm": (norm, 1),
+    "transposed": (transposed, 0), "grouped": (grouped, 0), "softmax": (softmax, 1),
+}  # fmt: skip

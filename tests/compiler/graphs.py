@@ -51,9 +51,13 @@ class Draft:
         """A node that makes a tensor of a shape; it means what `like` does, or something random."""
         self.count += 1
         meaning = like.quantization if like is not None else self.quantization(scale, dtype)
-        out = self.graph.add_tensor(Tensor(f"t{self.count}", made, dtype, meaning))
+        return self.into(op, inputs, Tensor(f"t{self.count}", made, dtype, meaning), **attributes)
+
+    def into(self, op: str, inputs: list[Tensor], out: Tensor, **attributes: object) -> Tensor:
+        """A node that makes a given tensor."""
+        self.graph.add_tensor(out)
         names = tuple(tensor.name for tensor in inputs)
-        self.graph.add_node(Node(f"n{self.count}", op, names, (out.name,), dict(attributes)))
+        self.graph.add_node(Node(f"make {out.name}", op, names, (out.name,), dict(attributes)))
         return out
 
     def random_inputs(self) -> dict[str, np.ndarray]:
