@@ -68,12 +68,14 @@ def _matmul_tilings(spot: "Spot", layer: MatmulLayer, depth: int) -> _Tilings:
                 continue
             a_times = across if order == "channels" and down > 1 else 1
             b_times = down if order == "rows" and not resident and across * parts > 1 else 1
-            array = tiles * ceil_div(k, n) * columns * max(rows, n)
+            array = tiles * ceil_div(k, n) * columns * (max(rows, n) + 4)
             bus = 0 if a_here else a_times * m * k / n
-            bus += 0 if b_here else b_times * ceil_div(k, 1) * ceil_div(width, n)
+            bus += 0 if b_here else b_times * k * blocks
             bus += 0 if y_here else m * blocks
             steps = tiles * parts
-            cycles = batches * (max(array, bus, m * blocks, steps * _TILE) + 8 * steps) + rows * columns
+            start = (0 if a_here else rows * span / n) + (0 if b_here else span * columns)
+            cycles = batches * (max(array, bus, m * blocks, steps * _TILE) + 8 * steps)
+            cycles += rows * columns + start
             yield cycles, LayerSchedule(
                 rows=rows, columns=columns, depth=depth, order=order, w_buffers=w_buffers,
                 x_buffers=x_buffers, on_chip=y_here,
