@@ -7,7 +7,7 @@ import numpy as np
 
 from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
-from compiler.lower.drains import rounding_of
+from compiler.lower.drains import ratio_of, rounding_of
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range, image_of
 from compiler.lower.transposes import strides_of
@@ -105,9 +105,11 @@ def lower_matmul(low: Lowering) -> MatmulLayer:
         raise UnsupportedError("rows of a factor do not follow one another")
     transposed = strides_b[-1] != 1
     inverse, y = _target(low, made)
-    scale = affine(first).scale * affine(second).scale / affine(made).scale
-    mult, exponent = quantize_multiplier(scale)
-    zp_b = affine(second).zero_point
+    # XNNPACK has no products whose second factor has a zero point; LiteRT's own kernel makes them.
+    zero = affine(second).zero_point
+    rounding = Rounding.DOUBLE if zero else rounding_of(low, Rounding.DOUBLE)
+    scales = (affine(tensor).scale for tensor in (first, second, made))
+    mult, exponent = quantize_multiplier(ratio_of(rounding, *scales))
     shapes = {t.name: image_of(t) for t in (a[0], b[0], y)}
     return MatmulLayer(
         **{**low.common(), "x": a[0].name, "shapes": shapes}, macs=math.prod(batch) * m * n * k,
@@ -115,8 +117,7 @@ def lower_matmul(low: Lowering) -> MatmulLayer:
         b=_stack(b[0], strides_b, batch, second.shape, strides_b[-1 if transposed else -2]),
         out=_stack(y, inverse, batch, made.shape, inverse[-2]),
         transposed=transposed, size=(m, k, n), mult=mult, exponent=exponent,
-        # XNNPACK has no products whose second factor has a zero point; LiteRT's own kernel makes them.
-        rounding=rounding_of(low, Rounding.DOUBLE) if zp_b == 0 else Rounding.DOUBLE, clip=clip_range(made),
+        rounding=rounding, clip=clip_range(made),
     )  # fmt: skip
 
 
