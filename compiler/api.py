@@ -1,5 +1,6 @@
 """Compile a model."""
 
+import logging
 from pathlib import Path
 
 from compiler.codegen.network import Code, generate
@@ -11,11 +12,16 @@ from compiler.lower.partition import Part, partition
 from compiler.network import HostNode, LayerInfo, Network, Stage
 from compiler.passes import simplify
 from compiler.profile.floors import layer_floor, network_floor
+from compiler.quantize import QuantizationReport, quantize
+from compiler.quantize.quantize import is_float
+from compiler.quantize.samples import RANDOM_SAMPLES, Calibration, random_samples
 from compiler.schedule.fit import fit
 from compiler.schedule.heuristic import first_schedule
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
+
+_log = logging.getLogger(__name__)
 
 
 def compile(
@@ -25,6 +31,8 @@ def compile(
     rounding: str | None = None,
     schedule: Schedule | None = None,
     strict: bool = False,
+    calibration: Calibration | None = None,
+    seed: int = 0,
 ) -> Network:
     """Compile a model for a machine.
 
@@ -41,6 +49,11 @@ def compile(
         How to carry it out; found by estimates if left out.
     strict : bool
         Refuse a model of which a node must run on the host.
+    calibration : Calibration or None
+        Samples of the inputs of a float model, which is quantized with them: a dict of arrays whose first axis counts
+        samples, or a list of samples. Without any, random numbers are taken: the accuracy is not to be trusted then.
+    seed : int
+        Of these random numbers.
 
     Raises
     ------
@@ -54,11 +67,36 @@ def compile(
         raise InputError(f"rounding must be {' or '.join(ROUNDINGS)}, not {shown(rounding)}")
     config = load_target(target) if isinstance(target, str) else target
     graph = simplify(model if isinstance(model, Graph) else read_model(Path(model)))
+    report = None
+    if is_float(graph):
+        graph, report = _quantized(graph, calibration, rounding, seed)
+    elif calibration is not None:
+        raise InputError(f"{graph.name} is quantized already: calibration is for float models")
     parts, host = partition(graph, rounding)
+    if report is not None:
+        host = {name: report.kept.get(name, why) for name, why in host.items()}
     if host and strict:
         lines = "; ".join(f"{name} ({graph.nodes[name].op}): {why}" for name, why in host.items())
         raise InputError(f"{graph.name}: not for the accelerator: {lines}")
-    return _Compilation(config, graph, parts, rounding, schedule).network(host)
+    return _Compilation(config, graph, parts, rounding, schedule).network(host, report)
+
+
+def _quantized(
+    graph: Graph, calibration: Calibration | None, rounding: str, seed: int
+) -> tuple[Graph, QuantizationReport]:
+    """A float model quantized, with made-up samples if there are none."""
+    if calibration is None:
+        _log.warning(
+            "%s is quantized with %d random samples of seed %d: its accuracy is not to be trusted; give "
+            "calibration data of its own", graph.name, RANDOM_SAMPLES, seed,
+        )  # fmt: skip
+    samples = random_samples(graph, seed) if calibration is None else calibration
+    made, report = quantize(
+        graph, samples, rounding="reference" if rounding == "reference" else "xnnpack",
+        random=calibration is None,
+    )  # fmt: skip
+    _log.info("%s", report)
+    return simplify(made), report
 
 
 class _Compilation:
@@ -80,7 +118,7 @@ class _Compilation:
                         f"schedule: fusion of {name!r}: there is no such node on the accelerator"
                     )
 
-    def network(self, host: dict[str, str]) -> Network:
+    def network(self, host: dict[str, str], report: QuantizationReport | None) -> Network:
         """Everything compiled."""
         lowered = {id(part): self._lower(part.graph) for part in self.parts if part.device}
         count, before = sum(len(each.layers) for each in lowered.values()), 0
@@ -106,6 +144,7 @@ class _Compilation:
             schedule=self.given or Schedule(self.fusions, schedules),
             host=tuple(HostNode(name, graph.nodes[name].op, why) for name, why in host.items()),
             rounding=self.rounding, floor=network_floor(graph, layers), graph=graph, layers=layers,
+            quantization=report,
         )  # fmt: skip
 
     def _infos(self, lowered: Lowered, code: Code) -> tuple[LayerInfo, ...]:

@@ -11,6 +11,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from compiler.lower.layer import Layer
 from compiler.profile.floors import Floor
+from compiler.quantize.report import QuantizationReport
 from compiler.schedule.schedule import Schedule
 from cosim.golden import GoldenDevice
 from hw.config import MlaConfig
@@ -98,6 +99,8 @@ class Network:
         The model after all passes; None if it was read from a compiled file.
     layers : tuple of Layer
         Layers in the compiler's own form; none if it was read from a compiled file.
+    quantization : QuantizationReport or None
+        What quantizing a float model did to it; None if it was no float model, or was read from a compiled file.
     """
 
     name: str
@@ -111,6 +114,7 @@ class Network:
     floor: Floor
     graph: Graph | None = None
     layers: tuple[Layer, ...] = field(default=(), repr=False)
+    quantization: QuantizationReport | None = field(default=None, repr=False)
 
     @property
     def codes(self) -> list[Code]:

@@ -104,6 +104,7 @@ def document(network: Network, run: Run) -> dict[str, Any]:
         "energy_uj": None if cycles is None else energy_uj(config, totals),
         "where": None if run.split is None else run.split.where,
         "host_ops": [asdict(each) for each in network.host],
+        "quantization": None if network.quantization is None else network.quantization.document(),
         "layers": _layers(network, run, count),
         "outputs": {
             name: {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": digest(array)}

@@ -2,9 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from compiler.cli.options import add_json, add_target
+from compiler.cli.options import add_json, add_seed, add_target
 from compiler.cli.output import check_output, check_report, report, write_output
+
+if TYPE_CHECKING:
+    from compiler.network import Network
+    from compiler.schedule.schedule import Schedule
 
 SUMMARY = "compile a model to a file"
 EXAMPLE = "mla compile network.tflite -o network.mla --target n8"
@@ -21,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
     add_compile(parser)
     add_target(parser)
+    add_seed(parser)
     add_json(parser)
 
 
@@ -34,11 +40,33 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         help="whose kernels to reproduce: TFLite's reference or default ones, or onnxruntime's "
         "(default: onnxruntime for ONNX files, else reference)",
     )  # fmt: skip
+    parser.add_argument(
+        "--calibrate",
+        metavar="FILE",
+        type=Path,
+        help="quantize a float model with these samples: .npy, or .npz with an array for each input",
+    )
+
+
+def compile_model(args: argparse.Namespace, schedule: "Schedule | None" = None) -> "Network":
+    """The network of a model's file, as the options of `add_compile` and `--seed` say."""
+    from compiler.api import compile
+    from compiler.cli.samples import read_samples
+    from compiler.frontends.model import read_model
+
+    graph = read_model(args.model)
+    calibration = None
+    if args.calibrate:
+        inputs = [graph.tensors[name] for name in graph.inputs]
+        calibration = read_samples(inputs, args.calibrate, None, args.seed)
+    return compile(
+        graph, args.target, rounding=args.rounding, schedule=schedule, strict=args.strict,
+        calibration=calibration, seed=args.seed,
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Compile and write."""
-    from compiler.api import compile
     from compiler.cli.output import read_input
     from compiler.package import to_bytes
     from compiler.schedule.schedule import Schedule
@@ -57,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"{args.schedule} must be UTF-8 text: {error.reason}") from None
         except InputError as error:
             raise InputError(f"{args.schedule}: {error}") from None
-    network = compile(args.model, args.target, rounding=args.rounding, schedule=schedule, strict=args.strict)
+    network = compile_model(args, schedule)
     write_output(args.output, to_bytes(network))
     if args.save_schedule:
         write_output(args.save_schedule, network.schedule.to_json().encode() + b"\n")
@@ -71,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
         "programs": [{"name": program.name, "words": len(program.words)} for program in programs],
         "memory": sum(code.memory for code in network.codes),
         "host_ops": [vars(each) for each in network.host],
+        "quantization": None if network.quantization is None else network.quantization.document(),
     }
     text = (
         f"{len(network.infos)} layers in {len(programs)} programs of "

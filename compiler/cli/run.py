@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.compile import add_compile
+from compiler.cli.compile import add_compile, compile_model
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import check_output, check_report, report, write_output
 
@@ -76,13 +76,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _network(args: argparse.Namespace) -> "Network":
     """The network of a compiled file, or of a model that is compiled now."""
-    from compiler.api import compile
     from compiler.package import SUFFIX, read_package
     from hw.config import load_target
     from hw.errors import InputError
 
     if args.model.suffix.lower() != SUFFIX:
-        return compile(args.model, args.target, rounding=args.rounding, strict=args.strict)
+        return compile_model(args)
+    if args.calibrate:
+        raise InputError(f"{args.model} is compiled already: --calibrate is for float models")
     network = read_package(args.model)
     if network.config != load_target(args.target):
         raise InputError(f"{args.model} was compiled for another machine than --target {args.target}")

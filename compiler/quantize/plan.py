@@ -1,0 +1,154 @@
+"""What of a float graph is quantized, and which of its tensors share a quantization."""
+
+from collections.abc import Collection
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Quantization
+from hw.errors import InputError, shown
+
+EDGE = "float at the model's edge"
+
+#: Operators with constant weights, and the axis of the weights along which output channels lie.
+WEIGHTED = {"conv2d": 0, "depthwise_conv2d": 2, "conv_transpose2d": 0, "dense": 0}
+#: Operators that move elements or choose among them: their inputs and outputs have one quantization.
+_MOVING = frozenset(
+    ("max_pool2d", "avg_pool2d", "reduce_max", "reduce_min", "reshape", "transpose", "slice", "pad", "gather",
+     "resize_nearest", "concat")
+)  # fmt: skip
+#: Normalizations keep their factors in float32.
+NORMS = frozenset(("layer_norm", "rms_norm"))
+_COMPUTING = frozenset(
+    ("matmul", "add", "sub", "mul", "clip", "leaky_relu", "prelu", "sigmoid", "tanh", "hard_swish", "gelu", "silu",
+     "exp", "reduce_sum", "reduce_mean", "softmax")
+)  # fmt: skip
+_QUANTIZED = _MOVING | _COMPUTING | NORMS | WEIGHTED.keys()
+#: Outputs of these have the quantization that TFLite demands.
+FIXED = {
+    "softmax": Quantization.of(1 / 256, -128),
+    "sigmoid": Quantization.of(1 / 256, -128),
+    "tanh": Quantization.of(1 / 128, 0),
+}
+#: Operators that do nothing but lay out a float input, or output, of the model.
+_LAYOUT = ("transpose", "reshape")
+
+
+def kept_float(graph: Graph, skip: Collection[str]) -> dict[str, str]:
+    """Nodes that stay as they are, and why.
+
+    Raises
+    ------
+    InputError
+        `skip` names neither a node nor an operator of the graph.
+    """
+    known = {*graph.nodes, *(node.op for node in graph)}
+    for name in skip:
+        if name not in known:
+            raise InputError(f"skip: {graph.name!r} has no node and no operator {shown(name)}")
+    edge = _edges(graph)
+    reasons = {}
+    for node in graph:
+        why = EDGE if node.name in edge else _obstacle(graph, node)
+        if why is None and (node.name in skip or node.op in skip):
+            why = "asked to stay float"
+        if why is not None:
+            reasons[node.name] = why
+    return reasons
+
+
+def _edges(graph: Graph) -> set[str]:
+    """Nodes that lay out float inputs before anything is computed of them, or outputs after that."""
+    fresh, first = set(graph.inputs), set()
+    for node in graph:
+        if node.op in _LAYOUT and node.inputs[0] in fresh:
+            first.add(node.name)
+            fresh |= set(node.outputs)
+    last: set[str] = set()
+    for node in reversed(list(graph)):
+        consumers = graph.consumers(node.outputs[0])
+        if node.op in _LAYOUT and all(user.name in last for user in consumers):
+            last.add(node.name)
+    return first | last
+
+
+def _obstacle(graph: Graph, node: Node) -> str | None:
+    """Why a node has no quantized form."""
+    if node.op not in _QUANTIZED:
+        return f"{node.op} has no quantized form"
+    ins, out = graph.ins(node), graph.out(node)
+    data = ins[:1] if node.op == "gather" else ins
+    for tensor in (*data, out):
+        if tensor.dtype != "float32":
+            return f"{tensor.name!r} is {tensor.dtype}, not float32"
+    if (node.op in WEIGHTED or node.op in NORMS) and not all(tensor.constant for tensor in ins[1:]):
+        return "its weights are not constant"
+    return None
+
+
+class Sharing:
+    """Which tensors of a graph have one quantization.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of float32 tensors.
+    kept : collection of str
+        Nodes that are not quantized.
+
+    Attributes
+    ----------
+    fixed : dict
+        Quantizations that operators demand, by the tensor that stands for its group.
+    covered : set of str
+        Tensors whose own range does not count: the clip behind them cuts it.
+    """
+
+    def __init__(self, graph: Graph, kept: Collection[str]):
+        self.graph = graph
+        self.parent: dict[str, str] = {}
+        self.fixed: dict[str, Quantization] = {}
+        self.covered: set[str] = set()
+        for node in graph:
+            if node.name not in kept:
+                self._enter(node, kept)
+
+    def root(self, name: str) -> str:
+        """The tensor that stands for a tensor's group."""
+        while name in self.parent:
+            name = self.parent[name]
+        return name
+
+    def _join(self, a: str, b: str) -> None:
+        a, b = self.root(a), self.root(b)
+        if a == b:
+            return
+        self.parent[b] = a
+        if b in self.fixed:
+            self.fixed[a] = self.fixed.pop(b)
+
+    def _enter(self, node: Node, kept: Collection[str]) -> None:
+        (out,) = node.outputs
+        if node.op in FIXED:
+            self.fixed[out] = FIXED[node.op]
+        elif node.op == "clip":
+            self._clip(node, kept)
+        elif node.op in _MOVING:
+            names = node.inputs[:1] if node.op == "gather" else node.inputs
+            demanded = {self.fixed.get(self.root(name)) for name in names}
+            if node.op == "pad" and node.attributes["value"] != 0:
+                demanded.add(None)
+            for name in names:
+                # An input of a quantization of its own is converted before.
+                if len(demanded) == 1 or self.root(name) not in self.fixed:
+                    self._join(name, out)
+
+    def _clip(self, node: Node, kept: Collection[str]) -> None:
+        """What is computed only to be clipped needs no more range than the result."""
+        (x,), (out,) = node.inputs, node.outputs
+        maker = self.graph.producer(x)
+        alone = len(self.graph.consumers(x)) == 1 and x not in self.graph.outputs
+        if maker is None or maker.name in kept or not alone:
+            return
+        if maker.op in _MOVING or maker.op in FIXED or maker.op == "clip":
+            return
+        self.covered.add(x)
+        self._join(out, x)

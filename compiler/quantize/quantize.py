@@ -1,0 +1,130 @@
+"""A float32 graph becomes one of int8 operators."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+from compiler.host import Kernels, evaluate
+from compiler.ir.graph import Graph
+from compiler.ir.tensor import Tensor
+from compiler.passes import simplify
+from compiler.quantize.plan import Sharing, kept_float
+from compiler.quantize.prepare import means_as_pools
+from compiler.quantize.ranges import Choice, Seen, choose
+from compiler.quantize.report import Errors, QuantizationReport, TensorReport, output_reports
+from compiler.quantize.rewrite import Rewriter
+from compiler.quantize.samples import Calibration, Sample, samples_of
+from hw.errors import InputError
+
+#: Errors are measured on so many samples at most: each is evaluated in numpy, twice.
+_MEASURED = 8
+
+
+def is_float(graph: Graph) -> bool:
+    """Whether a graph computes on float32 tensors and nothing in it is quantized yet."""
+    if any(tensor.quantization is not None for tensor in graph.tensors.values()):
+        return False
+    return any(graph.tensors[name].dtype == "float32" for node in graph for name in node.outputs)
+
+
+def quantize(
+    graph: Graph,
+    samples: Calibration,
+    *,
+    per_channel: bool = True,
+    skip: Collection[str] = (),
+    rounding: Kernels = "reference",
+    random: bool = False,
+) -> tuple[Graph, QuantizationReport]:
+    """Quantize a float32 graph after its training.
+
+    Inputs and outputs stay float32; quantize and dequantize nodes stand at the edges. Activations become int8, weights
+    symmetric int8, biases int32. Ranges come from the values that the float graph has on the samples.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of float32 tensors.
+    samples : Calibration
+        A dict of arrays whose first axis counts samples, or a list of samples.
+    per_channel : bool
+        Weights get a scale for each output channel.
+    skip : collection of str
+        Nodes or operators, by name, that stay float.
+    rounding : Kernels
+        Whose rounding the errors are measured with.
+    random : bool
+        The samples were made up; the report says so.
+
+    Raises
+    ------
+    InputError
+        The graph is quantized already, the samples do not fit, or `skip` names nothing.
+    """
+    graph = means_as_pools(simplify(graph))
+    if not is_float(graph):
+        raise InputError(f"{graph.name!r} has no float32 operators to quantize, or is quantized already")
+    given = samples_of(graph, samples)
+    kept = kept_float(graph, skip)
+    sharing = Sharing(graph, kept)
+    choices = _choices(sharing, _calibrated(graph, given, sharing.covered))
+    rewriter = Rewriter(graph, kept, lambda name: choices[sharing.root(name)].quantization, per_channel)
+    made = rewriter.run()
+    measured = given[:_MEASURED]
+    names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
+    errors = _measured(graph, made, names, measured, rounding)
+    tensors = tuple(
+        TensorReport(name, *_meaning(tensor), choices[sharing.root(name)].method, errors[name].sqnr_db)
+        for name, tensor in names.items()
+    )
+    outputs = output_reports([name for name in graph.outputs if name in errors], errors)
+    report = QuantizationReport(len(given), len(measured), random, outputs, tensors, rewriter.reasons)
+    return made, report
+
+
+def _calibrated(graph: Graph, samples: list[Sample], covered: Collection[str]) -> dict[str, Seen]:
+    """What the samples showed of each float tensor; constants are part of what reads them."""
+    seen: dict[str, Seen] = defaultdict(Seen)
+    for sample in samples:
+        for name, values in evaluate(graph, sample, keep=True).items():
+            if values.dtype == "float32" and name not in covered:
+                seen[name].add(values)
+    return seen
+
+
+def _choices(sharing: Sharing, seen: dict[str, Seen]) -> dict[str, Choice]:
+    """A quantization for each group of tensors."""
+    groups: dict[str, list[Seen]] = defaultdict(list)
+    for node in sharing.graph:
+        if node.op == "gather" and (data := sharing.graph.tensors[node.inputs[0]].data) is not None:
+            table = Seen()
+            table.add(data)
+            groups[sharing.root(node.inputs[0])].append(table)
+    for name, each in seen.items():
+        groups[sharing.root(name)].append(each)
+    return {
+        root: Choice(sharing.fixed[root], "fixed") if root in sharing.fixed else choose(group)
+        for root, group in groups.items()
+    }
+
+
+def _measured(
+    graph: Graph, made: Graph, names: Mapping[str, Tensor], samples: list[Sample], rounding: Kernels
+) -> dict[str, Errors]:
+    """Errors of quantized tensors and of the outputs."""
+    errors: dict[str, Errors] = defaultdict(Errors)
+    for sample in samples:
+        wanted = evaluate(graph, sample, keep=True)
+        found = evaluate(made, sample, rounding=rounding, keep=True)
+        for name, tensor in names.items():
+            if name not in graph.outputs and tensor.quantization is not None:
+                errors[name].add(wanted[name], tensor.quantization.dequantized(found[tensor.name]))
+        for name in graph.outputs:
+            if name in found:
+                errors[name].add(wanted[name], found[name])
+    return errors
+
+
+def _meaning(tensor: Tensor) -> tuple[float, int]:
+    q = tensor.quantization
+    assert q is not None and q.whole
+    return q.scale[0], q.zero_point[0]

@@ -1,0 +1,139 @@
+"""How well a quantized graph does what the float one did."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """A tensor of the float graph that is quantized.
+
+    Parameters
+    ----------
+    name : str
+        In the float graph.
+    scale : float
+    zero_point : int
+    method : str
+        How its range was found: min/max, a percentile, least squares, or fixed by its operator.
+    sqnr_db : float or None
+        Power of its values over that of their error, with the errors of all operators before; None: no error.
+    """
+
+    name: str
+    scale: float
+    zero_point: int
+    method: str
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True)
+class OutputReport:
+    """An output of the model.
+
+    Parameters
+    ----------
+    name : str
+    max_abs : float
+        Largest error.
+    sqnr_db : float or None
+        As that of a tensor.
+    top1 : float or None
+        In what part of the rows along the last dimension the greatest element is the same; None where a row has one.
+    """
+
+    name: str
+    max_abs: float
+    sqnr_db: float | None
+    top1: float | None
+
+
+@dataclass(frozen=True)
+class QuantizationReport:
+    """What quantization did to a model.
+
+    Parameters
+    ----------
+    samples : int
+        How many it was calibrated with.
+    measured : int
+        On how many of them errors were measured.
+    random : bool
+        The samples were made up: errors are not to be trusted.
+    outputs, tensors : tuples
+        Errors against the float graph.
+    kept : dict
+        Nodes that stay float or convert, and why.
+    """
+
+    samples: int
+    measured: int
+    random: bool
+    outputs: tuple[OutputReport, ...]
+    tensors: tuple[TensorReport, ...]
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        made_up = ", made up: not to be trusted" if self.random else ""
+        lines = [f"quantized with {self.samples} samples{made_up}; errors on {self.measured} of them"]
+        for each in self.outputs:
+            top = "" if each.top1 is None else f", same top 1 in {each.top1:.1%}"
+            lines.append(f"output {each.name}: {_db(each.sqnr_db)}, at most {each.max_abs:.4g} off{top}")
+        lines.append(f"{'tensor':<44}{'scale':>12}{'zero':>6}{'SQNR':>10}  range")
+        for each in self.tensors:
+            name = each.name if len(each.name) < 44 else f"{each.name[:40]}..."
+            numbers = f"{each.scale:>12.5g}{each.zero_point:>6}{_db(each.sqnr_db):>10}"
+            lines.append(f"{name:<44}{numbers}  {each.method}")
+        return "\n".join(lines)
+
+
+def _db(value: float | None) -> str:
+    return "exact" if value is None else f"{value:.1f} dB"
+
+
+@dataclass
+class Errors:
+    """Errors of one tensor, summed over samples."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    max_abs: float = 0.0
+    rows: int = 0
+    same: int = 0
+
+    def add(self, wanted: NDArray, found: NDArray) -> None:
+        """Another sample, as real numbers."""
+        wide = wanted.astype(np.float64)
+        off = found.astype(np.float64) - wide
+        self.signal += float(np.square(wide).sum())
+        self.noise += float(np.square(off).sum())
+        self.max_abs = max(self.max_abs, float(np.abs(off).max(initial=0.0)))
+        if wanted.ndim and wanted.shape[-1] > 1:
+            agree = wanted.argmax(-1) == found.argmax(-1)
+            self.rows += agree.size
+            self.same += int(agree.sum())
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """Signal over noise; None where there is no noise. Noise without a signal is 0 dB."""
+        if self.noise == 0:
+            return None
+        return 10 * float(np.log10(self.signal / self.noise)) if self.signal else 0.0
+
+    @property
+    def top1(self) -> float | None:
+        """Part of the rows with the same greatest element."""
+        return self.same / self.rows if self.rows else None
+
+
+def output_reports(names: Sequence[str], errors: Mapping[str, Errors]) -> tuple[OutputReport, ...]:
+    """Reports of the outputs."""
+    return tuple(OutputReport(n, errors[n].max_abs, errors[n].sqnr_db, errors[n].top1) for n in names)

@@ -1,0 +1,170 @@
+"""The quantized graph, node by node."""
+
+from collections.abc import Callable, Mapping
+
+from compiler.frontends.build import GraphBuilder
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.quantize.constants import Fixed, quantized_operand, quantized_weights
+from compiler.quantize.plan import EDGE, NORMS, WEIGHTED
+
+#: Factors have no zero point.
+_SYMMETRIC = frozenset(("mul", "prelu", "matmul"))
+
+
+class Rewriter:
+    """A float graph on its way to a quantized one.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of float32 tensors.
+    kept : dict
+        Nodes that stay float, and why.
+    quantization : function
+        Quantization of a tensor, by name.
+    per_channel : bool
+        Weights have a scale for each output channel.
+
+    Attributes
+    ----------
+    reasons : dict
+        Nodes of the new graph that run on the host, and why.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        kept: Mapping[str, str],
+        quantization: Callable[[str], Quantization],
+        per_channel: bool,
+    ):
+        self.graph, self.kept, self.quantization, self.per_channel = graph, kept, quantization, per_channel
+        self.build = GraphBuilder(graph.name)
+        self.reasons: dict[str, str] = {}
+        #: Forms that tensors of the old graph have in the new one.
+        self.floats: dict[str, Tensor] = {}
+        self.integers: dict[str, Tensor] = {}
+        self._constants: dict[tuple[str, Quantization], Tensor] = {}
+
+    def run(self) -> Graph:
+        """Rewrite everything."""
+        new, old = self.build.graph, self.graph
+        for name in old.inputs:
+            self.floats[name] = new.add_input(old.tensors[name])
+        for node in old:
+            if node.name in self.kept:
+                self._keep(node)
+            else:
+                self._quantize(node)
+        for name in old.outputs:
+            self._as_float(name, EDGE)
+        return new.finish(list(old.outputs))
+
+    def _keep(self, node: Node) -> None:
+        why = self.kept[node.name]
+        around = EDGE if why == EDGE else f"in front of {node.name!r}, which stays float"
+        inputs = [self._as_float(name, around) for name in node.inputs]
+        (out,) = node.outputs
+        made = self.build.node(node.name, node.op, inputs, self.graph.tensors[out], **node.attributes)
+        self.floats[out] = made
+        self.reasons[node.name] = why
+
+    def _quantize(self, node: Node) -> None:
+        (name,) = node.outputs
+        old, q = self.graph.tensors[name], self.quantization(name)
+        inputs = self._operands(node, q)
+        made = self._unused(f"{name}:int8") if name in self.graph.outputs else name
+        out = Tensor(made, old.shape, "int8", q)
+        self.integers[name] = self.build.node(node.name, node.op, inputs, out, **node.attributes)
+
+    def _operands(self, node: Node, q: Quantization) -> list[Tensor]:
+        first = node.inputs[0]
+        if node.op in WEIGHTED:
+            return self._weighted(node)
+        if node.op in NORMS:
+            return [self._as_integers(first), *(self._as_float(name, "") for name in node.inputs[1:])]
+        if node.op == "gather":
+            return [self._operand(node, first, q), self._as_float(node.inputs[1], EDGE)]
+        if node.op == "concat":
+            return [self._converted(node, name, q) for name in node.inputs]
+        return [self._operand(node, name, q) for name in node.inputs]
+
+    def _operand(self, node: Node, name: str, q: Quantization) -> Tensor:
+        """An activation, or a constant in a quantization of its own."""
+        data = self.graph.tensors[name].data
+        if data is None:
+            return self._as_integers(name)
+        like = q if node.op in ("concat", "gather") else None
+        return self._constant(name, quantized_operand(data, symmetric=node.op in _SYMMETRIC, like=like))
+
+    def _converted(self, node: Node, name: str, q: Quantization) -> Tensor:
+        """An operand in the quantization of the result."""
+        given = self._operand(node, name, q)
+        if given.quantization == q:
+            return given
+        out = Tensor(self._unused(f"{name}:converted"), given.shape, given.dtype, q)
+        return self.build.node(f"{node.name}:{name}", "requantize", [given], out)
+
+    def _weighted(self, node: Node) -> list[Tensor]:
+        x = self._as_integers(node.inputs[0])
+        data = [self.graph.tensors[name].data for name in node.inputs[1:]]
+        assert data[0] is not None and x.quantization is not None
+        weights, bias = quantized_weights(
+            data[0], WEIGHTED[node.op], per_channel=self.per_channel,
+            bias=data[1] if len(data) > 1 else None, x_scale=x.quantization.scale[0],
+        )  # fmt: skip
+        parts = [weights] if bias is None else [weights, bias]
+        return [x, *(self._constant(n, part) for n, part in zip(node.inputs[1:], parts, strict=True))]
+
+    def _constant(self, name: str, fixed: Fixed) -> Tensor:
+        key = (name, fixed.quantization)
+        if key not in self._constants:
+            wish = self._unused(f"{name}:int")
+            self._constants[key] = self.build.constant(wish, fixed.data, fixed.quantization)
+        return self._constants[key]
+
+    def _as_integers(self, name: str) -> Tensor:
+        """The int8 form of an activation, quantized here if there is none yet."""
+        if name not in self.integers:
+            given = self.floats[name]
+            node = self._fresh_node(f"{name}:quantize")
+            why = EDGE if self._fed(name) else f"behind a node that stays float, which makes {name!r}"
+            out = Tensor(self._unused(f"{name}:int8"), given.shape, "int8", self.quantization(name))
+            self.integers[name] = self.build.node(node, "quantize", [given], out)
+            self.reasons[node] = why
+        return self.integers[name]
+
+    def _as_float(self, name: str, why: str) -> Tensor:
+        """A tensor as it was: float32, or integers that are none of real numbers."""
+        if name not in self.floats:
+            old = self.graph.tensors[name]
+            if old.constant:
+                self.floats[name] = self.build.graph.add_tensor(old)
+            else:
+                node = self._fresh_node(f"{name}:dequantize")
+                wish = name if name in self.graph.outputs else self._unused(f"{name}:float")
+                out = Tensor(wish, old.shape, old.dtype)
+                self.floats[name] = self.build.node(node, "dequantize", [self.integers[name]], out)
+                self.reasons[node] = why
+        return self.floats[name]
+
+    def _fed(self, name: str) -> bool:
+        """Whether a float tensor is an input of the model, or that laid out in another way."""
+        maker = self.graph.producer(name)
+        return maker is None or self.kept.get(maker.name) == EDGE
+
+    def _unused(self, wish: str) -> str:
+        """A name that no tensor of either graph has, but that the old graph's own tensor may keep."""
+        name, number = wish, 1
+        taken = self.build.graph.tensors
+        while name in taken or (name != wish and name in self.graph.tensors):
+            number += 1
+            name = f"{wish}.{number}"
+        return name
+
+    def _fresh_node(self, wish: str) -> str:
+        name = wish
+        while name in self.graph.nodes or name in self.build.graph.nodes:
+            name += "'"
+        return name
