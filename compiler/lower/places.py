@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from compiler.lower.layer import Layer
-from compiler.lower.lowering import Lowering
+from compiler.lower.lowering import Lowering, image_of
 from compiler.lower.moves import MOVES, concat, reshape
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ def _reshape(out: "Lowered", low: Lowering) -> list[Layer]:
     """Another view of the same bytes; a copy where these have gaps, where the user wants a part by itself, or where a
     program would have nothing to do.
     """
+    image_of(low.x)  # of a type that the machine has
     part, graph = out.part(low.x.name), out.graph
     idle = not out.layers and out.root(low.x.name) in graph.inputs
     if (part and part.gaps) or (low.y.name in graph.outputs and (part or idle)):
