@@ -77,30 +77,37 @@ class FloatBuilder:
             strides=[stride] * 2, group=groups,
         )  # fmt: skip
 
-    def norm(self, x: str, gain: float = 1.0) -> str:
-        """Batch norm; the standard deviation of its result is about `gain`."""
+    def norm(self, x: str, gain: float = 1.0, shift: float = 0.0) -> str:
+        """Batch norm; mean and standard deviation of its result are about `shift` and `gain`."""
         image, name = self.values[x], f"{x}.norm"
         count = image.shape[3]
         mean, variance = image.mean((0, 1, 2)), image.var((0, 1, 2)) + np.float32(1e-3)
         gamma = (gain * self.rng.uniform(0.8, 1.2, count)).astype(np.float32)
-        beta = self.normal(count, scale=0.1 * gain)
+        beta = self.normal(count, scale=0.1 * gain) + np.float32(shift)
         self.values[name] = (image - mean) * (gamma / np.sqrt(variance + np.float32(1e-5))) + beta
         parts = {"weight": gamma, "bias": beta, "mean": mean, "variance": variance}
         constants = [self.constant(f"{name}.{part}", value) for part, value in parts.items()]
         return self.node("BatchNormalization", [x, *constants], name)
+
+    def norm_relu(self, x: str, *, most: float | None = None) -> str:
+        """Batch norm and ReLU, or ReLU6.
+
+        Most of what comes is positive: were half of it cut off, random weights would raise any error by 1.7 dB a layer
+        relative to the signal, as trained ones do not.
+        """
+        normed = self.norm(x, shift=1.0)
+        return self.relu(normed) if most is None else self.clip(normed, most)
 
     def relu(self, x: str) -> str:
         """max(x, 0)."""
         self.values[f"{x}.relu"] = np.maximum(self.values[x], 0)
         return self.node("Relu", [x], f"{x}.relu")
 
-    def relu6(self, x: str) -> str:
-        """X within 0..6."""
-        limits = [
-            self.constant(f"{x}.{name}", np.float32(value)) for name, value in (("low", 0), ("high", 6))
-        ]
-        self.values[f"{x}.relu6"] = np.clip(self.values[x], 0, 6)
-        return self.node("Clip", [x, *limits], f"{x}.relu6")
+    def clip(self, x: str, most: float) -> str:
+        """X within 0 and a limit."""
+        limits = [self.constant(f"{x}.{n}", np.float32(v)) for n, v in (("low", 0), ("high", most))]
+        self.values[f"{x}.clip"] = np.clip(self.values[x], 0, most)
+        return self.node("Clip", [x, *limits], f"{x}.clip")
 
     def add(self, x: str, y: str, name: str) -> str:
         """The sum."""

@@ -48,7 +48,7 @@ _Block = Callable[[FloatBuilder, str, str, int, int], str]
 
 def _resnet(name: str, block: _Block, counts: tuple[int, ...]) -> onnx.ModelProto:
     net = FloatBuilder(name, SEED)
-    x = net.relu(net.norm(net.conv(net.image("image", SIZE), "stem", 64, 7, 2)))
+    x = net.norm_relu(net.conv(net.image("image", SIZE), "stem", 64, 7, 2))
     x = net.max_pool(x, "pool")
     for stage, count in enumerate(counts):
         for number in range(count):
@@ -66,14 +66,14 @@ def _joined(net: FloatBuilder, x: str, y: str, name: str, outputs: int, stride: 
 
 
 def _basic(net: FloatBuilder, x: str, name: str, width: int, stride: int) -> str:
-    y = net.relu(net.norm(net.conv(x, f"{name}.a", width, 3, stride)))
+    y = net.norm_relu(net.conv(x, f"{name}.a", width, 3, stride))
     y = net.norm(net.conv(y, f"{name}.b", width, 3), _BRANCH_GAIN)
     return _joined(net, x, y, name, width, stride)
 
 
 def _bottleneck(net: FloatBuilder, x: str, name: str, width: int, stride: int) -> str:
-    y = net.relu(net.norm(net.conv(x, f"{name}.a", width)))
-    y = net.relu(net.norm(net.conv(y, f"{name}.b", width, 3, stride)))
+    y = net.norm_relu(net.conv(x, f"{name}.a", width))
+    y = net.norm_relu(net.conv(y, f"{name}.b", width, 3, stride))
     y = net.norm(net.conv(y, f"{name}.c", 4 * width), _BRANCH_GAIN)
     return _joined(net, x, y, name, 4 * width, stride)
 
@@ -81,7 +81,7 @@ def _bottleneck(net: FloatBuilder, x: str, name: str, width: int, stride: int) -
 def mobilenet_v1() -> onnx.ModelProto:
     """MobileNetV1 of width 1: 0.57 billion multiply-accumulates."""
     net = FloatBuilder("mobilenet_v1", SEED)
-    x = net.relu6(net.norm(net.conv(net.image("image", SIZE), "stem", 32, 3, 2)))
+    x = net.norm_relu(net.conv(net.image("image", SIZE), "stem", 32, 3, 2), most=6)
     width = 32
     layers = (
         (64, 1),
@@ -95,8 +95,8 @@ def mobilenet_v1() -> onnx.ModelProto:
         (1024, 1),
     )
     for number, (outputs, stride) in enumerate(layers, 1):
-        x = net.relu6(net.norm(net.conv(x, f"depthwise{number}", width, 3, stride, width)))
-        x = net.relu6(net.norm(net.conv(x, f"pointwise{number}", outputs)))
+        x = net.norm_relu(net.conv(x, f"depthwise{number}", width, 3, stride, width), most=6)
+        x = net.norm_relu(net.conv(x, f"pointwise{number}", outputs), most=6)
         width = outputs
     net.classifier(x, "logits", CLASSES)
     return net.finish(logits=(1, CLASSES))
@@ -105,7 +105,7 @@ def mobilenet_v1() -> onnx.ModelProto:
 def mobilenet_v2() -> onnx.ModelProto:
     """MobileNetV2 of width 1: 0.3 billion multiply-accumulates."""
     net = FloatBuilder("mobilenet_v2", SEED)
-    x = net.relu6(net.norm(net.conv(net.image("image", SIZE), "stem", 32, 3, 2)))
+    x = net.norm_relu(net.conv(net.image("image", SIZE), "stem", 32, 3, 2), most=6)
     width, number = 32, 0
     stages = (
         (1, 16, 1, 1),
@@ -121,12 +121,12 @@ def mobilenet_v2() -> onnx.ModelProto:
             number += 1
             name, inner, y = f"block{number}", width * expansion, x
             if expansion > 1:
-                y = net.relu6(net.norm(net.conv(y, f"{name}.expand", inner)))
-            y = net.relu6(net.norm(net.conv(y, f"{name}.depthwise", inner, 3, stride, inner)))
+                y = net.norm_relu(net.conv(y, f"{name}.expand", inner), most=6)
+            y = net.norm_relu(net.conv(y, f"{name}.depthwise", inner, 3, stride, inner), most=6)
             y = net.norm(net.conv(y, f"{name}.project", outputs))
             x = net.add(x, y, f"{name}.sum") if stride == 1 and width == outputs else y
             width = outputs
-    x = net.relu6(net.norm(net.conv(x, "last", 1280)))
+    x = net.norm_relu(net.conv(x, "last", 1280), most=6)
     net.classifier(x, "logits", CLASSES)
     return net.finish(logits=(1, CLASSES))
 
