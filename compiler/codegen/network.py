@@ -159,7 +159,7 @@ class _Generator:
             users = {command.layer for command in commands[error.first : error.last + 1]} | {here}
             layers = self.lowered.layers
             raise MemoryFullError(
-                f"layer {layers[here].name!r}: {error}", error.memory, error.first, error.last,
+                f"layer {layers[here].name!r}: {error}", error.memory, error.first, error.last, error.rings,
                 tuple(layers[number].name for number in sorted(users)),
             ) from None  # fmt: skip
 

@@ -17,13 +17,18 @@ class MemoryFullError(InputError):
         Which.
     first, last : int
         Places of the sequence between which too much is in use.
+    rings : tuple of str
+        What is in use between them: what is so for longest comes first.
     layers : tuple of str
         Layers that have a part in it.
     """
 
-    def __init__(self, message: str, memory: Memory, first: int, last: int, layers: tuple[str, ...] = ()):
+    def __init__(
+        self, message: str, memory: Memory, first: int, last: int, rings: tuple[str, ...],
+        layers: tuple[str, ...] = (),
+    ):  # fmt: skip
         super().__init__(message)
-        self.memory, self.first, self.last, self.layers = memory, first, last, layers
+        self.memory, self.first, self.last, self.rings, self.layers = memory, first, last, rings, layers
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,9 @@ def _place(
         near = [t for t in taken if t.first <= last and first <= t.last]
         start = _start(ring.total, near, capacity, bank, align)
         if start is None:
-            raise MemoryFullError(_message(ring, rings, lives, capacity), ring.memory, first, last)
+            here = [r for r in rings if lives[r][0] <= last and first <= lives[r][1]]
+            names = tuple(r.name for r in sorted(here, key=lambda r: lives[r][0] - lives[r][1]))
+            raise MemoryFullError(_message(ring, here, capacity), ring.memory, first, last, names)
         starts[ring] = start
         taken.append(_Taken(start, start + ring.total, first, last))
     return starts
@@ -99,10 +106,9 @@ def _start(size: int, near: list[_Taken], capacity: int, bank: int, align: int) 
     return min(fitting, key=lambda start: (shared(start), start), default=None)
 
 
-def _message(ring: Ring, rings: list[Ring], lives: Mapping[Ring, tuple[int, int]], capacity: int) -> str:
-    first, last = lives[ring]
-    beside = [r for r in rings if r is not ring and lives[r][0] <= last and first <= lives[r][1]]
-    most = ", ".join(f"{r.name} {r.total}" for r in sorted(beside, key=lambda r: -r.total)[:4])
+def _message(ring: Ring, here: list[Ring], capacity: int) -> str:
+    beside = sorted((r for r in here if r is not ring), key=lambda r: -r.total)
+    most = ", ".join(f"{r.name} {r.total}" for r in beside[:4])
     return f"{ring.name} of {ring.total} does not fit {ring.memory.value} of {capacity}" + (
         f" beside {most}" if most else ""
     )

@@ -1,7 +1,8 @@
-"""A schedule made to fit: prefetching is what gives way."""
+"""A schedule made to fit: prefetching is what gives way, then tensors that stay on chip."""
 
 from dataclasses import replace
 
+from compiler.codegen.command import Memory
 from compiler.codegen.network import Code, generate
 from compiler.lower.lower import Lowered
 from compiler.memory.plan import MemoryFullError
@@ -17,16 +18,21 @@ def fit(
     Raises
     ------
     MemoryFullError
-        It does not fit without any.
+        It does not fit with every tensor in DRAM that could make room.
     """
+    makers = {layer.y: layer.name for layer in lowered.layers}
     while True:
         try:
             return schedule, generate(config, lowered, schedule, numbers)
         except MemoryFullError as error:
             layers = dict(schedule.layers)
             ahead = [layer for layer in error.layers if layers[layer].prefetch]
-            if not ahead:
+            kept = [makers[name] for name in error.rings if name in makers]
+            kept = [layer for layer in kept if layers[layer].on_chip and error.memory == Memory.SP]
+            if not ahead and not kept:
                 raise
+            if not ahead:
+                layers[kept[0]] = replace(layers[kept[0]], on_chip=False)
             for layer in ahead:
                 layers[layer] = replace(layers[layer], prefetch=layers[layer].prefetch // 2)
             schedule = replace(schedule, layers=layers)
