@@ -37,7 +37,9 @@ class Seen:
         low, high = float(flat.min()), float(flat.max())
         self.low, self.high = min(self.low, low), max(self.high, high)
         step = -(-flat.size // KEPT)
-        self.parts.append(np.append(flat[::step], [low, high]).astype(np.float32))
+        # Extremes that the choice leaves out would make a range look better than it is.
+        chosen = flat if step == 1 else np.append(flat[::step], [low, high])
+        self.parts.append(chosen.astype(np.float32))
 
 
 @dataclass(frozen=True)

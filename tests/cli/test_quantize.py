@@ -1,0 +1,82 @@
+"""Float models on the command line."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.compiler.float_graphs import BLOCK, IMAGE, SMALL, numbers
+from tests.compiler.networks import model as trained
+from tests.compiler.onnx_models import model
+
+
+@pytest.fixture
+def network(tmp_path):
+    path = tmp_path / "block.onnx"
+    made = model(BLOCK, {"x": numbers(*IMAGE)}, ["y"], SMALL | {"k": numbers(8, 10)})
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "samples.npy"
+    np.save(path, np.concatenate([numbers(*IMAGE, seed=i) for i in range(5)]))
+    return path
+
+
+def process(*arguments):
+    """Run `mla` in a process of its own, whose log goes where a user sees it; output and messages."""
+    command = [sys.executable, "-m", "compiler.cli.main", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_run_quantizes_with_the_samples_of_a_file(mla, network, data, caplog):
+    result = mla("run", network, "--calibrate", data, "--device", "golden", "--json", "-")
+    assert result.status == 0 and "not to be trusted" not in caplog.text
+    report = json.loads(result.out)
+    found = report["quantization"]
+    assert (found["samples"], found["measured"], found["random"]) == (5, 5, False)
+    assert found["outputs"][0]["name"] == "y" and found["outputs"][0]["sqnr_db"] > 30
+    assert {each["reason"] for each in report["host_ops"]} == {"float at the model's edge"}
+    assert {each["node"] for each in report["host_ops"]} == set(found["kept"])
+    assert report["outputs"]["y"]["dtype"] == "float32"
+
+
+def test_without_a_file_it_says_what_the_accuracy_is_worth(network, tmp_path):
+    out, err = process("compile", network, "-o", tmp_path / "block.mla", "--seed", 3, "--json", "-")
+    assert "4 random samples of seed 3: its accuracy is not to be trusted" in err and err.count("\n") == 1
+    assert json.loads(out)["quantization"]["random"] is True
+
+
+def test_verbose_gives_the_report_as_text(network, data, tmp_path):
+    quiet, loud = (
+        process("compile", network, "--calibrate", data, "-o", tmp_path / "block.mla", *more)[1]
+        for more in ((), ("-v",))
+    )
+    assert quiet == "" and "output y:" in loud and "SQNR" in loud
+
+
+def test_calibrated_files_run_as_they_are(mla, network, data, tmp_path):
+    package = tmp_path / "block.mla"
+    assert mla("compile", network, "--calibrate", data, "-o", package).status == 0
+    options = ("--input", data, "--limit", 1, "--device", "golden", "--json", "-")
+    found = json.loads(mla("run", package, *options).out)
+    wanted = json.loads(mla("run", network, "--calibrate", data, *options).out)
+    assert found["outputs"] == wanted["outputs"] and found["quantization"] is None
+    refused = mla("run", package, "--calibrate", data)
+    assert refused.status == 2 and "is compiled already: --calibrate is for float models" in refused.err
+
+
+def test_files_that_do_not_fit_are_refused(mla, network, data, tmp_path):
+    np.save(tmp_path / "wrong.npy", np.zeros((2, 3, 4, 4), np.float32))
+    wrong = mla("run", network, "--calibrate", tmp_path / "wrong.npy")
+    assert wrong.status == 2 and "float32[samples, 3, 12, 12]" in wrong.err
+    images = tmp_path / "images.npy"
+    np.save(images, np.zeros((1, 49, 10, 1), np.int8))
+    quantized = mla("run", trained("kws_ref_model"), "--calibrate", images)
+    assert quantized.status == 2 and "calibration is for float models" in quantized.err

@@ -1,0 +1,127 @@
+"""Float graphs quantized after training: accuracy, the machine's answers, calibration data."""
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.host import evaluate
+from compiler.quantize import quantize
+from hw.errors import InputError
+from tests.compiler.float_graphs import BLOCK, IMAGE, SMALL, graph_of, numbers, samples
+from tests.compiler.onnx_models import node
+
+ATTENTION = [
+    node("MatMul", "x wq", "q"), node("MatMul", "x wk", "k"), node("MatMul", "x wv", "v"),
+    node("Transpose", "k", "kt", perm=[0, 2, 1]), node("MatMul", "q kt", "s"), node("Softmax", "s", "p", axis=-1),
+    node("MatMul", "p v", "o"), node("Add", "o x", "a"), node("LayerNormalization", "a gamma beta", "y"),
+]  # fmt: skip
+LSTM = [node("LSTM", "x w r b", "y -", hidden_size=12)]
+#: Nodes, shape of x, constants, least SQNR in dB of the output: what was measured, less 2 dB; on
+#: other samples 5 dB less, since these may go beyond the range.
+NETWORKS = {
+    "block": (BLOCK, IMAGE, {**SMALL, "k": numbers(8, 10)}, 37.8),
+    "attention": (ATTENTION, (1, 6, 16), {
+        **{name: numbers(16, 16, seed=i, scale=0.25) for i, name in enumerate(("wq", "wk", "wv"))},
+        "gamma": np.abs(numbers(16)) + 0.5, "beta": numbers(16)}, 31.6),
+    "lstm": (LSTM, (5, 1, 8), {
+        "w": numbers(1, 48, 8, scale=0.3), "r": numbers(1, 48, 12, scale=0.3), "b": numbers(1, 96, scale=0.1)}, 30.3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_quantized_networks_are_near_float_and_exact_on_the_machine(tmp_path, name):
+    nodes, shape, constants, least = NETWORKS[name]
+    graph = graph_of(tmp_path, nodes, shape, **constants)
+    network = compile(graph, "n8", calibration=samples(shape, 32))
+    report = network.quantization
+    assert report is not None and not report.random and (report.samples, report.measured) == (32, 8)
+    (output,) = report.outputs
+    assert output.sqnr_db is not None and output.sqnr_db >= least
+    assert network.graph is not None
+    fresh = samples(shape, 16, seed=900)
+    found, quantized = network(**fresh[0])["y"], [evaluate(network.graph, each)["y"] for each in fresh]
+    assert found.dtype == np.float32
+    if name == "attention":  # its softmax may be one step off
+        assert np.abs(found - quantized[0]).max() <= 0.5 * output.max_abs
+    else:
+        np.testing.assert_array_equal(found, quantized[0])
+    wanted = np.stack([evaluate(graph, each)["y"] for each in fresh]).astype(float)
+    noise = np.square(np.stack(quantized) - wanted).sum()
+    assert 10 * np.log10(np.square(wanted).sum() / noise) >= least - 5
+
+
+def test_a_scale_for_each_channel_spares_the_others(tmp_path):
+    w = numbers(8, 6)
+    w[0, 0] = 100  # times an input that is always 0
+    given = samples((4, 6))
+    for sample in given:
+        sample["x"][:, 0] = 0
+    graph = graph_of(tmp_path, [node("Gemm", "x w", "y", transB=1)], shape=(4, 6), w=w)
+    fine, coarse = (quantize(graph, given, per_channel=each)[1].outputs[0] for each in (True, False))
+    assert fine.sqnr_db is not None and coarse.sqnr_db is not None
+    assert fine.sqnr_db > coarse.sqnr_db + 6
+
+
+def test_the_report_is_what_the_graphs_make_of_the_samples(tmp_path):
+    graph = graph_of(tmp_path, BLOCK, **SMALL, k=numbers(8, 10))
+    given = samples(IMAGE, 3)
+    made, report = quantize(graph, given)
+    wanted, found = (np.stack([evaluate(each, x)["y"] for x in given]) for each in (graph, made))
+    (output,) = report.outputs
+    noise = np.square(found.astype(float) - wanted).sum()
+    assert output.sqnr_db == pytest.approx(10 * np.log10(np.square(wanted.astype(float)).sum() / noise))
+    assert output.max_abs == pytest.approx(np.abs(found - wanted).max())
+    assert output.top1 == np.mean(found.argmax(-1) == wanted.argmax(-1))
+    document = report.document()
+    assert document["outputs"][0]["name"] == "y" and len(document["tensors"]) == len(report.tensors)
+    assert "output y" in str(report) and all(each.name in str(report) for each in report.tensors)
+
+
+# ---- calibration data
+
+
+def test_samples_in_any_form_give_one_graph(tmp_path):
+    graph = graph_of(tmp_path, BLOCK, **SMALL, k=numbers(8, 10))
+    given = samples(IMAGE, 3)
+    arrays = np.stack([each["x"] for each in given])
+    forms = [given, [each["x"] for each in given], {"x": arrays}, {"x": arrays[:, 0]}]
+    assert len({str(quantize(graph, form)[0]) for form in forms}) == 1
+
+
+def test_without_samples_random_ones_are_taken_and_said(tmp_path, caplog):
+    graph = graph_of(tmp_path, BLOCK, **SMALL, k=numbers(8, 10))
+    one, same, other = (compile(graph, seed=seed) for seed in (1, 1, 2))
+    assert (
+        one.quantization is not None
+        and one.quantization.random
+        and "not to be trusted" in str(one.quantization)
+    )
+    assert "seed 1" in caplog.text and "not to be trusted" in caplog.text
+    assert str(one.graph) == str(same.graph) != str(other.graph)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([], "at least one sample"),
+        ({"x": numbers(0, 3, 12, 12)}, "at least one sample"),
+        ({"z": numbers(2, *IMAGE)}, "inputs must be x, not z"),
+        ([numbers(1, 3, 12, 11)], r"must be float32\[1, 3, 12, 12\], not float32\[1, 3, 12, 11\]"),
+        ([numbers(*IMAGE).astype(np.float64)], "not float64"),
+        ([np.full(IMAGE, np.nan, np.float32)], "finite"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(tmp_path, given, text):
+    with pytest.raises(InputError, match=text):
+        quantize(graph_of(tmp_path, BLOCK, **SMALL, k=numbers(8, 10)), given)
+
+
+def test_quantized_models_and_unknown_names_are_refused(tmp_path):
+    graph = graph_of(tmp_path, BLOCK, **SMALL, k=numbers(8, 10))
+    made, _ = quantize(graph, samples(IMAGE))
+    with pytest.raises(InputError, match="quantized already"):
+        quantize(made, samples(IMAGE))
+    with pytest.raises(InputError, match="quantized already"):
+        compile(made, calibration=samples(IMAGE))
+    with pytest.raises(InputError, match="no node and no operator 'nothing'"):
+        quantize(graph, samples(IMAGE), skip=["nothing"])

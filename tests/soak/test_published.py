@@ -1,0 +1,58 @@
+"""Published architectures through the compiler, and their answers on the golden model (`make soak`)."""
+
+import sys
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.frontends.model import read_model
+from compiler.host import evaluate
+from compiler.quantize import quantize
+from compiler.quantize.plan import EDGE
+from compiler.quantize.samples import random_samples
+from compiler.runtime import Session, dram_bytes
+from cosim.golden import GoldenDevice
+from scripts.networks.published import NETWORKS, model_file
+
+#: Multiply-accumulates of the four that are images to classes.
+MACS = {
+    "resnet18": 1_814_073_344,
+    "resnet50": 4_089_184_256,
+    "mobilenet_v1": 568_740_352,
+    "mobilenet_v2": 300_774_272,
+}
+#: Least SQNR of the output in dB: what was measured, less 3.
+LEAST = {
+    "resnet18": 27, "resnet50": 24, "mobilenet_v1": 29, "mobilenet_v2": 29, "bert_layer": 27, "lstm": 29,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_published_networks_compile_and_run(capfd: pytest.CaptureFixture[str], name: str) -> None:
+    graph = read_model(model_file(name))
+    times = [time.monotonic()]
+    made, report = quantize(graph, random_samples(graph, 0, 1))
+    times.append(time.monotonic())
+    network = compile(made, "n16")
+    times.append(time.monotonic())
+    (inputs,) = random_samples(graph, 1, 1)
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        found = Session(device, network).run(inputs)
+    times.append(time.monotonic())
+    seconds = [after - before for before, after in pairwise(times)]
+    host = {each.node: each.op for each in network.host if report.kept.get(each.node) != EDGE}
+    with capfd.disabled():
+        print(
+            f"\n{name}: quantized in {seconds[0]:.0f} s, compiled in {seconds[1]:.0f}, run in {seconds[2]:.0f}; "
+            f"{network.floor.macs:,} MACs; on the host beside its edges: {', '.join(host.values()) or 'nothing'}",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+    wanted = evaluate(made, inputs)
+    for output, array in found.items():
+        np.testing.assert_array_equal(array, wanted[output])
+    assert all((each.sqnr_db or 0) >= LEAST[name] for each in report.outputs)
+    if name in MACS:
+        assert (network.floor.macs, host) == (MACS[name], {})
