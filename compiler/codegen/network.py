@@ -95,9 +95,12 @@ class Code:
 
     @property
     def program_names(self) -> tuple[str, ...]:
-        """For each layer the name of the first program that has a part in it."""
+        """For each layer the name of the first program that has a part in it; one that only loads has that before."""
         names = {layer: part.program.name for part in reversed(self.parts) for layer in part.layers}
-        return tuple(names[layer] for layer in range(len(self.tags)))
+        out: list[str] = []
+        for layer in range(len(self.tags)):
+            out.append(names.get(layer, out[-1] if out else self.parts[0].program.name))
+        return tuple(out)
 
 
 def generate(
