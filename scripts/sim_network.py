@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from compiler.kernels.scaling import Affine, param_image, quantize_multiplier
+from compiler.kernels.scaling import Affine, float32_multiplier, float32_ratio, param_image
 
 #: Layers in order, and the shape (height, width, channels) of what each gives for one image.
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -57,9 +57,9 @@ class Network:
         weights = self._values[f"{name}_weight"]
         if name == "scores":  # columns are in the order channel, row, column
             weights = weights.reshape(len(weights), 32, 2, 2)
-        scales = self._values[f"{name}_weight_scale"].astype(np.float64)
-        ratio = self.affine[source].scale / self.affine[name].scale
-        pairs = np.array([quantize_multiplier(float(scale) * ratio) for scale in scales], np.int64)
+        x, y = self.affine[source].scale, self.affine[name].scale
+        ratios = [float32_ratio(x, float(scale), y) for scale in self._values[f"{name}_weight_scale"]]
+        pairs = np.array([float32_multiplier(ratio) for ratio in ratios], np.int64)
         return Layer(
             np.ascontiguousarray(weights.transpose(0, 2, 3, 1)),
             self._values[f"{name}_bias"],
