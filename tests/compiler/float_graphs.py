@@ -23,11 +23,11 @@ def samples(shape: Sequence[int], count: int = 4, seed: int = 100) -> list[dict[
 
 
 def graph_of(
-    folder: Path, nodes: list[onnx.NodeProto], shape: Sequence[int] = IMAGE, outputs: tuple[str, ...] = ("y",),
-    **constants: np.ndarray,
+    folder: Path, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray] | None = None,
+    shape: Sequence[int] = IMAGE, outputs: tuple[str, ...] = ("y",),
 ) -> Graph:  # fmt: skip
     """A float ONNX model from x."""
-    return read(folder, model(nodes, {"x": numbers(*shape)}, outputs, constants))
+    return read(folder, model(nodes, {"x": numbers(*shape)}, outputs, constants or {}))
 
 
 CONV = {"kernel_shape": [3, 3], "pads": [1] * 4}

@@ -109,7 +109,7 @@ def test_a_convolution_saturates_where_its_clip_cuts(tmp_path):
         node("Relu", "c", "r"),
         node("Conv", "r d", "y", group=8, **CONV),
     ]
-    graph = graph_of(tmp_path, nodes, **SMALL)
+    graph = graph_of(tmp_path, nodes, SMALL)
     made, report = quantize(graph, samples(IMAGE))
     assert ops(made) == ops(graph) | {"quantize": 1, "dequantize": 1}
     assert quantization(made, "c") == quantization(made, "r")
@@ -126,7 +126,7 @@ def test_a_convolution_saturates_where_its_clip_cuts(tmp_path):
 
 def test_a_value_that_others_read_keeps_its_own_range(tmp_path):
     nodes = [node("Conv", "x w b", "c", **CONV), node("Relu", "c", "r"), node("Add", "c r", "y")]
-    made, report = quantize(graph_of(tmp_path, nodes, **SMALL), samples(IMAGE))
+    made, report = quantize(graph_of(tmp_path, nodes, SMALL), samples(IMAGE))
     assert quantization(made, "c") != quantization(made, "r")
     assert {"c", "r"} <= reported(report).keys()
 
@@ -179,7 +179,7 @@ def test_skipped_nodes_stay_float_between_conversions(tmp_path):
         node("Sigmoid", "c", "s"),
         node("Conv", "s d", "y", group=8, **CONV),
     ]
-    graph = graph_of(tmp_path, nodes, **SMALL)
+    graph = graph_of(tmp_path, nodes, SMALL)
     for skip in (["Sigmoid:s"], ["sigmoid"]):
         made, report = quantize(graph, samples(IMAGE), skip=skip)
         assert made.tensors["s"].dtype == "float32" and made.tensors["s:int8"].dtype == "int8"
@@ -192,7 +192,7 @@ def test_skipped_nodes_stay_float_between_conversions(tmp_path):
 
 def test_global_means_become_pools_that_the_accelerator_has(tmp_path):
     graph = graph_of(
-        tmp_path, [node("Conv", "x w b", "c", **CONV), node("GlobalAveragePool", "c", "y")], **SMALL
+        tmp_path, [node("Conv", "x w b", "c", **CONV), node("GlobalAveragePool", "c", "y")], SMALL
     )
     made, _ = quantize(graph, samples(IMAGE))
     assert ops(made)["avg_pool2d"] == 1 and "reduce_mean" not in ops(made)

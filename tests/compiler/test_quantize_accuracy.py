@@ -31,7 +31,7 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_quantized_networks_are_near_float_and_exact_on_the_machine(tmp_path, name):
     nodes, shape, constants, least = NETWORKS[name]
-    graph = graph_of(tmp_path, nodes, shape, **constants)
+    graph = graph_of(tmp_path, nodes, constants, shape)
     network = compile(graph, "n8", calibration=samples(shape, 32))
     report = network.quantization
     assert report is not None and not report.random and (report.samples, report.measured) == (32, 8)
@@ -56,14 +56,14 @@ def test_a_scale_for_each_channel_spares_the_others(tmp_path):
     given = samples((4, 6))
     for sample in given:
         sample["x"][:, 0] = 0
-    graph = graph_of(tmp_path, [node("Gemm", "x w", "y", transB=1)], shape=(4, 6), w=w)
+    graph = graph_of(tmp_path, [node("Gemm", "x w", "y", transB=1)], {"w": w}, (4, 6))
     fine, coarse = (quantize(graph, given, per_channel=each)[1].outputs[0] for each in (True, False))
     assert fine.sqnr_db is not None and coarse.sqnr_db is not None
     assert fine.sqnr_db > coarse.sqnr_db + 6
 
 
 def test_the_report_is_what_the_graphs_make_of_the_samples(tmp_path):
-    graph = graph_of(tmp_path, BLOCK, **SMALL, k=numbers(8, 10))
+    graph = graph_of(tmp_path, BLOCK, SMALL | {"k": numbers(8, 10)})
     given = samples(IMAGE, 3)
     made, report = quantize(graph, given)
     wanted, found = (np.stack([evaluate(each, x)["y"] for x in given]) for each in (graph, made))
@@ -81,7 +81,7 @@ def test_the_report_is_what_the_graphs_make_of_the_samples(tmp_path):
 
 
 def test_samples_in_any_form_give_one_graph(tmp_path):
-    graph = graph_of(tmp_path, BLOCK, **SMALL, k=numbers(8, 10))
+    graph = graph_of(tmp_path, BLOCK, SMALL | {"k": numbers(8, 10)})
     given = samples(IMAGE, 3)
     arrays = np.stack([each["x"] for each in given])
     forms = [given, [each["x"] for each in given], {"x": arrays}, {"x": arrays[:, 0]}]
@@ -89,7 +89,7 @@ def test_samples_in_any_form_give_one_graph(tmp_path):
 
 
 def test_without_samples_random_ones_are_taken_and_said(tmp_path, caplog):
-    graph = graph_of(tmp_path, BLOCK, **SMALL, k=numbers(8, 10))
+    graph = graph_of(tmp_path, BLOCK, SMALL | {"k": numbers(8, 10)})
     one, same, other = (compile(graph, seed=seed) for seed in (1, 1, 2))
     assert (
         one.quantization is not None
@@ -113,11 +113,11 @@ def test_without_samples_random_ones_are_taken_and_said(tmp_path, caplog):
 )
 def test_samples_that_do_not_fit_are_refused(tmp_path, given, text):
     with pytest.raises(InputError, match=text):
-        quantize(graph_of(tmp_path, BLOCK, **SMALL, k=numbers(8, 10)), given)
+        quantize(graph_of(tmp_path, BLOCK, SMALL | {"k": numbers(8, 10)}), given)
 
 
 def test_quantized_models_and_unknown_names_are_refused(tmp_path):
-    graph = graph_of(tmp_path, BLOCK, **SMALL, k=numbers(8, 10))
+    graph = graph_of(tmp_path, BLOCK, SMALL | {"k": numbers(8, 10)})
     made, _ = quantize(graph, samples(IMAGE))
     with pytest.raises(InputError, match="quantized already"):
         quantize(made, samples(IMAGE))
