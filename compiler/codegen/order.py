@@ -13,10 +13,13 @@ from dataclasses import dataclass
 
 from compiler.codegen.command import Command, Ring, Step
 from compiler.codegen.effort import cycles, step_cycles
+from hw.isa.enums import SEMAPHORE_MAX
 
 _Tile = tuple[Ring, int]
 #: Cycles by which a load should be done before it is needed: the memory's latency, and delays of units.
 _MARGIN = 400
+#: So many loads at most go ahead of what reads them: half of what semaphores count to (docs/machine.md).
+_AHEAD = SEMAPHORE_MAX // 2
 
 
 def arrange(steps: Sequence[Step], prefetch: Sequence[int], n: int) -> list[Command]:
@@ -77,12 +80,16 @@ class _Arranger:
         """All loads in order; one may come after the last use of what it overwrites and the making of what it reads."""
         free: dict[_Tile, int] = {}
         made: dict[Ring, int] = {}
+        readers: list[int] = []
         for slot, step in enumerate(self.steps):
             for command in step.loads:
                 (tile,) = _writes(command)
                 early = free.get(tile, self.prefetch[slot])
                 for ref in command.reads():
                     early = max(early, made.get(ref.ring, 0))
+                if len(readers) >= _AHEAD:
+                    early = max(early, readers[-_AHEAD] + 1)
+                readers.append(slot)
                 yield _Load(command, early, slot)
             for command in (*step.matrix, *step.fuse, *step.stores):
                 for ref in command.refs():
