@@ -7,7 +7,7 @@ import numpy as np
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.kernels.add import LEFT_SHIFT, raw_fields, residual_fields
-from compiler.kernels.scaling import float32_ratio, quantize_multiplier
+from compiler.kernels.scaling import float32_multiplier, float32_ratio, quantize_multiplier
 from compiler.lower.layer import Drain, Residual
 from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range
 from compiler.lower.unary import table_of
@@ -17,13 +17,6 @@ from hw.isa.enums import Rounding
 def rounding_of(low: Lowering, reference: Rounding) -> Rounding:
     """Of sums of products (docs/numerics.md): float32's in XNNPACK, an operator's own in the reference kernels."""
     return reference if low.rounding == "reference" else Rounding.EVEN
-
-
-def ratio_of(rounding: Rounding, x: float, weights: float, y: float) -> float:
-    """Scale of a sum of products over that of the result; with XNNPACK's rounding in its precision."""
-    if rounding == Rounding.EVEN:
-        return float32_ratio(x, weights, y)
-    return x * weights / y
 
 
 def drain_of(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Rounding) -> Drain:
@@ -43,9 +36,7 @@ def drain_of(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Roun
     if q is None:
         raise UnsupportedError(f"weights {weights.name!r} are not quantized")
     scales = np.broadcast_to(np.array(q.scale, np.float64), channels)
-    pairs = np.array(
-        [quantize_multiplier(ratio_of(rounding, x.scale, scale, y.scale)) for scale in scales], np.int64
-    )
+    pairs = np.array([multiplier_of(x.scale, float(scale), y.scale, rounding) for scale in scales], np.int64)
     values = np.zeros(channels, np.int64)
     if bias is not None:
         assert bias.data is not None
@@ -57,6 +48,13 @@ def drain_of(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Roun
         bias=values, mult=pairs[:, 0], exponent=pairs[:, 1], zp=y.zero_point, clip=clip, rounding=rounding,
         dtype=DTYPES[out.dtype], residual=residual, table=table,
     )  # fmt: skip
+
+
+def multiplier_of(x: float, weight: float, y: float, rounding: Rounding) -> tuple[int, int]:
+    """Multiplier and exponent of x * weight / y, in the precision that goes with the rounding."""
+    if rounding == Rounding.EVEN:
+        return float32_multiplier(float32_ratio(x, weight, y))
+    return quantize_multiplier(x * weight / y)
 
 
 def same_meaning(a: Tensor, b: Tensor) -> bool:

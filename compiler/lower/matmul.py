@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compiler.ir.tensor import Tensor
-from compiler.kernels.scaling import quantize_multiplier
-from compiler.lower.drains import ratio_of, rounding_of
+from compiler.lower.drains import multiplier_of, rounding_of
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range, image_of
 from compiler.lower.transposes import strides_of
@@ -107,9 +106,10 @@ def lower_matmul(low: Lowering) -> MatmulLayer:
     inverse, y = _target(low, made)
     # XNNPACK has no products whose second factor has a zero point; LiteRT's own kernel makes them.
     zero = affine(second).zero_point
-    rounding = Rounding.DOUBLE if zero else rounding_of(low, Rounding.DOUBLE)
-    scales = (affine(tensor).scale for tensor in (first, second, made))
-    mult, exponent = quantize_multiplier(ratio_of(rounding, *scales))
+    single = zero == 0 or low.rounding != "xnnpack"
+    rounding = rounding_of(low, Rounding.DOUBLE) if single else Rounding.DOUBLE
+    x, w, y_scale = (affine(tensor).scale for tensor in (first, second, made))
+    mult, exponent = multiplier_of(x, w, y_scale, rounding)
     shapes = {t.name: image_of(t) for t in (a[0], b[0], y)}
     return MatmulLayer(
         **{**low.common(), "x": a[0].name, "shapes": shapes}, macs=math.prod(batch) * m * n * k,

@@ -89,6 +89,10 @@ def lower_global_average(low: Lowering) -> ReduceLayer:
         raise UnsupportedError(f"an average over {count:,} pixels, more than {_MOST:,}")
     exponent = 1 - (count - 1).bit_length()
     mult = min(-(-(1 << (31 - exponent)) // count), (1 << 31) - 1)
+    if low.rounding == "onnxruntime":
+        return ReduceLayer(
+            **low.common(), how=Reduce.SUM, dims=(1, count, 1, 1, c), lanes=False, **_scaled(low, count)
+        )
     clip = clip_range(low.y)
     return ReduceLayer(
         **low.common(), how=Reduce.SUM, dims=(1, count, 1, 1, c), lanes=False, post=Post.SCALE,
@@ -115,7 +119,8 @@ def _scaled(low: Lowering, count: int) -> dict[str, Any]:
     x, y = affine(low.x), affine(low.y)
     mult, exponent = quantize_multiplier(x.scale / y.scale)
     rounding = Rounding.DOUBLE
-    if low.rounding == "reference" or low.anchor.op in ("reduce_max", "reduce_min"):
+    extreme = low.anchor.op in ("reduce_max", "reduce_min")
+    if low.rounding == "reference" or (extreme and low.rounding == "xnnpack"):
         shift = min(count.bit_length() - 1, 32, 31 + exponent)
         mult, exponent = (mult << shift) // count, exponent - shift
     else:
