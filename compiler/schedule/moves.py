@@ -48,10 +48,9 @@ def move_tilings(spot: "Spot", layer: MoveLayer) -> Iterator[tuple[float, LayerS
     n, total = spot.config.n, max(copy.walk.count for copy in layer.copies)
     size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
     buffers = 4 if any(copy.rescale for copy in layer.copies) else 2
-    direct = spot.x_on_chip and spot.y_on_chip
     work = _rows(n, layer)
     for rows in cuts(ceil_div(total, n)):
-        if (buffers * (rows + 1) * n * size > spot.free and not direct) or rows > 1 << 20:
+        if buffers * (rows + 1) * n * size > spot.free:
             continue
         pieces = ceil_div(total, rows * n) + len(layer.copies)
         yield (
