@@ -51,6 +51,22 @@ def placed(walk: Walk, x: Place, y: Place) -> Walk:
     return Walk(dims, x.start(walk.x), y.start(walk.y))
 
 
+#: Pieces of copies.
+_Batch = tuple[tuple[Copy, Walk], ...]
+
+
+def _count(batch: _Batch) -> int:
+    return sum(piece.count for _, piece in batch)
+
+
+def _starts(batch: _Batch) -> Iterator[tuple[Copy, Walk, int]]:
+    """Each piece, and where it begins in a tile."""
+    start = 0
+    for copy, piece in batch:
+        yield copy, piece, start
+        start += piece.count
+
+
 class MoveSteps:
     """The steps of a move.
 
@@ -70,19 +86,21 @@ class MoveSteps:
             name: Place(DTYPE_BYTES[image.dtype], context.homes[name]) for name, image in layer.shapes.items()
         }
         self.place = self.places[layer.y]
-        through = [piece for copy in layer.copies for piece in self._pieces(copy)]
-        most = max((piece.count for piece in through), default=0)
+        self.batches = list(self._batches())
+        self.room = max((_count(batch) for batch in self.batches), default=0)
         size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
-        room, schedule = (most + self.n) * size, context.schedule
-        self.tiles = Tiles(
-            Ring(Memory.SP, f"{layer.name}.x", room, min(schedule.x_buffers, len(through) or 1)), self._load
-        )
-        self.out = Turns(Memory.SP, f"{layer.name}.y", room, min(schedule.y_buffers, len(through) or 1))
-        self.room = most
+        bytes_, schedule, count = (self.room + self.n) * size, context.schedule, len(self.batches) or 1
+        ring = Ring(Memory.SP, f"{layer.name}.x", bytes_, min(schedule.x_buffers, count))
+        self.tiles = Tiles(ring, self._load)
+        self.out = Turns(Memory.SP, f"{layer.name}.y", bytes_, min(schedule.y_buffers, count))
 
     def steps(self) -> list[Step]:
         """All of them."""
-        return [step for copy in self.layer.copies for step in self._copy(copy)]
+        direct = [self._alone(copy) for copy in self.layer.copies if self._direct(copy)]
+        return direct + [
+            self._fill(batch) if batch[0][0].source is None else self._through(batch)
+            for batch in self.batches
+        ]
 
     def _source(self, copy: Copy) -> Place:
         assert copy.source is not None
@@ -102,19 +120,31 @@ class MoveSteps:
 
     def _pieces(self, copy: Copy) -> Iterator[Walk]:
         """What passes through the scratchpad at a time; blocks that LOAD transposes stay whole."""
-        if self._direct(copy):
-            return
         source = self.place if copy.source is None else self._source(copy)
         walk = copy.walk.ordered() if source.gaps or self.place.gaps else copy.walk.merged()
         turned = copy.source is not None and source.size == 1 and transposable(walk)
         for part in in_blocks(walk, self.n) if turned else [walk]:
             yield from part.pieces(self.most)
 
-    def _copy(self, copy: Copy) -> Iterator[Step]:
-        if self._direct(copy):
-            yield self._alone(copy)
-        for piece in self._pieces(copy):
-            yield self._fill(copy, piece) if copy.source is None else self._through(copy, piece)
+    def _batches(self) -> Iterator[_Batch]:
+        """Pieces that pass together: small ones of the same kind, one behind the other."""
+        batch: _Batch = ()
+        for copy in self.layer.copies:
+            for piece in () if self._direct(copy) else self._pieces(copy):
+                more = batch and self._kind(batch[0][0]) == self._kind(copy)
+                if more and _count(batch) + piece.count <= self.most:
+                    batch = (*batch, (copy, piece))
+                    continue
+                if batch:
+                    yield batch
+                batch = ((copy, piece),)
+        if batch:
+            yield batch
+
+    def _kind(self, copy: Copy) -> Hashable:
+        if copy.source is None:
+            return copy.fill
+        return self._dtypes(copy), copy.rescale, self._home(copy).on_chip
 
     def _alone(self, copy: Copy) -> Step:
         step, y, lines = Step(), self.y.at(), self.lines
@@ -132,42 +162,59 @@ class MoveSteps:
             step.loads += lines.load(walk, home.at(), y, x.size)
         return step
 
-    def _fill(self, copy: Copy, piece: Walk) -> Step:
+    def _fill(self, batch: _Batch) -> Step:
         step = Step()
-        self._store(step, piece.packed()[1], self.tiles.get(copy.fill, step))
+        self._store(step, batch, self.tiles.get(batch[0][0].fill, step))
         return step
 
-    def _through(self, copy: Copy, piece: Walk) -> Step:
+    def _through(self, batch: _Batch) -> Step:
         """Into the scratchpad if it is not there, rescaled if need be, out if it does not stay."""
-        step, x, packed = Step(), self._source(copy), Place(self.place.size)
-        into, out = piece.packed()
-        walk, source, dtypes = placed(into, x, packed), self._home(copy).at(), self._dtypes(copy)
-        if not self._home(copy).on_chip:
-            source = self.tiles.get((copy, piece), step)
-            walk = placed(Walk(((piece.count, 1, 1),)), Place(x.size), packed)
-        if self.y.on_chip:
-            walk = placed(out, Place(x.size), self.place)
-            step.fuse += self.lines.fuse(walk, source, self.y.at(), dtypes, copy.rescale)
-            return step
-        if copy.rescale:
-            place = self.out.next()
-            step.fuse += self.lines.fuse(walk, source, place, dtypes, copy.rescale)
-            source = place
-        self._store(step, out, source)
+        step, first = Step(), batch[0][0]
+        x, dtypes, rescale = self._source(first), self._dtypes(first), first.rescale
+        tile = None if self._home(first).on_chip else self.tiles.get(batch, step)
+        place = self.y.at() if self.y.on_chip else self.out.next()
+        if tile and rescale and not self.y.on_chip:
+            whole = placed(Walk(((_count(batch), 1, 1),)), Place(x.size), Place(self.place.size))
+            step.fuse += self.lines.fuse(whole, tile, place, dtypes, rescale)
+        elif rescale:
+            for copy, piece, start in _starts(batch):
+                into, out = piece.packed()
+                if tile:
+                    walk, source = placed(out.at(start, 0), Place(x.size), self.place), tile
+                else:
+                    source = self._home(copy).at()
+                    walk = placed(into.at(0, start), self._source(copy), Place(self.place.size))
+                step.fuse += self.lines.fuse(walk, source, place, dtypes, rescale)
+        if not self.y.on_chip:
+            self._store(step, batch, tile if tile and not rescale else place)
         return step
 
-    def _store(self, step: Step, out: Walk, source: Ref) -> None:
-        walk = placed(out, Place(self.place.size), self.place)
-        step.stores += self.lines.store(walk, source, self.y.at(), self.place.size)
+    def _store(self, step: Step, batch: _Batch, source: Ref) -> None:
+        """Out of a tile; what is in order there and in DRAM goes in one line."""
+        outs: list[Walk] = []
+        for _, piece, start in _starts(batch):
+            out = piece.packed()[1].at(start, 0).merged()
+            line = all(dim[1:] == (1, 1) for dim in out.dims) and not self.place.gaps
+            if line and outs and outs[-1].dims == ((start - outs[-1].x, 1, 1),):
+                before = outs[-1]
+                if before.y + start - before.x == out.y:
+                    outs[-1] = Walk(((start - before.x + out.count, 1, 1),), before.x, before.y)
+                    continue
+            outs.append(Walk(((out.count, 1, 1),), out.x, out.y) if line else piece.packed()[1].at(start, 0))
+        for out in outs:
+            walk = placed(out, Place(self.place.size), self.place)
+            step.stores += self.lines.store(walk, source, self.y.at(), self.place.size)
 
     def _load(self, key: Hashable, place: Ref) -> list[Command]:
         if isinstance(key, int):
             whole = Walk(((self.room * self.place.size, 1, 1),))
             return list(self.lines.fill(whole, key, place, 1))
-        copy, piece = key  # type: ignore[misc]
-        x = self._source(copy)
-        walk = placed(piece.packed()[0], x, Place(x.size))
-        return list(self.lines.load(walk, self._home(copy).at(), place, x.size))
+        out: list[Command] = []
+        for copy, piece, start in _starts(key):  # type: ignore[arg-type]
+            x = self._source(copy)
+            walk = placed(piece.packed()[0].at(0, start), x, Place(x.size))
+            out += self.lines.load(walk, self._home(copy).at(), place, x.size)
+        return out
 
     def _dtypes(self, copy: Copy) -> tuple[Dtype, Dtype]:
         assert copy.source is not None

@@ -45,14 +45,14 @@ def _rows(n: int, layer: MoveLayer) -> int:
 
 def move_tilings(spot: "Spot", layer: MoveLayer) -> Iterator[tuple[float, LayerSchedule]]:
     """Pieces that fit twice."""
-    n, total = spot.config.n, max(copy.walk.count for copy in layer.copies)
+    n, total = spot.config.n, sum(copy.walk.count for copy in layer.copies)
     size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
     buffers = 4 if any(copy.rescale for copy in layer.copies) else 2
     work = _rows(n, layer)
     for rows in cuts(ceil_div(total, n)):
         if buffers * (rows + 1) * n * size > spot.free:
             continue
-        pieces = ceil_div(total, rows * n) + len(layer.copies)
+        pieces = ceil_div(total, rows * n)
         yield (
             max(2 * work, pieces * _PIECE) + 20 * pieces + 2 * rows,
             LayerSchedule(rows=rows, on_chip=spot.y_on_chip),
