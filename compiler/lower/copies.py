@@ -4,8 +4,10 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+import numpy as np
+
 from compiler.ir.tensor import Tensor
-from compiler.kernels.scaling import quantize_multiplier
+from compiler.kernels.scaling import float32_multiplier, quantize_multiplier
 from compiler.lower.layer import MoveLayer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine
 from compiler.lower.walk import Copy, Rescale, Stretch, Walk
@@ -49,11 +51,15 @@ def walks(x: Sequence[int], y: Sequence[int], axes: _Axes) -> Iterator[Walk]:
         yield Walk(dims, sum(p.x * step for p, step, _ in starts), sum(p.y * step for p, _, step in starts))
 
 
-def rescale(x: Tensor, y: Tensor) -> Rescale | None:
-    """From the quantization of one tensor to that of another; None if elements stay as they are."""
+def rescale(low: Lowering, x: Tensor) -> Rescale | None:
+    """From the quantization of an input to that of the output; None if elements stay as they are."""
+    y = low.y
     if x.quantization == y.quantization and x.dtype == y.dtype:
         return None
     a, b = affine(x), affine(y)
+    if low.rounding == "onnxruntime":
+        ratio = float(np.float32(a.scale) / np.float32(b.scale))
+        return Rescale(a.zero_point, b.zero_point, *float32_multiplier(ratio), Rounding.EVEN)
     return Rescale(a.zero_point, b.zero_point, *quantize_multiplier(a.scale / b.scale), Rounding.DOUBLE)
 
 
@@ -78,7 +84,7 @@ def layer(low: Lowering, copies: Sequence[Copy]) -> MoveLayer:
 
 def moved(low: Lowering, x: Sequence[int], y: Sequence[int], axes: _Axes) -> list[Copy]:
     """Elements of the first input."""
-    change = rescale(low.x, low.y)
+    change = rescale(low, low.x)
     return [Copy(low.x.name, walk, change) for walk in walks(x, y, axes)]
 
 

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Callable, Set
+from typing import cast
 
 import numpy as np
 
+from compiler.host.call import Kernels, quantize_real
 from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
 from compiler.lower.copies import along, expect, layer, moved, rescale, strides_of, walks, whole
 from compiler.lower.layer import Layer
-from compiler.lower.lowering import Lowering, UnsupportedError, affine
+from compiler.lower.lowering import Lowering, UnsupportedError, affine, image_of
 from compiler.lower.walk import Copy, Rescale, Stretch, stretches
 from cosim.golden.scale import scale
 from hw.isa.enums import Rounding
@@ -21,7 +23,7 @@ _LEAST, _MOST = 1 / 256, 128
 def _requantize(low: Lowering) -> Layer:
     expect(low, low.x.shape)
     ratio = affine(low.x).scale / affine(low.y).scale
-    change = rescale(low.x, low.y)
+    change = rescale(low, low.x)
     delegated = low.rounding == "xnnpack" and low.x.dtype == low.y.dtype and _LEAST <= ratio <= _MOST
     if change and delegated:
         eighths = float(np.rint(np.float32(256) * np.float32(ratio))) / 256
@@ -65,11 +67,11 @@ def concat_starts(low: Lowering) -> list[int]:
     return starts
 
 
-def _joined(x: Tensor, y: Tensor) -> Rescale | None:
+def _joined(low: Lowering, x: Tensor) -> Rescale | None:
     """As LiteRT's concatenation: a product in float32, halves away from zero."""
-    change = rescale(x, y)
-    if change is None:
-        return None
+    change, y = rescale(low, x), low.y
+    if change is None or low.rounding == "onnxruntime":
+        return change
     if not {x.dtype, y.dtype} <= {"int8", "uint8"}:
         raise UnsupportedError(f"{x.name!r} of {x.dtype} joins {y.dtype} of another quantization")
     ratio = np.float32(affine(x).scale) * (np.float32(1) / np.float32(affine(y).scale))
@@ -85,7 +87,7 @@ def concat(low: Lowering, there: Set[str]) -> Layer | None:
             continue
         axes = [whole(size) for size in tensor.shape]
         axes[axis] = [Stretch(((tensor.shape[axis], 1, 1),), 0, start)]
-        change = _joined(tensor, low.y)
+        change = _joined(low, tensor)
         copies += [Copy(tensor.name, walk, change) for walk in walks(strides_of(tensor.shape), step, axes)]
     return layer(low, copies) if copies else None
 
@@ -104,18 +106,19 @@ def _slice(low: Lowering) -> Layer:
     return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
 
 
-def fill_byte(x: Tensor, y: Tensor, value: float) -> int:
+def _fill_byte(low: Lowering, value: float) -> int:
     """The byte that an element of y consists of where it stands for `value` as x would."""
+    x, y = low.x, low.y
+    image_of(x)
     limits = np.iinfo(x.dtype)
     if math.isinf(value):
         stored = limits.max if value > 0 else limits.min
     elif x.quantization is None:
         stored = int(value)
     else:
-        scaled = np.float32(value) / np.float32(affine(x).scale)
-        stored = int(np.trunc(scaled + np.copysign(np.float32(0.5), scaled))) + affine(x).zero_point
+        stored = int(quantize_real(np.array(value), x, cast(Kernels, low.rounding)))
     stored = int(np.clip(stored, limits.min, limits.max))
-    change, limits = rescale(x, y), np.iinfo(y.dtype)
+    change, limits = rescale(low, x), np.iinfo(y.dtype)
     if change:
         centred = np.array([stored - change.x_zp], np.int64)
         product = scale(centred, change.mult, change.exponent, 0, change.rounding)
@@ -134,7 +137,7 @@ def _pad(low: Lowering) -> Layer:
     step = strides_of(low.y.shape)
     inside = [[Stretch(((size, 1, 1),), 0, pair[0])] for size, pair in zip(shape, pads, strict=True)]
     copies = moved(low, strides_of(shape), step, inside)
-    value = fill_byte(low.x, low.y, low.anchor.attributes["value"])
+    value = _fill_byte(low, low.anchor.attributes["value"])
     for axis, (before, after) in enumerate(pads):
         for start, size in ((0, before), (before + shape[axis], after)):
             if size:

@@ -85,7 +85,7 @@ def test_random_graphs_on_the_rtl() -> None:
                 assert np.array_equal(found, wanted[name]), f"seed {seed}: {name}\n{graph}"
 
 
-@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack", "onnxruntime"])
 @pytest.mark.parametrize("op", ["requantize", "concat", "transpose"])
 def test_every_value_is_requantized_as_on_the_host(op: str, rounding: str) -> None:
     rng = np.random.default_rng(11)
