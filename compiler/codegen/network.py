@@ -252,9 +252,14 @@ class _Generator:
 
 
 def _tag_with_neighbours(commands: list[Issued]) -> None:
-    """Loads that come early count for the layer they come in: a change of tag takes the counters a hundred cycles."""
+    """Loads that come early count for the layer they come in: a change of tag takes the counters a hundred cycles.
+
+    A layer of nothing but loads begins when those before it have nothing more to do.
+    """
+    last = {c.layer: at for at, c in enumerate(commands) if c.unit != Unit.LOAD}
+    ends = {c.layer: max((at for layer, at in last.items() if layer < c.layer), default=-1) for c in commands}
     current = 0
-    for command in commands:
-        if command.unit != Unit.LOAD:
+    for at, command in enumerate(commands):
+        if command.unit != Unit.LOAD or (command.layer not in last and at > ends[command.layer]):
             current = max(current, command.layer)
         command.layer = current

@@ -18,6 +18,8 @@ _WRITERS = frozenset(
 )  # fmt: skip
 #: Layers of these read them.
 _READERS = _WRITERS - {"dense"} | {"gather"}
+#: Averages of more taps are sums over all pixels at once, which must have no gaps between them.
+_WINDOW = 255
 
 
 def find_parts(graph: Graph, groups: Sequence[Group]) -> dict[str, Part]:
@@ -86,6 +88,8 @@ class _Finder:
 
     def _reads(self, node: Node, name: str) -> bool:
         if node.op not in _READERS or node.name not in self.anchors:
+            return False
+        if node.op == "avg_pool2d" and math.prod(node.attributes["kernel"]) > _WINDOW:
             return False
         return node.op in ("concat", *BINARY) or (node.inputs[0] == name and node.inputs.count(name) == 1)
 

@@ -7,6 +7,7 @@ from compiler.api import compile
 from compiler.codegen.command import Memory
 from compiler.codegen.network import _Generator
 from compiler.frontends.build import GraphBuilder
+from compiler.host import evaluate as on_host
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.lower.groups import group
@@ -114,3 +115,19 @@ def test_homes_of_parts_share_the_whole_one_s_memory() -> None:
     first, second, whole = homes["p0"], homes["p1"], homes["y"]
     assert first.ring is second.ring is whole.ring and whole.ring.memory == Memory.DRAM
     assert (first.pixel, second.offset, first.offset) == (12, 6, 0)
+
+
+def test_a_large_average_gets_its_channels_without_gaps() -> None:
+    build, rng = GraphBuilder("average"), np.random.default_rng(7)
+    x = build.graph.add_input(Tensor("x", (1, 16, 17, 12), "int8", Q))
+    part = build.node(
+        "slice", "slice", [x], Tensor("s", (1, 16, 17, 5), "int8", Q), starts=(0, 0, 0, 4),
+        sizes=(1, 16, 17, 5), steps=(1, 1, 1, 1),
+    )  # fmt: skip
+    build.node(
+        "pool", "avg_pool2d", [part], Tensor("y", (1, 1, 1, 5), "int8", Q), kernel=(16, 17), strides=(1, 1),
+        pads=(0, 0, 0, 0), count_pads=False,
+    )  # fmt: skip
+    graph = build.graph.finish(["y"])
+    inputs = {"x": rng.integers(-128, 128, (1, 16, 17, 12)).astype(np.int8)}
+    check(compile(graph, "n8", strict=True), inputs, on_host(graph, inputs), "average")
