@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable, Set
+from itertools import product
 from typing import cast
 
 import numpy as np
 
 from compiler.host.call import Kernels, quantize_real
+from compiler.host.fixed import half_away
 from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
 from compiler.lower.copies import along, expect, layer, moved, rescale, strides_of, walks, whole
@@ -68,14 +70,26 @@ def concat_starts(low: Lowering) -> list[int]:
 
 
 def _joined(low: Lowering, x: Tensor) -> Rescale | None:
-    """As LiteRT's concatenation: a product in float32, halves away from zero."""
+    """As LiteRT's concatenation: sums of float32 products, halves away from zero, for each of the 256 values.
+
+    Where scales make halves, float32's error decides: a neighbouring multiplier decides likewise, or none does.
+    """
     change, y = rescale(low, x), low.y
     if change is None or low.rounding == "onnxruntime":
         return change
     if not {x.dtype, y.dtype} <= {"int8", "uint8"}:
         raise UnsupportedError(f"{x.name!r} of {x.dtype} joins {y.dtype} of another quantization")
     ratio = np.float32(affine(x).scale) * (np.float32(1) / np.float32(affine(y).scale))
-    return Rescale(change.x_zp, change.y_zp, *quantize_multiplier(float(ratio)), Rounding.AWAY)
+    given, limits = np.iinfo(x.dtype), np.iinfo(y.dtype)
+    values = np.arange(given.min, given.max + 1, dtype=np.int64)
+    real = values.astype(np.float32) * ratio + np.float32(-change.x_zp) * ratio
+    wanted = np.clip(half_away(real.astype(np.float64)) + change.y_zp, limits.min, limits.max)
+    mult, exponent = quantize_multiplier(float(ratio))
+    for offset, rounding in product((0, 1, -1, 8, -8, 64, -64), (Rounding.AWAY, Rounding.SINGLE)):
+        found = scale(values - change.x_zp, mult + offset, exponent, 0, rounding) + change.y_zp
+        if mult + offset < 1 << 31 and np.array_equal(np.clip(found, limits.min, limits.max), wanted):
+            return Rescale(change.x_zp, change.y_zp, mult + offset, exponent, rounding)
+    raise UnsupportedError(f"no multiplier rounds {x.name!r} as LiteRT's sums of float32 products do")
 
 
 def concat(low: Lowering, there: Set[str]) -> Layer | None:
@@ -121,8 +135,8 @@ def _fill_byte(low: Lowering, value: float) -> int:
     change, limits = rescale(low, x), np.iinfo(y.dtype)
     if change:
         centred = np.array([stored - change.x_zp], np.int64)
-        product = scale(centred, change.mult, change.exponent, 0, change.rounding)
-        stored = int(np.clip(int(product[0]) + change.y_zp, limits.min, limits.max))
+        scaled = scale(centred, change.mult, change.exponent, 0, change.rounding)
+        stored = int(np.clip(int(scaled[0]) + change.y_zp, limits.min, limits.max))
     pieces = set(np.array(stored, y.dtype).tobytes())
     if len(pieces) > 1:
         raise UnsupportedError(f"padding of {y.dtype} must be bytes that are all the same, not {stored}")

@@ -31,7 +31,7 @@ class Maker:
     def quantization(self) -> Quantization:
         limits = np.iinfo(self.dtype)
         zero = 0 if self.dtype != "int8" and self.dtype != "uint8" else self.rng.integers(*_near(limits))
-        return Quantization.of(float(self.rng.choice([0.01, 0.02, 0.037, 0.25])), int(zero))
+        return Quantization.of(float(self.rng.choice([0.0103, 0.0217, 0.0371, 0.25])), int(zero))
 
     def size(self, most: int = 20) -> int:
         return int(self.rng.integers(1, most + 1))

@@ -190,3 +190,18 @@ def test_pieces_cover_a_walk_once() -> None:
                 places = [y + i * step for y in places for i in range(size)]
             seen += places
         assert sorted(seen) == list(range(walk.count)), (sizes, most)
+
+
+def test_a_concatenation_whose_halves_no_multiplier_rounds_is_the_host_s() -> None:
+    build = GraphBuilder("halves")
+    inputs = [
+        build.graph.add_input(Tensor(f"x{i}", (256,), "uint8", Quantization.of(*q)))
+        for i, q in enumerate(((0.037, 134), (0.037, 132)))
+    ]
+    output = Tensor("y", (512,), "uint8", Quantization.of(0.01, 123))
+    build.node("concat", "concat", inputs, output, axis=0)
+    graph = build.graph.finish(["y"])
+    values = {name: np.arange(256, dtype=np.uint8) for name in graph.inputs}
+    check(compile(graph, "n8"), values, on_host(graph, values), "on the host")
+    with pytest.raises(InputError, match="no multiplier rounds 'x0' as LiteRT's"):
+        compile(graph, "n8", strict=True)
