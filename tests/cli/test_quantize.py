@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.compiler.float_graphs import BLOCK, IMAGE, SMALL, numbers
+from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, numbers
 from tests.compiler.networks import model as trained
 from tests.compiler.onnx_models import model
 
@@ -15,7 +15,7 @@ from tests.compiler.onnx_models import model
 @pytest.fixture
 def network(tmp_path):
     path = tmp_path / "block.onnx"
-    made = model(BLOCK, {"x": numbers(*IMAGE)}, ["y"], SMALL | {"k": numbers(8, 10)})
+    made = model(BLOCK, {"x": numbers(*IMAGE)}, ["y"], WITHIN)
     path.write_bytes(made.SerializeToString())
     return path
 

@@ -1,6 +1,6 @@
 """Small float graphs, and samples for them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +23,23 @@ def samples(shape: Sequence[int], count: int = 4, seed: int = 100) -> list[dict[
 
 
 def graph_of(
-    folder: Path, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray] | None = None,
-    shape: Sequence[int] = IMAGE, outputs: tuple[str, ...] = ("y",),
-) -> Graph:  # fmt: skip
-    """A float ONNX model from x."""
-    return read(folder, model(nodes, {"x": numbers(*shape)}, outputs, constants or {}))
+    folder: Path,
+    nodes: list[onnx.NodeProto],
+    constants: Mapping[str, np.ndarray] | None = None,
+    shape: Sequence[int] = IMAGE,
+) -> Graph:
+    """A float ONNX model from x to y."""
+    return read(folder, model(nodes, {"x": numbers(*shape)}, ["y"], constants))
 
 
 CONV = {"kernel_shape": [3, 3], "pads": [1] * 4}
 SMALL = {"w": numbers(8, 3, 3, 3, scale=0.3), "b": numbers(8, scale=0.3), "d": numbers(8, 1, 3, 3, scale=0.3)}
 
 
-#: A network of a residual block.
+#: A network of a residual block, and its constants.
 BLOCK = [
     node("Conv", "x w b", "c", **CONV), node("Relu", "c", "r"), node("Conv", "r d", "e", group=8, **CONV),
     node("Add", "e r", "a"), node("Relu", "a", "ar"), node("GlobalAveragePool", "ar", "g"), node("Flatten", "g", "f"),
     node("Gemm", "f k", "y"),
 ]  # fmt: skip
+WITHIN = SMALL | {"k": numbers(8, 10)}

@@ -7,7 +7,7 @@ from compiler.api import compile
 from compiler.host import evaluate
 from compiler.quantize import quantize
 from hw.errors import InputError
-from tests.compiler.float_graphs import BLOCK, IMAGE, SMALL, graph_of, numbers, samples
+from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, graph_of, numbers, samples
 from tests.compiler.onnx_models import node
 
 ATTENTION = [
@@ -19,7 +19,7 @@ LSTM = [node("LSTM", "x w r b", "y -", hidden_size=12)]
 #: Nodes, shape of x, constants, least SQNR in dB of the output: what was measured, less 2 dB; on
 #: other samples 5 dB less, since these may go beyond the range.
 NETWORKS = {
-    "block": (BLOCK, IMAGE, {**SMALL, "k": numbers(8, 10)}, 37.8),
+    "block": (BLOCK, IMAGE, WITHIN, 37.8),
     "attention": (ATTENTION, (1, 6, 16), {
         **{name: numbers(16, 16, seed=i, scale=0.25) for i, name in enumerate(("wq", "wk", "wv"))},
         "gamma": np.abs(numbers(16)) + 0.5, "beta": numbers(16)}, 31.6),
@@ -63,7 +63,7 @@ def test_a_scale_for_each_channel_spares_the_others(tmp_path):
 
 
 def test_the_report_is_what_the_graphs_make_of_the_samples(tmp_path):
-    graph = graph_of(tmp_path, BLOCK, SMALL | {"k": numbers(8, 10)})
+    graph = graph_of(tmp_path, BLOCK, WITHIN)
     given = samples(IMAGE, 3)
     made, report = quantize(graph, given)
     wanted, found = (np.stack([evaluate(each, x)["y"] for x in given]) for each in (graph, made))
@@ -81,7 +81,7 @@ def test_the_report_is_what_the_graphs_make_of_the_samples(tmp_path):
 
 
 def test_samples_in_any_form_give_one_graph(tmp_path):
-    graph = graph_of(tmp_path, BLOCK, SMALL | {"k": numbers(8, 10)})
+    graph = graph_of(tmp_path, BLOCK, WITHIN)
     given = samples(IMAGE, 3)
     arrays = np.stack([each["x"] for each in given])
     forms = [given, [each["x"] for each in given], {"x": arrays}, {"x": arrays[:, 0]}]
@@ -89,7 +89,7 @@ def test_samples_in_any_form_give_one_graph(tmp_path):
 
 
 def test_without_samples_random_ones_are_taken_and_said(tmp_path, caplog):
-    graph = graph_of(tmp_path, BLOCK, SMALL | {"k": numbers(8, 10)})
+    graph = graph_of(tmp_path, BLOCK, WITHIN)
     one, same, other = (compile(graph, seed=seed) for seed in (1, 1, 2))
     assert (
         one.quantization is not None
@@ -113,11 +113,11 @@ def test_without_samples_random_ones_are_taken_and_said(tmp_path, caplog):
 )
 def test_samples_that_do_not_fit_are_refused(tmp_path, given, text):
     with pytest.raises(InputError, match=text):
-        quantize(graph_of(tmp_path, BLOCK, SMALL | {"k": numbers(8, 10)}), given)
+        quantize(graph_of(tmp_path, BLOCK, WITHIN), given)
 
 
 def test_quantized_models_and_unknown_names_are_refused(tmp_path):
-    graph = graph_of(tmp_path, BLOCK, SMALL | {"k": numbers(8, 10)})
+    graph = graph_of(tmp_path, BLOCK, WITHIN)
     made, _ = quantize(graph, samples(IMAGE))
     with pytest.raises(InputError, match="quantized already"):
         quantize(made, samples(IMAGE))
