@@ -14,7 +14,7 @@ Sample = dict[str, NDArray]
 #: one array of a model with one input.
 Calibration = Mapping[str, NDArray] | Sequence[Mapping[str, NDArray] | NDArray]
 #: So many samples are made up where none are given.
-RANDOM_SAMPLES = 4
+RANDOM_SAMPLES = 2
 
 
 def samples_of(graph: Graph, given: Calibration) -> list[Sample]:

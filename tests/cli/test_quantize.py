@@ -49,7 +49,7 @@ def test_run_quantizes_with_the_samples_of_a_file(mla, network, data, caplog):
 
 def test_without_a_file_it_says_what_the_accuracy_is_worth(network, tmp_path):
     out, err = process("compile", network, "-o", tmp_path / "block.mla", "--seed", 3, "--json", "-")
-    assert "4 random samples of seed 3: its accuracy is not to be trusted" in err and err.count("\n") == 1
+    assert "2 random samples of seed 3: its accuracy is not to be trusted" in err and err.count("\n") == 1
     assert json.loads(out)["quantization"]["random"] is True
 
 
