@@ -2,9 +2,11 @@
 
 import logging
 from pathlib import Path
+from typing import cast
 
 from compiler.codegen.network import Code, generate
 from compiler.frontends.model import read_model
+from compiler.host import Kernels
 from compiler.ir.graph import Graph
 from compiler.lower.groups import find_fusions, group
 from compiler.lower.lower import ROUNDINGS, Lowered, lower
@@ -91,10 +93,7 @@ def _quantized(
             "calibration data of its own", graph.name, RANDOM_SAMPLES, seed,
         )  # fmt: skip
     samples = random_samples(graph, seed) if calibration is None else calibration
-    made, report = quantize(
-        graph, samples, rounding="reference" if rounding == "reference" else "xnnpack",
-        random=calibration is None,
-    )  # fmt: skip
+    made, report = quantize(graph, samples, rounding=cast(Kernels, rounding), random=calibration is None)
     _log.info("%s", report)
     return simplify(made), report
 

@@ -29,6 +29,9 @@ from hw.isa.enums import Rounding
 #: Whose rounding: LiteRT's reference kernels, its default ones (XNNPACK), onnxruntime.
 ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 
+#: Operators on images: the machine has no batch of them.
+_ONE_IMAGE = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d")
+
 
 @dataclass
 class Lowered:
@@ -74,6 +77,8 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
         lowering = Lowering(graph, nodes, rounding)
         try:
             op = lowering.anchor.op
+            if op in _ONE_IMAGE and lowering.x.shape[0] != 1:
+                raise UnsupportedError(f"a batch of {lowering.x.shape[0]} images: the machine takes one")
             if op in IN_PLACE:
                 out.layers += IN_PLACE[op](out, lowering)
             elif op in _LOWERINGS:

@@ -1,5 +1,6 @@
 """Which nodes run on the accelerator and which on the host, and in which stages."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compiler.ir.graph import Graph, Node
@@ -26,6 +27,18 @@ class Part:
 def partition(graph: Graph, rounding: str) -> tuple[list[Part], dict[str, str]]:
     """Stages in turn on the accelerator and on the host, as few as there can be, and why nodes run on the host."""
     reasons = lower(graph, [(node,) for node in graph], rounding).refused
+    while True:
+        parts = _parts(graph, reasons)
+        idle = [part for part in parts if part.device and all(node.op == "reshape" for node in part.graph)]
+        if not idle:
+            return parts, reasons
+        reasons |= {
+            node.name: "there is nothing but reshapes to do here" for part in idle for node in part.graph
+        }
+
+
+def _parts(graph: Graph, reasons: Mapping[str, str]) -> list[Part]:
+    """Stages in turn; on the host run the nodes that have a reason to."""
     stages: dict[int, list[Node]] = {}
     stage_of: dict[str, int] = {}
     for node in graph:
@@ -38,8 +51,7 @@ def partition(graph: Graph, rounding: str) -> tuple[list[Part], dict[str, str]]:
                 number = max(number, before + ((maker.name not in reasons) != device))
         stage_of[node.name] = number
         stages.setdefault(number, []).append(node)
-    parts = [Part(_subgraph(graph, stages[number]), number % 2 == 0) for number in sorted(stages)]
-    return parts, reasons
+    return [Part(_subgraph(graph, stages[number]), number % 2 == 0) for number in sorted(stages)]
 
 
 def _subgraph(graph: Graph, nodes: list[Node]) -> Graph:

@@ -70,6 +70,35 @@ def test_outputs_that_are_views(view: tuple[int, ...]) -> None:
     check(draft, [draft.node("reshape", [y], view, like=y, shape=view), y])
 
 
+@pytest.mark.parametrize("op", ["conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d"])
+def test_images_of_a_batch_are_the_host_s(op: str) -> None:
+    draft = Draft(np.random.default_rng(7))
+    x = draft.input((2, 6, 6, 4))
+    pool = {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
+    if op == "max_pool2d":
+        y = draft.node(op, [x], x.shape, like=x, **pool)
+    elif op == "avg_pool2d":
+        y = draft.node(op, [x], x.shape, like=x, count_pads=False, **pool)
+    elif op == "conv2d":
+        y = draft.node(op, [x, draft.constant((4, 3, 3, 4))], x.shape, groups=1, **WINDOW)
+    else:
+        y = draft.node(op, [x, draft.constant((3, 3, 4))], x.shape, **WINDOW)
+    network = check(draft, [y])
+    assert [each.reason for each in network.host] == ["a batch of 2 images: the machine takes one"]
+
+
+def test_reshapes_between_host_operators_are_the_host_s() -> None:
+    draft = Draft(np.random.default_rng(8))
+    x = draft.input((1, 4, 4, 6))
+    shaped = draft.node("reshape", [x], (2, 48), like=x, shape=(2, 48))
+    again = draft.node("reshape", [shaped], (4, 24), like=x, shape=(4, 24))
+    host = draft.node("tanh", [draft.node("softmax", [again], (4, 24), axis=0, beta=1.0)], (4, 24))
+    network = check(draft, [host])
+    assert [stage.code is not None for stage in network.stages] == [False, True]
+    reasons = {each.op: each.reason for each in network.host}
+    assert reasons["reshape"] == "there is nothing but reshapes to do here" and len(network.host) == 3
+
+
 def test_a_compiled_file_runs_as_the_network_it_came_from(tmp_path) -> None:
     draft, network = compiled(4)
     path = tmp_path / "network.mla"

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -43,11 +44,12 @@ def test_published_networks_compile_and_run(capfd: pytest.CaptureFixture[str], n
         found = Session(device, network).run(inputs)
     times.append(time.monotonic())
     seconds = [after - before for before, after in pairwise(times)]
-    host = {each.node: each.op for each in network.host if report.kept.get(each.node) != EDGE}
+    host = Counter(each.op for each in network.host if report.kept.get(each.node) != EDGE)
+    left = ", ".join(f"{op} ({count})" for op, count in host.items())
     with capfd.disabled():
         print(
             f"\n{name}: quantized in {seconds[0]:.0f} s, compiled in {seconds[1]:.0f}, run in {seconds[2]:.0f}; "
-            f"{network.floor.macs:,} MACs; on the host beside its edges: {', '.join(host.values()) or 'nothing'}",
+            f"{network.floor.macs:,} MACs; on the host beside its edges: {left or 'nothing'}",
             file=sys.stderr, flush=True,
         )  # fmt: skip
     wanted = evaluate(made, inputs)
@@ -55,4 +57,4 @@ def test_published_networks_compile_and_run(capfd: pytest.CaptureFixture[str], n
         np.testing.assert_array_equal(array, wanted[output])
     assert all((each.sqnr_db or 0) >= LEAST[name] for each in report.outputs)
     if name in MACS:
-        assert (network.floor.macs, host) == (MACS[name], {})
+        assert (network.floor.macs, host) == (MACS[name], Counter())
