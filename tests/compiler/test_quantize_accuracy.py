@@ -8,7 +8,8 @@ from compiler.host import evaluate
 from compiler.quantize import quantize
 from hw.errors import InputError
 from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, graph_of, numbers, samples
-from tests.compiler.onnx_models import node
+from tests.compiler.onnx_models import model, node, read
+from tests.compiler.test_onnx_float import CASES
 
 ATTENTION = [
     node("MatMul", "x wq", "q"), node("MatMul", "x wk", "k"), node("MatMul", "x wv", "v"),
@@ -48,6 +49,33 @@ def test_quantized_networks_are_near_float_and_exact_on_the_machine(tmp_path, na
     wanted = np.stack([evaluate(graph, each)["y"] for each in fresh]).astype(float)
     noise = np.square(np.stack(quantized) - wanted).sum()
     assert 10 * np.log10(np.square(wanted).sum() / noise) >= least - 5
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_float_operator_has_a_quantized_form(tmp_path, name):
+    op, attributes, shape, constants, _ = CASES[name]
+    held = {f"c{i}": array for i, array in enumerate(constants)}
+    inputs = {"x": numbers(*shape)}
+    made = model(
+        [node(op, " ".join(["x", *held]), "y", **attributes)], inputs, ["y"], held, 20 if op == "Gelu" else 17
+    )
+    network = compile(read(tmp_path, made), "n8", calibration=[inputs])
+    assert network.quantization is not None and network.graph is not None
+    assert all(each.sqnr_db is None or each.sqnr_db >= 28 for each in network.quantization.outputs)
+    wanted = evaluate(network.graph, inputs)
+    for output, array in network(**inputs).items():
+        np.testing.assert_array_equal(array, wanted[output])
+
+
+@pytest.mark.parametrize("rounding", ["xnnpack", "onnxruntime"])
+def test_every_rounding_quantizes(tmp_path, rounding):
+    network = compile(graph_of(tmp_path, BLOCK, WITHIN), "n8", rounding=rounding, calibration=samples(IMAGE))
+    assert network.quantization is not None and network.graph is not None
+    assert (network.quantization.outputs[0].sqnr_db or 0) >= 36
+    (inputs,) = samples(IMAGE, 1)
+    np.testing.assert_array_equal(
+        network(**inputs)["y"], evaluate(network.graph, inputs, rounding=rounding)["y"]
+    )
 
 
 def test_a_scale_for_each_channel_spares_the_others(tmp_path):
