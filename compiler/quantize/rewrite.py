@@ -86,7 +86,7 @@ class Rewriter:
             return [self._as_integers(first), *(self._as_float(name, "") for name in node.inputs[1:])]
         if node.op == "gather":
             return [self._operand(node, first, q), self._as_float(node.inputs[1], EDGE)]
-        if node.op == "concat":
+        if node.op in ("concat", "pad"):
             return [self._converted(node, name, q) for name in node.inputs]
         return [self._operand(node, name, q) for name in node.inputs]
 

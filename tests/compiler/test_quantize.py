@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.host import evaluate
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.constants import quantized_operand, quantized_weights
 from compiler.quantize.plan import EDGE
-from compiler.quantize.ranges import Seen, affine_of, choose, stored
+from compiler.quantize.ranges import KEPT, Seen, affine_of, choose, stored
 from tests.compiler.float_graphs import CONV, IMAGE, SMALL, graph_of, numbers, samples
 from tests.compiler.onnx_models import model, node, ops, read
 
@@ -94,6 +95,15 @@ def test_the_range_that_loses_least_is_taken():
     assert choose([even, wide]).quantization == choose([wide]).quantization
 
 
+def test_extremes_that_are_not_among_the_chosen_elements_count():
+    values = np.zeros(10 * KEPT, np.float32)
+    values[[3, 5]] = -4, 9
+    seen = Seen()
+    seen.add(values)
+    (part,) = seen.parts
+    assert part.size < 2 * KEPT and (part.min(), part.max()) == (-4, 9)
+
+
 def test_what_is_not_finite_has_no_say_in_a_range():
     seen = Seen()
     seen.add(np.array([np.nan, np.inf, -1, 2], np.float32))
@@ -173,6 +183,24 @@ def test_equal_functions_are_joined_without_conversion(tmp_path):
     assert made.out(joined).quantization == Quantization.of(1 / 256, -128)
 
 
+def test_what_is_padded_with_numbers_beyond_its_range_is_converted(tmp_path):
+    nodes = [node("Sigmoid", "x", "s"), node("Pad", "s pads value", "y")]
+    constants = {"pads": np.array([0, 0, 1, 0, 0, 1], np.int64), "value": np.float32(-1)}
+    graph = graph_of(tmp_path, nodes, constants, (1, 2, 8))
+    made, report = quantize(graph, samples((1, 2, 8)))
+    assert ops(made)["requantize"] == 1
+    assert report.outputs[0].max_abs < 0.01
+
+
+def test_tables_are_covered_whole(tmp_path):
+    table = np.linspace(-1, 3, 28).astype(np.float32).reshape(7, 4)
+    given = {"tokens": np.array([[1, 2]], np.int64)}
+    graph = read(tmp_path, model([node("Gather", "table tokens", "y")], given, ["y"], {"table": table}))
+    made, _ = quantize(graph, [given])
+    last = evaluate(made, {"tokens": np.array([[0, 6]], np.int64)})["y"]
+    np.testing.assert_allclose(last[0], table[[0, 6]], atol=4 / 255)
+
+
 def test_skipped_nodes_stay_float_between_conversions(tmp_path):
     nodes = [
         node("Conv", "x w b", "c", **CONV),
@@ -191,9 +219,10 @@ def test_skipped_nodes_stay_float_between_conversions(tmp_path):
 
 
 def test_global_means_become_pools_that_the_accelerator_has(tmp_path):
-    graph = graph_of(
-        tmp_path, [node("Conv", "x w b", "c", **CONV), node("GlobalAveragePool", "c", "y")], SMALL
-    )
+    nodes = [node("Conv", "x w b", "c", **CONV), node("GlobalAveragePool", "c", "y")]
+    graph = graph_of(tmp_path, nodes, SMALL)
     made, _ = quantize(graph, samples(IMAGE))
     assert ops(made)["avg_pool2d"] == 1 and "reduce_mean" not in ops(made)
     assert all(host.reason == EDGE for host in compile(graph, calibration=samples(IMAGE)).host)
+    made, _ = quantize(graph_of(tmp_path, nodes, SMALL, (1, 3, 16, 16)), samples((1, 3, 16, 16)))
+    assert ops(made)["reduce_mean"] == 1 and "avg_pool2d" not in ops(made)
