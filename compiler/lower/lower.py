@@ -30,7 +30,7 @@ from hw.isa.enums import Rounding
 ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 
 #: Operators on images: the machine has no batch of them.
-_ONE_IMAGE = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d")
+_ONE_IMAGE = ("conv2d", "depthwise_conv2d", "conv_transpose2d", "max_pool2d", "avg_pool2d")
 
 
 @dataclass
