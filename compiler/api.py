@@ -35,6 +35,7 @@ def compile(
     strict: bool = False,
     calibration: Calibration | None = None,
     seed: int = 0,
+    offset: int = 0,
 ) -> Network:
     """Compile a model for a machine.
 
@@ -56,6 +57,8 @@ def compile(
         samples, or a list of samples. Without any, random numbers are taken: the accuracy is not to be trusted then.
     seed : int
         Of these random numbers.
+    offset : int
+        Bytes at the start of the model's memory (of each stage's) that belong to other code: two can then share it.
 
     Raises
     ------
@@ -80,7 +83,7 @@ def compile(
     if host and strict:
         lines = "; ".join(f"{name} ({graph.nodes[name].op}): {why}" for name, why in host.items())
         raise InputError(f"{graph.name}: not for the accelerator: {lines}")
-    return _Compilation(config, graph, parts, rounding, schedule).network(host, report)
+    return _Compilation(config, graph, parts, rounding, schedule, offset).network(host, report)
 
 
 def _quantized(
@@ -102,10 +105,16 @@ class _Compilation:
     """The stages of one model on their way to code."""
 
     def __init__(
-        self, config: MlaConfig, graph: Graph, parts: list[Part], rounding: str, schedule: Schedule | None
+        self,
+        config: MlaConfig,
+        graph: Graph,
+        parts: list[Part],
+        rounding: str,
+        schedule: Schedule | None,
+        offset: int,
     ):
         self.config, self.graph, self.parts, self.rounding = config, graph, parts, rounding
-        self.given = schedule
+        self.given, self.offset = schedule, offset
         device = [part.graph for part in parts if part.device]
         self.fusions = tuple(f for each in device for f in find_fusions(each))
         if schedule is not None:
@@ -162,5 +171,6 @@ class _Compilation:
 
     def _code(self, lowered: Lowered, numbers: tuple[int, int]) -> tuple[Schedule, Code]:
         if self.given is not None:
-            return self.given, generate(self.config, lowered, self.given, numbers)
-        return fit(self.config, lowered, first_schedule(self.config, lowered, self.fusions), numbers)
+            return self.given, generate(self.config, lowered, self.given, numbers, self.offset)
+        first = first_schedule(self.config, lowered, self.fusions)
+        return fit(self.config, lowered, first, numbers, self.offset)

@@ -1,7 +1,7 @@
 """Classifies handwritten digits on the simulated chip, then reprograms the chip while images keep flowing.
 
-First each layer is a program of the resident library. Then one fused micro-program is loaded and bound to the
-opcode of the first layer, with a guard on the image's number, so that images on their way end as they began.
+The network comes from its ONNX file. It runs first as a program in which each operator goes from DRAM to DRAM, as a
+simple compiler would do it; then the program with the compiler's own schedule is loaded and bound to the same opcode.
 Every output must stay the same. Exit status 1 if a layer or an output is not what it must be.
 
 Example: .venv/bin/python -m scripts.sim --images 40
@@ -24,7 +24,8 @@ from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError
 from scripts import sim_report
-from scripts.networks.digits import HELD_OUT
+from scripts.networks.digits import HELD_OUT, MODEL
+from scripts.sim_programs import Programs, compile_digits
 from scripts.sim_run import Outcome, run_digits
 
 DRAM_BYTES = 1 << 23
@@ -81,7 +82,7 @@ def _open(device: str, waves: Path | None, say: Say) -> Device:
     return chip
 
 
-def _document(outcome: Outcome, device: str) -> dict[str, Any]:
+def _document(outcome: Outcome, programs: Programs, device: str) -> dict[str, Any]:
     phases = [
         {
             "name": phase.name,
@@ -89,10 +90,10 @@ def _document(outcome: Outcome, device: str) -> dict[str, Any]:
             "cycles": phase.cycles,
             "cycles_per_image": phase.per_image,
             "where": phase.where,
-            "layer_cycles": phase.layers,
-            "macro_instructions": phase.macros,
+            "layer_cycles": phase.layers[: len(variant.network.infos)],
+            "layers": [list(info.nodes) for info in variant.network.infos],
         }
-        for phase in outcome.phases
+        for variant, phase in zip((programs.plain, programs.fused), outcome.phases, strict=True)
     ]
     layers = [vars(check) | {"passed": check.passed} for check in outcome.checks]
     return {
@@ -104,6 +105,7 @@ def _document(outcome: Outcome, device: str) -> dict[str, Any]:
         "phases": phases,
         "outputs_sha256": outcome.digests,
         "unchanged": outcome.unchanged,
+        "wrong_images": outcome.wrong,
         "load_cycles": outcome.load_cycles,
     }
 
@@ -129,11 +131,12 @@ def _run(args: argparse.Namespace) -> int:
     # Standard output carries the results for people, or the JSON document alone.
     say = partial(print, file=sys.stderr if args.json == "-" else sys.stdout, flush=True)
     images = _check(args)
-    say(sim_report.environment(load_target("n16"), args.device, LATENCY))
+    programs = compile_digits(MODEL)
+    say(sim_report.environment(load_target("n16"), programs, args.device, LATENCY))
     with _open(args.device, args.waves, say) as device:
-        outcome = run_digits(device, images, say)
+        outcome = run_digits(device, programs, images, say)
     if args.json:
-        report(_document(outcome, args.device), "", args.json)
+        report(_document(outcome, programs, args.device), "", args.json)
     return 0 if outcome.passed else 1
 
 

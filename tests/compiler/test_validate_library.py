@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from compiler.kernels.conv import Conv
-from compiler.kernels.library import Library
 from compiler.kernels.resident import LIBRARY, OPCODES, program_name, resident_program
 from compiler.kernels.run import Operators
 from compiler.validate import Call, validate
@@ -14,10 +13,6 @@ from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.isa.enums import Reduce
-from scripts.networks.digits import MODEL
-from scripts.sim_fused import FusedNetwork
-from scripts.sim_library import LibraryNetwork
-from scripts.sim_network import Network
 from tests.library.shapes import image_shape, int8, size
 from tests.library.test_on_rtl import OPERATIONS, sums_of
 
@@ -94,27 +89,5 @@ def test_random_shapes_one_after_the_other(ops, rng):
 
 
 def test_every_program_of_the_library_is_validated():
-    tested = {program_name(operation) for operation in OPCODES} | {"digits_fused"}
+    tested = {program_name(operation) for operation in OPCODES}
     assert {path.stem for path in LIBRARY.glob("*.s")} == tested
-
-
-@pytest.mark.parametrize("require_written", [False, True])
-def test_digits(require_written):
-    """Layer by layer, and fused: there images overlap, kept apart by the number of them in flight."""
-    config, images = load_target("n16"), 12
-    library = Library(Driver(GoldenDevice(config, DRAM_BYTES)))
-    windows = [(library.driver.memory.used, DRAM_BYTES - 1, 3)]
-    plain = LibraryNetwork(library, Network(MODEL), images)
-    fused = FusedNetwork(plain)
-    names = {opcode: program_name(operation) for operation, opcode in OPCODES.items()}
-    layers = [
-        Call(resident_program(names[macro.opcode]), tuple(map(int, macro.operands)))
-        for image in range(images)
-        for macro in plain.macros(image)
-    ]
-    program = resident_program("digits_fused")
-    whole = [Call(program, tuple(map(int, fused.macro(i, i + 1).operands))) for i in range(images)]
-    for calls in (layers, whole, layers + whole):
-        report = validate(config, calls, windows, require_written=require_written)
-        assert report.calls == len(calls)
-    assert report.peak_in_flight > 20
