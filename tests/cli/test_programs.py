@@ -53,14 +53,14 @@ def test_a_program_of_nothing(complains, source, tmp_path, text):
 
 
 def test_too_long_for_its_target(mla, complains, source, tmp_path):
-    source.write_text("halt\n" * 2049)
+    source.write_text("halt\n" * 8193)
     out = tmp_path / "out"
-    message = f"{source}: a program for 'n16' must be at most 2048 words long, not 2049"
+    message = f"{source}: a program for 'n16' must be at most 8192 words long, not 8193"
     complains(2, message, "asm", source, "-o", out, "--target", "n16")
     complains(2, "target must be one of", "asm", source, "-o", out, "--target", "n5")
     assert not out.exists()
     assert mla("asm", source, "-o", out).status == 0
-    source.write_text("halt\n" * 2048)
+    source.write_text("halt\n" * 8192)
     assert mla("asm", source, "-o", out, "--target", "n16") == (0, "", "")
 
 

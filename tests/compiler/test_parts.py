@@ -111,7 +111,7 @@ def test_homes_of_parts_share_the_whole_one_s_memory() -> None:
     graph = joined(3, (1, 4, 5, 6))
     lowered = lower(graph, group(graph, ()), "reference")
     layers = {layer.name: LayerSchedule() for layer in lowered.layers}
-    homes = _Generator(load_target("n8"), lowered, Schedule((), layers), 0, 2).homes
+    homes = _Generator(load_target("n8"), lowered, Schedule((), layers), 0, 2, 0).homes
     first, second, whole = homes["p0"], homes["p1"], homes["y"]
     assert first.ring is second.ring is whole.ring and whole.ring.memory == Memory.DRAM
     assert (first.pixel, second.offset, first.offset) == (12, 6, 0)
