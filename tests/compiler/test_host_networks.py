@@ -1,6 +1,5 @@
 """Trained networks on the host against LiteRT: identical, whole and layer by layer."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,9 @@ from ai_edge_litert.interpreter import Interpreter
 from compiler.frontends.model import read_model
 from compiler.host import evaluate, run_node
 from compiler.ir.graph import Graph
+from tests.compiler.networks import model as model_file
 from tests.support.one_operator import RESOLVERS
 
-MODELS = Path(os.environ.get("MLA_MODELS", Path(__file__).parents[3] / "shared" / "models"))
 NETWORKS = ("pretrainedResnet_quant", "kws_ref_model", "vww_96_int8", "ad01_int8")
 INPUTS = 20
 #: Softmax of the default interpreter has a table made with the C library's exp; the reference kernels' is exact.
@@ -47,9 +46,7 @@ class Litert:
 
 def network(name: str) -> tuple[Path, Graph]:
     """A network's file and graph."""
-    path = MODELS / f"{name}.tflite"
-    if not path.exists():
-        pytest.skip(f"{path} is absent; MLA_MODELS names the folder of the networks")
+    path = model_file(name)
     return path, read_model(path)
 
 

@@ -1,6 +1,5 @@
 """TFLite files become the graphs they describe; damaged ones become messages."""
 
-import os
 import random
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.ir.tensor import Tensor as GraphTensor
 from hw.errors import InputError
+from tests.compiler.networks import model as model_file
 from tests.library.models import weighted
 from tests.numerics.litert import Tensor, model
 
-MODELS = Path(os.environ.get("MLA_MODELS", Path(__file__).parents[3] / "shared" / "models"))
 #: Operators of the four networks, their fused activations as nodes of their own.
 NETWORKS = {
     "pretrainedResnet_quant": {
@@ -103,9 +102,7 @@ def test_depthwise(tmp_path: Path, multiplier: int, op: str) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks(name: str) -> None:
-    path = MODELS / f"{name}.tflite"
-    if not path.exists():
-        pytest.skip(f"{path} is absent; MLA_MODELS names the folder of the networks")
+    path = model_file(name)
     graph = read_model(path)
     counts: dict[str, int] = {}
     for node in graph:

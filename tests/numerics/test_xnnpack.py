@@ -1,6 +1,5 @@
 """`scale` in the even mode against XNNPACK: sums of products, of single operators and of whole networks' layers."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from compiler.ir.tensor import Quantization
 from compiler.kernels.scaling import float32_multiplier, float32_ratio
 from cosim.golden.scale import half_even, scale
 from hw.isa.enums import Rounding
+from tests.compiler.networks import model as model_file
 from tests.library.models import weighted
 from tests.numerics.litert import DEFAULT, Tensor, run
 
-MODELS = Path(os.environ.get("MLA_MODELS", Path(__file__).parents[3] / "shared" / "models"))
 OPERATOR, OPTIONS = schema.BuiltinOperator, schema.BuiltinOptions
 #: Random inputs of each network.
 INPUTS = 20
@@ -148,9 +147,7 @@ def anchors(graph: Graph) -> Iterator[tuple[Node, str, int]]:
 
 @pytest.mark.parametrize("name", ["ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8"])
 def test_layers_of_networks(name: str) -> None:
-    path = MODELS / f"{name}.tflite"
-    if not path.is_file():
-        pytest.skip(f"{path} is absent; MLA_MODELS names the folder of the networks")
+    path = model_file(name)
     graph = read_model(path)
     interpreter = Interpreter(model_content=all_outputs(path), num_threads=1)
     interpreter.allocate_tensors()
