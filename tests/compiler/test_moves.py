@@ -56,8 +56,8 @@ def test_random_graphs_under_random_schedules(target: str) -> None:
     ran = 0
     for seed in range(SEEDS[target]):
         maker, graph = made(1000 * len(target) + seed)
-        if not graph.nodes:
-            continue
+        if all(node.op == "reshape" for node in graph):
+            continue  # nothing for the accelerator
         inputs = maker.inputs(graph)
         wanted = evaluate(graph, inputs)
         first = compile(graph, target, strict=True)
