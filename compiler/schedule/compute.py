@@ -13,7 +13,7 @@ from compiler.schedule.schedule import LayerSchedule
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.schedule.heuristic import Spot
+    from compiler.schedule.spot import Spot
 
 #: Cycles the sequencer takes for the commands of a tile.
 _TILE = 60

@@ -10,7 +10,7 @@ from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import DTYPE_BYTES
 
 if TYPE_CHECKING:
-    from compiler.schedule.heuristic import Spot
+    from compiler.schedule.spot import Spot
 
 #: Cycles of a piece beside its bytes.
 _PIECE = 120

@@ -1,0 +1,150 @@
+"""Tilings of convolutions, each with its estimated cycles."""
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+from compiler.kernels.tiles import ceil_div, cuts
+from compiler.lower.conv_transpose import ConvTransposeLayer
+from compiler.lower.layer import ConvLayer, DepthwiseLayer
+from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.spot import PREFETCH, TILE, Spot, Tilings, image_rows, slots_together
+
+#: Outer loop, and whether all weights have a place of their own.
+_ORDERS = (("rows", True), ("rows", False), ("channels", False))
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A way to cut a convolution: blocks of input channels, blocks of output channels, rows, rows of the image."""
+
+    depth: int
+    columns: int
+    rows: int
+    band: int
+    order: str
+    resident: bool
+
+
+class _Conv:
+    """A convolution at its spot."""
+
+    def __init__(self, spot: Spot, layer: ConvLayer):
+        self.spot, self.layer, self.n = spot, layer, spot.config.n
+        n = self.n
+        self.x, self.y = layer.shapes[layer.x], layer.shapes[layer.y]
+        out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
+        self.blocks, self.taps = ceil_div(out_c // layer.groups, n), self.kernel_h * self.kernel_w
+        self.fold = (
+            not spot.x_on_chip and layer.groups == 1 and layer.dilations[1] == 1
+            and ceil_div(self.in_c * self.kernel_w, n) < self.kernel_w * ceil_div(self.in_c, n)
+        )  # fmt: skip
+        whole = self.kernel_h * ceil_div(self.in_c * self.kernel_w, n)
+        self.passes = whole if self.fold else self.taps * ceil_div(self.in_c, n)
+        self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
+        self.pitch = (self.x.w + (layer.pads[1] + layer.pads[3] if self.fold else 0)) * self.x.c
+        self.k_blocks = ceil_div(self.in_c, n)
+
+    def tilings(self) -> Tilings:
+        """All that fit; sums are cut only if nothing else fits, as it costs more than it saves."""
+        for depth in cuts(self.k_blocks):
+            found = [tiling for tile in self._tiles(depth) if (tiling := self._tiling(tile))]
+            yield from found
+            if found:
+                return
+
+    def _tiles(self, depth: int) -> list[_Tile]:
+        most = min(self.blocks, self.spot.config.param_slots // 2)
+        return [
+            _Tile(depth, columns, rows, band, order, resident)
+            for columns, rows in product(cuts(most), cuts(self.y.h))
+            for band, (order, resident) in product(_bands(rows, self.y.h, self.spot.x_on_chip), _ORDERS)
+        ]
+
+    def _tiling(self, tile: _Tile) -> tuple[float, LayerSchedule] | None:
+        """Estimated cycles of a way to cut, as a schedule; None if it does not fit."""
+        spot, layer, n = self.spot, self.layer, self.n
+        tiles, groups = ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
+        pixels, sums = self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
+        bands = ceil_div(self.y.h, tile.band)
+        if sums * min(2, tiles * groups) > spot.config.acc_rows:
+            return None
+        whole = tile.depth == self.k_blocks
+        part = 1.0 if whole else tile.depth * n / self.in_c
+        w_bytes = tile.columns * self.taps * min(tile.depth * n, self.in_c) * n
+        x_rows = image_rows(tile.band, layer.strides[0], self.reach, self.x.h)
+        x_bytes = 0 if spot.x_on_chip else int(x_rows * self.pitch * part) + n
+        y_bytes = 0 if spot.y_on_chip else 2 * sums * n * (2 if layer.drain.residual else 1)
+        w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
+        w_buffers, x_buffers = w_tiles if tile.resident else min(2, w_tiles), min(2, bands)
+        if w_bytes * w_buffers + x_bytes * x_buffers + y_bytes > spot.free:
+            return None
+        w_times = tiles if tile.order == "rows" and w_buffers < w_tiles else 1
+        x_times = groups if tile.order == "channels" and bands > x_buffers else 1
+        array = tiles * self.blocks * self.passes * max(pixels / tiles, n)
+        drain = pixels * self.blocks
+        bus = w_times * self.blocks * self.taps * self.in_c + x_times * bands * x_bytes / part / n
+        bus += 0 if spot.y_on_chip else drain
+        steps = tiles * groups * (1 if whole else w_tiles // groups)
+        cycles = max(array, bus, drain, steps * TILE) + sums + (w_bytes + x_bytes) / n + steps * 8
+        cycles += 0 if spot.x_on_chip else bands * (TILE if self.fold else 20)
+        return cycles * layer.groups, LayerSchedule(
+            rows=tile.rows, band=tile.band, columns=tile.columns,
+            depth=tile.depth * self.kernel_w if self.fold else tile.depth, order=tile.order,
+            slots=slots_together(spot.config, self.blocks, tile.columns), w_buffers=w_buffers,
+            x_buffers=x_buffers, prefetch=PREFETCH, fold=self.fold, on_chip=spot.y_on_chip,
+        )  # fmt: skip
+
+
+def conv_tilings(spot: Spot, layer: ConvLayer) -> Tilings:
+    """Of a convolution, or a product with constant weights."""
+    return _Conv(spot, layer).tilings()
+
+
+def transposed_tilings(spot: Spot, layer: ConvTransposeLayer) -> Tilings:
+    """Those of the greatest phase; the buffers of all of them may be in use at a time."""
+    heaviest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
+    for free in (spot.free // len(layer.phases), spot.free):
+        found = list(conv_tilings(replace(spot, free=free), heaviest))
+        for cycles, schedule in found:
+            yield cycles * len(layer.phases), schedule
+        if found:
+            return
+
+
+def _bands(rows: int, height: int, on_chip: bool) -> list[int]:
+    """Rows brought in together: some tiles, or all."""
+    if on_chip:
+        return [height]
+    return sorted({min(rows * times, height) for times in (1, 2, 4, 8)} | {height})
+
+
+def depthwise_tilings(spot: Spot, layer: DepthwiseLayer) -> Tilings:
+    """Of a depthwise convolution."""
+    config, n = spot.config, spot.config.n
+    x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+    kernel_h, taps, channels = layer.weights.shape
+    blocks = ceil_div(channels, n)
+    for columns in cuts(min(blocks, config.param_slots // 2)):
+        for rows in cuts(y.h):
+            if 2 * rows * y.w * columns > config.acc_rows:
+                continue
+            for band in (y.h, rows) if not spot.x_on_chip else (y.h,):
+                x_bytes = image_rows(band, layer.strides[0], kernel_h, x.h) * x.w * columns * n + n
+                used = columns * kernel_h * taps * n * 2
+                used += 0 if spot.x_on_chip else 2 * x_bytes
+                used += 0 if spot.y_on_chip else 2 * rows * y.w * columns * n
+                if used > spot.free:
+                    continue
+                keep = columns == 1
+                tiles = ceil_div(blocks, columns) * ceil_div(y.h, rows)
+                again = 0 if keep else (kernel_h - 1) * tiles * columns
+                stream = (blocks * y.h * layer.strides[0] + again) * (x.w + 1)
+                array = stream * ceil_div(kernel_h, max(1, min(3, n // taps)))
+                bus = 0 if spot.x_on_chip else ceil_div(y.h, band) * blocks * x_bytes / (columns * n)
+                bus += 0 if spot.y_on_chip else y.h * y.w * blocks
+                cycles = max(array, bus, tiles * TILE) + rows * y.w * columns + tiles * 10
+                yield cycles, LayerSchedule(
+                    rows=rows, band=band, columns=columns, slots=slots_together(config, blocks, columns),
+                    prefetch=PREFETCH,
+                    on_chip=spot.y_on_chip,
+                )  # fmt: skip

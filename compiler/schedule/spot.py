@@ -1,0 +1,36 @@
+"""What the tilings of all layers are chosen by."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from compiler.schedule.schedule import LayerSchedule
+from hw.config import MlaConfig
+
+#: Steps that weights are brought in ahead, if memory allows: as good as any number.
+PREFETCH = 256
+#: Cycles the sequencer takes for the commands of a tile.
+TILE = 60
+
+#: Estimated cycles and what they are for.
+Tilings = Iterator[tuple[float, LayerSchedule]]
+
+
+@dataclass(frozen=True)
+class Spot:
+    """What a layer finds: the machine, free bytes, where its tensors are."""
+
+    config: MlaConfig
+    free: int
+    x_on_chip: bool
+    y_on_chip: bool
+    on_chip: Callable[[str], bool]
+
+
+def image_rows(rows: int, stride: int, reach: int, height: int) -> int:
+    """Image rows that output rows need."""
+    return min(height, (rows - 1) * stride + reach)
+
+
+def slots_together(config: MlaConfig, blocks: int, columns: int) -> int:
+    """All parameters at once if a quarter of the slots holds them, else two tiles in turn."""
+    return blocks if blocks <= config.param_slots // 4 else columns

@@ -1,0 +1,58 @@
+"""Tilings of layers that FUSE carries out alone, each with its estimated cycles."""
+
+from compiler.kernels.tiles import ceil_div, cuts
+from compiler.lower.layer import ElementwiseLayer, PoolLayer, SoftmaxLayer
+from compiler.schedule.compute import check_row
+from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.spot import TILE, Spot, Tilings, image_rows
+from hw.isa.enums import DTYPE_BYTES
+
+
+def pool_tilings(spot: Spot, layer: PoolLayer) -> Tilings:
+    """Of a pooling layer."""
+    n = spot.config.n
+    x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+    blocks = ceil_div(x.c, n)
+    for columns in cuts(blocks):
+        for rows in cuts(y.h):
+            x_bytes = image_rows(rows, layer.strides[0], layer.kernel[0], x.h) * x.w * columns * n + n
+            used = 0 if spot.x_on_chip else 2 * x_bytes
+            used += 0 if spot.y_on_chip else 2 * rows * y.w * columns * n
+            if used > spot.free:
+                continue
+            tiles = ceil_div(blocks, columns) * ceil_div(y.h, rows)
+            work = y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1]
+            start = 0 if spot.x_on_chip else x_bytes / n
+            cycles = max(work, tiles * TILE) + start + tiles * 4
+            yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=spot.y_on_chip)
+
+
+def elementwise_tilings(spot: Spot, layer: ElementwiseLayer) -> Tilings:
+    """Of an elementwise layer."""
+    n, y = spot.config.n, layer.shapes[layer.y]
+    total = ceil_div(y.h * y.w * y.c, n)
+    sizes = [DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)]
+    for rows in cuts(total):
+        used = 2 * rows * n * sum(sizes)
+        if (used > spot.free and not (spot.x_on_chip and spot.y_on_chip)) or rows > 0xFFFF:
+            continue
+        tiles = ceil_div(total, rows)
+        yield max(total, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
+
+
+def softmax_tilings(spot: Spot, layer: SoftmaxLayer) -> Tilings:
+    """Of a softmax."""
+    n, x = spot.config.n, layer.shapes[layer.x]
+    total, blocks = x.h * x.w, ceil_div(x.c, n)
+    check_row(spot, layer, x.c, blocks + 1)
+    for rows in cuts(total):
+        used = rows * (
+            2 * blocks * n + (0 if spot.x_on_chip else 2 * x.c) + (0 if spot.y_on_chip else 2 * x.c)
+        )
+        if used > spot.free or rows * (1 + blocks) > spot.config.acc_rows:
+            continue
+        tiles = ceil_div(total, rows)
+        yield (
+            total * blocks * 5 + tiles * 5 * TILE + rows * blocks,
+            LayerSchedule(rows=rows, on_chip=spot.y_on_chip),
+        )
