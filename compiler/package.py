@@ -29,7 +29,7 @@ FORMAT, VERSION = "mla network", 1
 #: What reading a damaged archive or manifest raises.
 _DAMAGE = (
     zipfile.BadZipFile, KeyError, ValueError, TypeError, IndexError, AttributeError, struct.error, EOFError,
-    NotImplementedError, RecursionError, OverflowError, MemoryError,
+    RuntimeError, OverflowError, MemoryError,  # RuntimeError: encrypted members, methods that zipfile lacks
 )  # fmt: skip
 
 

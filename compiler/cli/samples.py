@@ -2,6 +2,7 @@
 
 import sys
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from compiler.ir.tensor import Tensor
 from hw.errors import InputError
 
 Sample = dict[str, NDArray]
+#: What numpy raises for a damaged file; RuntimeError for an encrypted member, zlib's for a compressed one.
+_DAMAGE = (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError, RuntimeError, zlib.error)
 
 
 def read_samples(tensors: Sequence[Tensor], path: Path | None, limit: int | None, seed: int) -> list[Sample]:
@@ -62,7 +65,7 @@ def _arrays(path: Path, tensors: Sequence[Tensor]) -> Sample:
         arrays = {name: loaded[name] for name in loaded.files} if hasattr(loaded, "files") else loaded
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError) as error:
+    except _DAMAGE as error:
         raise InputError(f"{path}: must be a .npy or .npz file of numbers: {error}") from None
     names = [tensor.name for tensor in tensors]
     if not isinstance(arrays, dict):

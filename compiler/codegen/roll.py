@@ -4,7 +4,7 @@ A stretch that repeats with the same units, semaphores and tags, and whose field
 one time to the next, becomes a loop; loops become part of longer repetitions in turn.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -77,37 +77,6 @@ def roll(commands: Sequence[Issued], most_depth: int) -> list[Item]:
             break
         items = rolled
     return items
-
-
-def unroll(items: Sequence[Item]) -> Iterator[tuple[Issued, tuple[int, ...]]]:
-    """All commands in order, each with the values of its fields that time."""
-    for item in items:
-        if isinstance(item, Issued):
-            yield item, item.values
-            continue
-        for time in range(item.count):
-            for position, (leaf, values) in _numbered(item.body):
-                yield leaf, _moved(values, item.deltas[position], time)
-
-
-def _numbered(body: Sequence[Item]) -> Iterator[tuple[int, tuple[Issued, tuple[int, ...]]]]:
-    """The commands a body unrolls to, each with its position among the leaves."""
-    start = 0
-    for item in body:
-        count = len(leaves(item))
-        where = {id(leaf): start + i for i, leaf in enumerate(leaves(item))}
-        for leaf, values in unroll([item]):
-            yield where[id(leaf)], (leaf, values)
-        start += count
-
-
-def _moved(values: tuple[int, ...], delta: Delta, time: int) -> tuple[int, ...]:
-    if not delta or not time:
-        return values
-    out = list(values)
-    for index, step in delta.items():
-        out[index] += step * time
-    return tuple(out)
 
 
 def _pass(items: list[Item], most_depth: int) -> list[Item]:

@@ -93,6 +93,11 @@ def test_files_that_do_not_fit(complains, samples, tmp_path):
     np.save(tmp_path / "object.npy", np.array([{}], object), allow_pickle=True)
     complains(2, "must be a .npy or .npz file of numbers", *run, "--input", tmp_path / "object.npy")
     np.savez(tmp_path / "names.npz", wrong=np.zeros((1, 49, 10, 1), np.int8))
+    np.savez_compressed(tmp_path / "damaged.npz", input_1=np.zeros((9, 49, 10, 1), np.int8))
+    data = bytearray((tmp_path / "damaged.npz").read_bytes())
+    data[60:70] = b"\xff" * 10
+    (tmp_path / "damaged.npz").write_bytes(data)
+    complains(2, "must be a .npy or .npz file of numbers", *run, "--input", tmp_path / "damaged.npz")
     complains(2, "arrays must be named", *run, "--input", tmp_path / "names.npz")
     complains(2, "cannot be written", *run, "--out", tmp_path / "no" / "folder.npz")
     complains(2, "limit: must be an integer of at least 1", *run, "--limit", "0")

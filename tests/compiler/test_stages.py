@@ -134,3 +134,14 @@ def test_damaged_files_give_a_message(tmp_path) -> None:
     assert refused > 250
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_package(tmp_path / "none.mla")
+
+
+def test_an_encrypted_file_gives_a_message(tmp_path) -> None:
+    _, network = compiled(7)
+    path = tmp_path / "network.mla"
+    data = bytearray(to_bytes(network))
+    at = data.rindex(b"PK\x01\x02")  # the last entry of the directory: the manifest's; bit 0 of its flags
+    data[at + 8] |= 1
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"damaged compiled network: .*encrypted"):
+        read_package(path)
