@@ -104,6 +104,17 @@ def pieces(total: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, min(size, total - start)
 
 
+def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height: int) -> tuple[int, int]:
+    """First image row that output rows need, and how many; at least one, cut to the image.
+
+    `reach` are the rows from the first to the last one that an output row looks at, `top` those of padding above.
+    """
+    low = start * stride - top
+    high = low + (rows - 1) * stride + reach - 1
+    first = min(max(low, 0), height - 1)
+    return first, max(min(high, height - 1) - first + 1, 1)
+
+
 class Parameters:
     """Parameter slots of a layer: `schedule.slots` blocks of channels are brought in together.
 

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.build import Context, Parameters, Tiles, Turns, pieces
+from compiler.codegen.build import Context, Parameters, Tiles, Turns, image_rows, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.drain import Drainer
 from compiler.codegen.home import Home
@@ -113,12 +113,15 @@ class ConvSteps:
         )
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
-        """First image row that output rows need, and how many; at least one, cut to the image."""
-        stride, dilation, top = self.layer.strides[0], self.layer.dilations[0], self.layer.pads[0]
-        low = start * stride - top
-        high = low + (rows - 1) * stride + (self.kernel_h - 1) * dilation
-        first = min(max(low, 0), self.x.h - 1)
-        return first, max(min(high, self.x.h - 1) - first + 1, 1)
+        layer = self.layer
+        return image_rows(
+            start,
+            rows,
+            layer.strides[0],
+            layer.pads[0],
+            (self.kernel_h - 1) * layer.dilations[0] + 1,
+            self.x.h,
+        )
 
     def _load_x(self, key: Hashable, place: Ref) -> list[Command]:
         start, rows, k = key  # type: ignore[misc]

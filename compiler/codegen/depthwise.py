@@ -5,7 +5,7 @@ from collections.abc import Hashable
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.build import Context, Parameters, Tiles, Turns, pieces
+from compiler.codegen.build import Context, Parameters, Tiles, Turns, image_rows, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.drain import Drainer
 from compiler.kernels.tiles import ceil_div
@@ -91,11 +91,8 @@ class DepthwiseSteps:
             self.x_tiles = Tiles(ring, self._load_x)
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
-        """First image row that output rows need, and how many; at least one, cut to the image."""
-        low = start * self.layer.strides[0] - self.layer.pads[0]
-        high = low + (rows - 1) * self.layer.strides[0] + self.kernel_h - 1
-        first = min(max(low, 0), self.x.h - 1)
-        return first, max(min(high, self.x.h - 1) - first + 1, 1)
+        layer = self.layer
+        return image_rows(start, rows, layer.strides[0], layer.pads[0], self.kernel_h, self.x.h)
 
     def _load_x(self, key: Hashable, place: Ref) -> list[Command]:
         start, rows, block = key  # type: ignore[misc]

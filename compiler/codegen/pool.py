@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from compiler.codegen.build import Context, Tiles, Turns, pieces
+from compiler.codegen.build import Context, Tiles, Turns, image_rows, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.layer import PoolLayer
@@ -32,10 +32,8 @@ class PoolSteps:
         )
 
     def _image(self, start: int, rows: int) -> tuple[int, int]:
-        low = start * self.layer.strides[0] - self.layer.pads[0]
-        high = low + (rows - 1) * self.layer.strides[0] + self.layer.kernel[0] - 1
-        first = min(max(low, 0), self.x.h - 1)
-        return first, max(min(high, self.x.h - 1) - first + 1, 1)
+        layer = self.layer
+        return image_rows(start, rows, layer.strides[0], layer.pads[0], layer.kernel[0], self.x.h)
 
     def _load(self, key: Hashable, place: Ref) -> list[Command]:
         start, rows, block = key  # type: ignore[misc]
