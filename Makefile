@@ -6,7 +6,7 @@ SHELL := bash
 
 PYTHON ?=
 BOARD ?= ulx3s-85f
-SUITES ?= gemm conv sim
+SUITES ?= gemm conv tiny sim
 SECONDS := 600
 PROGRAMS ?=
 COVERAGE ?= 1
@@ -44,7 +44,7 @@ sim: $(READY) cxx  ## classify handwritten digits on the simulated chip, then re
 test: $(READY) cxx  ## run all tests
 	$(PYTEST) --ignore=tests/soak tests
 
-bench: $(READY) cxx  ## print the performance tables (SUITES="gemm conv sim")
+bench: $(READY) cxx  ## print the performance tables (SUITES="gemm conv tiny sim")
 	@status=0; for suite in $(SUITES); do $(BIN)/mla bench $$suite || status=$$?; done; exit $$status
 
 # The suite first, so that both lanes of random programs start together on both processes.

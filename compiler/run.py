@@ -42,6 +42,8 @@ class Run:
         Where the cycles went.
     counts : dict
         What the counters grew by, by tag.
+    seconds : float
+        Wall time from doorbells to interrupts, of the samples by themselves.
     """
 
     samples: int
@@ -51,6 +53,7 @@ class Run:
     load_cycles: int | None
     split: Split | None
     counts: ByTag
+    seconds: float
 
 
 def run_samples(
@@ -69,12 +72,22 @@ def run_samples(
         results.append(result)
         say(f"sample {number} of {len(samples)}" + (f": {taken:,} cycles" if clocked else ""))
     counts = growth(before, read_counts(session.driver, len(set(tags))))
-    outputs = {name: _together([result[name] for result in results]) for name in results[0]}
+    outputs, seconds = (
+        {name: _together([result[name] for result in results]) for name in results[0]},
+        session.seconds,
+    )
     if not clocked:
-        return Run(len(samples), outputs, None, None, None, None, counts)
+        return Run(len(samples), outputs, None, None, None, None, counts, seconds)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
     return Run(
-        len(samples), outputs, cycles, session.steady(samples[:together]), session.load_cycles, parts, counts
+        len(samples),
+        outputs,
+        cycles,
+        session.steady(samples[:together]),
+        session.load_cycles,
+        parts,
+        counts,
+        seconds,
     )
 
 

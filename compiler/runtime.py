@@ -1,5 +1,6 @@
 """A compiled network on a live machine."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -97,12 +98,14 @@ class Session:
     ----------
     load_cycles : int
         What loading programs took so far.
+    seconds : float
+        Wall time from doorbells to interrupts so far.
     """
 
     def __init__(self, device: Device, network: Network, samples: int = 1):
         self.device, self.network = device, network
         self.driver = Driver(device, _RING_SLOTS)
-        self.load_cycles = 0
+        self.load_cycles, self.seconds = 0, 0.0
         self._window = (self.driver.memory.used, device.dram.size - 1, 3)
         self._opcodes: dict[int, int] = {}  # by identity of the program
         self.loaded = [self._place(stage, stage.code, samples) for stage in network.stages if stage.code]
@@ -206,9 +209,10 @@ class Session:
             opcode = self._opcodes[id(program)]
             driver.enqueue(opcode, place.operands(sample), irq=number == len(work))
         driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))
-        start = self.device.cycle
+        start, began = self.device.cycle, time.perf_counter()
         driver.doorbell()
         self.device.wait_irq(_TIMEOUT)
         cycles = self.device.cycle - start
+        self.seconds += time.perf_counter() - began
         driver.run()
         return cycles

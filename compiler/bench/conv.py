@@ -1,27 +1,23 @@
-"""Convolution cases: one image, padding of half the kernel, int8 in and out, a scale for each channel."""
+"""Convolution cases: one image, padding of half the kernel."""
 
 import numpy as np
 
 from compiler.bench.case import Case, Work, sizes
-from compiler.bench.gemm import random_int8, random_scales
-from compiler.bench.reference import conv_sums, depthwise_sums, requantize
-from compiler.kernels.conv import Conv, conv_operands, conv_tiles, pack_conv_weights
-from compiler.kernels.depthwise import depthwise_operands, depthwise_tiles, pack_depthwise_weights
-from compiler.kernels.library import Library
-from compiler.kernels.scaling import param_image
+from compiler.bench.layers import X_ZERO, Y_ZERO, OneLayer, random_int8
+from compiler.bench.reference import REFERENCE, Window, conv_sums, depthwise_sums, requantize
 from hw.errors import InputError, shown
 
 CASES = (
     "14x14x64-64-3-1",
     "56x56x64-64-3-1",
     "28x28x128-128-3-2",
+    "7x7x512-512-3-1",
     "56x56x64-256-1-1",
     "112x112x3-32-3-2",
     "7x7x512-512-3-1-dw",
     "56x56x128-128-3-1-dw",
     "112x112x64-64-3-2-dw",
 )
-_ZP, _A_ZP = -3, 5
 
 
 def conv_case(name: str) -> Case:
@@ -36,48 +32,34 @@ def conv_case(name: str) -> Case:
     if values is None:
         raise InputError(f"a convolution case must be HxWxC-O-k-s or HxWxC-O-k-s-dw, not {shown(name)}")
     h, w, c, o, k, s = values
-    depthwise = name.endswith("-dw")
-    if depthwise and c != o:
+    if name.endswith("-dw") and c != o:
         raise InputError(f"a depthwise convolution must keep its channels, not turn {c} into {o}: {name!r}")
-    conv = Conv(h, w, c, o, (k, k), (s, s), (k // 2, k // 2, k // 2, k // 2))
-    weights = k * k * c * (1 if depthwise else o)
-    traffic = h * w * c + weights + conv.out_h * conv.out_w * o + 4 * o
-    return Case(
-        name=name,
-        macs=conv.macs // (o if depthwise else 1),
-        traffic=traffic,
-        dram_bytes=2 * traffic + 64 * (k * k * c + o),
-        prepare=lambda library, rng: (_depthwise if depthwise else _normal)(library, rng, conv),
+    window = Window(h, w, k, s)
+    prepare = _depthwise if name.endswith("-dw") else _normal
+    return Case(name, REFERENCE, lambda rng: prepare(rng, window, c, o))
+
+
+def _normal(rng: np.random.Generator, window: Window, c: int, o: int) -> Work:
+    k = window.kernel
+    layer = OneLayer(rng, (o, k, k, c), 0, k * k * c)
+    return _work(rng, window, "conv2d", layer, c, o, groups=1)
+
+
+def _depthwise(rng: np.random.Generator, window: Window, c: int, o: int) -> Work:
+    k = window.kernel
+    return _work(rng, window, "depthwise_conv2d", OneLayer(rng, (k, k, c), 2, k * k), c, o)
+
+
+def _work(
+    rng: np.random.Generator, window: Window, op: str, layer: OneLayer, c: int, o: int, **more: int
+) -> Work:
+    x = random_int8(rng, window.h, window.w, c)
+    sums = (conv_sums if op == "conv2d" else depthwise_sums)(
+        x.astype(np.int64) - X_ZERO, layer.weights, window
     )
-
-
-def _normal(library: Library, rng: np.random.Generator, conv: Conv) -> Work:
-    config, put = library.config, library.driver.put
-    x = random_int8(rng, conv.in_h, conv.in_w, conv.in_c)
-    weights = random_int8(rng, conv.out_c, *conv.kernel, conv.in_c)
-    bias = rng.integers(-1000, 1000, conv.out_c)
-    mult, exp = random_scales(rng, conv.out_c, conv.in_c * conv.kernel[0] * conv.kernel[1])
-    y = put(np.zeros((conv.out_h, conv.out_w, conv.out_c), np.int8))
-    operands = conv_operands(
-        config, conv, conv_tiles(config, conv), x=put(x), w=put(pack_conv_weights(config, weights)), y=y,
-        p=put(param_image(config.n, bias, mult, exp)), zp=_ZP, a_zp=_A_ZP,
+    expected = requantize(sums + layer.bias, layer.ratios(), Y_ZERO)
+    graph = layer.graph(
+        op, (1, *x.shape), (1, *expected.shape), strides=(window.stride,) * 2, pads=(window.pad,) * 4,
+        dilations=(1, 1), **more,
     )  # fmt: skip
-    expected = requantize(conv_sums(x, weights, conv, _A_ZP) + bias, mult, exp, _ZP)
-    opcode = library.bind("conv2d_i8")
-    return Work(y, expected, lambda: library.driver.enqueue(opcode, operands, irq=True))
-
-
-def _depthwise(library: Library, rng: np.random.Generator, conv: Conv) -> Work:
-    config, put, channels = library.config, library.driver.put, conv.in_c
-    x = random_int8(rng, conv.in_h, conv.in_w, channels)
-    weights = random_int8(rng, *conv.kernel, channels)
-    bias = rng.integers(-1000, 1000, channels)
-    mult, exp = random_scales(rng, channels, conv.kernel[0] * conv.kernel[1])
-    y = put(np.zeros((conv.out_h, conv.out_w, channels), np.int8))
-    operands = depthwise_operands(
-        config, conv, depthwise_tiles(config, conv), x=put(x), w=put(pack_depthwise_weights(config, weights)),
-        y=y, p=put(param_image(config.n, bias, mult, exp)), zp=_ZP, a_zp=_A_ZP,
-    )  # fmt: skip
-    expected = requantize(depthwise_sums(x, weights, conv, _A_ZP) + bias, mult, exp, _ZP)
-    opcode = library.bind("depthwise_i8")
-    return Work(y, expected, lambda: library.driver.enqueue(opcode, operands, irq=True))
+    return Work(graph, {"x": x[None]}, {"y": expected[None]})

@@ -1,12 +1,10 @@
-"""GEMM cases: int8 in and out, int32 bias, a scale for each column."""
+"""GEMM cases: a matrix times constant weights."""
 
 import numpy as np
 
 from compiler.bench.case import Case, Work, sizes
-from compiler.bench.reference import requantize
-from compiler.kernels.gemm import gemm_operands, gemm_tiles, pack_weights
-from compiler.kernels.library import Library
-from compiler.kernels.scaling import param_image, quantize_multiplier
+from compiler.bench.layers import X_ZERO, Y_ZERO, OneLayer, random_int8
+from compiler.bench.reference import REFERENCE, requantize_dense
 from hw.errors import InputError, shown
 
 CASES = (
@@ -16,24 +14,15 @@ CASES = (
     "128x128x128",
     "256x256x256",
     "512x512x512",
+    "1000x1000x1000",
     "12544x256x64",
+    "12544x64x256",
+    "3136x512x128",
+    "3136x128x512",
+    "784x1024x256",
     "1x4096x4096",
     "1000x64x512",
 )
-_ZP, _A_ZP = -3, 5
-_SPREAD = 74.0  # of uniform int8 values: scales that use the int8 range
-
-
-def random_scales(rng: np.random.Generator, count: int, terms: int) -> tuple[np.ndarray, np.ndarray]:
-    """Multipliers and exponents that bring sums of `terms` products of random int8 values to int8."""
-    scales = rng.uniform(0.5, 1.5, count) * 40 / (_SPREAD**2 * np.sqrt(terms))
-    pairs = np.array([quantize_multiplier(float(scale)) for scale in scales], np.int64)
-    return pairs[:, 0], pairs[:, 1]
-
-
-def random_int8(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Every value of int8 equally likely."""
-    return rng.integers(-128, 128, shape, dtype=np.int8)
 
 
 def gemm_case(name: str) -> Case:
@@ -49,23 +38,10 @@ def gemm_case(name: str) -> Case:
         raise InputError(f"a GEMM case must be MxNxK like 64x64x64, not {shown(name)}")
     m, n, k = values
 
-    def prepare(library: Library, rng: np.random.Generator) -> Work:
-        config, put = library.config, library.driver.put
-        a, b = random_int8(rng, m, k), random_int8(rng, k, n)
-        bias = rng.integers(-1000, 1000, n)
-        mult, exp = random_scales(rng, n, k)
-        y = put(np.zeros((m, n), np.int8))
-        operands = gemm_operands(
-            config, gemm_tiles(config, m, n, k), a=put(a), b=put(pack_weights(config, b)), c=y,
-            p=put(param_image(config.n, bias, mult, exp)), m=m, n=n, k=k, zp=_ZP, a_zp=_A_ZP,
-        )  # fmt: skip
-        sums = (a.astype(np.int64) - _A_ZP) @ b.astype(np.int64) + bias
-        opcode = library.bind("gemm_i8")
-        return Work(
-            y, requantize(sums, mult, exp, _ZP), lambda: library.driver.enqueue(opcode, operands, irq=True)
-        )
+    def prepare(rng: np.random.Generator) -> Work:
+        layer, x = OneLayer(rng, (n, k), 0, k), random_int8(rng, m, k)
+        sums = (x.astype(np.int64) - X_ZERO) @ layer.weights.astype(np.int64).T + layer.bias
+        expected = requantize_dense(sums, layer.ratios(), Y_ZERO)
+        return Work(layer.graph("dense", (m, k), (m, n)), {"x": x}, {"y": expected})
 
-    traffic = m * k + k * n + m * n + 4 * n
-    return Case(
-        name=name, macs=m * n * k, traffic=traffic, dram_bytes=2 * traffic + 64 * (k + n), prepare=prepare
-    )
+    return Case(name, REFERENCE, prepare)

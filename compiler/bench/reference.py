@@ -1,15 +1,61 @@
-"""Requantized GEMM and convolution in numpy int64, with gemmlowp's double rounding."""
+"""Requantized GEMM and convolution in numpy int64, with the roundings of LiteRT's reference kernels."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.kernels.conv import Conv
+#: As documents call it.
+REFERENCE = "numpy int64"
 
 Int64 = NDArray[np.int64]
 
 
-def requantize(sums: Int64, multipliers: Int64, exponents: Int64, zp: int) -> Int64:
-    """int8 values of int32 sums; multiplier and exponent for each value of the last axis."""
+@dataclass(frozen=True)
+class Window:
+    """A square kernel over an image of h x w pixels, padded by half the kernel on all sides."""
+
+    h: int
+    w: int
+    kernel: int
+    stride: int
+
+    @property
+    def pad(self) -> int:
+        """Rows and columns of padding on each side."""
+        return self.kernel // 2
+
+    def taps(self, x: Int64) -> Iterator[tuple[int, int, Int64]]:
+        """For each tap (row, column) of the kernel the pixels that it meets, of an image without zero point."""
+        padded = np.pad(x, ((self.pad, self.pad), (self.pad, self.pad), (0, 0)))
+        down, across = (
+            range(0, size + 2 * self.pad - self.kernel + 1, self.stride) for size in (self.h, self.w)
+        )
+        for ky in range(self.kernel):
+            for kx in range(self.kernel):
+                yield ky, kx, padded[np.ix_([y + ky for y in down], [x + kx for x in across])]
+
+
+def multiplier(scale: float) -> tuple[int, int]:
+    """31-bit multiplier and exponent of a positive scale: scale = multiplier * 2**(exponent - 31)."""
+    mantissa, exponent = math.frexp(scale)
+    mult = math.floor(mantissa * (1 << 31) + 0.5)
+    return (mult // 2, exponent + 1) if mult == 1 << 31 else (mult, exponent)
+
+
+def requantize_dense(sums: Int64, ratios: NDArray[np.float64], zp: int) -> Int64:
+    """int8 values of a dense layer's int32 sums: times a ratio in double precision, halves away from zero."""
+    scaled = sums * ratios
+    return np.clip(
+        np.sign(scaled).astype(np.int64) * np.floor(np.abs(scaled) + 0.5).astype(np.int64) + zp, -128, 127
+    )
+
+
+def requantize(sums: Int64, ratios: NDArray[np.float64], zp: int) -> Int64:
+    """int8 values of a convolution's int32 sums, a ratio for each channel: gemmlowp's double rounding."""
+    multipliers, exponents = np.array([multiplier(float(ratio)) for ratio in ratios], np.int64).T
     left, right = np.maximum(exponents, 0), np.maximum(-exponents, 0)
     high = ((sums << left) * multipliers + (1 << 30)) >> 31
     mask = (np.int64(1) << right) - 1
@@ -17,38 +63,12 @@ def requantize(sums: Int64, multipliers: Int64, exponents: Int64, zp: int) -> In
     return np.clip((high >> right) + up + zp, -128, 127)
 
 
-def conv_sums(x: NDArray[np.int8], weights: NDArray[np.int8], conv: Conv, x_zp: int) -> Int64:
-    """Sums of a convolution: weights (out channels, kernel h, kernel w, channels of a group)."""
-    steps = [
-        _tap(_padded(x, conv, x_zp), conv, ky, kx)
-        for ky in range(conv.kernel[0])
-        for kx in range(conv.kernel[1])
-    ]
-    taps = np.stack(steps)  # (tap, y, x, channel)
-    groups = taps.reshape(*taps.shape[:3], conv.groups, conv.in_c).transpose(3, 1, 2, 0, 4)
-    columns = groups.reshape(conv.groups, conv.out_h * conv.out_w, -1)
-    kernels = weights.astype(np.int64).reshape(conv.groups, conv.out_c, -1).transpose(0, 2, 1)
-    sums = columns @ kernels  # (group, pixel, channel)
-    return sums.transpose(1, 0, 2).reshape(conv.out_h, conv.out_w, -1)
+def conv_sums(x: Int64, weights: NDArray[np.int8], window: Window) -> Int64:
+    """Sums of a convolution (row, column, output channel): weights (output channels, kernel h, kernel w, channels)."""
+    wide = weights.astype(np.int64)
+    return np.sum([pixels @ wide[:, ky, kx].T for ky, kx, pixels in window.taps(x)], axis=0)
 
 
-def depthwise_sums(x: NDArray[np.int8], weights: NDArray[np.int8], conv: Conv, x_zp: int) -> Int64:
-    """Sums of a depthwise convolution: weights (kernel h, kernel w, channels)."""
-    padded = _padded(x, conv, x_zp)
-    sums = np.zeros((conv.out_h, conv.out_w, x.shape[2]), np.int64)
-    for ky in range(conv.kernel[0]):
-        for kx in range(conv.kernel[1]):
-            sums += _tap(padded, conv, ky, kx) * weights[ky, kx].astype(np.int64)
-    return sums
-
-
-def _padded(x: NDArray[np.int8], conv: Conv, x_zp: int) -> Int64:
-    top, left, bottom, right = conv.pads
-    return np.pad(x.astype(np.int64) - x_zp, ((top, bottom), (left, right), (0, 0)))
-
-
-def _tap(padded: Int64, conv: Conv, ky: int, kx: int) -> Int64:
-    """Pixels that one tap of the kernel meets."""
-    y, x = ky * conv.dilation[0], kx * conv.dilation[1]
-    last_y, last_x = y + (conv.out_h - 1) * conv.stride[0], x + (conv.out_w - 1) * conv.stride[1]
-    return padded[y : last_y + 1 : conv.stride[0], x : last_x + 1 : conv.stride[1]]
+def depthwise_sums(x: Int64, weights: NDArray[np.int8], window: Window) -> Int64:
+    """Sums of a depthwise convolution (row, column, channel): weights (kernel h, kernel w, channels)."""
+    return np.sum([pixels * weights[ky, kx].astype(np.int64) for ky, kx, pixels in window.taps(x)], axis=0)

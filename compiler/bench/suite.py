@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from compiler.bench import conv, gemm, speed
-from compiler.bench.case import Case, run_case
-from compiler.kernels.library import Library
+from compiler.bench import conv, gemm, speed, tiny
+from compiler.bench.case import Case, OpenDevice, run_case
+from compiler.network import Network
+from compiler.runtime import open_device
 from cosim.device import Device
-from cosim.driver import Driver
 from hw.config import MlaConfig
 from hw.errors import InputError, shown
 
-#: DRAM for the ring and the programs' images.
-_OWN_BYTES = 1 << 20
 #: The case by which the simulator's speed is taken.
 _SPEED_CASE = "512x512x512"
 _BARE_SECONDS = 1.5
@@ -24,18 +22,9 @@ _BARE_SECONDS = 1.5
 SUITES: dict[str, Callable[[str | None], list[Case]]] = {
     "gemm": lambda case: [gemm.gemm_case(name) for name in ([case] if case else gemm.CASES)],
     "conv": lambda case: [conv.conv_case(name) for name in ([case] if case else conv.CASES)],
+    "tiny": lambda case: [tiny.tiny_case(name) for name in ([case] if case else tiny.CASES)],
     "sim": lambda case: [gemm.gemm_case(case or _SPEED_CASE)],
 }
-
-#: Opens a machine: configuration, bytes of DRAM, latency, bytes a cycle.
-OpenDevice = Callable[[MlaConfig, int, int, float], Device]
-
-
-def open_rtl(config: MlaConfig, dram_bytes: int, latency: int, bytes_per_cycle: float) -> Device:
-    """The RTL in its simulator."""
-    from cosim.rtl.rtl_device import RtlDevice
-
-    return RtlDevice(config, dram_bytes, latency=latency, bytes_per_cycle=bytes_per_cycle)
 
 
 def run_suite(
@@ -47,7 +36,7 @@ def run_suite(
     dram_latency: int = 100,
     dram_bytes_per_cycle: float | None = None,
     seed: int = 0,
-    open_device: OpenDevice = open_rtl,
+    open_machine: OpenDevice | None = None,
 ) -> dict[str, Any]:
     """Measure the cases of one of SUITES; returns the document of `mla bench`.
 
@@ -55,6 +44,8 @@ def run_suite(
     ----------
     target : str
         Name of `config` for people.
+    open_machine : callable or None
+        Opens a machine for a network; left out: the RTL.
 
     Raises
     ------
@@ -62,10 +53,13 @@ def run_suite(
         No such suite, or a case that is malformed or does not fit the machine.
     """
     bytes_per_cycle = dram_bytes_per_cycle or config.n
+
+    def open_rtl(network: Network) -> Device:
+        return open_device(network, "rtl", 1, dram_latency, bytes_per_cycle, lambda _text: None)
+
     if suite not in SUITES:
         *others, last = SUITES
         raise InputError(f"suite must be {', '.join(others)} or {last}, not {shown(suite)}")
-    cases = SUITES[suite](case)
     document: dict[str, Any] = {
         "suite": suite,
         "target": target,
@@ -75,17 +69,16 @@ def run_suite(
         "bare_array_khz": None,
         "bars": None,
     }
-    _say(f"opening the machine {target} (the first time its simulator is built: minutes)")
-    dram_bytes = -(-(max(each.dram_bytes for each in cases) + _OWN_BYTES) // 4096) * 4096
-    with open_device(config, dram_bytes, dram_latency, bytes_per_cycle) as device:
-        library = Library(Driver(device))
-        bare = [_bare_khz()] if suite == "sim" else []
-        cycles = seconds = 0.0
-        for index, each in enumerate(cases):
-            _say(f"[{index + 1}/{len(cases)}] {suite} {each.name}")
-            result, taken = run_case(library, each, np.random.default_rng([seed, index]), bytes_per_cycle)
-            document["results"].append(result)
-            cycles, seconds = cycles + (taken.cycles or 0), seconds + taken.seconds
+    cases = SUITES[suite](case)
+    _say(f"on {target} (the first time its simulator is built: minutes)")
+    bare = [_bare_khz()] if suite == "sim" else []
+    cycles = seconds = 0.0
+    for index, each in enumerate(cases):
+        _say(f"[{index + 1}/{len(cases)}] {suite} {each.name}")
+        rng = np.random.default_rng([seed, index])
+        result, taken = run_case(each, config, rng, open_machine or open_rtl)
+        document["results"].append(result)
+        cycles, seconds = cycles + (result["cycles"] or 0), seconds + taken.seconds
     if cycles:
         document["sim_khz"] = cycles / seconds / 1000
     if bare:  # taken before and after, because the host's own speed changes

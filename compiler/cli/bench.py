@@ -19,9 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.description = f"{parser.description} {STATUS}"
     # compiler.bench, which knows them, takes too long to load for every verb.
-    parser.add_argument("suite", metavar="SUITE", help="gemm, conv or sim")
+    parser.add_argument("suite", metavar="SUITE", help="gemm, conv, tiny or sim")
     parser.add_argument(
-        "--case", metavar="NAME", help="only this one: MxNxK of a GEMM, HxWxC-O-k-s[-dw] of a convolution"
+        "--case",
+        metavar="NAME",
+        help="only this one: MxNxK of a GEMM, HxWxC-O-k-s[-dw] of a convolution, a network's name",
     )
     add_target(parser)
     add_memory(parser)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
+from compiler.bench.models import model_path
 from hw.errors import WorkError
-from scripts.fetch_models import model_path
 
 NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
 

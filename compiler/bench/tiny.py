@@ -1,0 +1,45 @@
+"""The trained networks of MLPerf Tiny, int8 TFLite files, against LiteRT's reference kernels."""
+
+import numpy as np
+
+from compiler.bench.case import Case, Work
+from compiler.bench.models import NETWORKS, model_path
+from hw.errors import InputError, WorkError, shown
+
+CASES = tuple(NETWORKS)
+#: What LiteRT's float softmax and its fixed-point one may differ by.
+_SOFTMAX = 1
+
+
+def tiny_case(name: str) -> Case:
+    """Case of a network's name.
+
+    Raises
+    ------
+    InputError
+        There is no such network.
+    """
+    if name not in NETWORKS:
+        raise InputError(f"a tiny case must be one of {', '.join(NETWORKS)}, not {shown(name)}")
+    return Case(name, "LiteRT reference kernels", lambda rng: _work(name, rng))
+
+
+def _work(name: str, rng: np.random.Generator) -> Work:
+    try:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+    except ImportError:
+        raise WorkError(
+            "ai-edge-litert, whose kernels are the reference of this suite, is not installed: pip install mla[test]"
+        ) from None
+    path = model_path(name)
+    interpreter = Interpreter(str(path), experimental_op_resolver_type=OpResolverType.BUILTIN_REF)
+    interpreter.allocate_tensors()
+    inputs = {
+        detail["name"]: rng.integers(-128, 128, detail["shape"]).astype(detail["dtype"])
+        for detail in interpreter.get_input_details()
+    }
+    for detail in interpreter.get_input_details():
+        interpreter.set_tensor(detail["index"], inputs[detail["name"]])
+    interpreter.invoke()
+    outputs = {d["name"]: interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()}
+    return Work(path, inputs, outputs, dict.fromkeys(outputs, _SOFTMAX))
