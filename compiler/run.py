@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,10 @@ from compiler.runtime import Session
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from hw.config import MlaConfig
+
+if TYPE_CHECKING:
+    from cosim.rtl.records import Recording
+    from cosim.rtl.rtl_device import RtlDevice
 
 Arrays = Mapping[str, NDArray]
 #: Most samples that are sent back to back for the steady rate.
@@ -44,6 +48,8 @@ class Run:
         What the counters grew by, by tag.
     seconds : float
         Wall time from doorbells to interrupts, of the samples by themselves.
+    recording : Recording or None
+        What the units did during the first sample.
     """
 
     samples: int
@@ -54,41 +60,43 @@ class Run:
     split: Split | None
     counts: ByTag
     seconds: float
+    recording: "Recording | None" = None
 
 
 def run_samples(
-    device: Device, network: Network, samples: Sequence[Arrays], say: Callable[[str], None]
-) -> Run:
-    """Run every sample by itself, then some back to back; `say` hears of progress."""
+    device: Device, network: Network, samples: Sequence[Arrays], say: Callable[[str], None], *,
+    recorder: "RtlDevice | None" = None,
+) -> Run:  # fmt: skip
+    """Run every sample by itself, then some back to back; `say` hears of progress.
+
+    Given as `recorder` too, a device with a probe records what its units do during the first sample.
+    """
     clocked = not isinstance(device, GoldenDevice)
     together = min(len(samples), STEADY) if clocked else 1
     session = Session(device, network, together)
     tags = [tag for code in network.codes for tag in code.tags]
     before = read_counts(session.driver, len(set(tags)))
-    cycles, results = [], []
+    cycles, results, recording = [], [], None
     for number, sample in enumerate(samples, 1):
+        if recorder and number == 1:
+            recorder.start_probe()
         result, taken = session.measure(sample)
+        if recorder and number == 1:
+            recording = recorder.stop_probe()
         cycles.append(taken)
         results.append(result)
         say(f"sample {number} of {len(samples)}" + (f": {taken:,} cycles" if clocked else ""))
     counts = growth(before, read_counts(session.driver, len(set(tags))))
-    outputs, seconds = (
-        {name: _together([result[name] for result in results]) for name in results[0]},
-        session.seconds,
-    )
+    outputs, seconds = _gathered(results), session.seconds
     if not clocked:
         return Run(len(samples), outputs, None, None, None, None, counts, seconds)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
-    return Run(
-        len(samples),
-        outputs,
-        cycles,
-        session.steady(samples[:together]),
-        session.load_cycles,
-        parts,
-        counts,
-        seconds,
-    )
+    steady = session.steady(samples[:together])
+    return Run(len(samples), outputs, cycles, steady, session.load_cycles, parts, counts, seconds, recording)
+
+
+def _gathered(results: list[dict[str, NDArray]]) -> dict[str, NDArray]:
+    return {name: _together([result[name] for result in results]) for name in results[0]}
 
 
 def _together(arrays: list[NDArray]) -> NDArray:

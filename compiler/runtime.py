@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from cosim.golden import GoldenDevice
 from cosim.programs import Candidate
 from hw.isa.macro import SLOT_BYTES
 from hw.isa.program import Program
+
+if TYPE_CHECKING:
+    from cosim.rtl.rtl_device import RtlDevice
 
 _ALIGN = 64
 _PAGE = 4096
@@ -49,13 +53,22 @@ def open_device(
     say: Callable[[str], None],
 ) -> Device:
     """A machine for a network: the RTL ("rtl") or the golden model ("golden"), with room for as many samples."""
-    size = dram_bytes(network, samples)
     if kind == "golden":
-        return GoldenDevice(network.config, size)
+        return GoldenDevice(network.config, dram_bytes(network, samples))
+    return open_rtl(network, samples, latency, bytes_per_cycle, say)
+
+
+def open_rtl(
+    network: Network, samples: int, latency: int, bytes_per_cycle: float, say: Callable[[str], None], *,
+    probe: bool = False,
+) -> "RtlDevice":  # fmt: skip
+    """The RTL for a network; with `probe` it can record what its units do."""
+    from cosim.rtl.build import Variant
     from cosim.rtl.rtl_device import RtlDevice
 
     say("opening the machine (the first time its simulator is built: minutes)")
-    return RtlDevice(network.config, size, latency=latency, bytes_per_cycle=bytes_per_cycle)
+    size, variant = dram_bytes(network, samples), Variant(probe=probe)
+    return RtlDevice(network.config, size, latency=latency, bytes_per_cycle=bytes_per_cycle, variant=variant)
 
 
 @dataclass

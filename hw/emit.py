@@ -129,8 +129,8 @@ def convert(component: Elaboratable, name: str, *, fast: bool = False) -> str:
     return text + "\n" + "\n".join(platform.modules[key] for key in sorted(platform.modules))
 
 
-def emit_verilog(config: MlaConfig, path: str | Path, *, fast: bool = False) -> Path:
-    """Write the whole chip (module `mla_chip`) to `path`; `fast` as in `convert`.
+def emit_verilog(config: MlaConfig, path: str | Path, *, fast: bool = False, probe: bool = False) -> Path:
+    """Write the whole chip (module `mla_chip`) to `path`; `fast` as in `convert`, with `probe` a hw.probe.ProbedChip.
 
     Raises
     ------
@@ -140,11 +140,12 @@ def emit_verilog(config: MlaConfig, path: str | Path, *, fast: bool = False) -> 
         The file cannot be written.
     """
     from hw.chip import Chip
+    from hw.probe import ProbedChip
 
     path = Path(path)
     if not path.parent.is_dir():
         raise InputError(f"output folder {str(path.parent)!r} does not exist")
-    text = convert(Chip(config), "mla_chip", fast=fast)
+    text = convert((ProbedChip if probe else Chip)(config), "mla_chip", fast=fast)
     try:
         path.write_text(text)
     except OSError as error:

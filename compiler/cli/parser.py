@@ -6,7 +6,19 @@ from typing import NoReturn
 
 from compiler import __version__
 
-VERBS = ("doctor", "asm", "disasm", "validate", "graph", "compile", "run", "bench", "verilog", "fpga")
+VERBS = (
+    "doctor",
+    "asm",
+    "disasm",
+    "validate",
+    "graph",
+    "compile",
+    "run",
+    "profile",
+    "bench",
+    "verilog",
+    "fpga",
+)
 
 
 class Parser(argparse.ArgumentParser):

@@ -4,7 +4,7 @@ import argparse
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import add_compile, compile_model
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
@@ -52,20 +52,14 @@ def run(args: argparse.Namespace) -> int:
     check_report(args.json)
     if args.out:
         check_output(args.out)
-    network = _network(args)
+    network = network_of(args)
     for each in network.host:
-        _say(f"on the host: {each.node} ({each.op}): {each.reason}")
+        say(f"on the host: {each.node} ({each.op}): {each.reason}")
     samples = read_samples(network.inputs, args.input, args.limit, args.seed)
     rate = args.dram_bytes_per_cycle or network.config.n
-    with open_device(
-        network, args.device, min(len(samples), STEADY), args.dram_latency, rate, _say
-    ) as device:
-        result = run_samples(device, network, samples, _say)
-    head = {
-        "model": str(args.model), "target": Path(args.target).stem, "device": args.device,
-        "dram": {"latency": args.dram_latency, "bytes_per_cycle": rate},
-    }  # fmt: skip
-    whole = head | document(network, result)
+    with open_device(network, args.device, min(len(samples), STEADY), args.dram_latency, rate, say) as device:
+        result = run_samples(device, network, samples, say)
+    whole = head(args, args.device, rate) | document(network, result)
     if args.out:
         buffer = io.BytesIO()
         np.savez(buffer, **result.outputs)  # pyright: ignore[reportArgumentType]: names are the user's
@@ -74,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _network(args: argparse.Namespace) -> "Network":
+def network_of(args: argparse.Namespace) -> "Network":
     """The network of a compiled file, or of a model that is compiled now."""
     from compiler.package import SUFFIX, read_package
     from hw.config import load_target
@@ -90,5 +84,14 @@ def _network(args: argparse.Namespace) -> "Network":
     return network
 
 
-def _say(text: str) -> None:
-    print(f"run: {text}", file=sys.stderr, flush=True)
+def head(args: argparse.Namespace, device: str, bytes_per_cycle: float) -> dict[str, Any]:
+    """The parts of a report that say how the verb was called."""
+    return {
+        "model": str(args.model), "target": Path(args.target).stem, "device": device,
+        "dram": {"latency": args.dram_latency, "bytes_per_cycle": bytes_per_cycle},
+    }  # fmt: skip
+
+
+def say(text: str) -> None:
+    """Tell of progress."""
+    print(f"mla: {text}", file=sys.stderr, flush=True)

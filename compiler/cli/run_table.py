@@ -10,7 +10,7 @@ def table(document: Mapping[str, Any]) -> str:
         f"{document['model']} on {document['target']} ({document['device']}), {document['samples']} samples",
     ]
     if document["cycles"] is None:
-        lines += [f"  {_name(layer)}" for layer in document["layers"]]
+        lines += [f"  {short_name(layer)}" for layer in document["layers"]]
     else:
         lines += _cycles(document)
     lines += [
@@ -27,7 +27,7 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
         share = layer["cycles"] / total
         used = "" if layer["utilization"] is None else f"{layer['utilization']:.1%}"
         figures = f"{layer['cycles']:>12,}{share:>8.1%}{layer['floor_cycles']:>12,}{used:>13}"
-        lines.append(f"{_name(layer):<44}{figures}  {layer['bound']}")
+        lines.append(f"{short_name(layer):<44}{figures}  {layer['bound']}")
     where = ", ".join(
         f"{cause} {cycles / total:.1%}"
         for cause, cycles in document["where"].items()
@@ -46,7 +46,8 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _name(layer: Mapping[str, Any]) -> str:
+def short_name(layer: Mapping[str, Any]) -> str:
+    """First of a layer's nodes, and how many more there are."""
     first, *rest = layer["names"]
     text = first + (f" + {len(rest)}" if rest else "")
     return text if len(text) < 44 else f"{text[:40]}..."

@@ -38,12 +38,28 @@ class Variant:
 
     waves: bool = False
     coverage: bool = False
+    probe: bool = False
 
     @property
     def flags(self) -> tuple[str, ...]:
         """Options for Verilator."""
         waves = ("--trace-fst", "--trace-structs", "-CFLAGS", f"-I{COMPRESSION}", "-LDFLAGS", "-L.")
         return (waves if self.waves else ()) + (("--coverage-line",) if self.coverage else ())
+
+    @property
+    def fast(self) -> bool:
+        """Whether nobody looks at its signals, so that the chip may be rearranged for speed."""
+        return not (self.waves or self.coverage)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Files of the Verilog around the chip."""
+        return ("mla_top.sv", "mla_probe.sv") if self.probe else ("mla_top.sv",)
+
+    @property
+    def model(self) -> tuple[str, ...]:
+        """Files of the model in C++."""
+        return (*MODEL_SOURCES, "probe.cpp") if self.probe else MODEL_SOURCES
 
 
 PLAIN = Variant()
@@ -67,8 +83,8 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
         Nothing is left in the cache.
     """
     flags = (*VERILATOR_FLAGS, *variant.flags)
-    sources = [(HERE / "mla_top.sv").read_text()]
-    sources += [(HERE / "model" / name).read_text() for name in (*MODEL_SOURCES, *MODEL_HEADERS)]
+    sources = [(HERE / name).read_text() for name in variant.modules]
+    sources += [(HERE / "model" / name).read_text() for name in (*variant.model, *MODEL_HEADERS)]
     sources += [path.read_text() for path in sorted(COMPRESSION.glob("*.h"))]
     key = cache.cache_key([
         verilog, str(n), *sources, *flags, *MAKE_FLAGS, str(libs_dir), *toolchain.versions(),
@@ -84,8 +100,9 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
                 (work / name).write_bytes(b"!<arch>\n")
         runner = ModelRunner(lock, MAKE_FLAGS)
         runner.build(
-            sources=[chip, HERE / "mla_top.sv"], hdl_toplevel=TOP, build_dir=work, parameters={"N": n},
-            build_args=[*flags, f"-I{HERE / 'model'}", *(str(HERE / "model" / name) for name in MODEL_SOURCES)],
+            sources=[chip, *(HERE / name for name in variant.modules)], hdl_toplevel=TOP, build_dir=work,
+            parameters={"N": n},
+            build_args=[*flags, f"-I{HERE / 'model'}", *(str(HERE / "model" / name) for name in variant.model)],
             timescale=("1ns", "1ns"),
         )  # fmt: skip
         (work / TOP).rename(folder / TOP)

@@ -6,6 +6,7 @@ This module and those it imports stay free of numpy, which would double the time
 import ctypes
 import mmap
 from ctypes import byref, c_char_p, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import Any
 
 OP_BYTES = 16
 FAULT_BYTES = 32
@@ -93,6 +94,19 @@ class ModelApi:
     def waves_stop(self) -> None:
         """Close the wave file."""
         self._lib.mla_waves_stop()
+
+    def probe_record(self, on: bool) -> None:
+        """Forget what the probe has seen; go on recording, or stop."""
+        self._lib.mla_probe_record(int(on))
+
+    def probed(self) -> tuple[bytes, bytes]:
+        """Events and counts of beats that the probe has recorded."""
+        return self._bytes(self._lib.mla_probe_events), self._bytes(self._lib.mla_probe_beats)
+
+    def _bytes(self, call: Any) -> bytes:
+        call.restype, data = c_uint64, c_void_p()
+        length = call(byref(data))
+        return ctypes.string_at(data.value, length) if data.value else b""
 
     def coverage_write(self, path: str) -> None:
         """Write the line counts so far."""

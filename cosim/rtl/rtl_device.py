@@ -37,7 +37,7 @@ class RtlDevice(Device):
     bytes_per_cycle : float or None
         DRAM bandwidth in all; the bus width by default. Fractions are kept to a thousandth.
     variant : Variant
-        Waves or line coverage built in.
+        Waves, line coverage or a probe built in.
     seed : int
         Fills what no reset clears with random bits, up to 2**31 - 1; 0 fills it with zeros.
     verilog : str or None
@@ -60,7 +60,7 @@ class RtlDevice(Device):
         timing = arguments.latency(latency), rate
         dram_bytes = check_dram_bytes(dram_bytes)
         seed = arguments.integer_in(seed, 0, MAX_SEED, "seed")
-        text = chip_verilog(config, fast=variant == PLAIN) if verilog is None else verilog
+        text = chip_verilog(config, fast=variant.fast, probe=variant.probe) if verilog is None else verilog
         binary = build_simulator(text, config.n, variant)
         dram_fd = os.memfd_create("mla-dram")
         try:
@@ -104,6 +104,20 @@ class RtlDevice(Device):
         if not self.variant.coverage:
             raise InputError("coverage needs a device opened with Variant(coverage=True)")
         self._request("coverage", path=str(Path(path).absolute()))
+
+    def start_probe(self) -> None:
+        """Record when commands and programs start and end from now on; needs `Variant(probe=True)`."""
+        self._probe(True)
+
+    def stop_probe(self) -> records.Recording:
+        """What was recorded."""
+        header, data = self._probe(False)
+        return records.Recording.of(data, header["events"])
+
+    def _probe(self, on: bool) -> tuple[dict[str, Any], bytes]:
+        if not self.variant.probe:
+            raise InputError("recording commands needs a device opened with Variant(probe=True)")
+        return self._request("probe", on=on)
 
     def reset(self) -> None:
         """See Device; `cycle` restarts at 0."""

@@ -91,6 +91,12 @@ class Server:
             self.api.waves_start(path)
         return {}, b""
 
+    async def do_probe(self, payload: bytes, on: bool) -> Reply:
+        """What has been recorded, events first; start anew, or stop."""
+        events, beats = self.api.probed()
+        self.api.probe_record(on)
+        return {"events": len(events)}, events + beats
+
     async def do_coverage(self, payload: bytes, path: str) -> Reply:
         """Write the line counts."""
         self.api.coverage_write(path)

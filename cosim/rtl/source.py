@@ -10,16 +10,16 @@ from hw.config import MlaConfig
 HARDWARE = Path(__file__).parents[2] / "hw"
 
 
-def chip_verilog(config: MlaConfig, *, fast: bool = True) -> str:
-    """Text of the module `mla_chip` for `config`, cached; `fast` lacks signals that nothing reads."""
+def chip_verilog(config: MlaConfig, *, fast: bool = True, probe: bool = False) -> str:
+    """Text of the module `mla_chip` for `config`, cached; `fast` lacks signals that nothing reads, `probe` has one."""
 
     def write(path: Path) -> None:
         # Imported late: Amaranth takes a second to load, and a cached chip does not need it.
         from hw.emit import emit_verilog
 
-        emit_verilog(config, path, fast=fast)
+        emit_verilog(config, path, fast=fast, probe=probe)
 
-    return cached_verilog([repr(config), str(fast)], write)
+    return cached_verilog([repr(config), str(fast), *(["probe"] if probe else [])], write)
 
 
 def cached_verilog(parts: Sequence[str | bytes], write: Callable[[Path], None]) -> str:

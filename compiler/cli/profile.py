@@ -1,0 +1,64 @@
+"""`mla profile`: where the cycles of a model went."""
+
+import argparse
+from pathlib import Path
+
+from compiler.cli.compile import add_compile
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
+from compiler.cli.output import check_output, check_report, report, write_output
+
+SUMMARY = "run a model on the simulated chip and show where its cycles went"
+EXAMPLE = "mla profile network.tflite --report network.html --trace network.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument(
+        "model", metavar="MODEL", type=Path, help="a .tflite or .onnx file, or a .mla file of mla compile"
+    )
+    parser.add_argument(
+        "--input", metavar="FILE", type=Path, help=".npy, or .npz with an array for each input; first axis: samples"
+    )  # fmt: skip
+    parser.add_argument("--limit", metavar="K", type=integer(1), help="only the first K samples")
+    parser.add_argument(
+        "--trace", metavar="FILE.json", type=Path,
+        help="write the units over time during the first sample, for ui.perfetto.dev",
+    )  # fmt: skip
+    parser.add_argument("--report", metavar="FILE.html", type=Path, help="write a page with pictures")
+    add_compile(parser)
+    add_target(parser)
+    add_memory(parser)
+    add_seed(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile, run with a probe, report."""
+    from compiler.cli.profile_table import table
+    from compiler.cli.run import head, network_of, say
+    from compiler.cli.samples import read_samples
+    from compiler.profile.page import page
+    from compiler.profile.timeline import spans
+    from compiler.profile.trace import trace_json
+    from compiler.run import STEADY, document, run_samples
+    from compiler.runtime import open_rtl
+
+    check_report(args.json)
+    for path in (args.trace, args.report):
+        if path:
+            check_output(path)
+    network = network_of(args)
+    samples = read_samples(network.inputs, args.input, args.limit, args.seed)
+    rate = args.dram_bytes_per_cycle or network.config.n
+    probe = bool(args.trace or args.report)
+    together = min(len(samples), STEADY)
+    with open_rtl(network, together, args.dram_latency, rate, say, probe=probe) as device:
+        result = run_samples(device, network, samples, say, recorder=device if probe else None)
+    whole = head(args, "rtl", rate) | document(network, result)
+    if args.trace and result.recording:
+        names = {layer["tag"]: ", ".join(layer["names"]) for layer in whole["layers"]}
+        write_output(args.trace, trace_json(result.recording, names, network.config.n).encode())
+    if args.report and result.recording:
+        write_output(args.report, page(whole, spans(result.recording)).encode())
+    report(whole, table(whole), args.json)
+    return 0

@@ -1,0 +1,63 @@
+"""A recording as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing show.
+
+Format: "Trace Event Format", the JSON of Chrome's tracing. A cycle is shown as a nanosecond.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from compiler.profile.timeline import LANES, spans
+from cosim.rtl.records import BEATS_WINDOW, Recording
+
+#: Microseconds, the format's unit, of a cycle.
+_CYCLE = 0.001
+_PROCESS = 1
+
+
+def trace_json(recording: Recording, layers: Mapping[int, str], row_bytes: int) -> str:
+    """The trace as text.
+
+    Parameters
+    ----------
+    recording : Recording
+        Of one sample.
+    layers : dict
+        Name of the layer of each tag.
+    row_bytes : int
+        Bytes of a beat of the bus.
+    """
+    events = [*_lanes(), *_work(recording, layers), *_bus(recording, row_bytes)]
+    return json.dumps({"displayTimeUnit": "ns", "traceEvents": events})
+
+
+def _lanes() -> Iterator[dict[str, Any]]:
+    yield {"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": "MLA"}}
+    for number, lane in enumerate(LANES):
+        about = {"ph": "M", "pid": _PROCESS, "tid": number}
+        yield about | {"name": "thread_name", "args": {"name": lane}}
+        yield about | {"name": "thread_sort_index", "args": {"sort_index": number}}
+
+
+def _work(recording: Recording, layers: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+    for span in spans(recording):
+        yield {
+            "ph": "X", "pid": _PROCESS, "tid": LANES.index(span.lane),
+            "name": layers.get(span.tag, f"tag {span.tag}"), "cat": span.lane,
+            "ts": span.start * _CYCLE, "dur": (span.end - span.start) * _CYCLE,
+            "args": {"cycle": span.start, "cycles": span.end - span.start},
+        }  # fmt: skip
+
+
+def _bus(recording: Recording, row_bytes: int) -> Iterator[dict[str, Any]]:
+    """Bytes a cycle in each direction, over each window."""
+    if not len(recording.events):
+        return
+    first = int(recording.events["cycle"][0])
+    for number, beats in enumerate(recording.beats):
+        start = number * BEATS_WINDOW - first
+        if start + BEATS_WINDOW > 0:
+            rates = {name: int(beats[name]) * row_bytes / BEATS_WINDOW for name in ("read", "written")}
+            yield {
+                "ph": "C", "pid": _PROCESS, "name": "DRAM bytes a cycle", "ts": max(start, 0) * _CYCLE, "args": rates
+            }  # fmt: skip

@@ -1,0 +1,61 @@
+"""`mla profile` on a network and a small machine."""
+
+import json
+
+import pytest
+
+from hw.isa.counters import CAUSES
+from scripts.networks.digits import MODEL
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    return tmp_path_factory.mktemp("profile")
+
+
+def test_profile(mla, profiled):
+    trace, report = profiled / "trace.json", profiled / "report.html"
+    result = mla(
+        "profile",
+        MODEL,
+        "--target",
+        "n4",
+        "--trace",
+        trace,
+        "--report",
+        report,
+        "--json",
+        profiled / "run.json",
+    )
+    assert result.status == 0, result.err
+    document = json.loads((profiled / "run.json").read_text())
+    assert document["cycles"] == sum(document["where"].values()) and set(document["where"]) == set(CAUSES)
+    lines = result.out.splitlines()
+    assert (
+        len(lines) == len(document["layers"]) + 4
+        and "wait_fuse" in lines[1]
+        and lines[1].endswith("bound by")
+    )
+    events = json.loads(trace.read_text())["traceEvents"]
+    work = [event for event in events if event["ph"] == "X"]
+    lanes = {event["cat"] for event in work}
+    assert lanes == {"programs", "load", "matrix", "fuse", "store"}
+    assert max(e["args"]["cycle"] + e["args"]["cycles"] for e in work) <= document["cycles_per_sample"]
+    bus = [event["args"] for event in events if event["ph"] == "C"]
+    windows = 256 / 4  # bytes of a beat of n4
+    read = sum(rates["read"] for rates in bus) * windows
+    assert read >= document["dram_bytes_read"] / 4  # beats of a ring slot and of programs besides
+    assert "Units over time" in report.read_text()
+
+
+def test_bad_use_is_told_at_once(complains, tmp_path):
+    complains(2, "cannot be read", "profile", tmp_path / "absent.tflite")
+    complains(2, f"{tmp_path} cannot be written", "profile", MODEL, "--trace", tmp_path)
+    complains(
+        2,
+        f"{tmp_path / 'no' / 'x.html'} cannot be written",
+        "profile",
+        MODEL,
+        "--report",
+        tmp_path / "no" / "x.html",
+    )
