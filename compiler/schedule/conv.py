@@ -11,6 +11,10 @@ from compiler.schedule.spot import PREFETCH, TILE, Spot, Tilings, image_rows, sl
 
 #: Outer loop, and whether all weights have a place of their own.
 _ORDERS = (("rows", True), ("rows", False), ("channels", False))
+#: Within this of the array's own cycles an estimate is good enough.
+_NEAR = 1.1
+#: Cycles by which a tile of weights is late if few rows hide it: their reads give way to those of activations.
+_LATE = 2
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,13 @@ class _Conv:
         self.k_blocks = ceil_div(self.in_c, n)
 
     def tilings(self) -> Tilings:
-        """All that fit; sums are cut only if nothing else fits, as it costs more than it saves."""
+        """Those of whole sums; of cut sums too where the array would wait for whole ones, or they do not fit."""
+        array = self.blocks * self.passes * max(self.y.h * self.y.w, self.n)
+        enough = _NEAR * self.layer.groups * max(array, self.blocks * self.taps * self.in_c)
         for depth in cuts(self.k_blocks):
             found = [tiling for tile in self._tiles(depth) if (tiling := self._tiling(tile))]
             yield from found
-            if found:
+            if min((cycles for cycles, _ in found), default=enough) < enough:
                 return
 
     def _tiles(self, depth: int) -> list[_Tile]:
@@ -75,16 +81,23 @@ class _Conv:
         x_bytes = 0 if spot.x_on_chip else int(x_rows * self.pitch * part) + n
         y_bytes = 0 if spot.y_on_chip else 2 * sums * n * (2 if layer.drain.residual else 1)
         w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
-        w_buffers, x_buffers = w_tiles if tile.resident else min(2, w_tiles), min(2, bands)
+        w_buffers = w_tiles if tile.resident else min(2, w_tiles)
+        parts = 1 if whole else w_tiles // groups
+        x_tiles = parts * (bands if tile.order == "channels" else 1)
+        kept = not whole and w_bytes * w_buffers + x_bytes * x_tiles + y_bytes <= spot.free
+        x_buffers = x_tiles if kept else min(2, bands * parts)
         if w_bytes * w_buffers + x_bytes * x_buffers + y_bytes > spot.free:
             return None
         w_times = tiles if tile.order == "rows" and w_buffers < w_tiles else 1
-        x_times = groups if tile.order == "channels" and bands > x_buffers else 1
-        array = tiles * self.blocks * self.passes * max(pixels / tiles, n)
+        again = (not whole and not kept) or (tile.order == "channels" and bands * parts > x_buffers)
+        x_times = groups if again else 1
+        if not whole and w_buffers < w_tiles:
+            w_times = tiles
+        array = tiles * self.blocks * self.passes * self._pass(pixels / tiles)
         drain = pixels * self.blocks
         bus = w_times * self.blocks * self.taps * self.in_c + x_times * bands * x_bytes / part / n
         bus += 0 if spot.y_on_chip else drain
-        steps = tiles * groups * (1 if whole else w_tiles // groups)
+        steps = tiles * groups * parts
         cycles = max(array, bus, drain, steps * TILE) + sums + (w_bytes + x_bytes) / n + steps * 8
         cycles += 0 if spot.x_on_chip else bands * (TILE if self.fold else 20)
         return cycles * layer.groups, LayerSchedule(
@@ -93,6 +106,10 @@ class _Conv:
             slots=slots_together(spot.config, self.blocks, tile.columns), w_buffers=w_buffers,
             x_buffers=x_buffers, prefetch=PREFETCH, fold=self.fold, on_chip=spot.y_on_chip,
         )  # fmt: skip
+
+    def _pass(self, rows: float) -> float:
+        """Cycles of as many rows through one tile of weights."""
+        return max(rows, self.n) + (_LATE if rows < 2 * self.n else 0)
 
 
 def conv_tilings(spot: Spot, layer: ConvLayer) -> Tilings:
