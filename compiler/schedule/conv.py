@@ -7,7 +7,15 @@ from compiler.kernels.tiles import ceil_div, cuts
 from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.layer import ConvLayer, DepthwiseLayer
 from compiler.schedule.schedule import LayerSchedule
-from compiler.schedule.spot import PREFETCH, TILE, Spot, Tilings, image_rows, slots_together
+from compiler.schedule.spot import (
+    PREFETCH,
+    TILE,
+    Spot,
+    Tilings,
+    image_rows,
+    slots_together,
+    sums_together,
+)
 
 #: Outer loop, and whether all weights have a place of their own.
 _ORDERS = (("rows", True), ("rows", False), ("channels", False))
@@ -104,7 +112,8 @@ class _Conv:
             rows=tile.rows, band=tile.band, columns=tile.columns,
             depth=tile.depth * self.kernel_w if self.fold else tile.depth, order=tile.order,
             slots=slots_together(spot.config, self.blocks, tile.columns), w_buffers=w_buffers,
-            x_buffers=x_buffers, prefetch=PREFETCH, fold=self.fold, on_chip=spot.y_on_chip,
+            x_buffers=x_buffers, acc_buffers=sums_together(spot.config, sums), prefetch=PREFETCH, fold=self.fold,
+            on_chip=spot.y_on_chip,
         )  # fmt: skip
 
     def _pass(self, rows: float) -> float:
@@ -162,6 +171,6 @@ def depthwise_tilings(spot: Spot, layer: DepthwiseLayer) -> Tilings:
                 cycles = max(array, bus, tiles * TILE) + rows * y.w * columns + tiles * 10
                 yield cycles, LayerSchedule(
                     rows=rows, band=band, columns=columns, slots=slots_together(config, blocks, columns),
-                    prefetch=PREFETCH,
+                    acc_buffers=sums_together(config, rows * y.w * columns), prefetch=PREFETCH,
                     on_chip=spot.y_on_chip,
                 )  # fmt: skip

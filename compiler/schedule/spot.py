@@ -10,6 +10,8 @@ from hw.config import MlaConfig
 PREFETCH = 256
 #: Cycles the sequencer takes for the commands of a tile.
 TILE = 60
+#: Tiles of sums that are worth having room for.
+MOST_SUMS = 4
 
 #: Estimated cycles and what they are for.
 Tilings = Iterator[tuple[float, LayerSchedule]]
@@ -34,3 +36,11 @@ def image_rows(rows: int, stride: int, reach: int, height: int) -> int:
 def slots_together(config: MlaConfig, blocks: int, columns: int) -> int:
     """All parameters at once if a quarter of the slots holds them, else two tiles in turn."""
     return blocks if blocks <= config.param_slots // 4 else columns
+
+
+def sums_together(config: MlaConfig, sums: int) -> int:
+    """Tiles of sums there is room for at once: two, or as many more as half of the accumulator holds.
+
+    A tile is drained a hundred cycles after it is complete: small ones would come too fast for two places.
+    """
+    return max(2, min(MOST_SUMS, config.acc_rows // 2 // sums))
