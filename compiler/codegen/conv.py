@@ -1,22 +1,21 @@
 """Convolutions, and products with constant weights, as commands."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.build import Context, Parameters, Tiles, Turns, image_rows, pieces
+from compiler.codegen.build import Context, Parameters, Tiles, Turns, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.codegen.conv_image import ConvImage, Cut, Layout, Rows, layout_of
 from compiler.codegen.drain import Drainer
-from compiler.codegen.home import Home
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.layer import ConvLayer
+from compiler.lower.together import can_join, joined
 from hw.config import MlaConfig
-from hw.isa.commands import LOAD_WORD, MATRIX_WORD
+from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import Dtype, Unit
-
-#: First row and number of rows.
-_Rows = tuple[int, int]
 
 
 def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
@@ -26,13 +25,6 @@ def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
     padded = np.zeros((blocks * n, *weights.shape[1:]), np.uint8)
     padded[:out_c] = weights.view(np.uint8)
     return np.ascontiguousarray(padded.reshape(blocks, n, *weights.shape[1:]).transpose(0, 2, 3, 4, 1))
-
-
-def can_fold(config: MlaConfig, layer: ConvLayer, x: Home) -> bool:
-    """Whether kernel columns can be part of the reduction: neighbours in memory, padding stored, image from DRAM."""
-    return (
-        layer.groups == 1 and layer.dilations[1] == 1 and layer.weights.shape[2] > 1 and not x.on_chip
-    )  # fmt: skip
 
 
 class ConvSteps:
@@ -55,15 +47,16 @@ class ConvSteps:
         out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
         self.out_c = out_c // layer.groups
         n = self.config.n
-        self.fold = schedule.fold and can_fold(self.config, layer, self.x)
-        self.reduction = self.in_c * (self.kernel_w if self.fold else 1)
+        self.layout = layout_of(layer, schedule, self.x)
+        taps = {Layout.PIXELS: 1, Layout.ROWS: self.kernel_w, Layout.STRIPS: self.kernel_h * self.kernel_w}
+        self.reduction = self.in_c * taps[self.layout]
         self.blocks = ceil_div(self.out_c, n)
         self.k_blocks = ceil_div(self.reduction, n)
         self.band = min(schedule.band, self.y.h)
         self.rows = min(schedule.rows, self.band)
         self.columns = min(schedule.columns, self.blocks)
         self.k_size = min(schedule.depth, self.k_blocks)
-        if self.fold:
+        if self.layout != Layout.PIXELS:
             self.k_size = self.k_blocks
         self._rings()
 
@@ -86,81 +79,12 @@ class ConvSteps:
             Memory.ACC, f"{name}.acc", self.rows * self.y.w * self.columns,
             min(schedule.acc_buffers, acc_tiles),
         )  # fmt: skip
-        self._x_ring(name, k_pieces)
+        cut = Cut(self.k_blocks, self.k_size, self.band)
+        self.image = ConvImage(self.context, layer, name, self.group, self.layout, cut)
         self.drain = Drainer(
             self.context, name, layer.drain.part(part), self.y, self.rows, self.columns,
             self.group * self.out_c,
         )  # fmt: skip
-
-    def _x_ring(self, name: str, k_pieces: int) -> None:
-        """Room for image rows, unless the image is there already."""
-        self.left = self.right = 0
-        if self.x.on_chip:
-            self.x_pixel, self.x_row = self.x.pixel, self.x.row
-            return
-        if self.fold:
-            self.left = self.layer.pads[1]
-            reach = (self.y.w - 1) * self.layer.strides[1] + self.kernel_w
-            self.right = max(reach - self.left - self.x.w, 0)
-        whole = k_pieces == 1
-        self.x_pixel = self.x.c if whole else self.k_size * self.config.n
-        self.x_row = (self.left + self.x.w + self.right) * self.x_pixel
-        most = max(self._image(start, rows)[1] for start, rows in pieces(self.y.h, self.band))
-        bands = ceil_div(self.y.h, self.band) * k_pieces
-        size = most * self.x_row + self.config.n
-        self.x_tiles = Tiles(
-            Ring(Memory.SP, f"{name}.x", size, min(self.context.schedule.x_buffers, bands)), self._load_x
-        )
-
-    def _image(self, start: int, rows: int) -> tuple[int, int]:
-        layer = self.layer
-        return image_rows(
-            start,
-            rows,
-            layer.strides[0],
-            layer.pads[0],
-            (self.kernel_h - 1) * layer.dilations[0] + 1,
-            self.x.h,
-        )
-
-    def _load_x(self, key: Hashable, place: Ref) -> list[Command]:
-        start, rows, k = key  # type: ignore[misc]
-        first, count = self._image(start, rows)
-        channel = k * self.config.n + (0 if self.k_size == self.k_blocks else self.group * self.in_c)
-        length = min(self.x_pixel, self.x.c - channel)
-        inner = place.plus(self.left * self.x_pixel)
-        source = self.x.at(first, 0, channel)
-        if length == self.x.c < self.x.pixel:
-            lines = {
-                "len": length, "y_count": self.x.w, "dram_y": self.x.pixel, "dst_y": self.x_pixel,
-                "z_count": count, "dram_z": self.x.row, "dst_z": self.x_row,
-            }  # fmt: skip
-        elif length == self.x.c and not self.left + self.right:
-            lines = {"len": count * self.x.w * self.x.c}
-        elif length == self.x.c:
-            lines = {"len": self.x.w * self.x.c, "y_count": count, "dram_y": self.x.row, "dst_y": self.x_row}
-        else:
-            lines = {
-                "len": length, "y_count": count * self.x.w, "dram_y": self.x.pixel, "dst_y": self.x_pixel,
-            }  # fmt: skip
-        return [
-            *self._borders(place, count),
-            self.context.command(Unit.LOAD, dram=source, dst=inner, **lines),
-        ]
-
-    def _borders(self, place: Ref, rows: int) -> list[Command]:
-        """The stored padding left and right: bytes of the zero point."""
-        word = LOAD_WORD.pack(fill=1, fill_value=self.layer.x_zp & 0xFF)
-        return [
-            self.context.command(
-                Unit.LOAD, word=word, dram=0, dst=place.plus(offset), len=columns * self.x_pixel,
-                y_count=rows, dst_y=self.x_row,
-            )
-            for columns, offset in (
-                (self.left, 0), (self.right, (self.left + self.x.w) * self.x_pixel),
-            )
-            if columns
-        ]  # fmt: skip
 
     def _load_w(self, key: Hashable, place: Ref) -> list[Command]:
         block, k = key  # type: ignore[misc]
@@ -200,7 +124,7 @@ class ConvSteps:
             tiles = [(band, block) for block in blocks for band in bands]
         return [step for band, block in tiles for step in self._tile(*band, *block)]
 
-    def _tile(self, band: _Rows, start: int, rows: int, block: int, blocks: int) -> list[Step]:
+    def _tile(self, band: Rows, start: int, rows: int, block: int, blocks: int) -> list[Step]:
         acc = self.acc.next()
         out = []
         for k, k_count in pieces(self.k_blocks, self.k_size):
@@ -212,28 +136,17 @@ class ConvSteps:
         return out
 
     def _matrix(
-        self, step: Step, acc: Ref, band: _Rows, start: int, rows: int, block: int, blocks: int, k: int,
+        self, step: Step, acc: Ref, band: Rows, start: int, rows: int, block: int, blocks: int, k: int,
         k_count: int,
     ) -> Command:  # fmt: skip
         layer, n = self.layer, self.config.n
         last_k = k + k_count == self.k_blocks
-        if self.x.on_chip:
-            base, first, count = self.x.at(0, 0, self.group * self.in_c + k * n), 0, self.x.h
-        else:
-            first, count = self._image(*band)
-            base = self.x_tiles.get((*band, k), step)
-            if layer.groups > 1 and self.k_size == self.k_blocks:
-                base = base.plus(self.group * self.in_c)
-        u0 = start * layer.strides[0] - layer.pads[0] - first
-        if self._flat():
-            base = base.plus(u0 * self.x_row)
         fields: dict[str, int | Ref] = {
             "word": MATRIX_WORD.pack(
                 accumulate=int(k > 0),
                 a_unsigned=int(layer.shapes[layer.x].dtype == Dtype.U8),
                 w_unsigned=int(layer.weights.dtype == np.uint8),
             ),
-            "a_base": base,
             "a_zp": layer.x_zp,
             "w_zp": layer.w_zp,
             "w_base": self.w.get((block, k), step),
@@ -249,35 +162,14 @@ class ConvSteps:
             "acc_x": 1,
             "acc_oc": rows * self.y.w,
         }
-        return self.context.command(Unit.MATRIX, **(fields | self._walk(u0, rows, count)))
-
-    def _walk(self, u0: int, rows: int, count: int) -> dict[str, int]:
-        """The walk over the image and the kernel."""
-        layer, n = self.layer, self.config.n
-        row = self.in_c * n if self.k_size == self.k_blocks else self.k_size * n * n
-        if self._flat():
-            return {"x_count": rows * self.y.w, "a_v": self.x_pixel}
-        walk = {
-            "x_count": self.y.w, "y_count": rows, "ky_count": self.kernel_h, "a_u": self.x_row,
-            "a_v": self.x_pixel, "u0": u0, "u_y": layer.strides[0], "u_ky": layer.dilations[0],
-            "v_x": layer.strides[1], "u_lim": count, "w_ky": row * self.kernel_w, "acc_y": self.y.w,
-        }  # fmt: skip
-        if self.fold:
-            return walk
-        return walk | {
-            "kx_count": self.kernel_w, "v0": -layer.pads[1], "v_kx": layer.dilations[1],
-            "v_lim": self.x.w, "w_kx": row,
-        }  # fmt: skip
-
-    def _flat(self) -> bool:
-        """Every output pixel is one input pixel: rows need not be told apart."""
-        layer = self.layer
-        return (
-            (self.kernel_h, self.kernel_w) == (1, 1) and layer.strides == (1, 1) and layer.pads == (0, 0, 0, 0)
-            and self.x_row == self.x.w * self.x_pixel and (self.y.h, self.y.w) == (self.x.h, self.x.w)
-        )  # fmt: skip
+        return self.context.command(Unit.MATRIX, **(fields | self.image.get(step, band, start, rows, k)))
 
 
 def conv_steps(context: Context, layer: ConvLayer) -> list[Step]:
     """The steps of a convolution, group by group."""
+    y, pixels = context.homes[layer.y], context.schedule.together
+    if pixels > 1 and can_join(layer, pixels) and y.pixel == y.c:
+        layer = joined(layer, pixels)
+        wide = replace(y, w=y.w // pixels, c=y.c * pixels, pixel=y.pixel * pixels)
+        context = replace(context, homes=context.homes | {layer.y: wide})
     return [step for group in range(layer.groups) for step in ConvSteps(context, layer, group).steps()]

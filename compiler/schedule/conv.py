@@ -1,11 +1,14 @@
 """Tilings of convolutions, each with its estimated cycles."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+from compiler.codegen.conv_image import Layout, can_fold
 from compiler.kernels.tiles import ceil_div, cuts
 from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.layer import ConvLayer, DepthwiseLayer
+from compiler.lower.together import can_join, joined
 from compiler.schedule.schedule import LayerSchedule
 from compiler.schedule.spot import (
     PREFETCH,
@@ -38,29 +41,41 @@ class _Tile:
 
 
 class _Conv:
-    """A convolution at its spot."""
+    """A convolution at its spot, its image in a layout."""
 
-    def __init__(self, spot: Spot, layer: ConvLayer):
+    def __init__(self, spot: Spot, layer: ConvLayer, layout: Layout, together: int):
         self.spot, self.layer, self.n = spot, layer, spot.config.n
-        n = self.n
+        self.layout, self.together, n = layout, together, spot.config.n
         self.x, self.y = layer.shapes[layer.x], layer.shapes[layer.y]
         out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
         self.blocks, self.taps = ceil_div(out_c // layer.groups, n), self.kernel_h * self.kernel_w
-        self.fold = (
-            not spot.x_on_chip and layer.groups == 1 and layer.dilations[1] == 1
-            and ceil_div(self.in_c * self.kernel_w, n) < self.kernel_w * ceil_div(self.in_c, n)
-        )  # fmt: skip
-        whole = self.kernel_h * ceil_div(self.in_c * self.kernel_w, n)
-        self.passes = whole if self.fold else self.taps * ceil_div(self.in_c, n)
+        self.passes = {
+            Layout.PIXELS: self.taps * ceil_div(self.in_c, n),
+            Layout.ROWS: self.kernel_h * ceil_div(self.in_c * self.kernel_w, n),
+            Layout.STRIPS: ceil_div(self.in_c * self.taps, n),
+        }[layout]
         self.reach = (self.kernel_h - 1) * layer.dilations[0] + 1
-        self.pitch = (self.x.w + (layer.pads[1] + layer.pads[3] if self.fold else 0)) * self.x.c
+        padding = layer.pads[1] + layer.pads[3] if layout == Layout.ROWS else 0
+        self.line = (self.x.w + padding) * self.x.c
         self.k_blocks = ceil_div(self.in_c, n)
+
+    def _image(self, band: int, part: float) -> tuple[int, float]:
+        """Bytes of the image rows of a band, and cycles of the bus to bring them in."""
+        if self.spot.x_on_chip:
+            return 0, 0
+        stride, n = self.layer.strides[0], self.n
+        if self.layout == Layout.STRIPS:
+            line = self.kernel_w * self.x.c
+            lines = self.y.w * ((band - 1) * stride + self.kernel_h)
+            return lines * line + n, lines * (line + n - 1) / n
+        size = int(image_rows(band, stride, self.reach, self.x.h) * self.line * part) + n
+        return size, size / n
 
     def tilings(self) -> Tilings:
         """Those of whole sums; of cut sums too where the array would wait for whole ones, or they do not fit."""
         array = self.blocks * self.passes * max(self.y.h * self.y.w, self.n)
         enough = _NEAR * self.layer.groups * max(array, self.blocks * self.taps * self.in_c)
-        for depth in cuts(self.k_blocks):
+        for depth in cuts(self.k_blocks) if self.layout == Layout.PIXELS else [self.k_blocks]:
             found = [tiling for tile in self._tiles(depth) if (tiling := self._tiling(tile))]
             yield from found
             if min((cycles for cycles, _ in found), default=enough) < enough:
@@ -85,8 +100,7 @@ class _Conv:
         whole = tile.depth == self.k_blocks
         part = 1.0 if whole else tile.depth * n / self.in_c
         w_bytes = tile.columns * self.taps * min(tile.depth * n, self.in_c) * n
-        x_rows = image_rows(tile.band, layer.strides[0], self.reach, self.x.h)
-        x_bytes = 0 if spot.x_on_chip else int(x_rows * self.pitch * part) + n
+        x_bytes, x_beats = self._image(tile.band, part)
         y_bytes = 0 if spot.y_on_chip else 2 * sums * n * (2 if layer.drain.residual else 1)
         w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
         w_buffers = w_tiles if tile.resident else min(2, w_tiles)
@@ -103,16 +117,17 @@ class _Conv:
             w_times = tiles
         array = tiles * self.blocks * self.passes * self._pass(pixels / tiles)
         drain = pixels * self.blocks
-        bus = w_times * self.blocks * self.taps * self.in_c + x_times * bands * x_bytes / part / n
+        bus = w_times * self.blocks * self.taps * self.in_c + x_times * bands * x_beats / part
         bus += 0 if spot.y_on_chip else drain
         steps = tiles * groups * parts
-        cycles = max(array, bus, drain, steps * TILE) + sums + (w_bytes + x_bytes) / n + steps * 8
-        cycles += 0 if spot.x_on_chip else bands * (TILE if self.fold else 20)
+        cycles = max(array, bus, drain, steps * TILE) + sums + w_bytes / n + x_beats + steps * 8
+        cycles += 0 if spot.x_on_chip else bands * (20 if self.layout == Layout.PIXELS else TILE)
         return cycles * layer.groups, LayerSchedule(
             rows=tile.rows, band=tile.band, columns=tile.columns,
-            depth=tile.depth * self.kernel_w if self.fold else tile.depth, order=tile.order,
+            depth=tile.depth if self.layout == Layout.PIXELS else tile.depth * self.taps, order=tile.order,
             slots=slots_together(spot.config, self.blocks, tile.columns), w_buffers=w_buffers,
-            x_buffers=x_buffers, acc_buffers=sums_together(spot.config, sums), prefetch=PREFETCH, fold=self.fold,
+            x_buffers=x_buffers, acc_buffers=sums_together(spot.config, sums), prefetch=PREFETCH,
+            fold=self.layout == Layout.ROWS, strips=self.layout == Layout.STRIPS, together=self.together,
             on_chip=spot.y_on_chip,
         )  # fmt: skip
 
@@ -123,7 +138,31 @@ class _Conv:
 
 def conv_tilings(spot: Spot, layer: ConvLayer) -> Tilings:
     """Of a convolution, or a product with constant weights."""
-    return _Conv(spot, layer).tilings()
+    for together in _together(spot, layer):
+        wide = joined(layer, together) if together > 1 else layer
+        for layout in _layouts(spot, wide):
+            yield from _Conv(spot, wide, layout, together).tilings()
+
+
+def _together(spot: Spot, layer: ConvLayer) -> Iterator[int]:
+    """How many output pixels fill the array's columns: one, two, four, ..."""
+    pixels = 1
+    while pixels == 1 or (pixels * layer.weights.shape[0] <= spot.config.n and can_join(layer, pixels)):
+        yield pixels
+        pixels *= 2
+
+
+def _layouts(spot: Spot, layer: ConvLayer) -> list[Layout]:
+    """Layouts of the image, each only if it saves passes."""
+    layouts, least = [], 0
+    for layout in Layout:
+        if layout != Layout.PIXELS and not can_fold(layer, spot.x_on_chip, layout):
+            continue
+        passes = _Conv(spot, layer, layout, 1).passes
+        if not layouts or passes < least:
+            layouts.append(layout)
+            least = passes
+    return layouts
 
 
 def transposed_tilings(spot: Spot, layer: ConvTransposeLayer) -> Tilings:

@@ -33,6 +33,10 @@ class LayerSchedule:
         Tiles there is room for at once. Only what comes from or goes to DRAM has buffers.
     fold : bool
         Kernel columns are part of the reduction dimension: fills the array when there are few channels.
+    strips : bool
+        All of the kernel is part of it: for each output column what its kernel comes to is brought in by itself.
+    together : int
+        Output pixels side by side that are computed together, as one of that many times the channels.
     prefetch : int
         Steps of earlier layers during which the first weights of this one may be brought in.
     on_chip : bool
@@ -53,6 +57,8 @@ class LayerSchedule:
     y_buffers: int = 2
     acc_buffers: int = 2
     fold: bool = False
+    strips: bool = False
+    together: int = 1
     prefetch: int = 4
     on_chip: bool = True
     joined: bool = False

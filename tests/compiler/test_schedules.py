@@ -29,6 +29,7 @@ def perturbed(schedule: Schedule, rng: random.Random) -> Schedule:
             "order": rng.choice(("rows", "channels")), "x_buffers": rng.choice((1, 2, 3)),
             "w_buffers": rng.choice((1, 2, 8)), "y_buffers": rng.choice((1, 2)),
             "acc_buffers": rng.choice((1, 2, 3)), "fold": rng.random() < 0.5,
+            "strips": rng.random() < 0.5, "together": rng.choice((1, 2, 3, 4)),
             "prefetch": rng.choice((0, 1, 4, 20)), "on_chip": rng.random() < 0.6,
             "joined": rng.random() < 0.3,
         }  # fmt: skip

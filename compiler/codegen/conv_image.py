@@ -1,0 +1,226 @@
+"""The image that a convolution reads: where its rows lie in the scratchpad, how they get there, how it is walked."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from compiler.codegen.build import Context, Tiles, image_rows, pieces
+from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.codegen.home import Home
+from compiler.kernels.tiles import ceil_div
+from compiler.lower.layer import ConvLayer
+from compiler.schedule.schedule import LayerSchedule
+from hw.isa.commands import LOAD_WORD
+from hw.isa.enums import Unit
+
+#: First row and number of rows.
+Rows = tuple[int, int]
+
+
+class Layout(StrEnum):
+    """What of the kernel is part of the reduction dimension."""
+
+    PIXELS = "pixels"  # nothing: a pixel after the other
+    ROWS = "rows"  # its columns: rows with their padding left and right
+    STRIPS = "strips"  # all of it: for each output column the pixels that its kernel comes to, row under row
+
+
+def can_fold(layer: ConvLayer, on_chip: bool, layout: Layout) -> bool:
+    """Whether a convolution's image can have a layout: neighbours are neighbours in memory, padding is stored."""
+    if on_chip or layer.groups > 1 or layer.dilations[1] > 1 or layer.weights.shape[2] == 1:
+        return layout == Layout.PIXELS
+    return layout != Layout.STRIPS or layer.dilations[0] == 1
+
+
+def layout_of(layer: ConvLayer, schedule: LayerSchedule, x: Home) -> Layout:
+    """The layout a schedule asks for, if it is possible."""
+    if schedule.strips and x.pixel == x.c and can_fold(layer, x.on_chip, Layout.STRIPS):
+        return Layout.STRIPS
+    return Layout.ROWS if schedule.fold and can_fold(layer, x.on_chip, Layout.ROWS) else Layout.PIXELS
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the sums are cut: blocks of the reduction dimension, of those in a tile, pieces; output rows of a band."""
+
+    k_blocks: int
+    k_size: int
+    band: int
+
+    @property
+    def whole(self) -> bool:
+        """They are not."""
+        return self.k_size == self.k_blocks
+
+
+class ConvImage:
+    """Image rows of a group of channels of a convolution.
+
+    Parameters
+    ----------
+    context : Context
+        Where for.
+    layer : ConvLayer
+        What.
+    name : str
+        Of the group.
+    group : int
+        Which group.
+    layout : Layout
+        How rows lie.
+    cut : Cut
+        What is brought in together.
+    """
+
+    def __init__(self, context: Context, layer: ConvLayer, name: str, group: int, layout: Layout, cut: Cut):
+        self.context, self.layer, self.group, self.layout, self.cut = context, layer, group, layout, cut
+        self.n, self.x, self.y = context.config.n, context.homes[layer.x], context.homes[layer.y]
+        _, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
+        self.left = self.right = 0
+        #: Bytes from pixel to pixel and from row to row; of strips from row to row.
+        self.pixel, self.row = self.x.pixel, self.x.row
+        if self.x.on_chip:
+            return
+        if layout == Layout.ROWS:
+            self.left = layer.pads[1]
+            reach = (self.y.w - 1) * layer.strides[1] + self.kernel_w
+            self.right = max(reach - self.left - self.x.w, 0)
+        self.pixel = self.x.c if cut.whole else cut.k_size * self.n
+        self.row = (self.left + self.x.w + self.right) * self.pixel
+        if layout == Layout.STRIPS:
+            self.row = self.kernel_w * self.x.c
+        bands = list(pieces(self.y.h, cut.band))
+        size = max(self._size(*band) for band in bands) + self.n
+        count = len(bands) * ceil_div(cut.k_blocks, cut.k_size)
+        ring = Ring(Memory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
+        self.tiles = Tiles(ring, self._strips if layout == Layout.STRIPS else self._load)
+
+    def _size(self, start: int, rows: int) -> int:
+        if self.layout == Layout.STRIPS:
+            return self.y.w * self._pitch(rows)
+        return self._rows(start, rows)[1] * self.row
+
+    def _rows(self, start: int, rows: int) -> Rows:
+        layer = self.layer
+        reach = (self.kernel_h - 1) * layer.dilations[0] + 1
+        return image_rows(start, rows, layer.strides[0], layer.pads[0], reach, self.x.h)
+
+    def _pitch(self, rows: int) -> int:
+        """Bytes from strip to strip."""
+        return ((rows - 1) * self.layer.strides[0] + self.kernel_h) * self.row
+
+    def get(self, step: Step, band: Rows, start: int, rows: int, k: int) -> dict[str, int | Ref]:
+        """Where MATRIX finds the image rows of a tile, and its walk over them."""
+        layer = self.layer
+        if self.layout == Layout.STRIPS:
+            return {
+                "a_base": self.tiles.get((*band, k), step), "u0": (start - band[0]) * layer.strides[0],
+                "x_count": self.y.w, "y_count": rows, "a_u": self.row, "a_v": self._pitch(band[1]),
+                "u_y": layer.strides[0], "v_x": 1, "acc_y": self.y.w,
+            }  # fmt: skip
+        if self.x.on_chip:
+            base, first, count = self.x.at(0, 0, self.group * self.in_c + k * self.n), 0, self.x.h
+        else:
+            first, count = self._rows(*band)
+            base = self.tiles.get((*band, k), step)
+            if layer.groups > 1 and self.cut.whole:
+                base = base.plus(self.group * self.in_c)
+        u0 = start * layer.strides[0] - layer.pads[0] - first
+        if self.flat:
+            return {"a_base": base.plus(u0 * self.row), "x_count": rows * self.y.w, "a_v": self.pixel}
+        walk: dict[str, int | Ref] = {
+            "a_base": base, "x_count": self.y.w, "y_count": rows, "ky_count": self.kernel_h, "a_u": self.row,
+            "a_v": self.pixel, "u0": u0, "u_y": layer.strides[0], "u_ky": layer.dilations[0],
+            "v_x": layer.strides[1], "u_lim": count, "w_ky": self._w_row * self.kernel_w, "acc_y": self.y.w,
+        }  # fmt: skip
+        if self.layout == Layout.ROWS:
+            return walk
+        return walk | {
+            "kx_count": self.kernel_w, "v0": -layer.pads[1], "v_kx": layer.dilations[1], "v_lim": self.x.w,
+            "w_kx": self._w_row,
+        }  # fmt: skip
+
+    @property
+    def _w_row(self) -> int:
+        """Bytes of the weights of a kernel position."""
+        return (self.in_c if self.cut.whole else self.cut.k_size * self.n) * self.n
+
+    @property
+    def flat(self) -> bool:
+        """Every output pixel is one input pixel: rows need not be told apart."""
+        layer = self.layer
+        return (
+            (self.kernel_h, self.kernel_w) == (1, 1) and layer.strides == (1, 1) and layer.pads == (0, 0, 0, 0)
+            and self.layout != Layout.STRIPS and self.row == self.x.w * self.pixel
+            and (self.y.h, self.y.w) == (self.x.h, self.x.w)
+        )  # fmt: skip
+
+    def _load(self, key: Hashable, place: Ref) -> list[Command]:
+        start, rows, k = key  # type: ignore[misc]
+        first, count = self._rows(start, rows)
+        channel = k * self.n + (0 if self.cut.whole else self.group * self.in_c)
+        length = min(self.pixel, self.x.c - channel)
+        inner = place.plus(self.left * self.pixel)
+        source = self.x.at(first, 0, channel)
+        if length == self.x.c < self.x.pixel:
+            lines = {
+                "len": length, "y_count": self.x.w, "dram_y": self.x.pixel, "dst_y": self.pixel,
+                "z_count": count, "dram_z": self.x.row, "dst_z": self.row,
+            }  # fmt: skip
+        elif length == self.x.c and not self.left + self.right:
+            lines = {"len": count * self.x.w * self.x.c}
+        elif length == self.x.c:
+            lines = {"len": self.x.w * self.x.c, "y_count": count, "dram_y": self.x.row, "dst_y": self.row}
+        else:
+            lines = {
+                "len": length, "y_count": count * self.x.w, "dram_y": self.x.pixel, "dst_y": self.pixel,
+            }  # fmt: skip
+        borders = ((self.left, 0), (self.right, (self.left + self.x.w) * self.pixel))
+        return [
+            *(
+                self._fill(place.plus(offset), columns * self.pixel, count, self.row)
+                for columns, offset in borders
+                if columns
+            ),
+            self.context.command(Unit.LOAD, dram=source, dst=inner, **lines),
+        ]
+
+    def _strips(self, key: Hashable, place: Ref) -> list[Command]:
+        """Strips: their padding above and below, and of those at the sides all that is not image."""
+        start, rows, _ = key  # type: ignore[misc]
+        layer, pitch, line = self.layer, self._pitch(rows), self.row
+        stride, left = layer.strides[1], layer.pads[1]
+        top = start * layer.strides[0] - layer.pads[0]
+        first, count = self._rows(start, rows)
+        above, below = max(first - top, 0) * line, pitch - (max(first - top, 0) + count) * line
+        inside = [c for c in range(self.y.w) if 0 <= c * stride - left <= self.x.w - self.kernel_w]
+        out: list[Command] = []
+        for size, offset in ((above, 0), (below, pitch - below)):
+            if size > 0:
+                out.append(self._fill(place.plus(offset), size, self.y.w, pitch))
+        groups = [(c, 1) for c in range(self.y.w) if c not in inside[:1] + inside[-1:] and c not in inside]
+        if inside:
+            groups.append((inside[0], len(inside)))
+        for column, columns in groups:
+            low = column * stride - left
+            skip, high = max(-low, 0), min(low + self.kernel_w, self.x.w)
+            if columns == 1 and (skip or high < low + self.kernel_w):
+                out.append(self._fill(place.plus(column * pitch + above), count * line, 1, 0))
+            if high <= low + skip:
+                continue
+            out.append(
+                self.context.command(
+                    Unit.LOAD, dram=self.x.at(first, low + skip),
+                    dst=place.plus(column * pitch + above + skip * self.x.c),
+                    len=(high - low - skip) * self.x.c, y_count=count, dram_y=self.x.row, dst_y=line,
+                    z_count=columns, dram_z=stride * self.x.pixel, dst_z=pitch,
+                )
+            )  # fmt: skip
+        return out
+
+    def _fill(self, place: Ref, length: int, lines: int, pitch: int) -> Command:
+        """Stored padding: bytes of the zero point."""
+        word = LOAD_WORD.pack(fill=1, fill_value=self.layer.x_zp & 0xFF)
+        return self.context.command(
+            Unit.LOAD, word=word, dram=0, dst=place, len=length, y_count=lines, dst_y=pitch
+        )
