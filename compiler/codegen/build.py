@@ -1,7 +1,7 @@
 """What the generators of layers share: tiles that are brought in when they are not there, ranges, fuse words."""
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +30,15 @@ class Context:
         How to carry it out.
     homes : dict
         Where its tensors live.
+    shared : dict
+        Its tables by their contents: groups of channels and phases have the same.
     """
 
     config: MlaConfig
     layer: int
     schedule: LayerSchedule
     homes: dict[str, Home]
+    shared: dict[bytes, "Tables"] = field(default_factory=dict, repr=False)
 
     def command(self, unit: Unit, **fields: int | Ref) -> Command:
         """A command of this layer."""
@@ -45,6 +48,10 @@ class Context:
         """Bytes that lie in DRAM from the start."""
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         return Ring(Memory.DRAM, name, flat.size, data=flat)
+
+    def tables(self, name: str, tables: NDArray[np.int16]) -> "Tables":
+        """Tables of this layer; equal ones take one place."""
+        return self.shared.setdefault(tables.tobytes(), Tables(self, name, tables))
 
 
 class Tiles:

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from compiler.codegen.build import Context, Tables, Tiles, Turns
+from compiler.codegen.build import Context, Tiles, Turns
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
 from compiler.lower.layer import Drain
@@ -38,7 +38,7 @@ class Drainer:
         size = rows * y.w * min(columns * self.n, self.channels) + self.n
         buffers = context.schedule.y_buffers
         self.out = Turns(Memory.SP, f"{name}.y", size, buffers)
-        self.table = None if drain.table is None else Tables(context, name, drain.table)
+        self.table = None if drain.table is None else context.tables(name, drain.table)
         self.other = Tiles(Ring(Memory.SP, f"{name}.r", size, buffers), self._load_other)
 
     def add(self, step: Step, acc: Ref, slot: Ref, start: int, rows: int, block: int, blocks: int) -> None:
