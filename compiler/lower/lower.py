@@ -3,6 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from compiler.ir.graph import Graph
 from compiler.kernels.scaling import Affine
 from compiler.lower.conv_transpose import lower_conv_transpose
@@ -28,6 +31,9 @@ from hw.isa.enums import Rounding
 
 #: Whose rounding: LiteRT's reference kernels, its default ones (XNNPACK), onnxruntime.
 ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
+
+#: Most channels of a group that stands for as many depthwise convolutions.
+_TOGETHER = 16
 
 #: Operators on images: the machine has no batch of them.
 _ONE_IMAGE = ("conv2d", "depthwise_conv2d", "conv_transpose2d", "max_pool2d", "avg_pool2d")
@@ -120,17 +126,32 @@ def _depthwise(low: Lowering) -> Layer:
     weights, bias = weights_of(low)
     assert weights.data is not None
     a = low.anchor.attributes
-    if a["dilations"] != (1, 1):
-        raise UnsupportedError("dilated depthwise convolutions have no stream mode")
-    if zero_of(weights):
-        raise UnsupportedError("depthwise weights have a zero point")
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.DOUBLE))
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     y = common["shapes"][common["y"]]
-    return DepthwiseLayer(
-        **common, macs=y.h * y.w * weights.elements, weights=weights.data, drain=drain, strides=a["strides"],
-        pads=a["pads"], x_zp=affine(low.x).zero_point,
-    )  # fmt: skip
+    common |= {
+        "macs": y.h * y.w * weights.elements, "drain": drain, "strides": a["strides"], "pads": a["pads"],
+        "x_zp": affine(low.x).zero_point,
+    }  # fmt: skip
+    zero = zero_of(weights)
+    if a["dilations"] == (1, 1) and not zero:
+        return DepthwiseLayer(**common, weights=weights.data)
+    data, groups = _in_groups(weights.data, zero)
+    return ConvLayer(**common, weights=data, groups=groups, dilations=a["dilations"], w_zp=zero)
+
+
+def _in_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
+    """Depthwise weights as those of a convolution in groups, and how many: what the depthwise stream does not take.
+
+    A group is of several channels, each of which sees the others with weights of zero: the array sums over as many
+    at a time anyway.
+    """
+    rows, columns, channels = weights.shape
+    size = next(size for size in range(min(_TOGETHER, channels), 0, -1) if channels % size == 0)
+    out = np.full((channels, rows, columns, size), zero, weights.dtype)
+    for channel in range(channels):
+        out[channel, :, :, channel % size] = weights[:, :, channel]
+    return out, channels // size
 
 
 def _pool(low: Lowering) -> Layer:
