@@ -47,10 +47,10 @@ def _spread(a: Tensor, b: Tensor, y: Tensor) -> Spread:
     padded = (1,) * (len(a.shape) - len(b.shape)) + b.shape
     if padded == a.shape:
         return Spread.ALL
-    if all(size == 1 for size in padded):
-        return Spread.SCALAR
     if all(size == 1 for size in padded[:-1]) and padded[-1] == a.shape[-1]:
         return Spread.CHANNEL
+    if all(size == 1 for size in padded):
+        return Spread.SCALAR
     if padded[:-1] == a.shape[:-1] and padded[-1] == 1:
         return Spread.PIXEL
     raise UnsupportedError(f"an operand of shape {list(b.shape)} spread over {list(a.shape)}")
