@@ -1,0 +1,60 @@
+"""Random graphs of all operators of the accelerator, on the golden model and on the RTL, against the host's operators.
+
+`make soak` tries ten times as many of them, others each time.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+
+from compiler.ir.tensor import Quantization
+from tests.compiler.graphs import Draft, check
+from tests.compiler.growing.examples import GOLDEN, RTL, TENTH, try_out
+from tests.compiler.growing.graphs import Tally, graphs
+from tests.compiler.growing.graphs import check as check_grown
+
+
+@pytest.mark.parametrize(("count", "rtl"), [(GOLDEN, False), (RTL, True)], ids=["golden", "rtl"])
+def test_random_graphs(count: int, rtl: bool) -> None:
+    tally = Tally()
+    try_out(graphs(), lambda grown: check_grown(grown, tally, rtl=rtl), count // TENTH)
+    print(tally, file=sys.stderr)
+    tally.check(operators=6 if rtl else 24)
+
+
+def test_groups_share_the_table_behind_them() -> None:
+    """There are fewer places for tables than groups."""
+    draft = Draft(np.random.default_rng(1))
+    x, weights = draft.input((1, 5, 6, 27)), draft.constant((27, 2, 2, 1), quantization=Quantization.of(0.01))
+    y = draft.node(
+        "conv2d", [x, weights], (1, 4, 5, 27), scale=0.2, strides=(1, 1), pads=(0,) * 4, dilations=(1, 1),
+        groups=27,
+    )  # fmt: skip
+    network = check(draft, [draft.node("hard_swish", [y], y.shape, scale=0.1)], "n4")
+    assert len(network.layers) == 1
+
+
+@pytest.mark.parametrize(
+    ("dilations", "zero", "channels"), [((2, 3), 0, 24), ((1, 1), 5, 17), ((1, 2), -9, 32)]
+)
+def test_depthwise_convolutions_that_no_stream_takes(
+    dilations: tuple[int, int], zero: int, channels: int
+) -> None:
+    draft = Draft(np.random.default_rng(2))
+    x = draft.input((1, 9, 11, channels))
+    weights = draft.constant((3, 2, channels), quantization=Quantization.of(0.01, zero))
+    shape = (1, 11 - 2 * dilations[0], 11 - dilations[1], channels)
+    y = draft.node(
+        "depthwise_conv2d", [x, weights], shape, scale=1.0, strides=(1, 1), pads=(1, 1, 1, 0),
+        dilations=dilations,
+    )  # fmt: skip
+    assert not check(draft, [y]).host
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+def test_one_number_is_one_for_each_channel_if_there_is_one_channel(op: str) -> None:
+    draft = Draft(np.random.default_rng(3))
+    a, b = draft.input((1, 6, 1)), draft.input((1,))
+    network = check(draft, [draft.node(op, [a, b], a.shape, scale=0.5)], within=int(op == "sub"))
+    assert not network.host

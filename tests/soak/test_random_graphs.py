@@ -1,0 +1,17 @@
+"""Random graphs of all operators of the accelerator, 500 on the golden model and 50 on the RTL (`make soak`)."""
+
+import sys
+
+import pytest
+
+from tests.compiler.growing.examples import GOLDEN, RTL, any_seed, try_out
+from tests.compiler.growing.graphs import Tally, check, graphs
+
+
+@pytest.mark.parametrize(("count", "rtl"), [(GOLDEN, False), (RTL, True)], ids=["golden", "rtl"])
+def test_random_graphs(capfd: pytest.CaptureFixture[str], count: int, rtl: bool) -> None:
+    tally, number = Tally(), any_seed()
+    with capfd.disabled():
+        try_out(graphs(), lambda grown: check(grown, tally, rtl=rtl), count, number)
+        print(tally, file=sys.stderr, flush=True)
+    tally.check(operators=20 if rtl else 32)
