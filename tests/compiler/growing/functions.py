@@ -1,6 +1,7 @@
 """Growing by functions of numbers, of windows and of rows."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def pool(g: Grower) -> Tensor:
     else:
         kernel, attributes, out = window(g, (h, w), dilated=False)
     average = g.chance()
-    more = {"count_pads": False} if average else {}
+    more: dict[str, Any] = {"count_pads": False} if average else {}
     op = "avg_pool2d" if average else "max_pool2d"
     inexact = average and g.rounding == "onnxruntime"  # halves: onnxruntime's float32 sums and even numbers
     return g.made(op, [x], (n, *out, c), like=x, within=int(inexact), kernel=kernel, **attributes, **more)

@@ -1,6 +1,7 @@
 """Growing by what moves elements."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from compiler.ir.tensor import Tensor
 from tests.compiler.growing.grower import MOST, Grower, Shape
 
 
-def _moved(g: Grower, op: str, inputs: list[Tensor], shape: Shape, **attributes: object) -> Tensor:
+def _moved(g: Grower, op: str, inputs: list[Tensor], shape: Shape, **attributes: Any) -> Tensor:
     """A node whose output mostly means what its input does."""
     like = inputs[0] if g.choose((1, 1, 0)) else None
     return g.made(op, inputs, shape, like=like, **attributes)

@@ -1,0 +1,75 @@
+"""The trained networks against LiteRT: 1,000 random inputs each on the golden model, 20 on the RTL (`make soak`)."""
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from compiler.network import Network
+from compiler.runtime import Session, dram_bytes
+from cosim.golden import GoldenDevice
+from cosim.rtl.rtl_device import RtlDevice
+from tests.compiler.growing.examples import any_seed
+from tests.compiler.networks import NETWORKS, Reference, model, random_inputs
+
+Say = Callable[[str], None]
+GOLDEN, RTL = 1000, 20
+
+
+@pytest.fixture
+def say(capfd: pytest.CaptureFixture[str]) -> Say:
+    """Prints past the capture, to standard error."""
+
+    def speak(text: str) -> None:
+        with capfd.disabled():
+            print(f"\n{text}", file=sys.stderr, flush=True)
+
+    return speak
+
+
+def compare(name: str, rounding: str, samples: int, *, rtl: bool, say: Say) -> None:
+    """Everything on the accelerator, outputs identical, those of a softmax within 1."""
+    network = compile(model(name), "n16", rounding=rounding, strict=True)
+    reference, seed = Reference(model(name), rounding), any_seed()
+    rng, size = np.random.default_rng(seed), dram_bytes(network)
+    away = np.zeros(256, np.int64)
+    with RtlDevice(network.config, size) if rtl else GoldenDevice(network.config, size) as device:
+        session = Session(device, network)
+        for _ in range(samples):
+            inputs = random_inputs(network, rng)
+            away += differences(network, session.run(inputs), reference(inputs))
+    text = ", ".join(f"{count:,} by {step}" for step, count in enumerate(away) if step and count)
+    say(
+        f"{name}, rounding {rounding}, {samples} inputs of MLA_SEED={seed} on the {'RTL' if rtl else 'golden model'}: "
+        f"of {away.sum():,} output values differ {text or 'none'}"
+    )
+    assert away[1 + ends_in_softmax(network) :].sum() == 0
+
+
+def differences(network: Network, found: dict[str, np.ndarray], wanted: list[np.ndarray]) -> np.ndarray:
+    """How many output values are how far away."""
+    pairs = zip((found[tensor.name] for tensor in network.outputs), wanted, strict=True)
+    steps = [np.abs(mine.astype(int) - theirs.astype(int)).reshape(-1) for mine, theirs in pairs]
+    return np.bincount(np.concatenate(steps), minlength=256)
+
+
+def ends_in_softmax(network: Network) -> bool:
+    """The output is one."""
+    assert network.graph is not None
+    (output,) = network.graph.outputs
+    producer = network.graph.producer(output)
+    return producer is not None and producer.op == "softmax"
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_golden_model(name: str, rounding: str, say: Say) -> None:
+    compare(name, rounding, GOLDEN, rtl=False, say=say)
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_rtl(name: str, rounding: str, say: Say) -> None:
+    compare(name, rounding, RTL, rtl=True, say=say)
