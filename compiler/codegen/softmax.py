@@ -1,13 +1,16 @@
 """Softmax as commands of FUSE.
 
-Five passes over a tile of rows. An exponential E has up to 29 bits, in two tables of 15:
+Five passes over a tile of rows, six if the result's scale is no power of two. An exponential E has up to 29 bits, in
+two tables of 15:
 1. maximum of a row -> accumulator, lane 0;
 2. low bits of E: first table of x - max -> scratchpad, int16;
 3. second table of x - max, times 2**15, plus the low bits -> accumulator, E;
-4. sum of a row's E and its reciprocal -> accumulator, lanes 1 and 2;
+4. sum of a row's E and its reciprocal -> accumulator, lanes 1 and 2; or the sum times the result's scale (less a
+   power of two) -> lane 0, and the reciprocal of that;
 5. E times reciprocal, requantized -> the result.
 """
 
+import math
 from collections.abc import Hashable
 
 from compiler.codegen.build import Context, Tables, Tiles, Turns, pieces
@@ -61,6 +64,7 @@ class SoftmaxSteps:
         image = {"a_base": x, "a_u": self.cols, "a_v": n}
         minus = {"b_base": stats, "b_y": 1}
         tail = {"lanes_tail": (self.cols - 1) % n + 1}
+        out = self.layer.shapes[self.layer.y].dtype
         source = {"a_src": 1, "a_dtype": self.layer.shapes[self.layer.x].dtype}
         less = source | {"b_src": BSource.ACC, "b_bcast": 1, "op": Op.SUB}
         wx, last = FUSE_DIMS.index("wx"), FUSE_DIMS.index("x")
@@ -80,26 +84,39 @@ class SoftmaxSteps:
                 "stage": self.tables.word(step, 1, table=1, residual=1, r_dtype=Dtype.I16, r_raw=1, tail_dim=last
                 ),
             },
-            across | {
-                "src": FUSE_SRC.pack(d_lane=1), "a_base": exps, "a_u": blocks, "a_v": 1,
-                "d_base": stats, "d_y": 1, "post_shift": 8,
-                "stage": FUSE_STAGE.pack(
-                    reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.RECIP, tail_dim=wx
-                ),
-            },
+            *self._reciprocals(rows, exps, stats),
             along | minus | {
                 "src": FUSE_SRC.pack(
                     b_src=BSource.ACC, requant=Requant.ROW, rq_lane=1, rounding=Rounding.EVEN
                 ),
-                "a_base": exps, "a_u": blocks, "a_v": 1, "zp": -128, "d_base": y, "d_x": n,
-                "d_y": self.cols, "stage": FUSE_STAGE.pack(d_dst=1, tail_dim=last),
+                "a_base": exps, "a_u": blocks, "a_v": 1, "zp": self.layer.y_zp, "d_base": y, "d_x": n,
+                "clip_lo": self.layer.clip[0], "clip_hi": self.layer.clip[1], "d_y": self.cols,
+                "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=out, tail_dim=last),
             },
         ):  # fmt: skip
-            step.fuse.append(self.context.command(Unit.FUSE, **fields, **tail))
+            step.fuse.append(self.context.command(Unit.FUSE, **(tail | fields)))
         if not self.y.on_chip:
             target = self.y.at().plus(start * self.cols)
             step.stores.append(self.context.command(Unit.STORE, dram=target, src=y, len=rows * self.cols))
         return step
+
+    def _reciprocals(self, rows: int, exps: Ref, stats: Ref) -> list[dict[str, int | Ref]]:
+        """The passes that make the reciprocal of each row's sum, in steps of the result."""
+        bits = math.ceil(math.log2(self.layer.step))
+        part = self.layer.step / 2.0**bits
+        tail = FUSE_DIMS.index("wx")
+        whole = {"y_count": rows, "u_y": 1, "d_base": stats, "d_y": 1}
+        row = whole | {"wx_count": self.blocks, "v_wx": 1, "a_base": exps, "a_u": self.blocks, "a_v": 1}
+        inverse = {
+            "src": FUSE_SRC.pack(d_lane=1), "post_shift": -bits,
+            "stage": FUSE_STAGE.pack(reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.RECIP, tail_dim=tail),
+        }  # fmt: skip
+        if part == 1:
+            return [row | inverse]
+        scaled = FUSE_STAGE.pack(reduce=Reduce.SUM, lane_reduce=Reduce.SUM, post=Post.SCALE, tail_dim=tail)
+        scaling = {"post_mult": round(part * (1 << 31)), "post_shift": 0, "stage": scaled}
+        again = whole | {"wx_count": 1, "a_base": stats, "a_u": 1, "lanes_tail": 1}
+        return [row | scaling, again | inverse]
 
 
 def softmax_steps(context: Context, layer: SoftmaxLayer) -> list[Step]:

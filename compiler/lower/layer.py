@@ -207,9 +207,22 @@ class ElementwiseLayer(Layer):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoftmaxLayer(Layer):
-    """Softmax over the channels of each pixel; `scale` is beta times the input's scale."""
+    """Softmax over the channels of each pixel.
+
+    Parameters
+    ----------
+    scale : float
+        Beta times the input's scale.
+    step, y_zp : float, int
+        Scale and zero point of the result.
+    clip : (int, int)
+        Least and greatest result.
+    """
 
     scale: float
+    step: float
+    y_zp: int
+    clip: tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

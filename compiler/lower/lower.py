@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
-from compiler.kernels.scaling import Affine
 from compiler.lower.conv_transpose import lower_conv_transpose
 from compiler.lower.drains import drain_of, rounding_of, weights_of, zero_of
 from compiler.lower.elementwise import lower_binary, lower_unary
@@ -25,7 +24,7 @@ from compiler.lower.moves import MOVES
 from compiler.lower.norm import lower_norm
 from compiler.lower.parts import find_parts
 from compiler.lower.places import IN_PLACE
-from compiler.lower.reduce import lower_global_average, lower_reduce
+from compiler.lower.reduce import bytes_only, lower_global_average, lower_reduce
 from compiler.lower.unary import BINARY, UNARY
 from hw.isa.enums import Rounding
 
@@ -34,6 +33,9 @@ ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 
 #: Most channels of a group that stands for as many depthwise convolutions.
 _TOGETHER = 16
+
+#: Least scale of a softmax: finer, and its exponentials have too few bits.
+_FINEST = 2.0**-16
 
 #: Operators on images: the machine has no batch of them.
 _ONE_IMAGE = ("conv2d", "depthwise_conv2d", "conv_transpose2d", "max_pool2d", "avg_pool2d")
@@ -173,9 +175,14 @@ def _softmax(low: Lowering) -> Layer:
     a, x = low.anchor.attributes, low.x
     if a["axis"] != len(x.shape) - 1:
         raise UnsupportedError("softmax is along the last dimension only")
-    if affine(low.y) != Affine(1 / 256, -128) or low.y.dtype != "int8":
-        raise UnsupportedError("the output of softmax must be int8 of scale 1/256 and zero point -128")
-    return SoftmaxLayer(**low.common(), scale=a["beta"] * affine(x).scale)
+    bytes_only(x, low.y)
+    y = affine(low.y)
+    if not _FINEST <= y.scale <= 1:
+        raise UnsupportedError(f"steps of a probability must be within {_FINEST:.2g}..1, not {y.scale:.3g}")
+    return SoftmaxLayer(
+        **low.common(), scale=a["beta"] * affine(x).scale, step=y.scale, y_zp=y.zero_point,
+        clip=clip_range(low.y),
+    )  # fmt: skip
 
 
 _LOWERINGS: dict[str, Callable[[Lowering], Layer]] = {

@@ -169,6 +169,17 @@ def test_many_small_loads_do_not_run_further_ahead_than_semaphores_count() -> No
     compare("transposed", 307, network, inputs, on_golden(network, inputs))
 
 
+@pytest.mark.parametrize("scale", [1 / 256, 1 / 128, 0.00371, 2.0**-12, 0.3])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_softmax_in_any_steps(dtype: str, scale: float) -> None:
+    draft = Draft(np.random.default_rng(7))
+    x = draft.input((5, 37))
+    y = draft.node("softmax", [x], x.shape, scale=scale, dtype=dtype, axis=1, beta=1.0)
+    network = compile(draft.graph.finish([y.name]), "n8", strict=True)
+    inputs = draft.random_inputs()
+    compare("softmax", 7, network, inputs, on_golden(network, inputs))
+
+
 NORM = {"epsilon": 1e-5}
 TOO_MUCH = [
     ("layer_norm", (1, 4, 4, 8), "int8", {"axis": 1, **NORM}, "along the last dimension only"),

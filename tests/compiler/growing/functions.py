@@ -80,9 +80,10 @@ def reduction(g: Grower) -> Tensor:
 
 
 def softmax(g: Grower) -> Tensor:
-    """Along the last axis."""
+    """Along the last axis; what it makes is in 1/256, as in LiteRT, or in any steps."""
     x = g.any(lambda t: len(t.shape) > 1, lambda: (g.size(9), g.size(40)))
-    return g.made("softmax", [x], x.shape, q=PROBABILITY, within=1, axis=len(x.shape) - 1, beta=1.0)
+    q = g.choose((PROBABILITY, None))
+    return g.made("softmax", [x], x.shape, q=q, within=1, axis=len(x.shape) - 1, beta=1.0)
 
 
 def norm(g: Grower) -> Tensor:
