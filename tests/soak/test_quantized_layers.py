@@ -1,0 +1,67 @@
+"""Published architectures as onnxruntime quantizes them, layer by layer on the golden model (`make soak`)."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from scripts.networks.published import model_file
+from tests.compiler.onnx_layers import cut, differing
+
+SAMPLES = 2
+NETWORKS = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "bert_layer")
+#: Share of the values that may be a unit in the last place off; norms have a bound of their own.
+MOST_APART = {"LayerNormalization": 0.02}
+#: Ends of the names of what makes one GELU, which is quantized as a whole.
+_GELU = (".scaled", ".erf", ".more", ".twice", ".gelu")
+
+
+class _Samples(CalibrationDataReader):
+    """Random numbers of the input's shape."""
+
+    def __init__(self, model: onnx.ModelProto):
+        value = model.graph.input[0]
+        self.name, rng = value.name, np.random.default_rng(0)
+        shape = [each.dim_value for each in value.type.tensor_type.shape.dim]
+        self.samples = [rng.standard_normal(shape).astype(np.float32) for _ in range(SAMPLES)]
+        self.left = iter(self.samples)
+
+    def get_next(self) -> dict[str, np.ndarray] | None:  # type: ignore[override]
+        sample = next(self.left, None)
+        return None if sample is None else {self.name: sample}
+
+
+def quantized(name: str, folder: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """The network in QDQ form, weights by channel, and a sample."""
+    plain, made = folder / "plain.onnx", folder / "quantized.onnx"
+    quant_pre_process(str(model_file(name)), str(plain), skip_symbolic_shape=True)
+    samples = _Samples(onnx.load(plain))
+    quantize_static(
+        str(plain), str(made), samples, quant_format=QuantFormat.QDQ, per_channel=True,
+        activation_type=QuantType.QInt8, weight_type=QuantType.QInt8,
+        nodes_to_exclude=[node.name for node in onnx.load(plain).graph.node if node.name.endswith(_GELU)],
+    )  # fmt: skip
+    return onnx.load(made), {samples.name: samples.samples[0]}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_layers_fed_onnxruntime_s_inputs(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    values = apart = layers = 0
+    left: list[str] = []
+    for layer in cut(*quantized(name, tmp_path)):
+        count, host = differing(layer, tmp_path)
+        most = next((share for op, share in MOST_APART.items() if op in layer.name), 0.001)
+        assert count <= most * layer.wanted.size, f"{layer.name}: {count} of {layer.wanted.size} are one off"
+        values, apart, layers, left = values + layer.wanted.size, apart + count, layers + 1, left + host
+    with capfd.disabled():
+        print(
+            f"\n{name}: {layers} layers, {apart} of {values:,} values a unit off; on the host: {left or 'nothing'}",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+    assert layers and not left
