@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import cast
 
+from compiler.codegen.making import Making
 from compiler.codegen.network import Code, generate
 from compiler.frontends.model import read_model
 from compiler.host import Kernels
@@ -17,6 +18,7 @@ from compiler.profile.floors import layer_floor, network_floor
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.quantize import is_float
 from compiler.quantize.samples import RANDOM_SAMPLES, Calibration, random_samples
+from compiler.record import Record
 from compiler.schedule.fit import fit
 from compiler.schedule.heuristic import first_schedule
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -36,6 +38,7 @@ def compile(
     calibration: Calibration | None = None,
     seed: int = 0,
     offset: int = 0,
+    record: Record | None = None,
 ) -> Network:
     """Compile a model for a machine.
 
@@ -59,6 +62,8 @@ def compile(
         Of these random numbers.
     offset : int
         Bytes at the start of the model's memory (of each stage's) that belong to other code: two can then share it.
+    record : Record or None
+        Takes what every stage made.
 
     Raises
     ------
@@ -71,19 +76,26 @@ def compile(
     if rounding not in ROUNDINGS:
         raise InputError(f"rounding must be {' or '.join(ROUNDINGS)}, not {shown(rounding)}")
     config = load_target(target) if isinstance(target, str) else target
-    graph = simplify(model if isinstance(model, Graph) else read_model(Path(model)))
+    record = record or Record()
+    record.config, record.rounding = config, rounding
+    graph = record.graphs["imported"] = model if isinstance(model, Graph) else read_model(Path(model))
+    graph = simplify(graph, record.graphs)
     report = None
     if is_float(graph):
         graph, report = _quantized(graph, calibration, rounding, seed)
     elif calibration is not None:
         raise InputError(f"{graph.name} is quantized already: calibration is for float models")
+    record.graphs["quantized"] = graph
     parts, host = partition(graph, rounding)
     if report is not None:
         host = {name: report.kept.get(name, why) for name, why in host.items()}
+    record.parts, record.host = parts, host
     if host and strict:
         lines = "; ".join(f"{name} ({graph.nodes[name].op}): {why}" for name, why in host.items())
         raise InputError(f"{graph.name}: not for the accelerator: {lines}")
-    return _Compilation(config, graph, parts, rounding, schedule, offset).network(host, report)
+    compilation = _Compilation(config, graph, parts, rounding, schedule, offset, record.makings)
+    record.network = compilation.network(host, report)
+    return record.network
 
 
 def _quantized(
@@ -112,9 +124,10 @@ class _Compilation:
         rounding: str,
         schedule: Schedule | None,
         offset: int,
+        seen: list[Making],
     ):
         self.config, self.graph, self.parts, self.rounding = config, graph, parts, rounding
-        self.given, self.offset = schedule, offset
+        self.given, self.offset, self.seen = schedule, offset, seen
         device = [part.graph for part in parts if part.device]
         self.fusions = tuple(f for each in device for f in find_fusions(each))
         if schedule is not None:
@@ -171,6 +184,6 @@ class _Compilation:
 
     def _code(self, lowered: Lowered, numbers: tuple[int, int]) -> tuple[Schedule, Code]:
         if self.given is not None:
-            return self.given, generate(self.config, lowered, self.given, numbers, self.offset)
+            return self.given, generate(self.config, lowered, self.given, numbers, self.offset, self.seen)
         first = first_schedule(self.config, lowered, self.fusions)
-        return fit(self.config, lowered, first, numbers, self.offset)
+        return fit(self.config, lowered, first, numbers, self.offset, self.seen)

@@ -8,7 +8,9 @@ from compiler.cli.options import add_json, add_seed, add_target
 from compiler.cli.output import check_output, check_report, report, write_output
 
 if TYPE_CHECKING:
+    from compiler.ir.graph import Graph
     from compiler.network import Network
+    from compiler.record import Record
     from compiler.schedule.schedule import Schedule
 
 SUMMARY = "compile a model to a file"
@@ -48,20 +50,25 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def compile_model(args: argparse.Namespace, schedule: "Schedule | None" = None) -> "Network":
-    """The network of a model's file, as the options of `add_compile` and `--seed` say."""
+def compile_model(
+    args: argparse.Namespace,
+    schedule: "Schedule | None" = None,
+    graph: "Graph | None" = None,
+    record: "Record | None" = None,
+) -> "Network":
+    """The network of a model's file, or its graph, as the options of `add_compile` and `--seed` say."""
     from compiler.api import compile
     from compiler.cli.samples import read_samples
     from compiler.frontends.model import read_model
 
-    graph = read_model(args.model)
+    graph = graph or read_model(args.model)
     calibration = None
     if args.calibrate:
         inputs = [graph.tensors[name] for name in graph.inputs]
         calibration = read_samples(inputs, args.calibrate, None, args.seed)
     return compile(
         graph, args.target, rounding=args.rounding, schedule=schedule, strict=args.strict,
-        calibration=calibration, seed=args.seed,
+        calibration=calibration, seed=args.seed, record=record,
     )  # fmt: skip
 
 

@@ -1,12 +1,21 @@
-"""`mla graph`: what the compiler has understood of a model."""
+"""`mla graph`: a model at any stage of the compiler, as text, as a picture, or for other programs."""
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hw.errors import shown
+from compiler.cli.compile import add_compile
+from compiler.cli.options import add_seed, add_target
+from compiler.cli.output import check_output, write_output
+from hw.errors import InputError, shown
 
-SUMMARY = "print the graph of a model"
-EXAMPLE = "mla graph network.onnx"
+if TYPE_CHECKING:
+    from compiler.record import Record
+
+SUMMARY = "print or draw a model at any stage of the compiler"
+EXAMPLE = "mla graph network.onnx --stage scheduled --format svg -o network.svg"
+
+_FORMATS = ("text", "dot", "svg", "json")
 
 
 def _size(text: str) -> tuple[str, int]:
@@ -20,14 +29,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("model", metavar="MODEL", type=Path, help="a .onnx or .tflite file")
     parser.add_argument(
+        "--stage", metavar="S",
+        help="imported, a pass, quantized, partitioned, layers, scheduled, placed, programs or timeline "
+        "(default: the model as it was read, as a listing)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--format", choices=_FORMATS, help="text, Graphviz, a picture, or networkx's node-link JSON "
+        "(default: by the name of the file, else text)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="write there, not to standard output"
+    )
+    parser.add_argument(
         "--size", metavar="NAME=N", type=_size, action="append", default=[],
         help="size of a dimension that an .onnx file only names; again for others",
     )  # fmt: skip
+    add_compile(parser)
+    add_target(parser)
+    add_seed(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the text."""
+    """Print the stage, or write it to a file."""
+    from compiler.draw import FORMATS
     from compiler.frontends.model import read_model
+    from compiler.views import STAGES, view_of
 
-    print(read_model(args.model, dict(args.size)))
+    if args.stage is not None and args.stage not in STAGES:
+        raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(args.stage)}")
+    if args.output:
+        check_output(args.output)
+    form = _format(args)
+    if args.stage is None and form == "text":
+        text = str(read_model(args.model, dict(args.size)))
+    else:
+        stage = args.stage or "imported"
+        text = FORMATS[form](view_of(_record(args, stage), stage))
+    if args.output:
+        write_output(args.output, text.rstrip("\n").encode() + b"\n")
+    else:
+        print(text.rstrip("\n"))
     return 0
+
+
+def _format(args: argparse.Namespace) -> str:
+    suffix = args.output.suffix.lstrip(".").lower() if args.output else ""
+    return args.format or (suffix if suffix in _FORMATS else "text")
+
+
+def _record(args: argparse.Namespace, stage: str) -> "Record":
+    """The stages that there are by then: a model that does not compile can be seen before it fails."""
+    from compiler.cli.compile import compile_model
+    from compiler.frontends.model import read_model
+    from compiler.passes import simplify
+    from compiler.record import Record
+    from compiler.views import EARLY
+    from hw.config import load_target
+
+    graph = read_model(args.model, dict(args.size))
+    record = Record(load_target(args.target), args.rounding or "reference")
+    if stage in EARLY:
+        record.graphs["imported"] = graph
+        simplify(graph, record.graphs)
+    else:
+        compile_model(args, graph=graph, record=record)
+    return record

@@ -96,7 +96,7 @@ class Turns:
     """
 
     def __init__(self, memory: Memory, name: str, size: int, depth: int):
-        self.rings = [Ring(memory, f"{name}{i}", size) for i in range(depth)]
+        self.rings = [Ring(memory, f"{name}{i}", size, family=name) for i in range(depth)]
         self.count = 0
 
     def next(self) -> Ref:

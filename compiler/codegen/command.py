@@ -40,6 +40,8 @@ class Ring:
         Tiles it holds; tile i lies at i modulo depth.
     data : array or None
         What a ring in DRAM holds from the start: weights, parameters, tables.
+    family : str
+        What rings that are used in turn have in common; left out for one that stands alone.
     """
 
     memory: Memory
@@ -47,6 +49,7 @@ class Ring:
     size: int
     depth: int = 1
     data: NDArray[np.uint8] | None = field(default=None, repr=False)
+    family: str = ""
 
     @property
     def total(self) -> int:

@@ -12,6 +12,7 @@ from compiler.codegen.conv_transpose import conv_transpose_steps
 from compiler.codegen.depthwise import depthwise_steps
 from compiler.codegen.elementwise import elementwise_steps
 from compiler.codegen.home import Home
+from compiler.codegen.making import Making
 from compiler.codegen.matmul import matmul_steps
 from compiler.codegen.move import move_steps
 from compiler.codegen.norm import norm_steps
@@ -109,6 +110,7 @@ def generate(
     schedule: Schedule,
     numbers: tuple[int, int] | None = None,
     offset: int = 0,
+    seen: list[Making] | None = None,
 ) -> Code:
     """The code of a network, or of a stage of one, under a schedule.
 
@@ -118,6 +120,8 @@ def generate(
         Layers of the stages before, and of all stages: neighbours share a tag if these are more than there are.
     offset : int
         Bytes at the start of the model's memory that belong to other code.
+    seen : list, optional
+        Takes what is known before the programs are written.
 
     Raises
     ------
@@ -125,7 +129,10 @@ def generate(
         The schedule asks for more than the machine has.
     """
     before, count = numbers or (0, len(lowered.layers))
-    return _Generator(config, lowered, schedule, before, count, offset).run()
+    code, making = _Generator(config, lowered, schedule, before, count, offset).run()
+    if seen is not None:
+        seen.append(making)
+    return code
 
 
 class _Generator:
@@ -151,7 +158,7 @@ class _Generator:
             (before + i) * config.tags // max(count, config.tags) for i in range(len(lowered.layers))
         )
 
-    def run(self) -> Code:
+    def run(self) -> tuple[Code, Making]:
         steps, prefetch = self._steps()
         commands = arrange(steps, prefetch, self.config.n)
         lives = lifetimes(commands)
@@ -166,7 +173,8 @@ class _Generator:
         places = {
             name: self.regions[self.homes[name].ring] for name in (*self.graph.inputs, *self.graph.outputs)
         }
-        return Code(self.config, parts, self.tags, image, memory, places)
+        making = Making(self.lowered, self.homes, commands, starts, issued)
+        return Code(self.config, parts, self.tags, image, memory, places), making
 
     def _places(self, commands: list[Command], lives: dict[Ring, tuple[int, int]]) -> dict[Ring, int]:
         """Where rings start; of what does not fit the error says which layers bring their weights in early there."""

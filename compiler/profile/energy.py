@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from hw.config import MlaConfig
 from hw.isa.counters import SP_BANKS_MAX
 
-_MAC_PJ = 0.2 + 0.1
-_SP_PJ_PER_BYTE = 20 / 8
-_ACC_PJ_PER_BYTE = 10 / 8
-_DRAM_PJ_PER_BYTE = 1300 / 8
+#: A multiplication and the addition to the sum.
+MAC_PJ = 0.2 + 0.1
+#: Each byte that is read from a memory or written to it; small memories inside a unit count for nothing.
+PJ_PER_BYTE = {"sp": 20 / 8, "acc": 10 / 8, "dram": 1300 / 8}
 
 
 def energy_uj(config: MlaConfig, counts: Mapping[str, int]) -> float:
@@ -22,9 +22,9 @@ def energy_uj(config: MlaConfig, counts: Mapping[str, int]) -> float:
     acc = counts["acc_reads"] + counts["acc_writes"]
     dram = (counts["load_beats"] + counts["store_beats"]) * config.n
     picojoules = (
-        counts["macs_issued"] * _MAC_PJ
-        + rows * config.n * _SP_PJ_PER_BYTE
-        + acc * 4 * config.n * _ACC_PJ_PER_BYTE
-        + dram * _DRAM_PJ_PER_BYTE
+        counts["macs_issued"] * MAC_PJ
+        + rows * config.n * PJ_PER_BYTE["sp"]
+        + acc * 4 * config.n * PJ_PER_BYTE["acc"]
+        + dram * PJ_PER_BYTE["dram"]
     )
     return picojoules / 1e6

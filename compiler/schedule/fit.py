@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from compiler.codegen.command import Memory
+from compiler.codegen.making import Making
 from compiler.codegen.network import Code, generate
 from compiler.lower.lower import Lowered
 from compiler.memory.plan import MemoryFullError
@@ -11,9 +12,10 @@ from hw.config import MlaConfig
 
 
 def fit(
-    config: MlaConfig, lowered: Lowered, schedule: Schedule, numbers: tuple[int, int], offset: int = 0
-) -> tuple[Schedule, Code]:
-    """The schedule with as much prefetching as the machine's memories hold, and its code.
+    config: MlaConfig, lowered: Lowered, schedule: Schedule, numbers: tuple[int, int], offset: int = 0,
+    seen: list[Making] | None = None,
+) -> tuple[Schedule, Code]:  # fmt: skip
+    """The schedule with as much prefetching as the machine's memories hold, and its code; `seen` as in `generate`.
 
     Raises
     ------
@@ -23,7 +25,7 @@ def fit(
     makers = {layer.y: layer.name for layer in lowered.layers}
     while True:
         try:
-            return schedule, generate(config, lowered, schedule, numbers, offset)
+            return schedule, generate(config, lowered, schedule, numbers, offset, seen)
         except MemoryFullError as error:
             layers = dict(schedule.layers)
             ahead = [layer for layer in error.layers if layers[layer].prefetch]

@@ -42,14 +42,26 @@ def first_schedule(config: MlaConfig, lowered: Lowered, fusions: tuple[tuple[str
     InputError
         A layer does not fit the machine however it is cut.
     """
-    homes = _Residents(config, lowered)
     layers = {}
+    for number, (name, (cycles, best)) in enumerate(estimates(config, lowered).items()):
+        layers[name] = replace(best, joined=True) if number and cycles < _SMALL else best
+    return Schedule(fusions, layers)
+
+
+def estimates(config: MlaConfig, lowered: Lowered) -> dict[str, tuple[float, LayerSchedule]]:
+    """For every layer its best tiling, with the estimated cycles that it was chosen for.
+
+    Raises
+    ------
+    InputError
+        A layer does not fit the machine however it is cut.
+    """
+    homes = _Residents(config, lowered)
+    out = {}
     for number, layer in enumerate(lowered.layers):
         spot = Spot(config, homes.free(number), homes.on_chip(layer.x), homes.on_chip(layer.y), homes.on_chip)
-        cycles, layers[layer.name] = _schedule(spot, layer)
-        if number and cycles < _SMALL:
-            layers[layer.name] = replace(layers[layer.name], joined=True)
-    return Schedule(fusions, layers)
+        out[layer.name] = _schedule(spot, layer)
+    return out
 
 
 class _Residents:

@@ -1,0 +1,200 @@
+"""The schedule carried out: buffers, and the transfers and computations between them.
+
+Commands of one layer that go the same way between the same buffers are one node.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compiler.codegen.command import READS, WRITES, Command, Memory, Ref, Ring
+from compiler.codegen.effort import cycles
+from compiler.codegen.making import Making
+from compiler.codegen.sync import Issued
+from compiler.codegen.traffic import traffic
+from compiler.ir.graph import Graph
+from compiler.lower.partition import Part
+from compiler.profile.energy import MAC_PJ, PJ_PER_BYTE
+from compiler.views.operators import title
+from compiler.views.timeline import timeline
+from compiler.views.view import Cost, View, add_edge, add_node, size, start
+from hw.config import MlaConfig
+from hw.isa.enums import Unit
+
+_NOTE = (
+    "bytes that the commands move, cycles that their unit takes for them if nothing holds it up, energy of the "
+    "memories on both ends"
+)
+
+
+@dataclass
+class _Work:
+    """Commands of a layer that go the same way.
+
+    Parameters
+    ----------
+    commands : int
+        How many.
+    cost : Cost
+        Of the commands; its energy is that of the products.
+    edges : dict
+        By buffer and whether it is written.
+    """
+
+    commands: int = 0
+    cost: Cost = field(default_factory=Cost)
+    edges: dict[tuple[str, bool], Cost] = field(default_factory=dict)
+
+
+def commands_view(
+    graph: Graph, parts: Sequence[Part], makings: Sequence[Making], config: MlaConfig, *, placed: bool
+) -> View:
+    """Buffers and what goes on between them; `placed`: with addresses, banks, and when they are in use."""
+    view = start(graph.name, "placed" if placed else "scheduled", config, _NOTE)
+    view.graph["memories"] = {
+        "sp": [config.sp_bytes, config.sp_banks], "acc": [config.acc_rows, config.acc_banks],
+        "slot": [config.param_slots, 1], "table": [config.table_slots, 1],
+    }  # fmt: skip
+    left = iter(makings)
+    for number, part in enumerate(parts):
+        prefix = f"{number} " if len(parts) > 1 else ""
+        if part.device:
+            _Part(view, config, next(left), prefix).add(placed)
+        else:
+            _host(view, part.graph)
+    for kind, names in (("input", graph.inputs), ("output", graph.outputs)):
+        for name in names:
+            if (key := f"dram {name}") in view:
+                view.nodes[key]["text"].append(f"{kind} of the model")
+    return view
+
+
+def _host(view: View, graph: Graph) -> None:
+    for node in graph:
+        add_node(view, node.name, "host", title(graph, node), node.name)
+        for name, written in (*((n, False) for n in node.inputs), *((n, True) for n in node.outputs)):
+            tensor, key = graph.tensors[name], f"dram {name}"
+            if tensor.constant:
+                continue
+            if key not in view:
+                add_node(view, key, "buffer", name, size(tensor.bytes), memory="dram")
+            ends = (node.name, key) if written else (key, node.name)
+            add_edge(view, *ends, name, Cost(tensor.bytes))
+
+
+class _Part:
+    """One stage on the accelerator."""
+
+    def __init__(self, view: View, config: MlaConfig, making: Making, prefix: str):
+        self.view, self.config, self.making, self.prefix = view, config, making, prefix
+        self.layers = making.lowered.layers
+        self.tensors = {home.ring: name for name, home in making.homes.items() if not home.offset}
+        self.rings: dict[str, list[Ring]] = {}
+        self.users: dict[str, str] = {}  # the layer that each buffer is first used by
+
+    def key(self, ring: Ring) -> str:
+        """A buffer's name in the view: places used in turn are one, tensors in DRAM are those of all stages."""
+        if ring.memory == Memory.DRAM and ring in self.tensors:
+            return f"dram {self.tensors[ring]}"
+        return f"{self.prefix}{ring.memory.value} {self._label(ring)}"
+
+    def add(self, placed: bool) -> None:
+        """Add all nodes and edges."""
+        works: dict[tuple[int, Unit, tuple[str, ...], str], _Work] = {}
+        for command, issued in zip(self.making.commands, self.making.issued, strict=True):
+            reads = tuple(dict.fromkeys(self.key(ref.ring) for ref in command.reads()))
+            key = (command.layer, command.unit, reads, self.key(command.write().ring))
+            self._count(works.setdefault(key, _Work()), command, issued)
+        times = self._times() if placed else {}
+        for name, rings in self.rings.items():
+            self._buffer(name, list(dict.fromkeys(rings)), times)
+        for number, ((layer, unit, _, _), work) in enumerate(works.items()):
+            self._work(f"{self.prefix}{unit.name.lower()} {number}", self.layers[layer].name, unit, work)
+
+    def _count(self, work: _Work, command: Command, issued: Issued) -> None:
+        spent = cycles(command, self.config.n)
+        moved = traffic(self.config, issued)
+        macs = 0
+        if command.unit == Unit.MATRIX:
+            macs = moved["a_base"] * self.config.n
+        work.commands += 1
+        work.cost += Cost(0, spent, macs * MAC_PJ)
+        for name, ref in _refs(command):
+            key = self.key(ref.ring)
+            self.rings.setdefault(key, []).append(ref.ring)
+            self.users.setdefault(key, self.layers[command.layer].name)
+            price = PJ_PER_BYTE.get(ref.ring.memory.value, 0.0)
+            edge = (key, name == WRITES[command.unit])
+            cost = Cost(moved[name], spent, moved[name] * price)
+            work.edges[edge] = work.edges.get(edge, Cost()) + cost
+
+    def _work(self, key: str, layer: str, unit: Unit, work: _Work) -> None:
+        kind = unit.name.lower()
+        least = [cost.bytes for (_, written), cost in work.edges.items() if written]
+        transfer = unit in (Unit.LOAD, Unit.STORE)
+        fill = unit == Unit.LOAD and all(written for _, written in work.edges)
+        add_node(
+            self.view, key, kind, f"{unit.name} x {work.commands}" if work.commands > 1 else unit.name,
+            "fill" if fill else size(sum(least)) if transfer else "",
+            "" if fill else f"{work.cost.cycles:,} cycles", group=layer, cycles=work.cost.cycles,
+            pj=work.cost.pj if unit == Unit.MATRIX else None, commands=work.commands,
+        )  # fmt: skip
+        for (buffer, written), cost in work.edges.items():
+            ends = (key, buffer) if written else (buffer, key)
+            add_edge(self.view, *ends, self.view.nodes[buffer]["label"], cost)
+
+    def _buffer(self, key: str, rings: list[Ring], times: Mapping[Ring, tuple[int, int]]) -> None:
+        ring = rings[0]
+        depth = len(rings) * ring.depth
+        unit = {Memory.ACC: "row", Memory.SLOT: "slot", Memory.TABLE: "table"}.get(ring.memory)
+        room = f"{ring.size:,} {unit}{'s' * (ring.size > 1)}" if unit else size(ring.size)
+        text = [f"{depth} x {room}" if depth > 1 else room]
+        more: dict[str, object] = {}
+        if ring.memory != Memory.DRAM and times:
+            more = {
+                "starts": [self.making.starts[each] for each in rings], "size": ring.total,
+                "first": [times[each][0] for each in rings], "last": [times[each][1] for each in rings],
+            }  # fmt: skip
+            text += _places(self.config, more["starts"], ring)  # type: ignore[arg-type]
+        add_node(
+            self.view, key, "constant" if ring.data is not None else "buffer", self._label(ring), *text,
+            group=self.users[key], memory=ring.memory.value, tensor=self.tensors.get(ring, ""), depth=depth, **more,
+        )  # fmt: skip
+
+    def _label(self, ring: Ring) -> str:
+        """Tensors are called after the layer that makes them: names of converters are long."""
+        if ring not in self.tensors:
+            return ring.family or ring.name
+        name = self.tensors[ring]
+        root = self.making.lowered.root
+        maker = next((layer.name for layer in self.layers if root(layer.y) == root(name)), "")
+        return f"{maker}.y" if maker else name
+
+    def _times(self) -> dict[Ring, tuple[int, int]]:
+        """When each buffer is in use."""
+        out: dict[Ring, tuple[int, int]] = {}
+        for command, (begin, end) in zip(
+            self.making.commands, timeline(self.config, self.making), strict=True
+        ):
+            for ref in command.refs():
+                first, last = out.get(ref.ring, (begin, end))
+                out[ref.ring] = (min(first, begin), max(last, end))
+        return out
+
+
+def _refs(command: Command) -> Iterator[tuple[str, Ref]]:
+    for name in (*READS[command.unit], WRITES[command.unit]):
+        value = command.fields.get(name)
+        if isinstance(value, Ref):
+            yield name, value
+
+
+def _places(config: MlaConfig, starts: list[int], ring: Ring) -> list[str]:
+    """Addresses and banks."""
+    banks = {
+        Memory.SP: config.sp_bytes // config.sp_banks, Memory.ACC: config.acc_rows // config.acc_banks,
+    }.get(ring.memory)  # fmt: skip
+    shown = [", ".join(f"{at:#x}" if ring.memory == Memory.SP else f"{at}" for at in starts)]
+    if banks:
+        used = {b for at in starts for b in range(at // banks, (at + ring.total - 1) // banks + 1)}
+        shown.append(f"bank {min(used)}" + (f"..{max(used)}" if len(used) > 1 else ""))
+    return shown

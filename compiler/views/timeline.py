@@ -1,0 +1,70 @@
+"""When commands run, by estimate: in order, each as soon as its unit is free and its semaphores are there."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from compiler.codegen.effort import cycles
+from compiler.codegen.making import Making
+from compiler.views.view import Cost, View, add_edge, add_node, start
+from hw.config import MlaConfig
+from hw.isa.enums import Unit
+
+_NOTE = (
+    "each command takes the cycles of the schedule's estimate and begins when its queue has had room for it, its "
+    "unit is free and what it waits for is done; the memory's latency, LOAD and STORE in each other's way and the "
+    "sequencer's time are left out. Edges: the unit's order, and semaphores"
+)
+
+
+def waits(making: Making) -> list[list[int]]:
+    """For each command those whose signals it takes: the i-th wait of a pair takes the i-th signal."""
+    given: dict[tuple[int, int], deque[int]] = {}
+    out = []
+    for number, issued in enumerate(making.issued):
+        taken = [
+            given[producer, issued.unit].popleft() for producer in Unit if issued.wait >> (producer << 2) & 1
+        ]
+        out.append(taken)
+        for consumer in Unit:
+            if issued.signal >> (consumer << 2) & 1:
+                given.setdefault((issued.unit, consumer), deque()).append(number)
+    return out
+
+
+def timeline(config: MlaConfig, making: Making) -> list[tuple[int, int]]:
+    """First cycle of each command and the one after its last."""
+    ends: dict[Unit, int] = dict.fromkeys(Unit, 0)
+    queues: dict[Unit, deque[int]] = {unit: deque(maxlen=config.queue_depth) for unit in Unit}
+    out: list[tuple[int, int]] = []
+    issued = 0
+    for command, needed in zip(making.commands, waits(making), strict=True):
+        queue = queues[command.unit]
+        if len(queue) == config.queue_depth:
+            issued = max(issued, queue[0])  # a place is free when the oldest one has begun
+        begin = max([issued, ends[command.unit], *(out[number][1] for number in needed)])
+        ends[command.unit] = begin + cycles(command, config.n)
+        out.append((begin, ends[command.unit]))
+        queue.append(begin)
+    return out
+
+
+def timeline_view(name: str, makings: Sequence[Making], config: MlaConfig) -> View:
+    """Commands as nodes, with begin and end; stages of the accelerator one after the other."""
+    view, at = start(name, "timeline", config, _NOTE), 0
+    for stage, making in enumerate(makings):
+        prefix, layers = f"{stage} " if len(makings) > 1 else "", making.lowered.layers
+        times, last = timeline(config, making), dict[Unit, int]()
+        for number, (command, needed) in enumerate(zip(making.commands, waits(making), strict=True)):
+            begin, end = times[number]
+            add_node(
+                view, f"{prefix}{number}", command.unit.name.lower(), command.unit.name,
+                group=layers[command.layer].name, cycles=end - begin, begin=at + begin, end=at + end,
+            )  # fmt: skip
+            for before in dict.fromkeys([*([last[command.unit]] if command.unit in last else []), *needed]):
+                what = "order" if making.commands[before].unit == command.unit else "semaphore"
+                spent = Cost(0, times[before][1] - times[before][0])
+                add_edge(view, f"{prefix}{before}", f"{prefix}{number}", what, spent)
+            last[command.unit] = number
+        at += max((end for _, end in times), default=0)
+    view.graph["cycles"] = at
+    return view
