@@ -1,12 +1,13 @@
 """Compile a model."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from compiler.codegen.making import Making
 from compiler.codegen.network import Code, generate
-from compiler.frontends.model import read_model
+from compiler.frontends.model import default_rounding, read_model
 from compiler.host import Kernels
 from compiler.ir.graph import Graph
 from compiler.lower.groups import find_fusions, group
@@ -29,13 +30,16 @@ _log = logging.getLogger(__name__)
 
 
 def compile(
-    model: Path | str | Graph,
+    model: Path | str | Graph | Any,
     target: str | MlaConfig = "n16",
     *,
     rounding: str | None = None,
     schedule: Schedule | None = None,
     strict: bool = False,
     calibration: Calibration | None = None,
+    example: Any = None,
+    dynamic_shapes: Any = None,
+    sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     offset: int = 0,
     record: Record | None = None,
@@ -44,13 +48,14 @@ def compile(
 
     Parameters
     ----------
-    model : path or Graph
-        A model's file, or its graph.
+    model : path, Graph, torch.nn.Module or torch.export.ExportedProgram
+        A model's file, or its graph; `module:function`, which names a function of the user's own that returns a PyTorch
+        module; or such a module itself.
     target : str or MlaConfig
         The machine.
     rounding : str or None
         "reference": LiteRT's reference kernels; "xnnpack": its default ones; "onnxruntime". Left out: onnxruntime for
-        ONNX files, else the reference kernels.
+        ONNX files and PyTorch, else the reference kernels.
     schedule : Schedule or None
         How to carry it out; found by estimates if left out.
     strict : bool
@@ -58,6 +63,12 @@ def compile(
     calibration : Calibration or None
         Samples of the inputs of a float model, which is quantized with them: a dict of arrays whose first axis counts
         samples, or a list of samples. Without any, random numbers are taken: the accuracy is not to be trusted then.
+    example : tensor, array, tuple of them, or dict of them by name
+        Inputs with which a PyTorch module is exported: their shapes are those of the network.
+    dynamic_shapes : as torch.export.export has it
+        Dimensions that its export leaves open.
+    sizes : dict
+        Sizes of dimensions that an ONNX file only names, or that are open; a first one that is not named is 1.
     seed : int
         Of these random numbers.
     offset : int
@@ -70,16 +81,16 @@ def compile(
     InputError
         The model cannot be read or compiled, or the schedule is not legal for it.
     """
-    if rounding is None:
-        onnx = not isinstance(model, Graph) and Path(model).suffix.lower() == ".onnx"
-        rounding = "onnxruntime" if onnx else "reference"
+    rounding = default_rounding(model) if rounding is None else rounding
     if rounding not in ROUNDINGS:
         raise InputError(f"rounding must be {' or '.join(ROUNDINGS)}, not {shown(rounding)}")
     config = load_target(target) if isinstance(target, str) else target
     record = record or Record()
     record.config, record.rounding = config, rounding
-    graph = record.graphs["imported"] = model if isinstance(model, Graph) else read_model(Path(model))
-    graph = simplify(graph, record.graphs)
+    if not isinstance(model, Graph):
+        model = read_model(model, sizes, example=example, dynamic_shapes=dynamic_shapes)
+    record.graphs["imported"] = model
+    graph = simplify(model, record.graphs)
     report = None
     if is_float(graph):
         graph, report = _quantized(graph, calibration, rounding, seed)

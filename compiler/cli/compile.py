@@ -16,10 +16,16 @@ if TYPE_CHECKING:
 SUMMARY = "compile a model to a file"
 EXAMPLE = "mla compile network.tflite -o network.mla --target n8"
 
+#: How the help of every verb names PyTorch models.
+REFERENCE = (
+    "or module:function, Python code of your own, which is imported and run: the function returns a PyTorch module, or "
+    "(module, example inputs)"
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a .tflite or .onnx file")
+    parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument("-o", "--output", metavar="FILE.mla", type=Path, required=True, help="file to write")
     parser.add_argument(
         "--schedule", metavar="FILE.json", type=Path, help="carry it out so, not by estimates"
@@ -40,7 +46,7 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounding", choices=("reference", "xnnpack", "onnxruntime"),
         help="whose kernels to reproduce: TFLite's reference or default ones, or onnxruntime's "
-        "(default: onnxruntime for ONNX files, else reference)",
+        "(default: onnxruntime for ONNX files and PyTorch, else reference)",
     )  # fmt: skip
     parser.add_argument(
         "--calibrate",
@@ -58,17 +64,20 @@ def compile_model(
 ) -> "Network":
     """The network of a model's file, or its graph, as the options of `add_compile` and `--seed` say."""
     from compiler.api import compile
-    from compiler.cli.samples import read_samples
-    from compiler.frontends.model import read_model
+    from compiler.cli.samples import first_sample, read_samples
+    from compiler.frontends.model import default_rounding, read_model
+    from compiler.frontends.torch_reference import is_reference
 
-    graph = graph or read_model(args.model)
+    if graph is None:
+        example = first_sample(args.calibrate or vars(args).get("input")) if is_reference(args.model) else None
+        graph = read_model(args.model, example=example)
     calibration = None
     if args.calibrate:
         inputs = [graph.tensors[name] for name in graph.inputs]
         calibration = read_samples(inputs, args.calibrate, None, args.seed)
     return compile(
-        graph, args.target, rounding=args.rounding, schedule=schedule, strict=args.strict,
-        calibration=calibration, seed=args.seed, record=record,
+        graph, args.target, rounding=args.rounding or default_rounding(args.model), schedule=schedule,
+        strict=args.strict, calibration=calibration, seed=args.seed, record=record,
     )  # fmt: skip
 
 

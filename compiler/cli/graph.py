@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.compile import add_compile
+from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_seed, add_target
 from compiler.cli.output import check_output, write_output
 from hw.errors import InputError, shown
@@ -27,7 +27,7 @@ def _size(text: str) -> tuple[str, int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a .onnx or .tflite file")
+    parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .onnx or .tflite file, {REFERENCE}")
     parser.add_argument(
         "--stage", metavar="S",
         help="imported, a pass, quantized, partitioned, layers, scheduled, placed, programs or timeline "

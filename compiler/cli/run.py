@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.compile import add_compile, compile_model
+from compiler.cli.compile import REFERENCE, add_compile, compile_model
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import check_output, check_report, report, write_output
 
@@ -20,7 +20,10 @@ EXAMPLE = "mla run network.tflite --input images.npy --json -"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument(
-        "model", metavar="MODEL", type=Path, help="a .tflite or .onnx file, or a .mla file of mla compile"
+        "model",
+        metavar="MODEL",
+        type=Path,
+        help=f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}",
     )
     parser.add_argument(
         "--input",

@@ -59,14 +59,36 @@ def random_input(rng: np.random.Generator, tensor: Tensor) -> NDArray:
     return rng.integers(limits.min, limits.max, tensor.shape, dtype, endpoint=True)
 
 
-def _arrays(path: Path, tensors: Sequence[Tensor]) -> Sample:
+def first_sample(path: Path | None) -> Sample | NDArray | None:
+    """The first sample of a file as a batch of one: an array, or arrays by name; None without a file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or holds no samples.
+    """
+    if path is None:
+        return None
+    loaded = _loaded(path)
+    arrays = loaded if isinstance(loaded, dict) else {"": loaded}
+    if not arrays or any(not array.ndim or not len(array) for array in arrays.values()):
+        raise InputError(f"{path}: must hold at least one sample, along the first axis")
+    first = {name: array[:1] for name, array in arrays.items()}
+    return first if isinstance(loaded, dict) else first[""]
+
+
+def _loaded(path: Path) -> Sample | NDArray:
     try:
         loaded = np.load(path, allow_pickle=False)
-        arrays = {name: loaded[name] for name in loaded.files} if hasattr(loaded, "files") else loaded
+        return {name: loaded[name] for name in loaded.files} if hasattr(loaded, "files") else loaded
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except _DAMAGE as error:
         raise InputError(f"{path}: must be a .npy or .npz file of numbers: {error}") from None
+
+
+def _arrays(path: Path, tensors: Sequence[Tensor]) -> Sample:
+    arrays = _loaded(path)
     names = [tensor.name for tensor in tensors]
     if not isinstance(arrays, dict):
         if len(names) != 1:

@@ -1,36 +1,70 @@
-"""A model file by its name."""
+"""A model by its name."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from compiler.frontends.onnx import read_onnx
 from compiler.frontends.tflite import read_tflite
+from compiler.frontends.torch_module import is_module, read_module, torch_library
+from compiler.frontends.torch_reference import is_reference, load_reference
 from compiler.ir.graph import Graph
 from hw.errors import InputError
 
 _SUFFIXES = (".tflite", ".onnx")
+#: Files of PyTorch hold weights or code, and are no models by themselves.
+_TORCH = (".py", ".pt", ".pth", ".pt2")
 
 
-def read_model(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
-    """The graph of a model file.
+def read_model(
+    model: Path | Any,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    example: Any = None,
+    dynamic_shapes: Any = None,
+) -> Graph:
+    """The graph of a model.
 
     Parameters
     ----------
-    path : Path
-        The file; its suffix tells its kind.
+    model : Path, or torch.nn.Module, or torch.export.ExportedProgram
+        A file, whose suffix tells its kind; or `module:function`, Python code of the user's own, which is run.
     sizes : dict
-        Sizes of dimensions that an ONNX file only names.
+        Sizes of dimensions that an ONNX file only names, or that a PyTorch module leaves open.
+    example, dynamic_shapes
+        As `read_module` has them, if the function does not say it; for PyTorch modules only.
 
     Raises
     ------
     InputError
         Its kind is not known, or as its front end says.
     """
+    if is_module(model):
+        return read_module(model, example, dynamic_shapes=dynamic_shapes, sizes=sizes)
+    path = Path(model)
+    if is_reference(path):
+        torch_library()
+        made = load_reference(str(path))
+        example = example if made.example is None else made.example
+        shapes = dynamic_shapes if made.dynamic_shapes is None else made.dynamic_shapes
+        return read_module(made.model, example, dynamic_shapes=shapes, sizes=sizes, name=str(path))
     suffix = path.suffix.lower()
+    if suffix in _TORCH:
+        raise InputError(f"{path}: a PyTorch model is named by a function that returns it: module:function")
     if suffix not in _SUFFIXES:
-        raise InputError(f"{path}: a model's name must end in {' or '.join(_SUFFIXES)}")
+        raise InputError(
+            f"{path}: a model's name must end in {' or '.join(_SUFFIXES)}, or be module:function"
+        )
     if suffix == ".onnx":
         return read_onnx(path, sizes)
     if sizes:
         raise InputError(f"{path}: only dimensions of .onnx files have names, none is {', '.join(sizes)}")
     return read_tflite(path)
+
+
+def default_rounding(model: Path | Any) -> str:
+    """Whose rounding a model has where none is asked for: that of who runs such models elsewhere."""
+    if isinstance(model, Graph):
+        return "reference"
+    onnx = is_module(model) or is_reference(model) or Path(model).suffix.lower() == ".onnx"
+    return "onnxruntime" if onnx else "reference"

@@ -1,0 +1,97 @@
+"""What code of a user's own, and PyTorch's exporters, raise, as one message that says where."""
+
+import logging
+import re
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from hw.errors import InputError, MlaError
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+_OURS = Path(__file__).resolve().parents[1]
+#: Frames in texts that PyTorch writes.
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in ([\w<>.]+)')
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m|\[\d+m")
+_MOST = 400
+
+
+def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], str] | None = None) -> _Result:
+    """The result of work that runs a user's code.
+
+    Parameters
+    ----------
+    work : callable
+        What to do.
+    doing : str
+        How the message begins.
+    right : callable or None
+        What would be right, from the error's text.
+
+    Raises
+    ------
+    InputError
+        The work failed, however it did; -v logs the traceback.
+    """
+    try:
+        return work()
+    except MlaError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code may raise anything
+        _log.info("%s", "".join(traceback.format_exception(error)))
+        why, where = _first(error), _where(error)
+        advice = right(_all_text(error)) if right else ""
+        raise InputError(f"{doing}: {why}{where}{advice}") from None
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and what caused it, the root last."""
+    found: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in found:
+        found.append(following)
+        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+    return found
+
+
+def _all_text(error: BaseException) -> str:
+    return "\n".join(str(each) for each in _chain(error))
+
+
+def _first(error: BaseException) -> str:
+    """The root's kind and first sentence on one line."""
+    root = _chain(error)[-1]
+    if isinstance(root, SyntaxError):
+        return f"SyntaxError: {root.msg}"
+    lines = [line.strip() for line in _COLOURS.sub("", str(root)).splitlines()]
+    text = next((line for line in lines if line), "")
+    text = text if len(text) <= _MOST else f"{text[:_MOST]}..."
+    text = text.partition(" (Size-like symbols")[0].rstrip(". ")
+    return f"{type(root).__name__}: {text}" if text else type(root).__name__
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line of the user's own code that is to be seen, as " (file, line 3, in forward)"."""
+    found: tuple[str, int, str] | None = None
+    for each in reversed(_chain(error)):
+        frames = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(each.__traceback__)]
+        told = [(name, int(line), code) for name, line, code in _FRAME.findall(str(each))]
+        own = [frame for frame in (*frames, *told) if _users(frame[0])]
+        if own:
+            found = own[-1]
+            break
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({Path(error.filename).name}, line {error.lineno})"
+    return f" ({Path(found[0]).name}, line {found[1]}, in {found[2]})" if found else ""
+
+
+def _users(file: str) -> bool:
+    """Whether a file is neither of an installed package, nor of Python, nor of this compiler."""
+    path = Path(file)
+    if file.startswith("<") or "site-packages" in path.parts or "dist-packages" in path.parts:
+        return False
+    if path.is_relative_to(_OURS):
+        return False
+    return not path.is_relative_to(Path(logging.__file__).resolve().parents[1])

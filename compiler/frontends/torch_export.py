@@ -1,0 +1,179 @@
+"""PyTorch's own exporters: a module to an exported program, its names to those of the ONNX model made of it."""
+
+import ast
+import importlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.torch_errors import guarded
+from hw.errors import InputError, shown
+
+#: Where PyTorch's exporter notes which submodules and which node of the program a node comes from.
+_SCOPES, _SOURCE = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.fx_node"
+#: Operators that quantize what is no constant.
+_QUANTIZE = "quantized_decomposed.quantize_per_tensor"
+_NO_EXAMPLE = (
+    "{}: a module is exported with example inputs, which there are none of: return (module, example inputs), or give "
+    "a file of samples, or example= in Python"
+)
+
+
+def exported(torch: Any, model: Any, example: Any, dynamic_shapes: Any, title: str) -> Any:
+    """The exported program of a module, as it is for inference.
+
+    Parameters
+    ----------
+    torch : module
+        The package.
+    model, example, dynamic_shapes
+        As `compiler.frontends.torch_module.read_module` has them.
+    title : str
+        What messages call the module.
+
+    Raises
+    ------
+    InputError
+        It is no module, has no example inputs, or cannot be exported.
+    """
+    if isinstance(model, torch.export.ExportedProgram):
+        return model
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"{title}: must be a torch.nn.Module, not {shown(model)}")
+    if example is None:
+        raise InputError(_NO_EXAMPLE.format(title))
+    args, named = _arguments(torch, example, title)
+    with _inference(torch, model):
+        return guarded(
+            lambda: torch.export.export(model, args, named, dynamic_shapes=dynamic_shapes),
+            f"{title} cannot be exported",
+            right=_advice,
+        )
+
+
+def _arguments(torch: Any, example: Any, title: str) -> tuple[tuple, dict[str, Any]]:
+    """Example inputs as arguments of `forward`."""
+    if isinstance(example, Mapping):
+        return (), {name: _tensor(torch, each, title) for name, each in example.items()}
+    many = example if isinstance(example, tuple | list) else (example,)
+    return tuple(_tensor(torch, each, title) for each in many), {}
+
+
+def _tensor(torch: Any, value: Any, title: str) -> Any:
+    """An array as a tensor; tensors, and structures of them, as they are."""
+    if isinstance(value, np.ndarray | np.generic):
+        return torch.from_numpy(np.array(value))
+    if isinstance(value, torch.Tensor | tuple | list | Mapping):
+        return value
+    raise InputError(f"{title}: example inputs must be tensors or arrays, not {shown(value)}")
+
+
+def _advice(error: str) -> str:
+    """What would be right, where PyTorch's message alone does not say it."""
+    if "data-dependent" in error or "GuardOnDataDependent" in error:
+        return "; what depends on values must be written with torch.where or torch.cond, not with `if`"
+    return ""
+
+
+@contextmanager
+def _inference(torch: Any, model: Any) -> Iterator[None]:
+    """The module in evaluation mode, and afterwards as it was."""
+    before = {module: module.training for module in model.modules()}
+    try:
+        # What was exported before says itself for what it was; it refuses eval().
+        if not isinstance(model, torch.fx.GraphModule):
+            model.eval()
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+def check_outputs(program: Any, title: str) -> None:
+    """Refuse a program that returns what is no tensor; None is left out.
+
+    Raises
+    ------
+    InputError
+        It returns a number, say.
+    """
+    for name, output in zip(_output_names(program), program.graph_signature.user_outputs, strict=True):
+        if not isinstance(output, str | None):
+            raise InputError(f"{title}: {name} must be a tensor, not {shown(output)}")
+
+
+def named(model: Any, program: Any) -> None:
+    """Name inputs, outputs and nodes of an ONNX model as the user knows them.
+
+    Parameters
+    ----------
+    model : onnx_ir.Model
+        Made of the program; changed in place.
+    program : torch.export.ExportedProgram
+    """
+    signature = program.graph_signature
+    made = zip(_output_names(program), signature.user_outputs, strict=True)
+    _rename(model.graph.outputs, [name for name, output in made if output is not None])
+    _rename(model.graph.inputs, list(signature.user_inputs))
+    sources = Counter(node.metadata_props.get(_SOURCE) for node in model.graph)
+    for node in model.graph:
+        scopes = [part for part in _list(node.metadata_props.get(_SCOPES, "")) if part]
+        if scopes:
+            alone = sources[node.metadata_props.get(_SOURCE)] == 1
+            node.name = "/".join([*scopes[-2:], *(() if alone else (node.op_type,))])
+
+
+def _rename(values: Any, names: list[Any]) -> None:
+    """Names for values, if there is one for each and they are different values."""
+    if len({id(value) for value in values}) == len(values) == len(names):
+        for value, name in zip(values, names, strict=True):
+            value.name = str(name)
+
+
+def _output_names(program: Any) -> list[str]:
+    """`output`, or `output_0` and so on, or the keys of a dict, for each tensor that the program returns."""
+    pytree = importlib.import_module("torch.utils._pytree")
+    spec = program.call_spec.out_spec
+    paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(spec.num_leaves)), spec))
+    keys = [pytree.keystr(path) for path, _ in paths]  # such as ['scores'][0]
+    parts = [re.findall(r"\w+", key) for key in keys]
+    return [
+        "_".join(part if key[1:2] in "'\"" and key else ["output", *part])
+        for key, part in zip(keys, parts, strict=True)
+    ]
+
+
+def _list(text: str) -> list[str]:
+    """The exporter's notes: a list of texts as Python writes it."""
+    try:
+        made = ast.literal_eval(text) if text else []
+    except (ValueError, SyntaxError):
+        return []
+    return [str(each) for each in made] if isinstance(made, list) else []
+
+
+def translations(torch: Any, program: Any) -> dict[Callable, Callable]:
+    """Translations of its quantization to a part of a type's range, which PyTorch's own leaves out."""
+    steps = (node for node in program.graph.nodes if str(node.target).startswith(_QUANTIZE))
+    narrow = {node.target for node in steps if _narrow(torch, *node.args[3:6])}
+    return dict.fromkeys(narrow, _quantize)
+
+
+def _narrow(torch: Any, low: int, high: int, dtype: Any) -> bool:
+    limits = torch.iinfo(dtype)
+    return low > limits.min or high < limits.max
+
+
+def _quantize(input: Any, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: int) -> Any:
+    """As ONNX has it, and cut to the part."""
+    op = importlib.import_module("onnxscript").opset18
+    ir = importlib.import_module("onnx_ir")
+    kind = ir.DataType(dtype).numpy()
+    zero, low, high = (
+        op.Constant(value=ir.tensor(np.array(n, kind))) for n in (zero_point, quant_min, quant_max)
+    )
+    return op.Clip(op.QuantizeLinear(input, scale, zero), low, high)
