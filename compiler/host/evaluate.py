@@ -1,18 +1,27 @@
 """A whole graph, or one node of it, computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from compiler.host.call import KERNELS, Array, Call, Kernels, finished
+from compiler.host.control import Body, run_control
 from compiler.host.table import OPERATORS
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError, shown
 
+#: Gets a subgraph and its inputs.
+Watch = Callable[[Graph, Mapping[str, Array]], None]
+
 
 def evaluate(
-    graph: Graph, inputs: Mapping[str, Array], *, rounding: Kernels = "reference", keep: bool = False
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    *,
+    rounding: Kernels = "reference",
+    keep: bool = False,
+    watch: Watch | None = None,
 ) -> dict[str, Array]:
     """What a graph makes of its inputs.
 
@@ -25,11 +34,15 @@ def evaluate(
         Whether quantized operators round as LiteRT's reference kernels, as its default interpreter, or as onnxruntime.
     keep : bool
         Give every tensor that is no constant, not only the outputs.
+    watch : function, optional
+        Gets every subgraph that runs, and its inputs.
 
     Raises
     ------
     InputError
         An input is missing, unknown, or of another shape or type; or as `run_node` says.
+    WorkError
+        A loop does not end.
     """
     _check(graph, inputs)
     values = {name: np.asarray(inputs[name]) for name in graph.inputs}
@@ -37,7 +50,9 @@ def evaluate(
     wanted = set(graph.tensors) if keep else set(graph.outputs)
     for node in graph:
         operands = [_value(graph.tensors[name], values) for name in node.inputs]
-        values |= zip(node.outputs, run_node(graph, node, operands, rounding=rounding), strict=True)
+        values |= zip(
+            node.outputs, run_node(graph, node, operands, rounding=rounding, watch=watch), strict=True
+        )
         for name in dict.fromkeys(node.inputs):
             left[name] -= 1
             if not left[name] and name not in wanted:
@@ -48,7 +63,12 @@ def evaluate(
 
 
 def run_node(
-    graph: Graph, node: Node, inputs: Sequence[Array], *, rounding: Kernels = "reference"
+    graph: Graph,
+    node: Node,
+    inputs: Sequence[Array],
+    *,
+    rounding: Kernels = "reference",
+    watch: Watch | None = None,
 ) -> list[Array]:
     """What one node makes of its inputs, constants among them, in the operator's order.
 
@@ -65,6 +85,10 @@ def run_node(
         raise InputError(f"node {node.name!r} takes {len(tensors)} inputs, not {len(inputs)}")
     for tensor, value in zip(tensors, inputs, strict=True):
         _fits(tensor, value, f"node {node.name!r}: its input")
+    if node.bodies:
+        bodies = [_body(each, rounding, watch) for each in node.bodies]
+        outputs = [graph.tensors[name] for name in node.outputs]
+        return run_control(node.name, node.op, node.attributes, inputs, bodies, outputs)
     call = Call(node, tuple(tensors), tuple(inputs), graph.out(node), rounding)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         try:
@@ -76,6 +100,17 @@ def run_node(
             f"makes shape {list(result.shape)}, but {call.output.name!r} is {list(call.output.shape)}"
         )
     return [result]
+
+
+def _body(graph: Graph, rounding: Kernels, watch: Watch | None) -> Body:
+    def run(inputs: Sequence[Array]) -> list[Array]:
+        given = dict(zip(graph.inputs, inputs, strict=True))
+        if watch:
+            watch(graph, given)
+        made = evaluate(graph, given, rounding=rounding, watch=watch)
+        return [made[name] for name in graph.outputs]
+
+    return run
 
 
 def _value(tensor: Tensor, values: Mapping[str, Array]) -> Array:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
+from compiler.ir.control import mismatch
 from compiler.ir.ops import KINDS, OPS, Attributes
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
@@ -30,6 +31,8 @@ class Node:
         Tensors it makes.
     attributes : dict
         As the operator's Spec says.
+    bodies : tuple of Graph
+        Subgraphs of control flow; what they need from outside are operands.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Attributes = field(default_factory=dict)
+    bodies: "tuple[Graph, ...]" = ()
 
     def __post_init__(self) -> None:
         spec = OPS.get(self.op)
@@ -51,6 +55,10 @@ class Node:
         if self.attributes.keys() != spec.attributes.keys():
             wanted, given = (", ".join(sorted(keys)) or "none" for keys in (spec.attributes, self.attributes))
             raise GraphError(f"node {self.name!r}: attributes of {self.op} must be {wanted}, not {given}")
+        if len(self.bodies) != len(spec.bodies):
+            raise GraphError(
+                f"node {self.name!r}: {self.op} has {len(spec.bodies)} subgraphs, not {len(self.bodies)}"
+            )
         for key, kind in spec.attributes.items():
             fits, text = KINDS[kind]
             if not fits(self.attributes[key]):
@@ -120,6 +128,16 @@ class Graph:
             tensor = self._known(name, node)
             if tensor.constant or name in self._producer or name in self.inputs:
                 raise GraphError(f"node {node.name!r}: its output {name!r} is made already")
+        if node.bodies:
+            ends = [
+                tuple([each.tensors[n] for n in part] for part in (each.inputs, each.outputs))
+                for each in node.bodies
+            ]
+            wrong = mismatch(
+                node.op, node.attributes, self.ins(node), ends, [self.tensors[n] for n in node.outputs]
+            )
+            if wrong:
+                raise GraphError(f"node {node.name!r} ({node.op}): {wrong}")
         self.nodes[node.name] = node
         self._producer |= dict.fromkeys(node.outputs, node)
         for name in dict.fromkeys(node.inputs):
@@ -160,6 +178,13 @@ class Graph:
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
 
+    def walk(self) -> "Iterator[tuple[Graph, Node]]":
+        """All nodes, those of subgraphs behind the node that has them, each with the graph it is in."""
+        for node in self:
+            yield self, node
+            for body in node.bodies:
+                yield from body.walk()
+
     def networkx(self) -> nx.MultiDiGraph:
         """The graph for networkx: an edge for each tensor between two nodes, weighted with its bytes."""
         view = nx.MultiDiGraph(name=self.name)
@@ -187,5 +212,6 @@ class Graph:
         for node in self:
             made = ", ".join(str(self.tensors[name]) for name in node.outputs)
             lines.append(f"    {made} = {node}  ; {node.name}")
+            lines += [f"    {line}" for body in node.bodies for line in str(body).splitlines()]
         lines += [f"    return {', '.join('%' + name for name in self.outputs)}", "}"]
         return "\n".join(lines)

@@ -40,6 +40,14 @@ def _bool(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+def _count(value: Any) -> bool:
+    return _int(value) and value >= 0
+
+
+def _signs(value: Any) -> bool:
+    return _ints(value) and all(v in (-1, 1) for v in value)
+
+
 def _edges(value: Any) -> bool:
     return isinstance(value, tuple) and all(_ints(v) and len(v) == 2 and min(v) >= 0 for v in value)
 
@@ -53,6 +61,8 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "pads": (_pads, "four integers (top, left, bottom, right), none negative"),
     "real": (_real, "a number"),
     "bool": (_bool, "true or false"),
+    "count": (_count, "an integer, not negative"),
+    "signs": (_signs, "a tuple of 1 (forward) and -1 (backward)"),
     "edges": (_edges, "a pair of integers for each dimension, none negative"),
 }
 
@@ -69,11 +79,14 @@ class Spec:
         Kind of each attribute, all of them required.
     text : str
         What it computes.
+    bodies : tuple of str
+        What its subgraphs are called, if it is control flow.
     """
 
     inputs: tuple[int, int | None]
     text: str
     attributes: dict[str, str] = field(default_factory=dict)
+    bodies: tuple[str, ...] = ()
 
 
 _WINDOW = {"kernel": "pair", "strides": "pair", "pads": "pads"}
@@ -123,4 +136,18 @@ OPS: dict[str, Spec] = {
     "quantize": Spec((1, 1), "integers of the output's quantization that come nearest to x"),
     "dequantize": Spec((1, 1), "the real numbers x stands for"),
     "requantize": Spec((1, 1), "the same numbers in the output's quantization"),
+    "equal": Spec((2, 2), "whether numbers are the same"),
+    "less": Spec((2, 2), "whether those of the first are less"),
+    "less_equal": Spec((2, 2), "whether those of the first are less or the same"),
+    "logical_and": Spec((2, 2), "whether both are true"),
+    "logical_or": Spec((2, 2), "whether one is true"),
+    "logical_not": Spec((1, 1), "whether it is false"),
+    # Control flow; compiler/ir/control.py says what operands, subgraphs and outputs are to one another.
+    "if": Spec((1, None), "one subgraph or the other, by a condition", {}, ("then", "else")),
+    "loop": Spec(
+        (2, None),
+        "a subgraph again and again, while a condition holds",
+        {"states": "count", "scanned": "signs", "stacked": "signs"},
+        ("body",),
+    ),
 }

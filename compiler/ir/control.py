@@ -1,0 +1,130 @@
+"""Control flow in the graph: what operands, subgraphs and outputs of `if` and `loop` are to one another.
+
+`if` has a condition and what its subgraphs need from outside; both subgraphs have an input for each of these, and make
+the outputs.
+
+`loop` has a condition, the most iterations (int64), its first *states*, what it *scans* (a slice of it along the first
+dimension for each iteration) and what its subgraph needs besides. The subgraph has inputs for the number of the
+iteration (int64), the states, a slice of each scanned operand and the rest. It makes the condition of the next
+iteration, the next states, and slices that are *stacked*. Outputs are the last states and the stacks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from compiler.ir.tensor import Quantization, Tensor
+
+_T = TypeVar("_T")
+#: Inputs and outputs of a subgraph.
+Ends = tuple[Sequence[Tensor], Sequence[Tensor]]
+
+_ONE = Quantization((1.0,), (0,))
+
+
+@dataclass(frozen=True)
+class LoopOperands(Generic[_T]):
+    """Operands of a loop, by what they are for."""
+
+    condition: _T
+    trips: _T
+    states: list[_T]
+    scanned: list[_T]
+    rest: list[_T]
+
+
+def loop_operands(attributes: Mapping[str, Any], operands: Sequence[_T]) -> LoopOperands[_T]:
+    """The operands of a loop apart."""
+    first, second = 2 + attributes["states"], 2 + attributes["states"] + len(attributes["scanned"])
+    return LoopOperands(
+        operands[0], operands[1], [*operands[2:first]], [*operands[first:second]], [*operands[second:]]
+    )
+
+
+def mismatch(
+    op: str,
+    attributes: Mapping[str, Any],
+    operands: Sequence[Tensor],
+    bodies: Sequence[Ends],
+    outputs: Sequence[Tensor],
+) -> str | None:
+    """What is wrong with a node of control flow; None if nothing is."""
+    if operands[0].dtype != "bool" or operands[0].elements != 1:
+        return f"its condition {operands[0].name!r} must be one bool, not {kind(operands[0])}"
+    return _if(operands, bodies, outputs) if op == "if" else _loop(attributes, operands, bodies[0], outputs)
+
+
+def _if(operands: Sequence[Tensor], bodies: Sequence[Ends], outputs: Sequence[Tensor]) -> str | None:
+    for name, (inside, made) in zip(("then", "else"), bodies, strict=True):
+        wrong = _differ(operands[1:], inside, f"operand of its subgraph {name!r}")
+        wrong = wrong or _differ(outputs, made, f"output of its subgraph {name!r}")
+        if wrong:
+            return wrong
+    return None
+
+
+def _loop(
+    attributes: Mapping[str, Any], operands: Sequence[Tensor], body: Ends, outputs: Sequence[Tensor]
+) -> str | None:
+    states, stacked = attributes["states"], len(attributes["stacked"])
+    wanted = 2 + states + len(attributes["scanned"])
+    if len(operands) < wanted or len(outputs) != states + stacked:
+        return f"must have {wanted} operands and {states + stacked} outputs"
+    given = loop_operands(attributes, operands)
+    if given.trips.dtype != "int64" or given.trips.elements != 1:
+        return f"its trip count {given.trips.name!r} must be one int64, not {kind(given.trips)}"
+    inside, made = body
+    if len(inside) != len(operands) - 1 or len(made) != 1 + len(outputs):
+        return f"its subgraph must have {len(operands) - 1} inputs and {1 + len(outputs)} outputs"
+    if (inside[0].dtype, inside[0].shape) != ("int64", ()):
+        return f"the iteration {inside[0].name!r} must be int64[], not {kind(inside[0])}"
+    if made[0].dtype != "bool" or made[0].elements != 1:
+        return f"the next condition {made[0].name!r} must be one bool, not {kind(made[0])}"
+    for stack in (*given.scanned, *outputs[states:]):
+        if not stack.shape:
+            return f"{stack.name!r} has no first dimension to take slices along"
+    slices, first, last = inside[1 + states : wanted - 1], given.states, outputs[:states]
+    return (
+        _differ(first, inside[1 : 1 + states], "state going into its subgraph")
+        or _differ(first, made[1 : 1 + states], "state made by its subgraph")
+        or _differ(first, last, "state as an output")
+        or _differ(given.scanned, slices, "scanned operand", sliced=True)
+        or _differ(outputs[states:], made[1 + states :], "stacked output", sliced=True)
+        or _differ(given.rest, inside[wanted - 1 :], "operand of its subgraph")
+    )
+
+
+def _differ(
+    outside: Sequence[Tensor], inside: Sequence[Tensor], what: str, *, sliced: bool = False
+) -> str | None:
+    """Where tensors outside and inside of a subgraph are not alike."""
+    if len(outside) != len(inside):
+        return f"{what}: there must be {len(outside)}, not {len(inside)}"
+    for number, (a, b) in enumerate(zip(outside, inside, strict=True)):
+        shape = a.shape[1:] if sliced else a.shape
+        if (shape, a.dtype, _meaning(a)) != (b.shape, b.dtype, _meaning(b)):
+            slice_of = "a slice of " if sliced else ""
+            return f"{what} {number}: {b.name!r} must be {slice_of}{kind(a)}, not {kind(b)}"
+    return None
+
+
+def _meaning(tensor: Tensor) -> Quantization | None:
+    """Integers that stand for themselves need not say so."""
+    return None if tensor.quantization == _ONE else tensor.quantization
+
+
+def kind(tensor: Tensor) -> str:
+    """Type and shape of a tensor, for messages."""
+    q = tensor.quantization
+    meaning = "" if q is None else f" * {q.scale[0]:.6g} @ {q.zero_point[0]}" if q.whole else " by axis"
+    return f"{tensor.dtype}{list(tensor.shape)}{meaning}"
+
+
+def truth(value: Any) -> bool:
+    """The one bool of a condition."""
+    return bool(value.reshape(-1)[0])
+
+
+def whole(value: Any) -> int:
+    """The one integer of a trip count, none below zero."""
+    return max(int(value.reshape(-1)[0]), 0)
