@@ -1,13 +1,31 @@
 """Rewrites of the graph, each one small and named; `simplify` runs them all."""
 
+from dataclasses import replace
+
 from compiler.ir.graph import Graph
 from compiler.passes.axes import turn_axes
 from compiler.passes.dead import remove_dead
 from compiler.passes.fold import fold_constants
+from compiler.passes.operands import trim_control
 from compiler.passes.pads import fold_pads
+from compiler.passes.rebuild import rebuild
+from compiler.passes.resolve import resolve_control
 
-#: In the order in which they run.
-PASSES = (fold_constants, fold_pads, turn_axes, remove_dead)
+
+def simplify_bodies(graph: Graph) -> Graph:
+    """All passes on the subgraphs of control flow."""
+    if not any(node.bodies for node in graph):
+        return graph
+    return rebuild(
+        graph, [replace(node, bodies=tuple(simplify(body) for body in node.bodies)) for node in graph]
+    )
+
+
+#: In the order in which they run. What nobody needs is left out first: a subgraph loses operands by it.
+PASSES = (
+    fold_constants, resolve_control, remove_dead, trim_control, simplify_bodies, trim_control, fold_pads, turn_axes,
+    remove_dead,
+)  # fmt: skip
 
 
 def simplify(graph: Graph, seen: dict[str, Graph] | None = None) -> Graph:

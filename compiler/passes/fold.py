@@ -16,7 +16,7 @@ def fold_constants(graph: Graph) -> Graph:
     left = []
     for node in graph:
         inputs = [changed.get(name, graph.tensors[name]) for name in node.inputs]
-        if not inputs or not all(tensor.constant for tensor in inputs):
+        if node.bodies or not inputs or not all(tensor.constant for tensor in inputs):
             left.append(node)
             continue
         results = run_node(graph, node, [cast(NDArray, tensor.data) for tensor in inputs])
