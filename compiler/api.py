@@ -1,7 +1,7 @@
 """Compile a model."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,9 +13,10 @@ from compiler.ir.graph import Graph
 from compiler.lower.groups import find_fusions, group
 from compiler.lower.lower import ROUNDINGS, Lowered, lower
 from compiler.lower.partition import Part, partition
-from compiler.network import HostNode, LayerInfo, Network, Stage
+from compiler.network import Body, Control, HostNode, LayerInfo, Network, Stage
 from compiler.passes import simplify
-from compiler.profile.floors import layer_floor, network_floor
+from compiler.passes.names import name_apart
+from compiler.profile.floors import body_floor, layer_floor, network_floor
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.quantize import is_float
 from compiler.quantize.samples import RANDOM_SAMPLES, Calibration, random_samples
@@ -96,13 +97,15 @@ def compile(
         graph, report = _quantized(graph, calibration, rounding, seed)
     elif calibration is not None:
         raise InputError(f"{graph.name} is quantized already: calibration is for float models")
+    graph = name_apart(graph)
     record.graphs["quantized"] = graph
     parts, host = partition(graph, rounding)
     if report is not None:
         host = {name: report.kept.get(name, why) for name, why in host.items()}
     record.parts, record.host = parts, host
     if host and strict:
-        lines = "; ".join(f"{name} ({graph.nodes[name].op}): {why}" for name, why in host.items())
+        ops = {node.name: node.op for _, node in graph.walk()}
+        lines = "; ".join(f"{name} ({ops[name]}): {why}" for name, why in host.items())
         raise InputError(f"{graph.name}: not for the accelerator: {lines}")
     compilation = _Compilation(config, graph, parts, rounding, schedule, offset, record.makings)
     record.network = compilation.network(host, report)
@@ -139,7 +142,9 @@ class _Compilation:
     ):
         self.config, self.graph, self.parts, self.rounding = config, graph, parts, rounding
         self.given, self.offset, self.seen = schedule, offset, seen
-        device = [part.graph for part in parts if part.device]
+        self.schedules: dict[str, LayerSchedule] = {}
+        self.before = 0  # layers that have their code already
+        device = [part.graph for part in _walk(parts) if part.device]
         self.fusions = tuple(f for each in device for f in find_fusions(each))
         if schedule is not None:
             self.fusions = schedule.fusions
@@ -152,36 +157,45 @@ class _Compilation:
 
     def network(self, host: dict[str, str], report: QuantizationReport | None) -> Network:
         """Everything compiled."""
-        lowered = {id(part): self._lower(part.graph) for part in self.parts if part.device}
-        count, before = sum(len(each.layers) for each in lowered.values()), 0
+        self.lowered = {id(part): self._lower(part.graph) for part in _walk(self.parts) if part.device}
+        count = sum(len(each.layers) for each in self.lowered.values())
+        stages = self._stages(self.parts, count, inside=False)
+        graph, ops = self.graph, {node.name: node.op for _, node in self.graph.walk()}
+        top = [layer for part in self.parts if part.device for layer in self.lowered[id(part)].layers]
+        return Network(
+            name=graph.name, config=self.config, inputs=tuple(graph.tensors[n] for n in graph.inputs),
+            outputs=tuple(graph.tensors[n] for n in graph.outputs), stages=stages,
+            schedule=self.given or Schedule(self.fusions, self.schedules),
+            host=tuple(HostNode(name, ops[name], why) for name, why in host.items()),
+            rounding=self.rounding, floor=network_floor(graph, top), graph=graph,
+            layers=tuple(layer for each in self.lowered.values() for layer in each.layers), quantization=report,
+        )  # fmt: skip
+
+    def _stages(self, parts: Sequence[Part], count: int, *, inside: bool) -> tuple[Stage, ...]:
+        """Stages of the model, or `inside` of a subgraph; `count` layers are in all of them."""
         stages: list[Stage] = []
-        schedules: dict[str, LayerSchedule] = {}
-        for part in self.parts:
-            graph, its = part.graph, lowered.get(id(part))
+        for part in parts:
+            graph, its = part.graph, self.lowered.get(id(part))
             inputs, outputs = (
                 tuple(graph.tensors[n] for n in names) for names in (graph.inputs, graph.outputs)
             )
+            if part.bodies:
+                bodies = [self._stages(body, count, inside=True) for body in part.bodies]
+                stages.append(Stage(inputs, outputs, control=_control(graph, bodies)))
+                continue
             if its is None:
                 stages.append(Stage(inputs, outputs, graph=graph))
                 continue
-            schedule, code = self._code(its, (before, count))
-            schedules |= schedule.layers
-            before += len(its.layers)
-            stages.append(Stage(inputs, outputs, code=code, infos=self._infos(its, code)))
-        graph = self.graph
-        layers = tuple(layer for each in lowered.values() for layer in each.layers)
-        return Network(
-            name=graph.name, config=self.config, inputs=tuple(graph.tensors[n] for n in graph.inputs),
-            outputs=tuple(graph.tensors[n] for n in graph.outputs), stages=tuple(stages),
-            schedule=self.given or Schedule(self.fusions, schedules),
-            host=tuple(HostNode(name, graph.nodes[name].op, why) for name, why in host.items()),
-            rounding=self.rounding, floor=network_floor(graph, layers), graph=graph, layers=layers,
-            quantization=report,
-        )  # fmt: skip
+            schedule, code = self._code(its, (self.before, count))
+            self.schedules |= schedule.layers
+            self.before += len(its.layers)
+            floor = body_floor(graph, its.layers) if inside else None
+            stages.append(Stage(inputs, outputs, code=code, infos=self._infos(its, code), floor=floor))
+        return tuple(stages)
 
     def _infos(self, lowered: Lowered, code: Code) -> tuple[LayerInfo, ...]:
         return tuple(
-            LayerInfo(layer.nodes, layer.ops, layer_floor(self.graph, layer), tag, program)
+            LayerInfo(layer.nodes, layer.ops, layer_floor(lowered.graph, layer), tag, program)
             for layer, tag, program in zip(lowered.layers, code.tags, code.program_names, strict=True)
         )
 
@@ -198,3 +212,24 @@ class _Compilation:
             return self.given, generate(self.config, lowered, self.given, numbers, self.offset, self.seen)
         first = first_schedule(self.config, lowered, self.fusions)
         return fit(self.config, lowered, first, numbers, self.offset, self.seen)
+
+
+def _walk(parts: Iterable[Part]) -> Iterator[Part]:
+    """All parts, those of subgraphs among them."""
+    for part in parts:
+        yield part
+        for body in part.bodies:
+            yield from _walk(body)
+
+
+def _control(graph: Graph, stages: Sequence[tuple[Stage, ...]]) -> Control:
+    """The one node of a part that is control flow."""
+    (node,) = graph
+    bodies = (
+        Body(
+            tuple(body.tensors[n] for n in body.inputs), tuple(body.tensors[n] for n in body.outputs), inside
+        )
+        for body, inside in zip(node.bodies, stages, strict=True)
+    )
+    outputs = tuple(graph.tensors[n] for n in node.outputs)
+    return Control(node.name, node.op, node.attributes, tuple(graph.ins(node)), outputs, tuple(bodies))

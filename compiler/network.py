@@ -1,6 +1,6 @@
 """A compiled network: what a session needs to run it, and reports to describe it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from compiler.codegen.network import Code
 from compiler.ir.graph import Graph
+from compiler.ir.ops import Attributes
 from compiler.ir.tensor import Tensor
 from compiler.lower.layer import Layer
 from compiler.profile.floors import Floor
@@ -64,6 +65,10 @@ class Stage:
         Nodes of a stage on the host.
     infos : tuple of LayerInfo
         Layers of a stage on the accelerator.
+    control : Control or None
+        A node of control flow.
+    floor : Floor or None
+        Work of a stage on the accelerator in a subgraph: its bytes are those of its weights.
     """
 
     inputs: tuple[Tensor, ...]
@@ -71,6 +76,46 @@ class Stage:
     code: Code | None = None
     graph: Graph | None = None
     infos: tuple[LayerInfo, ...] = ()
+    control: "Control | None" = None
+    floor: Floor | None = None
+
+    def walk(self) -> "Iterator[Stage]":
+        """It, and the stages of its subgraphs."""
+        yield self
+        for body in self.control.bodies if self.control else ():
+            for stage in body.stages:
+                yield from stage.walk()
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A subgraph of control flow: what comes in and goes out (constants among it), and its stages."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Control:
+    """A node of control flow, as in compiler/ir/control.py: the host decides which of its bodies runs how often.
+
+    Parameters
+    ----------
+    name, op, attributes
+        The node's.
+    operands, outputs : tuples of Tensor
+        In the node's order; constants have their contents.
+    bodies : tuple of Body
+        Its subgraphs.
+    """
+
+    name: str
+    op: str
+    attributes: Attributes
+    operands: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    bodies: tuple[Body, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +139,7 @@ class Network:
     rounding : str
         Whose rounding its outputs have.
     floor : Floor
-        Its work.
+        Its work, without that of subgraphs of control flow.
     graph : Graph or None
         The model after all passes; None if it was read from a compiled file.
     layers : tuple of Layer
@@ -119,12 +164,26 @@ class Network:
     @property
     def codes(self) -> list[Code]:
         """Code of the stages on the accelerator."""
-        return [stage.code for stage in self.stages if stage.code]
+        return [stage.code for stage in self.walk() if stage.code]
 
     @property
     def infos(self) -> list[LayerInfo]:
         """Layers of all stages."""
-        return [info for stage in self.stages for info in stage.infos]
+        return [info for stage in self.walk() for info in stage.infos]
+
+    def walk(self) -> Iterator[Stage]:
+        """All stages, those of subgraphs behind the one that decides about them."""
+        for stage in self.stages:
+            yield from stage.walk()
+
+    def work(self, runs: Sequence[int]) -> Floor:
+        """What a sample takes at least that went so often through each stage on the accelerator (as `codes`)."""
+        macs, size = self.floor.macs, self.floor.bytes
+        stages = [stage for stage in self.walk() if stage.code]
+        for stage, times in zip(stages, runs, strict=True):
+            if stage.floor and times:
+                macs, size = macs + stage.floor.macs * times, size + stage.floor.bytes
+        return Floor(macs, size)
 
     def __call__(self, *inputs: NDArray, **named: NDArray) -> dict[str, NDArray]:
         """Outputs by name for one sample, from the golden model.

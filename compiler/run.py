@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from compiler.network import LayerInfo, Network
 from compiler.profile.counts import COUNTED, ByTag, Split, bound, growth, read_counts, split
 from compiler.profile.energy import energy_uj
+from compiler.profile.floors import Floor
 from compiler.runtime import Session
 from cosim.device import Device
 from cosim.golden import GoldenDevice
@@ -46,6 +47,10 @@ class Run:
         Where the cycles went.
     counts : dict
         What the counters grew by, by tag.
+    floors : list of Floor
+        Work of each sample.
+    runs : list of int
+        How often each stage on the accelerator ran.
     seconds : float
         Wall time from doorbells to interrupts, of the samples by themselves.
     recording : Recording or None
@@ -59,6 +64,8 @@ class Run:
     load_cycles: int | None
     split: Split | None
     counts: ByTag
+    floors: list[Floor]
+    runs: list[int]
     seconds: float
     recording: "Recording | None" = None
 
@@ -76,23 +83,25 @@ def run_samples(
     session = Session(device, network, together)
     tags = [tag for code in network.codes for tag in code.tags]
     before = read_counts(session.driver, len(set(tags)))
-    cycles, results, recording = [], [], None
+    cycles, results, floors, recording = [], [], [], None
     for number, sample in enumerate(samples, 1):
+        runs = session.runs
         if recorder and number == 1:
             recorder.start_probe()
         result, taken = session.measure(sample)
         if recorder and number == 1:
             recording = recorder.stop_probe()
+        floors.append(network.work([now - then for now, then in zip(session.runs, runs, strict=True)]))
         cycles.append(taken)
         results.append(result)
         say(f"sample {number} of {len(samples)}" + (f": {taken:,} cycles" if clocked else ""))
     counts = growth(before, read_counts(session.driver, len(set(tags))))
-    outputs, seconds = _gathered(results), session.seconds
+    outputs, work = _gathered(results), (counts, floors, session.runs, session.seconds)
     if not clocked:
-        return Run(len(samples), outputs, None, None, None, None, counts, seconds)
+        return Run(len(samples), outputs, None, None, None, None, *work)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
     steady = session.steady(samples[:together])
-    return Run(len(samples), outputs, cycles, steady, session.load_cycles, parts, counts, seconds, recording)
+    return Run(len(samples), outputs, cycles, steady, session.load_cycles, parts, *work, recording)
 
 
 def _gathered(results: list[dict[str, NDArray]]) -> dict[str, NDArray]:
@@ -107,26 +116,27 @@ def _together(arrays: list[NDArray]) -> NDArray:
 
 def document(network: Network, run: Run) -> dict[str, Any]:
     """The parts of `mla run`'s report that do not depend on how it was called."""
-    config, floor, count = network.config, network.floor, run.samples
+    config, macs = network.config, sum(floor.macs for floor in run.floors)
+    infos = _infos(network, run)
     totals = {name: sum(row[name] for row in run.counts.values()) for name in COUNTED}
     cycles = None if run.cycles is None else sum(run.cycles)
     return {
-        "samples": count,
+        "samples": run.samples,
         "cycles": cycles,
         "cycles_per_sample": None if run.cycles is None else median(run.cycles),
         "steady_cycles_per_sample": run.steady,
         "load_cycles": run.load_cycles,
-        "macs": floor.macs * count,
-        "utilization": None if cycles is None else floor.macs * count / (cycles * config.n**2),
-        "floor_cycles": floor.cycles(config) * count,
-        "floor_layerwise_cycles": sum(info.floor.cycles(config) for info in network.infos) * count,
+        "macs": macs,
+        "utilization": None if not cycles else macs / (cycles * config.n**2),
+        "floor_cycles": sum(floor.cycles(config) for floor in run.floors),
+        "floor_layerwise_cycles": sum(info.floor.cycles(config) * times for info, times in infos),
         "dram_bytes_read": totals["load_bytes"],
         "dram_bytes_written": totals["store_bytes"],
         "energy_uj": None if cycles is None else energy_uj(config, totals),
         "where": None if run.split is None else run.split.where,
         "host_ops": [asdict(each) for each in network.host],
         "quantization": None if network.quantization is None else network.quantization.document(),
-        "layers": _layers(network, run, count),
+        "layers": _layers(config, run, infos),
         "outputs": {
             name: {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": digest(array)}
             for name, array in run.outputs.items()
@@ -140,16 +150,22 @@ def digest(array: NDArray) -> str:
     return hashlib.sha256(little.tobytes()).hexdigest()
 
 
-def _layers(network: Network, run: Run, count: int) -> list[dict[str, Any]]:
+def _infos(network: Network, run: Run) -> list[tuple[LayerInfo, int]]:
+    """Layers, and how often each ran."""
+    stages = [stage for stage in network.walk() if stage.code]
+    return [(info, times) for stage, times in zip(stages, run.runs, strict=True) for info in stage.infos]
+
+
+def _layers(config: MlaConfig, run: Run, infos: list[tuple[LayerInfo, int]]) -> list[dict[str, Any]]:
     """One entry for each tag: a layer, or several in a network with more layers than the machine has tags."""
-    by_tag: dict[int, list[LayerInfo]] = {}
-    for info in network.infos:
-        by_tag.setdefault(info.tag, []).append(info)
-    return [_entry(network.config, run, count, infos) for infos in by_tag.values()]
+    by_tag: dict[int, list[tuple[LayerInfo, int]]] = {}
+    for info, times in infos:
+        by_tag.setdefault(info.tag, []).append((info, times))
+    return [_entry(config, run, each) for each in by_tag.values()]
 
 
-def _entry(config: MlaConfig, run: Run, count: int, infos: list[LayerInfo]) -> dict[str, Any]:
-    macs = sum(info.floor.macs for info in infos) * count
+def _entry(config: MlaConfig, run: Run, ran: list[tuple[LayerInfo, int]]) -> dict[str, Any]:
+    infos, macs = [info for info, _ in ran], sum(info.floor.macs * times for info, times in ran)
     causes = None if run.split is None else run.split.by_tag[infos[0].tag]
     cycles = None if causes is None else sum(causes.values())
     return {
@@ -159,7 +175,7 @@ def _entry(config: MlaConfig, run: Run, count: int, infos: list[LayerInfo]) -> d
         "cycles": cycles,
         "macs": macs,
         "utilization": macs / (cycles * config.n**2) if cycles else None,
-        "floor_cycles": sum(info.floor.cycles(config) for info in infos) * count,
+        "floor_cycles": sum(info.floor.cycles(config) * times for info, times in ran),
         "bound": None if causes is None else bound(causes),
         "program": infos[0].program,
         "where": causes,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.codegen.network import Code
 from compiler.codegen.programs import batches
+from compiler.decide import decide, value_of
 from compiler.host import evaluate
 from compiler.network import Network, Stage
 from compiler.validate import Call, validate
@@ -36,7 +37,7 @@ def dram_bytes(network: Network, samples: int = 1) -> int:
     """DRAM that a session needs for as many samples at once."""
     total = _RING_SLOTS * SLOT_BYTES + 2 * _PAGE
     program = 0
-    for stage in network.stages:
+    for stage in network.walk():
         if stage.code:
             io = sum(tensor.bytes + _ALIGN for tensor in (*stage.inputs, *stage.outputs))
             total += stage.code.memory + _ALIGN + samples * io
@@ -73,12 +74,13 @@ def open_rtl(
 
 @dataclass
 class _Loaded:
-    """A stage on the accelerator: where its memory is and, for each sample, its inputs and outputs."""
+    """A stage on the accelerator: where its memory is, for each sample its inputs and outputs; how often it ran."""
 
     stage: Stage
     code: Code
     base: int
     samples: list[dict[str, int]] = field(default_factory=list)
+    runs: int = 0
 
     def operands(self, sample: int) -> list[int]:
         """Operands of its macro-instructions."""
@@ -119,11 +121,13 @@ class Session:
         self.device, self.network = device, network
         self.driver = Driver(device, _RING_SLOTS)
         self.load_cycles, self.seconds = 0, 0.0
+        self._cycles = 0
         self._window = (self.driver.memory.used, device.dram.size - 1, 3)
         self._opcodes: dict[int, int] = {}  # by identity of the program
-        self.loaded = [self._place(stage, stage.code, samples) for stage in network.stages if stage.code]
+        self.loaded = [self._place(stage, stage.code, samples) for stage in network.walk() if stage.code]
         for place in self.loaded:
             self._prove(place)
+        self._places = {id(place.stage): place for place in self.loaded}
         programs = [program for each in self.loaded for program in each.code.programs]
         self.resident = len(batches(network.config, programs)) == 1
         if self.resident:
@@ -136,17 +140,30 @@ class Session:
     def measure(self, inputs: Arrays) -> tuple[dict[str, NDArray], int]:
         """Outputs of one sample, and cycles from doorbells to interrupts; loading programs is not among them."""
         values: dict[str, NDArray] = self.network.check(inputs)
-        cycles, loaded = 0, iter(self.loaded)
-        for stage in self.network.stages:
+        before = self._cycles
+        self._stages(self.network.stages, values)
+        made = {tensor.name: value_of(tensor, values) for tensor in self.network.outputs}
+        return made, self._cycles - before
+
+    @property
+    def runs(self) -> list[int]:
+        """How often each stage on the accelerator has run, in the order of the network's `codes`."""
+        return [place.runs for place in self.loaded]
+
+    def _stages(self, stages: Sequence[Stage], values: dict[str, NDArray]) -> None:
+        """Run stages, of the network or of a subgraph; what they make is added to the values."""
+        for stage in stages:
             mine = {tensor.name: values[tensor.name] for tensor in stage.inputs}
-            if stage.graph is None:
-                place = next(loaded)
-                self._put(place, mine)
-                cycles += self._stage(place)
-                values |= self._fetch(place)
-            else:
+            if stage.control is not None:
+                values |= decide(stage.control, mine, self._stages)
+            elif stage.graph is not None:
                 values |= evaluate(stage.graph, mine, rounding=self.network.rounding)  # type: ignore[arg-type]
-        return {tensor.name: values[tensor.name] for tensor in self.network.outputs}, cycles
+            else:
+                place = self._places[id(stage)]
+                self._put(place, mine)
+                self._cycles += self._stage(place)
+                place.runs += 1
+                values |= self._fetch(place)
 
     def steady(self, samples: Sequence[Arrays]) -> float | None:
         """Cycles a sample takes when they come one right behind the other; None if the host has to take part."""

@@ -69,7 +69,9 @@ def compile_model(
     from compiler.frontends.torch_reference import is_reference
 
     if graph is None:
-        example = first_sample(args.calibrate or vars(args).get("input")) if is_reference(args.model) else None
+        example = (
+            first_sample(args.calibrate or vars(args).get("input")) if is_reference(args.model) else None
+        )
         graph = read_model(args.model, example=example)
     calibration = None
     if args.calibrate:

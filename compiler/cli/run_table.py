@@ -24,13 +24,13 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
     total = document["cycles"]
     lines = [f"{'layer':<44}{'cycles':>12}{'share':>8}{'floor':>12}{'utilization':>13}  bound"]
     for layer in document["layers"]:
-        share = layer["cycles"] / total
+        share = layer["cycles"] / max(total, 1)
         used = "" if layer["utilization"] is None else f"{layer['utilization']:.1%}"
         figures = f"{layer['cycles']:>12,}{share:>8.1%}{layer['floor_cycles']:>12,}{used:>13}"
         lines.append(f"{short_name(layer):<44}{figures}  {layer['bound']}")
     where = ", ".join(
         f"{cause} {cycles / total:.1%}"
-        for cause, cycles in document["where"].items()
+        for cause, cycles in (document["where"] or {}).items()
         if cycles * 1000 > total
     )
     steady = document["steady_cycles_per_sample"]
@@ -38,7 +38,7 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
     return [
         *lines,
         f"{document['cycles_per_sample']:,} cycles a sample, {steady}; "
-        f"utilization {document['utilization']:.1%}, floor {document['floor_cycles'] // document['samples']:,}, "
+        f"utilization {document['utilization'] or 0:.1%}, floor {document['floor_cycles'] // document['samples']:,}, "
         f"layer by layer {document['floor_layerwise_cycles'] // document['samples']:,}",
         f"where they went: {where}",
         f"{document['load_cycles']:,} cycles to load the programs; {document['dram_bytes_read']:,} bytes read, "

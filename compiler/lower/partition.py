@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from compiler.ir.graph import Graph, Node
 from compiler.lower.lower import lower
 from compiler.passes.rebuild import rebuild
+
+#: Why control flow is the host's, by whether the accelerator has a part in it.
+DECIDES = {
+    True: "the host decides what runs; the accelerator runs the layers of the subgraphs",
+    False: "the host decides what runs, and there is nothing for the accelerator in the subgraphs",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,17 +25,39 @@ class Part:
         They, with what comes in and what goes out.
     device : bool
         On the accelerator, else on the host.
+    bodies : tuple of tuples of Part
+        If it is one node of control flow: its subgraphs, each in parts.
     """
 
     graph: Graph
     device: bool
+    bodies: "tuple[tuple[Part, ...], ...]" = ()
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the accelerator has a part in it."""
+        return self.device or any(part.on_device for body in self.bodies for part in body)
+
+
+Bodies = tuple[tuple[Part, ...], ...]
 
 
 def partition(graph: Graph, rounding: str) -> tuple[list[Part], dict[str, str]]:
-    """Stages in turn on the accelerator and on the host, as few as there can be, and why nodes run on the host."""
-    reasons = lower(graph, [(node,) for node in graph], rounding).refused
+    """Stages in turn on the accelerator and on the host, as few as there can be, and why nodes run on the host.
+
+    A node of control flow is a stage of its own, whose subgraphs have stages again.
+    """
+    inside = {node.name: [partition(body, rounding) for body in node.bodies] for node in graph if node.bodies}
+    reasons = lower(graph, [(node,) for node in graph if not node.bodies], rounding).refused
+    for name, found in inside.items():
+        device = any(part.on_device for parts, _ in found for part in parts)
+        reasons[name] = DECIDES[device]
+        for _, why in found:
+            reasons |= why
     while True:
-        parts = _parts(graph, reasons)
+        parts = _parts(
+            graph, reasons, {name: tuple(tuple(p) for p, _ in found) for name, found in inside.items()}
+        )
         idle = [part for part in parts if part.device and all(node.op == "reshape" for node in part.graph)]
         if not idle:
             return parts, reasons
@@ -37,7 +66,7 @@ def partition(graph: Graph, rounding: str) -> tuple[list[Part], dict[str, str]]:
         }
 
 
-def _parts(graph: Graph, reasons: Mapping[str, str]) -> list[Part]:
+def _parts(graph: Graph, reasons: Mapping[str, str], inside: Mapping[str, Bodies]) -> list[Part]:
     """Stages in turn; on the host run the nodes that have a reason to."""
     stages: dict[int, list[Node]] = {}
     stage_of: dict[str, int] = {}
@@ -51,7 +80,16 @@ def _parts(graph: Graph, reasons: Mapping[str, str]) -> list[Part]:
                 number = max(number, before + ((maker.name not in reasons) != device))
         stage_of[node.name] = number
         stages.setdefault(number, []).append(node)
-    return [Part(_subgraph(graph, stages[number]), number % 2 == 0) for number in sorted(stages)]
+    pieces = [(number, piece) for number in sorted(stages) for piece in _pieces(stages[number])]
+    return [
+        Part(_subgraph(graph, piece), number % 2 == 0, inside.get(piece[0].name, ()))
+        for number, piece in pieces
+    ]
+
+
+def _pieces(nodes: list[Node]) -> list[list[Node]]:
+    """Nodes of one stage, those of control flow each by itself."""
+    return [list(piece) for _, piece in groupby(nodes, key=lambda node: node.name if node.bodies else None)]
 
 
 def _subgraph(graph: Graph, nodes: list[Node]) -> Graph:

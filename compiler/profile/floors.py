@@ -48,3 +48,9 @@ def network_floor(graph: Graph, layers: Sequence[Layer]) -> Floor:
     constants = set().union(*(_constants(graph, layer) for layer in layers))
     names = {*graph.inputs, *graph.outputs} | constants
     return Floor(sum(layer.macs for layer in layers), _bytes(graph, names))
+
+
+def body_floor(graph: Graph, layers: Sequence[Layer]) -> Floor:
+    """Of a stage in a subgraph of control flow: what comes in and goes out may stay on chip."""
+    constants = set().union(*(_constants(graph, layer) for layer in layers))
+    return Floor(sum(layer.macs for layer in layers), _bytes(graph, constants))

@@ -46,7 +46,8 @@ def validate_network(
     Returns
     -------
     dict
-        The figures of each stage on the accelerator, by the stage's index.
+        The figures of each stage on the accelerator, by the stage's index; the stages of subgraphs of control flow are
+        counted behind the one that decides about them.
 
     Raises
     ------
@@ -54,7 +55,7 @@ def validate_network(
         A program is not safe, or cannot be shown to be.
     """
     reports = {}
-    for index, stage in enumerate(network.stages):
+    for index, stage in enumerate(network.walk()):
         if stage.code:
             work = stage_calls(stage, stage.code, samples)
             reports[index] = validate(

@@ -1,0 +1,186 @@
+"""Compiled networks from files, which nobody has to trust: what they hold is checked as far as a session needs it."""
+
+import json
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.network import Code
+from compiler.codegen.programs import Part
+from compiler.ir.control import mismatch
+from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import KINDS, OPS
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.network import Body, Control, HostNode, LayerInfo, Network, Stage
+from compiler.profile.floors import Floor
+from compiler.schedule.schedule import Schedule
+from hw.config import MlaConfig
+from hw.isa.program import Program
+
+FORMAT, VERSION = "mla network", 2
+
+
+def _typed(value: Any, kind: type, what: str) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        raise ValueError(f"{what} must be {kind.__name__}")
+    return value
+
+
+class PackageReader:
+    """One archive on its way to a network."""
+
+    def __init__(self, archive: zipfile.ZipFile):
+        self.archive = archive
+        for info in archive.infolist():
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+                raise ValueError(f"member {info.filename!r} is compressed")
+        self.manifest = json.loads(archive.read("manifest.json"))
+        head = (self.manifest["format"], self.manifest["version"])
+        if head != (FORMAT, VERSION):
+            raise ValueError(f"must be {FORMAT!r} version {VERSION}, not {head[0]!r} version {head[1]!r}")
+
+    def network(self) -> Network:
+        """All of it; raises what damage raises."""
+        m = self.manifest
+        self.config = MlaConfig(**m["config"])
+        inputs = self._tensors(m["inputs"])
+        outputs = self._with_contents("output", m["outputs"])
+        return Network(
+            name=_typed(m["name"], str, "name"), config=self.config, inputs=inputs, outputs=outputs,
+            stages=self._stages("", m["stages"], inputs, outputs),
+            schedule=Schedule.from_json(json.dumps(m["schedule"])),
+            host=tuple(HostNode(**{k: _typed(v, str, k) for k, v in each.items()}) for each in m["host"]),
+            rounding=_typed(m["rounding"], str, "rounding"), floor=self._floor(m["floor"]),
+        )  # fmt: skip
+
+    def _floor(self, values: dict) -> Floor:
+        return Floor(_typed(values["macs"], int, "macs"), _typed(values["bytes"], int, "bytes"))
+
+    def _tensors(self, values: list) -> tuple[Tensor, ...]:
+        return tuple(self._tensor(each) for each in values)
+
+    def _tensor(self, values: dict, data: NDArray | None = None) -> Tensor:
+        shape = tuple(_typed(size, int, "a dimension") for size in values["shape"])
+        q = values["quantization"]
+        if q is not None:
+            scale, zero, axis = q
+            q = Quantization(
+                tuple(float(s) for s in scale), tuple(_typed(z, int, "zero") for z in zero), axis
+            )
+        name = _typed(values["name"], str, "name")
+        return Tensor(name, shape, np.dtype(_typed(values["dtype"], str, "dtype")).name, q, data)
+
+    def _with_contents(self, folder: str, values: list) -> tuple[Tensor, ...]:
+        """Tensors of which some are constants."""
+        return tuple(
+            self._constant(f"{folder}{number}.bin", each) if each["constant"] else self._tensor(each)
+            for number, each in enumerate(values)
+        )
+
+    def _constant(self, member: str, values: dict) -> Tensor:
+        empty = self._tensor(values)
+        raw = np.frombuffer(self.archive.read(member), np.dtype(empty.dtype).newbyteorder("<"))
+        return self._tensor(values, raw.astype(empty.dtype).reshape(empty.shape))
+
+    def _stages(
+        self, folder: str, values: list, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> tuple[Stage, ...]:
+        """Stages of the network or of a subgraph, each of which has its inputs from those before."""
+        stages = tuple(self._stage(f"{folder}stage{i}", each) for i, each in enumerate(values))
+        known = {tensor.name for tensor in inputs}
+        for wanted, made in [*((stage.inputs, stage.outputs) for stage in stages), (outputs, ())]:
+            missing = [tensor.name for tensor in wanted if tensor.name not in known and not tensor.constant]
+            if missing:
+                raise ValueError(f"{folder}: nothing makes {missing[0]!r}")
+            known |= {tensor.name for tensor in made}
+        return stages
+
+    def _control(self, folder: str, values: dict) -> Control:
+        name, op, spec = _typed(values["name"], str, "name"), values["op"], OPS[values["op"]]
+        attributes = {key: _tuples(value) for key, value in values["attributes"].items()}
+        if (
+            attributes.keys() != spec.attributes.keys()
+            or len(values["bodies"]) != len(spec.bodies)
+            or not spec.bodies
+        ):
+            raise ValueError(f"{folder}: {op!r} is no control flow, or not all of it")
+        for key, kind in spec.attributes.items():
+            if not KINDS[kind][0](attributes[key]):
+                raise ValueError(f"{folder}: {key} must be {KINDS[kind][1]}")
+        operands = self._with_contents(f"{folder}/operand", values["operands"])
+        made = self._with_contents(f"{folder}/output", values["outputs"])
+        bodies = []
+        for i, each in enumerate(values["bodies"]):
+            inputs, inner = self._tensors(each["inputs"]), f"{folder}/body{i}/"
+            outputs = self._with_contents(f"{inner}output", each["outputs"])
+            bodies.append(Body(inputs, outputs, self._stages(inner, each["stages"], inputs, outputs)))
+        wrong = mismatch(op, attributes, operands, [(body.inputs, body.outputs) for body in bodies], made)
+        if wrong:
+            raise ValueError(f"{folder}: {wrong}")
+        return Control(name, op, attributes, operands, made, tuple(bodies))
+
+    def _stage(self, folder: str, values: dict) -> Stage:
+        inputs, outputs = self._tensors(values["inputs"]), self._tensors(values["outputs"])
+        if "control" in values:
+            return Stage(inputs, outputs, control=self._control(folder, values["control"]))
+        if "graph" in values:
+            return Stage(inputs, outputs, graph=self._graph(folder, values["graph"]))
+        code = values["code"]
+        parts = tuple(
+            Part(
+                Program.from_bytes(self.archive.read(f"{folder}/program{i}.mlap")),
+                tuple(_typed(layer, int, "layer") for layer in layers),
+            )
+            for i, layers in enumerate(code["layers"])
+        )
+        image = np.frombuffer(self.archive.read(f"{folder}/image.bin"), np.uint8)
+        tags = tuple(_typed(tag, int, "tag") for tag in code["tags"])
+        memory = _typed(code["memory"], int, "memory")
+        if not (
+            image.size <= memory < 1 << 32 and all(0 <= tag < self.config.tags for tag in tags) and parts
+        ):
+            raise ValueError(f"{folder}: memory, tags or programs out of range")
+        names = [tensor.name for tensor in (*inputs, *outputs)]
+        places = {name: _typed(code["places"][name], int, "place") for name in names}
+        if not all(1 <= place <= len(names) for place in places.values()):
+            raise ValueError(f"{folder}: a place of an input or output is none")
+        infos = tuple(self._info(each) for each in code["infos"])
+        floor = None if code["floor"] is None else self._floor(code["floor"])
+        made = Code(self.config, parts, tags, image, memory, places)
+        return Stage(inputs, outputs, code=made, infos=infos, floor=floor)
+
+    def _info(self, values: dict) -> LayerInfo:
+        nodes, ops = (tuple(_typed(v, str, key) for v in values[key]) for key in ("nodes", "ops"))
+        tag = _typed(values["tag"], int, "tag")
+        if not 0 <= tag < self.config.tags:
+            raise ValueError(f"tag must be in 0..{self.config.tags - 1}, not {tag}")
+        return LayerInfo(
+            nodes, ops, self._floor(values["floor"]), tag, _typed(values["program"], str, "program")
+        )
+
+    def _graph(self, folder: str, values: dict) -> Graph:
+        graph = Graph(_typed(values["name"], str, "name"))
+        inputs = [_typed(name, str, "input") for name in values["inputs"]]
+        tensors = {tensor.name: tensor for tensor in self._tensors(values["tensors"])}
+        for number, each in enumerate(values["constants"]):
+            constant = self._constant(f"{folder}/constant{number}.bin", each)
+            tensors[constant.name] = constant
+        for name in inputs:
+            graph.add_input(tensors.pop(name))
+        for tensor in tensors.values():
+            graph.add_tensor(tensor)
+        for name, op, ins, outs, attributes in values["nodes"]:
+            if op not in OPS:
+                raise ValueError(f"there is no operator {op!r}")
+            graph.add_node(
+                Node(name, op, tuple(ins), tuple(outs), {k: _tuples(v) for k, v in attributes.items()})
+            )
+        return graph.finish([_typed(name, str, "output") for name in values["outputs"]])
+
+
+def _tuples(value: Any) -> Any:
+    """Lists of JSON as the tuples they were."""
+    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
