@@ -43,6 +43,21 @@ class GraphBuilder:
         )
         return output
 
+    def control(
+        self,
+        name: str,
+        op: str,
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+        bodies: list[Graph],
+        **attributes: Any,
+    ) -> None:
+        """Add a node of control flow and its outputs, which must be new."""
+        for output in outputs:
+            self.graph.add_tensor(output)
+        ins, outs = (tuple(tensor.name for tensor in part) for part in (inputs, outputs))
+        self.graph.add_node(Node(_unused(name, self.graph.nodes), op, ins, outs, attributes, tuple(bodies)))
+
     def between(self, like: Tensor, wish: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """A tensor of the type and quantization of `like`, for a value on its way to it; not added yet."""
         return Tensor(self.fresh(wish), like.shape if shape is None else shape, like.dtype, like.quantization)

@@ -1,6 +1,7 @@
 """ONNX files."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +9,11 @@ import numpy as np
 
 # Importing them enters their conversions.
 import compiler.frontends.onnx_cast
+import compiler.frontends.onnx_control
 import compiler.frontends.onnx_conv_transpose
 import compiler.frontends.onnx_elementwise
+import compiler.frontends.onnx_logic
+import compiler.frontends.onnx_loops
 import compiler.frontends.onnx_lstm
 import compiler.frontends.onnx_matmul
 import compiler.frontends.onnx_parts
@@ -42,6 +46,8 @@ _DAMAGE = (
 )
 #: Constants that are computed may have so many elements in all, and eight more for each that the file has.
 _MOST_COMPUTED = 1 << 26
+#: Nodes of subgraphs are converted again where a loop is unrolled or a state gets another type; so many in all.
+_MOST_REPEATED = 1 << 18
 #: So many nodes are named in one message.
 _MOST_NAMED = 20
 
@@ -104,13 +110,12 @@ class _Reader:
         declared = with_sizes(model.inputs, sizes)
         self.room = _MOST_COMPUTED + 8 * sum(value.data.size for value in model.constants.values())
         self.model = replace(model, inputs=declared).used()
+        self.left = [_MOST_REPEATED]  # shared with the readers of subgraphs
 
     def graph(self) -> Graph:
         """Convert everything."""
-        for node in self.model.nodes:
-            self._check_inputs(node)
-        model = fuse(recognize(self._folded(expand(self._folded(self.model)))))
-        emitter = Emitter(self.name, targets(model), meanings(model), self.room)
+        model = self._prepared()
+        emitter = self.emitter(self.room)
         values: dict[str, Value] = dict(model.constants)
         for declared in model.inputs:
             shape = tuple(n for n in declared.shape or () if isinstance(n, int))
@@ -128,6 +133,43 @@ class _Reader:
         if missing:
             raise InputError(f"nothing makes the output {shown(missing[0])}")
         return finished(emitter, model.outputs, values)
+
+    def _prepared(self) -> Model:
+        """The nodes after all rewrites."""
+        for node in self.model.nodes:
+            self._check_inputs(node)
+        self.ready = fuse(recognize(self._folded(expand(self._folded(self.model)))))
+        return self.ready
+
+    def emitter(self, room: int) -> Emitter:
+        """What builds the graph."""
+        emitter = Emitter(self.name, targets(self.ready), meanings(self.ready), room)
+        emitter.reader = self
+        return emitter
+
+    def inside(self, model: Model, constants: Mapping[str, Fixed]) -> "_Reader":
+        """The same for a subgraph, some of whose inputs and captured values are known."""
+        self.left[0] -= len(model.nodes) + 1
+        if self.left[0] < 0:
+            raise InputError(f"subgraphs repeat more than {_MOST_REPEATED:,} nodes")
+        inner = copy(self)
+        inner.refused = []
+        inner.model = replace(model, constants=model.constants | constants)
+        inner._prepared()
+        self.room = inner.room
+        return inner
+
+    def convert(self, emitter: Emitter, values: dict[str, Value]) -> None:
+        """Add what the nodes of a subgraph become; values get what they make."""
+        values |= self.ready.constants
+        for node in self.ready.nodes:
+            self._convert(emitter, node, values)
+        if self.refused:
+            nodes = ", ".join(
+                f"{shown(name)} ({shown(op)[1:-1]}{': ' if why else ''}{why})"
+                for name, op, why in self.refused
+            )
+            raise UnsupportedError(f"in its subgraph, node {nodes}")
 
     def _folded(self, model: Model) -> Model:
         """Without the nodes whose outputs are known beforehand."""

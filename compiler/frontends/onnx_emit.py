@@ -1,11 +1,12 @@
 """Builds the graph of an ONNX file: operands in the order and type that an operator wants, and what it makes."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
 from compiler.frontends.build import GraphBuilder
-from compiler.frontends.onnx_file import FileNode
+from compiler.frontends.onnx_file import FileNode, Model
 from compiler.frontends.onnx_values import (
     FLOAT,
     Fixed,
@@ -30,6 +31,22 @@ _ELEMENTWISE = frozenset(
 )
 
 
+class Reader(Protocol):
+    """Who converts the nodes of a graph of the file, and of subgraphs (compiler/frontends/onnx.py)."""
+
+    def inside(self, model: Model, constants: Mapping[str, Fixed]) -> "Reader":
+        """The same for a subgraph, some of whose inputs and captured values are known."""
+        ...
+
+    def emitter(self, room: int) -> "Emitter":
+        """What builds a graph of its own for the nodes."""
+        ...
+
+    def convert(self, emitter: "Emitter", values: dict[str, Value]) -> None:
+        """Add what the nodes become; values get what they make. Raises UnsupportedError if that cannot be done."""
+        ...
+
+
 class Emitter:
     """A graph under construction.
 
@@ -43,6 +60,11 @@ class Emitter:
         For integers of the file: what those who read or write them say that they mean.
     room : int
         So many elements may the constants of the graph have that are no views of the file's.
+
+    Attributes
+    ----------
+    reader : Reader or None
+        Who converts subgraphs.
     """
 
     def __init__(self, name: str, targets: dict[str, Kind], meanings: dict[str, Quantization], room: int):
@@ -50,6 +72,7 @@ class Emitter:
         self.targets = targets
         self.meanings = meanings
         self.room = room
+        self.reader: Reader | None = None
         self._views: dict[tuple[str, str, Any], Tensor] = {}
 
     def arithmetic(self, node: FileNode, *operands: Value) -> Kind:

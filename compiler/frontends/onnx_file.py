@@ -39,7 +39,7 @@ class FileNode:
     inputs, outputs : tuple of str
         Names; "" for one that is absent.
     attributes : dict
-        As Python has them.
+        As Python has them; a subgraph is a Model. What subgraphs read from outside are the last of the inputs.
     opset : int
         Version of the operators.
     """
@@ -97,6 +97,7 @@ class Model:
     constants: dict[str, Fixed]
     inputs: list[Declared]
     outputs: list[Declared]
+    captured: tuple[str, ...] = ()  # of a subgraph: what it reads from outside
 
     def used(self) -> "Model":
         """Without the nodes that no output needs."""
@@ -105,7 +106,8 @@ class Model:
             if needed.intersection(node.outputs):
                 needed.update(node.inputs)
                 kept.append(node)
-        return replace(self, nodes=kept[::-1])
+        captured = tuple(name for name in self.captured if name in needed)
+        return replace(self, nodes=kept[::-1], captured=captured)
 
 
 def read_file(path: Path) -> Model:
@@ -134,7 +136,8 @@ def read_file(path: Path) -> Model:
     return _model(model.graph, opset, path.parent)
 
 
-def _model(graph: Any, opset: int, folder: Path) -> Model:
+def _model(graph: Any, opset: int, folder: Path, *, inside: bool = False) -> Model:
+    """A graph; one `inside` of a node may read what is made outside, and need not declare types."""
     if graph.sparse_initializer:
         raise InputError("sparse constants are not supported")
     constants: dict[str, Fixed] = {}
@@ -145,21 +148,41 @@ def _model(graph: Any, opset: int, folder: Path) -> Model:
         constants[tensor.name] = Fixed(
             tensor.name, read_tensor(tensor, folder), narrow=tensor.data_type in NARROW
         )
-    inputs = [_declared(v) for v in graph.input if v.name not in constants]
+    declared = _named if inside else _declared
+    inputs = [declared(v) for v in graph.input if v.name not in constants]
     nodes = [_node(i, node, opset, folder) for i, node in enumerate(graph.node)]
     known = [*constants, *(value.name for value in inputs)]
-    outputs = [_declared(v) for v in graph.output]
-    for names, what in ((known, "tensor"), ([v.name for v in outputs], "output")):
+    outputs = [declared(v) for v in graph.output]
+    named = [] if inside else [v.name for v in outputs]
+    for names, what in ((known, "tensor"), (named, "output")):
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise InputError(f"{what} {shown(twice[0])} is there twice")
-    return Model(_in_order(nodes, known), constants, inputs, outputs)
+    if not inside:
+        return Model(_in_order(nodes, known), constants, inputs, outputs)
+    captured = _captured(nodes, known, outputs)
+    return Model(_in_order(nodes, [*known, *captured]), constants, inputs, outputs, captured).used()
+
+
+def _captured(nodes: list[FileNode], known: Iterable[str], outputs: list[Declared]) -> tuple[str, ...]:
+    """What a subgraph reads and does not make."""
+    made = {*known, "", *(name for node in nodes for name in node.outputs)}
+    read = [*(name for node in nodes for name in node.inputs), *(output.name for output in outputs)]
+    return tuple(dict.fromkeys(name for name in read if name not in made))
 
 
 def _check_text(text: str | bytes) -> None:
     """Refuse a name whose bytes are no UTF-8; the decoder leaves those as they are."""
     if not isinstance(text, str):
         raise InputError(f"a name must be text in UTF-8, not {shown(text)}")
+
+
+def _named(value: Any) -> Declared:
+    """An input or output of a subgraph, whose type follows from what goes in."""
+    _check_text(value.name)
+    if not value.name:
+        raise InputError("an input or output of a subgraph must have a name")
+    return Declared(value.name, "", None)
 
 
 def _declared(value: Any) -> Declared:
@@ -186,11 +209,22 @@ def _node(index: int, node: Any, opset: int, folder: Path) -> FileNode:
     if not any(node.output):
         raise InputError(f"node {shown(name)} makes nothing")
     attributes = {a.name: _attribute(name, a, folder) for a in node.attribute}
-    return FileNode(name, op, tuple(node.input), tuple(node.output), attributes, opset)
+    bodies = [_body(name, a, opset, folder) for a in node.attribute if a.type == AttributeProto.GRAPH]
+    attributes |= dict(bodies)
+    captured = tuple(dict.fromkeys(name for _, body in bodies for name in body.captured))
+    return FileNode(name, op, (*node.input, *captured), tuple(node.output), attributes, opset)
+
+
+def _body(node: str, attribute: Any, opset: int, folder: Path) -> tuple[str, Model]:
+    """A subgraph, by the name of its attribute."""
+    try:
+        return attribute.name, _model(attribute.g, opset, folder, inside=True)
+    except InputError as error:
+        raise InputError(f"{shown(attribute.name)} of node {shown(node)}: {error}") from None
 
 
 def _attribute(node: str, attribute: Any, folder: Path) -> Any:
-    """An attribute as Python has it; those that hold graphs are None."""
+    """An attribute as Python has it; those that hold graphs are None here."""
     part = _FIELDS.get(attribute.type)
     if part is None:
         return None

@@ -72,7 +72,7 @@ def _needed(graph: Graph, names: dict[str, str]) -> Graph:
             made.add_tensor(replace(tensor, name=called.get(name, name)))
     for node in reversed(kept):
         ins, outs = (tuple(called.get(name, name) for name in part) for part in (node.inputs, node.outputs))
-        made.add_node(Node(node.name, node.op, ins, outs, node.attributes))
+        made.add_node(replace(node, inputs=ins, outputs=outs))
     return made.finish(list(names.values()))
 
 

@@ -206,12 +206,13 @@ class Graph:
         return name in self._producer or name in self.inputs or self.tensors[name].constant
 
     def __str__(self) -> str:
-        lines = [f"graph {self.name}("]
-        lines += [f"    {self.tensors[name]}" for name in self.inputs]
-        lines += [") {"]
+        return "\n".join(self._lines(f"graph {self.name}"))
+
+    def _lines(self, title: str) -> list[str]:
+        lines = [f"{title}(", *(f"    {self.tensors[name]}" for name in self.inputs), ") {"]
         for node in self:
             made = ", ".join(str(self.tensors[name]) for name in node.outputs)
             lines.append(f"    {made} = {node}  ; {node.name}")
-            lines += [f"    {line}" for body in node.bodies for line in str(body).splitlines()]
-        lines += [f"    return {', '.join('%' + name for name in self.outputs)}", "}"]
-        return "\n".join(lines)
+            for called, body in zip(OPS[node.op].bodies, node.bodies, strict=True):
+                lines += [f"        {line}" for line in body._lines(called)]
+        return [*lines, f"    return {', '.join('%' + name for name in self.outputs)}", "}"]
