@@ -43,20 +43,15 @@ class GraphBuilder:
         )
         return output
 
-    def control(
-        self,
-        name: str,
-        op: str,
-        inputs: list[Tensor],
-        outputs: list[Tensor],
-        bodies: list[Graph],
+    def nodes(
+        self, name: str, op: str, inputs: list[Tensor], outputs: list[Tensor], bodies: tuple[Graph, ...],
         **attributes: Any,
-    ) -> None:
-        """Add a node of control flow and its outputs, which must be new."""
+    ) -> None:  # fmt: skip
+        """Add a node of any number of outputs, which must be new, and of subgraphs."""
         for output in outputs:
             self.graph.add_tensor(output)
         ins, outs = (tuple(tensor.name for tensor in part) for part in (inputs, outputs))
-        self.graph.add_node(Node(_unused(name, self.graph.nodes), op, ins, outs, attributes, tuple(bodies)))
+        self.graph.add_node(Node(_unused(name, self.graph.nodes), op, ins, outs, attributes, bodies))
 
     def between(self, like: Tensor, wish: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """A tensor of the type and quantization of `like`, for a value on its way to it; not added yet."""

@@ -44,11 +44,11 @@ def _if(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
         for part, end in zip(parts, ends, strict=True):
             part.add(end, form)
         made.append(outside(emitter, name, parts[0].outputs[-1], form))
-    emitter.build.control(
+    emitter.build.nodes(
         node.name,
         "if",
         [test, *flows(values)],
         [flow.tensor for flow in made],
-        [part.graph() for part in parts],
+        tuple(part.graph() for part in parts),
     )
     return made

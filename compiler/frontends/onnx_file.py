@@ -12,6 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto
 
+from compiler.frontends.onnx_local import inlined
 from compiler.frontends.onnx_tensors import DTYPES, NARROW, read_tensor, type_name
 from compiler.frontends.onnx_values import Fixed
 from hw.errors import InputError, shown
@@ -133,7 +134,7 @@ def read_file(path: Path) -> Model:
         raise InputError(
             f"operator set must be {_LEAST_OPSET} or later, not {opset}; onnx.version_converter updates it"
         )
-    return _model(model.graph, opset, path.parent)
+    return _model(inlined(model).graph, opset, path.parent)
 
 
 def _model(graph: Any, opset: int, folder: Path, *, inside: bool = False) -> Model:

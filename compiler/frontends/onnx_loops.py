@@ -203,8 +203,8 @@ def _as_node(emitter: Emitter, loop: _Loop) -> Sequence[Value]:
         outside(emitter, "", tensor, form)
         for tensor, form in zip(part.outputs[1 + len(outs) : 1 + len(forms)], forms[len(outs) :], strict=True)
     ]
-    emitter.build.control(
-        node.name, "loop", operands, [flow.tensor for flow in (*states_out, *stacks)], [part.graph()],
+    emitter.build.nodes(
+        node.name, "loop", operands, [flow.tensor for flow in (*states_out, *stacks)], (part.graph(),),
         states=len(forms), scanned=tuple(each.sign for each in loop.axes), stacked=signs,
     )  # fmt: skip
     return [*states_out, *stacks]

@@ -10,7 +10,8 @@ import tflite
 from numpy.typing import NDArray
 
 from compiler.frontends.build import GraphBuilder
-from compiler.frontends.tflite_ops import CONVERTERS, Operator
+from compiler.frontends.tflite_control import CONVERTERS
+from compiler.frontends.tflite_ops import Operator
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
@@ -26,6 +27,8 @@ DTYPES = {
     tflite.TensorType.INT8: "int8",
 }
 _IDENTIFIER = b"TFL3"
+#: A file may have so many graphs, and with each as often as it is used so many nodes.
+_MOST_GRAPHS, _MOST_NODES = 1 << 10, 1 << 18
 #: Index of an optional input that is not there.
 _ABSENT = -1
 #: What the accessors of a damaged file raise: offsets that point outside, sizes that are none.
@@ -57,22 +60,53 @@ def read_tflite(path: Path) -> Graph:
     if data[4:8] != _IDENTIFIER:
         raise InputError(f"{path}: is no TFLite file: bytes 4..7 must be {_IDENTIFIER!r}, not {data[4:8]!r}")
     try:
-        return _Reader(path, data).graph()
+        return _File(path.stem, data).graph(0)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except _DAMAGE as error:
         raise InputError(f"{path}: damaged TFLite file: {error or type(error).__name__}") from None
 
 
-class _Reader:
-    """One file on its way to a graph."""
+class _File:
+    """A file, whose first graph is the model; others are subgraphs of it."""
 
-    def __init__(self, path: Path, data: bytes):
-        self.model = tflite.Model.GetRootAsModel(data, 0)
-        if self.model.SubgraphsLength() != 1:
-            raise InputError(f"must hold one graph, not {self.model.SubgraphsLength()}")
-        self.source, self.size = self.model.Subgraphs(0), len(data)
-        self.build = GraphBuilder(path.stem)
+    def __init__(self, name: str, data: bytes):
+        self.model, self.name, self.size = tflite.Model.GetRootAsModel(data, 0), name, len(data)
+        count = self.model.SubgraphsLength()
+        if not 1 <= count <= _MOST_GRAPHS:
+            raise InputError(f"must hold 1..{_MOST_GRAPHS} graphs, not {count}")
+        self._made: dict[int, Graph | None] = {}  # None while it is under way
+        self._nodes = 0
+
+    def graph(self, index: int) -> Graph:
+        """A graph of the file.
+
+        Raises
+        ------
+        InputError
+            There is none, it is part of itself, or all together are too large.
+        """
+        if not 0 <= index < self.model.SubgraphsLength():
+            raise InputError(f"there is no graph {index}, only {self.model.SubgraphsLength()}")
+        if index not in self._made:
+            self._made[index] = None
+            self._made[index] = _Reader(self, index).graph()
+        made = self._made[index]
+        if made is None:
+            raise InputError(f"graph {index} is a subgraph of itself")
+        self._nodes += sum(1 for _ in made.walk())
+        if self._nodes > _MOST_NODES:
+            raise InputError(f"its subgraphs have more than {_MOST_NODES:,} nodes")
+        return made
+
+
+class _Reader:
+    """One graph of a file on its way."""
+
+    def __init__(self, file: _File, index: int):
+        self.file, self.model, self.size = file, file.model, file.size
+        self.source = file.model.Subgraphs(index)
+        self.build = GraphBuilder(file.name if not index else f"{file.name}:{index}")
 
     def graph(self) -> Graph:
         """Convert everything."""
@@ -110,6 +144,7 @@ class _Reader:
         return Operator(
             name=f"{kind.lower()}_{index}", kind=kind, options=operator.BuiltinOptions(),
             inputs=_indices(operator.InputsAsNumpy()), outputs=_indices(operator.OutputsAsNumpy()),
+            subgraph=self.file.graph,
         )  # fmt: skip
 
     def _tensor(self, index: int, name: str) -> Tensor:

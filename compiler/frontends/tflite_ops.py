@@ -12,19 +12,21 @@ import numpy as np
 import tflite
 
 from compiler.frontends.build import ACTIVATIONS, GraphBuilder, same_pads
+from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of a file."""
+    """One operator of a file; `subgraph` gives the file's graphs by their number."""
 
     name: str
     kind: str
     options: Any
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    subgraph: Callable[[int], Graph]
 
 
 Converter = Callable[[GraphBuilder, Operator, list[Tensor | None], list[Tensor]], None]
@@ -33,7 +35,9 @@ CONVERTERS: dict[str, Converter] = {}
 _Options = TypeVar("_Options")
 
 
-def _converts(*kinds: str) -> Callable[[Converter], Converter]:
+def converts(*kinds: str) -> Callable[[Converter], Converter]:
+    """Enter a function as the converter of operators."""
+
     def enter(function: Converter) -> Converter:
         CONVERTERS.update(dict.fromkeys(kinds, function))
         return function
@@ -41,7 +45,7 @@ def _converts(*kinds: str) -> Callable[[Converter], Converter]:
     return enter
 
 
-def _options(operator: Operator, kind: type[_Options]) -> _Options:
+def options_of(operator: Operator, kind: type[_Options]) -> _Options:
     """The operator's options, as the format's schema has them."""
     options = kind()
     if operator.options is None:
@@ -50,7 +54,7 @@ def _options(operator: Operator, kind: type[_Options]) -> _Options:
     return options
 
 
-def _given(operator: Operator, tensors: list[Tensor | None], count: int) -> list[Tensor]:
+def given_inputs(operator: Operator, tensors: list[Tensor | None], count: int) -> list[Tensor]:
     """The inputs, none of them absent; at least `count`."""
     given = [t for t in tensors if t is not None]
     if len(given) < count:
@@ -120,12 +124,12 @@ def _bias(
     return build.constant(f"{bias.name}:scaled", bias.data, meaning)
 
 
-@_converts("CONV_2D")
+@converts("CONV_2D")
 def _conv(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
 ) -> None:
-    options = _options(operator, tflite.Conv2DOptions)
-    x, weights, *bias = _given(operator, inputs, 2)
+    options = options_of(operator, tflite.Conv2DOptions)
+    x, weights, *bias = given_inputs(operator, inputs, 2)
     dilations = (options.DilationHFactor(), options.DilationWFactor())
     if len(weights.shape) != 4 or x.shape[-1] % weights.shape[3]:
         raise InputError(
@@ -140,12 +144,12 @@ def _conv(
     )  # fmt: skip
 
 
-@_converts("DEPTHWISE_CONV_2D")
+@converts("DEPTHWISE_CONV_2D")
 def _depthwise(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
 ) -> None:
-    options = _options(operator, tflite.DepthwiseConv2DOptions)
-    x, weights, *bias = _given(operator, inputs, 2)
+    options = options_of(operator, tflite.DepthwiseConv2DOptions)
+    x, weights, *bias = given_inputs(operator, inputs, 2)
     dilations = (options.DilationHFactor(), options.DilationWFactor())
     if len(weights.shape) != 4 or weights.data is None or weights.shape[3] % x.shape[-1]:
         raise InputError(
@@ -168,12 +172,12 @@ def _depthwise(
     )  # fmt: skip
 
 
-@_converts("FULLY_CONNECTED")
+@converts("FULLY_CONNECTED")
 def _dense(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
 ) -> None:
-    options = _options(operator, tflite.FullyConnectedOptions)
-    x, weights, *bias = _given(operator, inputs, 2)
+    options = options_of(operator, tflite.FullyConnectedOptions)
+    x, weights, *bias = given_inputs(operator, inputs, 2)
     if len(weights.shape) != 2 or x.elements % weights.shape[1]:
         raise InputError(
             f"operator {operator.name!r}: weights {list(weights.shape)} do not fit x {list(x.shape)}"
@@ -193,21 +197,23 @@ def _dense(
     build.node(f"{operator.name}:shape", "reshape", [flat], output, shape=output.shape)
 
 
-@_converts("ADD", "SUB", "MUL")
+@converts("ADD", "SUB", "MUL")
 def _binary(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
 ) -> None:
     kind = {"ADD": tflite.AddOptions, "SUB": tflite.SubOptions, "MUL": tflite.MulOptions}[operator.kind]
-    activation = _options(operator, kind).FusedActivationFunction() if operator.options is not None else 0
-    _activated(build, operator, operator.kind.lower(), _given(operator, inputs, 2), outputs[0], activation)
+    activation = options_of(operator, kind).FusedActivationFunction() if operator.options is not None else 0
+    _activated(
+        build, operator, operator.kind.lower(), given_inputs(operator, inputs, 2), outputs[0], activation
+    )
 
 
-@_converts("AVERAGE_POOL_2D", "MAX_POOL_2D")
+@converts("AVERAGE_POOL_2D", "MAX_POOL_2D")
 def _pool(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
 ) -> None:
-    options = _options(operator, tflite.Pool2DOptions)
-    (x,) = _given(operator, inputs, 1)
+    options = options_of(operator, tflite.Pool2DOptions)
+    (x,) = given_inputs(operator, inputs, 1)
     kernel = (options.FilterHeight(), options.FilterWidth())
     strides, pads = _window(operator, x, kernel, options)
     window: dict[str, Any] = {"kernel": kernel, "strides": strides, "pads": pads}
@@ -217,11 +223,11 @@ def _pool(
     _activated(build, operator, op, [x], outputs[0], options.FusedActivationFunction(), **window)
 
 
-@_converts("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
+@converts("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 def _reshape(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
 ) -> None:
-    x = _given(operator, inputs, 1)[0]
+    x = given_inputs(operator, inputs, 1)[0]
     if x.elements != outputs[0].elements:
         raise InputError(
             f"operator {operator.name!r}: {list(x.shape)} cannot become {list(outputs[0].shape)}"
@@ -229,45 +235,45 @@ def _reshape(
     build.node(operator.name, "reshape", [x], outputs[0], shape=outputs[0].shape)
 
 
-@_converts("SOFTMAX")
+@converts("SOFTMAX")
 def _softmax(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
 ) -> None:
-    (x,) = _given(operator, inputs, 1)
-    beta = float(_options(operator, tflite.SoftmaxOptions).Beta())
+    (x,) = given_inputs(operator, inputs, 1)
+    beta = float(options_of(operator, tflite.SoftmaxOptions).Beta())
     build.node(operator.name, "softmax", [x], outputs[0], axis=len(x.shape) - 1, beta=beta)
 
 
-@_converts("RELU", "RELU6", "RELU_N1_TO_1")
+@converts("RELU", "RELU6", "RELU_N1_TO_1")
 def _relu(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
 ) -> None:
-    (x,) = _given(operator, inputs, 1)
+    (x,) = given_inputs(operator, inputs, 1)
     limits = ACTIVATIONS[operator.kind.lower()]
     assert limits is not None
     build.node(operator.name, "clip", [x], outputs[0], low=limits[0], high=limits[1])
 
 
-@_converts("LOGISTIC", "TANH", "HARD_SWISH", "EXP")
+@converts("LOGISTIC", "TANH", "HARD_SWISH", "EXP")
 def _unary(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
 ) -> None:
-    (x,) = _given(operator, inputs, 1)
+    (x,) = given_inputs(operator, inputs, 1)
     op = {"LOGISTIC": "sigmoid"}.get(operator.kind, operator.kind.lower())
     build.node(operator.name, op, [x], outputs[0])
 
 
-@_converts("QUANTIZE")
+@converts("QUANTIZE")
 def _quantize(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
 ) -> None:
-    (x,) = _given(operator, inputs, 1)
+    (x,) = given_inputs(operator, inputs, 1)
     build.node(operator.name, "quantize" if x.quantization is None else "requantize", [x], outputs[0])
 
 
-@_converts("DEQUANTIZE")
+@converts("DEQUANTIZE")
 def _dequantize(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
 ) -> None:
-    (x,) = _given(operator, inputs, 1)
+    (x,) = given_inputs(operator, inputs, 1)
     build.node(operator.name, "dequantize", [x], outputs[0])
