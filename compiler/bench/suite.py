@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.bench import conv, gemm, speed, tiny
+from compiler.bench import conv, gemm, nets, speed, tiny
 from compiler.bench.case import Case, OpenDevice, run_case
 from compiler.network import Network
 from compiler.runtime import open_device
@@ -22,6 +22,7 @@ _BARE_SECONDS = 1.5
 SUITES: dict[str, Callable[[str | None], list[Case]]] = {
     "gemm": lambda case: [gemm.gemm_case(name) for name in ([case] if case else gemm.CASES)],
     "conv": lambda case: [conv.conv_case(name) for name in ([case] if case else conv.CASES)],
+    "nets": lambda case: [nets.nets_case(name) for name in ([case] if case else nets.CASES)],
     "tiny": lambda case: [tiny.tiny_case(name) for name in ([case] if case else tiny.CASES)],
     "sim": lambda case: [gemm.gemm_case(case or _SPEED_CASE)],
 }

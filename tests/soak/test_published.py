@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.bench.published import NETWORKS, model_file
 from compiler.frontends.model import read_model
 from compiler.host import evaluate
 from compiler.quantize import quantize
@@ -16,7 +17,6 @@ from compiler.quantize.plan import EDGE
 from compiler.quantize.samples import random_samples
 from compiler.runtime import Session, dram_bytes
 from cosim.golden import GoldenDevice
-from scripts.networks.published import NETWORKS, model_file
 
 #: Multiply-accumulates of the four that are images to classes.
 MACS = {

@@ -9,7 +9,7 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from scripts.networks.published import model_file
+from compiler.bench.published import model_file
 from tests.compiler.onnx_layers import cut, differing
 
 SAMPLES = 2

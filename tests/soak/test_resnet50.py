@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.bench.published import model_file
 from compiler.codegen.programs import batches
 from compiler.frontends.model import read_model
 from compiler.network import Network
@@ -18,7 +19,6 @@ from cosim.device import Device
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.isa.program import Program
-from scripts.networks.published import model_file
 
 #: Multiply-accumulates over cycles times the array's, on n16 at latency 100, everything cold.
 UTILIZATION = 0.75

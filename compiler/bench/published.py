@@ -12,7 +12,7 @@ their answers mean nothing. Batch norms have the statistics of seeded images.
   Transformers for Language Understanding", 2018, on 128 tokens
 * lstm: Hochreiter, Schmidhuber, "Long Short-Term Memory", 1997, with forget gates; 64 inputs, 128 units, 16 steps
 
-`python -m scripts.networks.published` prints where the files are; they are made once and kept in the cache.
+`python -m compiler.bench.published` prints where the files are; they are made once and kept in the cache.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from compiler.bench.floats import FloatBuilder
 from cosim.rtl.cache import cache_key, cached
 from hw.errors import InputError, shown
-from scripts.networks.floats import FloatBuilder
 
 SIZE, CLASSES, SEED = 224, 1000, 1
 WIDTH, HEADS, TOKENS, INNER = 768, 12, 128, 3072

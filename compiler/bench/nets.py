@@ -1,0 +1,82 @@
+"""Published architectures with seeded weights, quantized, against onnxruntime layer by layer.
+
+The accelerator's outputs must be those of the compiler's own kernels in numpy, bit by bit; each of these is compared
+with what onnxruntime, optimizations off, makes of the same inputs.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.bench.case import Case, Work
+from compiler.bench.onnx_node import node_model
+from compiler.bench.published import NETWORKS, model_file
+from compiler.frontends.model import read_model
+from compiler.host import evaluate
+from compiler.ir.graph import Graph
+from compiler.passes import simplify
+from compiler.quantize import quantize
+from compiler.quantize.samples import random_samples
+from hw.errors import InputError, WorkError, shown
+
+CASES = tuple(NETWORKS)
+_ROUNDING = "onnxruntime"
+#: Units in the last place that onnxruntime may be away; operators defined in float are rounded twice.
+_LAST_PLACE, _FLOAT = 1, 2
+_FLOAT_OPS = ("softmax", "layer_norm", "gelu", "sigmoid", "tanh", "exp")
+
+
+def nets_case(name: str) -> Case:
+    """Case of a network's name.
+
+    Raises
+    ------
+    InputError
+        There is no such network.
+    """
+    if name not in NETWORKS:
+        raise InputError(f"a nets case must be one of {', '.join(NETWORKS)}, not {shown(name)}")
+    return Case(name, "onnxruntime, layer by layer", lambda rng: _work(name, rng), _ROUNDING)
+
+
+def _work(name: str, rng: np.random.Generator) -> Work:
+    graph = simplify(read_model(model_file(name)))
+    quantized, _ = quantize(graph, random_samples(graph, int(rng.integers(1 << 31)), 1), rounding=_ROUNDING)
+    quantized = simplify(quantized)
+    (inputs,) = random_samples(graph, int(rng.integers(1 << 31)), 1)
+    values = evaluate(quantized, inputs, rounding=_ROUNDING, keep=True)
+    expected = {each: values[each] for each in quantized.outputs}
+    return Work(quantized, inputs, expected, apart=_apart(quantized, values))
+
+
+def _apart(graph: Graph, values: Mapping[str, NDArray]) -> int:
+    """Units in the last place that a layer is away from onnxruntime's, at most.
+
+    Raises
+    ------
+    WorkError
+        More than is promised, or onnxruntime is not installed.
+    """
+    try:
+        from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
+    except ImportError:
+        raise WorkError(
+            "onnxruntime, the reference of this suite, is not installed: pip install mla[test]"
+        ) from None
+    options = SessionOptions()
+    options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+    most = 0
+    for node in graph:
+        if graph.out(node).dtype == "float32":
+            continue
+        session = InferenceSession(
+            node_model(graph, node).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        given = {each.name: values[each.name] for each in session.get_inputs()}
+        (wanted,) = session.run(None, given)
+        off = int(np.abs(values[node.outputs[0]].astype(np.int64) - np.asarray(wanted)).max())
+        if off > (_FLOAT if node.op in _FLOAT_OPS else _LAST_PLACE):
+            raise WorkError(f"node {node.name!r} ({node.op}) is {off} units away from onnxruntime")
+        most = max(most, off)
+    return most
