@@ -72,15 +72,16 @@ class Run:
 
 def run_samples(
     device: Device, network: Network, samples: Sequence[Arrays], say: Callable[[str], None], *,
-    recorder: "RtlDevice | None" = None,
+    recorder: "RtlDevice | None" = None, back_to_back: bool = True,
 ) -> Run:  # fmt: skip
-    """Run every sample by itself, then some back to back; `say` hears of progress.
+    """Run every sample by itself, then, unless told not to, some back to back; `say` hears of progress.
 
     Given as `recorder` too, a device with a probe records what its units do during the first sample.
     """
     clocked = not isinstance(device, GoldenDevice)
     together = min(len(samples), STEADY) if clocked else 1
     session = Session(device, network, together)
+    session.progress = lambda taken: say(f"{taken:,} cycles so far")
     tags = [tag for code in network.codes for tag in code.tags]
     before = read_counts(session.driver, len(set(tags)))
     cycles, results, floors, recording = [], [], [], None
@@ -100,7 +101,7 @@ def run_samples(
     if not clocked:
         return Run(len(samples), outputs, None, None, None, None, *work)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
-    steady = session.steady(samples[:together])
+    steady = session.steady(samples[:together]) if back_to_back else None
     return Run(len(samples), outputs, cycles, steady, session.load_cycles, parts, *work, recording)
 
 

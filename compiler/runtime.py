@@ -28,7 +28,8 @@ _ALIGN = 64
 _PAGE = 4096
 #: For the command ring.
 _RING_SLOTS = 256
-_TIMEOUT = 1 << 30
+#: Cycles after which progress is told.
+_LOOK = 1_000_000
 
 Arrays = Mapping[str, NDArray]
 
@@ -115,12 +116,15 @@ class Session:
         What loading programs took so far.
     seconds : float
         Wall time from doorbells to interrupts so far.
+    progress : callable
+        Hears now and then how many cycles a long run has taken so far.
     """
 
     def __init__(self, device: Device, network: Network, samples: int = 1):
         self.device, self.network = device, network
         self.driver = Driver(device, _RING_SLOTS)
         self.load_cycles, self.seconds = 0, 0.0
+        self.progress: Callable[[int], None] = lambda _cycles: None
         self._cycles = 0
         self._window = (self.driver.memory.used, device.dram.size - 1, 3)
         self._opcodes: dict[int, int] = {}  # by identity of the program
@@ -241,7 +245,8 @@ class Session:
         driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))
         start, began = self.device.cycle, time.perf_counter()
         driver.doorbell()
-        self.device.wait_irq(_TIMEOUT)
+        while not self.device.wait_irq(_LOOK):
+            self.progress(self.device.cycle - start)
         cycles = self.device.cycle - start
         self.seconds += time.perf_counter() - began
         driver.run()

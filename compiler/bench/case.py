@@ -84,13 +84,16 @@ class Case:
 
 
 def run_case(
-    case: Case, target: Any, rng: np.random.Generator, open_device: OpenDevice
+    case: Case, target: Any, rng: np.random.Generator, open_device: OpenDevice, say: Callable[[str], None]
 ) -> tuple[dict[str, Any], Run]:
-    """Compile and measure a case; the result in the shape of the JSON document, and the run itself."""
+    """Compile and measure a case; the result in the shape of the JSON document, and the run itself.
+
+    `say` hears of progress.
+    """
     work = case.prepare(rng)
     network = compile(work.model, target, rounding=case.rounding)
     with open_device(network) as device:
-        run = run_samples(device, network, [work.inputs], lambda _text: None)
+        run = run_samples(device, network, [work.inputs], say, back_to_back=False)
     found = document(network, run)
     difference, exact = _difference(run.outputs, work)
     kept = (

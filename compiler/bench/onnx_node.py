@@ -60,7 +60,7 @@ class _Draft:
             return []
         x, w, b = (self.graph.tensors[name] for name in self.node.inputs)
         assert x.quantization and w.quantization and b.data is not None
-        scale = np.float32(x.quantization.scale) * np.array(w.quantization.scale, np.float32)
+        scale = np.array(x.quantization.scale, np.float32) * np.array(w.quantization.scale, np.float32)
         return [self.constant((b.data * scale.astype(np.float64)).astype(np.float32))]
 
     def transposed(self, name: str, perm: Sequence[int]) -> str:

@@ -77,7 +77,7 @@ def run_suite(
     for index, each in enumerate(cases):
         _say(f"[{index + 1}/{len(cases)}] {suite} {each.name}")
         rng = np.random.default_rng([seed, index])
-        result, taken = run_case(each, config, rng, open_machine or open_rtl)
+        result, taken = run_case(each, config, rng, open_machine or open_rtl, _say)
         document["results"].append(result)
         cycles, seconds = cycles + (result["cycles"] or 0), seconds + taken.seconds
     if cycles:
