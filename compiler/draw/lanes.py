@@ -44,6 +44,7 @@ class _Lanes:
         self.layers = list(dict.fromkeys(d["group"] for _, d in view.nodes(data=True) if d["kind"] in _UNITS))
         self.order = {name: number_ for number_, name in enumerate(self.layers)}
         self.number = {key: number_ for number_, key in enumerate(view)}
+        self.band: set[str] = set()
         self.starts: list[float] = []
         at = _LEFT
         for _, width in _LANES:
@@ -85,6 +86,7 @@ class _Lanes:
             for key, data in self.view.nodes(data=True)
             if data["group"] == layer and data["kind"] in _UNITS
         ]
+        self.band = set(units)
         items = {key: _Item(key, _UNITS[self.view.nodes[key]["kind"]]) for key in units}
         for key in units:
             self._buffers(items, key, written=False)
@@ -122,20 +124,23 @@ class _Lanes:
         """What comes first: tensors for the array, weights, tensors for FUSE alone, parameters and tables."""
         if self.view.nodes[key]["kind"] in ("load", "store"):
             return min(self._rank(end) for end in self._ends(key))
-        names = [key] if self.view.nodes[key].get("memory") != "dram" else [
-            end for unit in self.view.successors(key) for end in self.view.successors(unit)] or [key]  # fmt: skip
+        names = [key]
+        if self.view.nodes[key].get("memory") == "dram":
+            names = [end for unit in self._readers(key) for end in self.view.successors(unit)] or names
         memories = {self.view.nodes[name].get("memory") for name in names}
-        readers = {self.view.nodes[unit]["kind"] for name in names for unit in self.view.successors(name)}
-        kind = (
-            3
-            if memories & {"slot", "table"}
-            else 1
-            if names[0].endswith(".w")
-            else 2
-            if readers == {"fuse"}
-            else 0
+        readers = {self.view.nodes[unit]["kind"] for name in names for unit in self._readers(name)}
+        order = (
+            readers != {"fuse"},
+            names[0].endswith(".w"),
+            readers == {"fuse"},
+            memories & {"slot", "table"},
         )
+        kind = max(place for place, here in enumerate(order) if here)
         return kind, self.number[key]
+
+    def _readers(self, buffer: str) -> list[str]:
+        """The band's own work that reads a buffer."""
+        return [unit for unit in self.view.successors(buffer) if unit in self.band]
 
     def _ends(self, unit: str) -> list[str]:
         """What a transfer fills, or empties."""

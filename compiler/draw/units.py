@@ -1,5 +1,7 @@
 """Commands over time, a row for each unit."""
 
+from collections.abc import Iterator
+
 from compiler.draw.axes import Axis, hue
 from compiler.draw.style import INK, SOFT, shortened
 from compiler.draw.svg import Svg
@@ -7,6 +9,8 @@ from compiler.views.view import View
 
 _ROWS = ("load", "matrix", "fuse", "store")
 _LEFT, _TOP, _ROW, _BAR = 84.0, 86.0, 40.0, 26.0
+#: Commands that end so shortly after one another are drawn as one.
+_APART = 1.2
 
 
 def draw_units(view: View) -> str:
@@ -23,16 +27,35 @@ def draw_units(view: View) -> str:
         busy = sum(data["cycles"] for _, data in view.nodes(data=True) if data["kind"] == unit)
         svg.text(16, y + 17, unit.upper(), 11, bold=True)
         svg.text(16, y + 30, f"{busy / max(about['cycles'], 1):.0%} busy", 9, fill=SOFT)
-    for _, data in view.nodes(data=True):
-        if data["cycles"]:
-            row = _ROWS.index(data["kind"])
-            fill, outline = hue(layers[data["group"]])
-            x, width = axis.at(data["begin"]), max(axis.long(data["cycles"]), 0.8)
-            tip = f"{data['group']}: {data['label']} {data['begin']:,}..{data['end']:,}"
-            y = _TOP + _ROW * row + (_ROW - _BAR) / 2
-            svg.box(x, y, width, _BAR, fill, outline, radius=1.5, tip=tip, stroke=0.5)
+    for unit, layer, begin, end, tip in _bars(view, axis):
+        fill, outline = hue(layers[layer])
+        y = _TOP + _ROW * _ROWS.index(unit) + (_ROW - _BAR) / 2
+        width = max(axis.long(end - begin), 0.8)
+        svg.box(axis.at(begin), y, width, _BAR, fill, outline, radius=1.5, tip=tip, stroke=0.5)
     _names(svg, view, axis)
     return svg.render()
+
+
+def _bars(view: View, axis: Axis) -> Iterator[tuple[str, str, int, int, str]]:
+    """Unit, layer, begin, end, explanation; commands too short to be told apart are one."""
+    for unit in _ROWS:
+        waiting: tuple[str, int, int, int] | None = None  # layer, begin, end, commands
+        for _, data in view.nodes(data=True):
+            if data["kind"] != unit or not data["cycles"]:
+                continue
+            layer, begin, end, count = data["group"], data["begin"], data["end"], 1
+            if waiting and waiting[0] == layer and axis.long(end - waiting[2]) < _APART:
+                begin, count = waiting[1], waiting[3] + 1
+            elif waiting:
+                yield _bar(unit, *waiting)
+            waiting = (layer, begin, end, count)
+        if waiting:
+            yield _bar(unit, *waiting)
+
+
+def _bar(unit: str, layer: str, begin: int, end: int, count: int) -> tuple[str, str, int, int, str]:
+    times = f" x {count}" if count > 1 else ""
+    return unit, layer, begin, end, f"{layer}: {unit.upper()}{times}, cycles {begin:,}..{end:,}"
 
 
 def _names(svg: Svg, view: View, axis: Axis) -> None:

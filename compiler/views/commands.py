@@ -87,7 +87,8 @@ class _Part:
     def __init__(self, view: View, config: MlaConfig, making: Making, prefix: str):
         self.view, self.config, self.making, self.prefix = view, config, making, prefix
         self.layers = making.lowered.layers
-        self.tensors = {home.ring: name for name, home in making.homes.items() if not home.offset}
+        root = making.lowered.root
+        self.tensors = {home.ring: root(name) for name, home in making.homes.items()}
         self.rings: dict[str, list[Ring]] = {}
         self.users: dict[str, str] = {}  # the layer that each buffer is first used by
 

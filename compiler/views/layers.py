@@ -54,7 +54,8 @@ def _device(
             group=group, cycles=cycles, pj=layer.macs * MAC_PJ, ops=list(layer.ops),
         )  # fmt: skip
     for name in (*graph.outputs, *(name for layer in lowered.layers for name in layer.inputs)):
-        made.setdefault(name, tuple(makers(lowered, name)))
+        root = lowered.root(name)
+        made.setdefault(name, tuple(makers(lowered, name)) or made.get(root, (f"in {root}",)))
     for layer in lowered.layers:
         for name in (*dict.fromkeys(layer.inputs), *_constants(graph, layer)):
             _feed(view, graph, config, name, layer.name, made)
@@ -88,7 +89,7 @@ def _feed(
     view: View, graph: Graph, config: MlaConfig, name: str, reader: str, made: dict[str, tuple[str, ...]]
 ) -> None:
     tensor = graph.tensors[name]
-    sources = made.get(name, ()) or (f"in {name}",)
+    sources = made.get(name, (f"in {name}",))
     if tensor.constant:
         sources = (f"const {name}",)
         add_node(view, sources[0], "constant", "constant", shape_of(tensor), name)
