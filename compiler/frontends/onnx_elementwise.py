@@ -24,7 +24,10 @@ from compiler.frontends.onnx_values import (
 )
 from hw.errors import InputError
 
-_UNARY = {"Sigmoid": "sigmoid", "Tanh": "tanh", "HardSwish": "hard_swish", "Exp": "exp", "Silu": "silu"}
+_UNARY = {
+    "Sigmoid": "sigmoid", "Tanh": "tanh", "HardSwish": "hard_swish", "Exp": "exp", "Silu": "silu",
+    "Softplus": "softplus", "Mish": "mish",
+}  # fmt: skip
 
 
 def order_of(operands: Sequence[Value], rank: int) -> Order:
@@ -138,6 +141,11 @@ def _gelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
 @converts("LeakyRelu", inputs=(1, 1))
 def _leaky_relu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     return [unary(emitter, node, "leaky_relu", inputs[0], alpha=finite(node.float("alpha", 0.01)))]
+
+
+@converts("Elu", inputs=(1, 1))
+def _elu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, "elu", inputs[0], alpha=finite(node.float("alpha", 1.0)))]
 
 
 def finite(number: float) -> float:

@@ -88,6 +88,21 @@ def _reduced(emitter: Emitter, node: FileNode, op: str, x: Flow, axes: set[int],
     )
 
 
+@converts("CumSum", inputs=(2, 2))
+def _cumsum(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, given = emitter.flow(inputs[0]), known(inputs[1], "an axis").scalar()
+    if given is None:
+        raise InputError("its axis must be one number")
+    kind = emitter.arithmetic(node, x)
+    return [
+        emitter.emit(
+            node, "cumsum", [emitter.operand(x, x.order, kind)], x.shape, x.order, kind,
+            axis=x.order.index(counted_from_front(int(given), x.rank)),
+            exclusive=bool(node.int("exclusive", 0)), reverse=bool(node.int("reverse", 0)),
+        )
+    ]  # fmt: skip
+
+
 @converts("Resize", "Upsample", inputs=(1, 4))
 def _resize(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x = emitter.movable(emitter.flow(inputs[0]))

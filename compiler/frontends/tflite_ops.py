@@ -263,6 +263,12 @@ def _unary(
     build.node(operator.name, op, [x], outputs[0])
 
 
+@converts("ELU")
+def _elu(build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]) -> None:
+    (x,) = given_inputs(operator, inputs, 1)
+    build.node(operator.name, "elu", [x], outputs[0], alpha=1.0)
+
+
 @converts("QUANTIZE")
 def _quantize(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]

@@ -92,6 +92,20 @@ def _gelu(call: Call) -> Array:
     return _unary(lambda x: gelu(x, tanh), lambda x: _single_gelu(x, tanh))(call)
 
 
+def _elu(call: Call) -> Array:
+    alpha = call["alpha"]
+
+    def double(x: Real) -> Real:
+        return np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x)
+
+    return _unary(double, in_xnnpack=True)(call)
+
+
+def softplus(x: Real) -> Real:
+    """Logarithm of 1 + exp(x), without overflow."""
+    return np.logaddexp(0, x)
+
+
 def _hard_swish(call: Call) -> Array:
     if call.in_integers() and np.dtype(call.output.dtype).itemsize == 1:
         return _by_table(call, hard_swish_steps)
@@ -136,4 +150,7 @@ ACTIVATION: dict[str, Operator] = {
     "gelu": _gelu,
     "silu": _unary(lambda x: x * sigmoid(x)),
     "exp": _unary(np.exp),
+    "elu": _elu,
+    "softplus": _unary(softplus),
+    "mish": _unary(lambda x: x * np.tanh(softplus(x))),
 }

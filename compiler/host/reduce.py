@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from compiler.host.call import Array, Call, Operator
-from compiler.host.fixed import Int64, half_away
+from compiler.host.fixed import Int64, half_away, multiplied_away, multiplied_real
 from compiler.host.quantize import requantized
 from compiler.kernels.scaling import quantize_multiplier
 from cosim.golden.scale import scale
@@ -58,9 +58,26 @@ def _extreme(call: Call, *, greatest: bool) -> Array:
     return requantized(call, result) if stored else result
 
 
+def _cumulated(call: Call) -> Array:
+    """Sums along an axis up to each element, quantized as the dense layer that they are."""
+    stored, axis = call.quantized(), call["axis"]
+    x = np.moveaxis(call.centred() if stored else call.numbers(), axis, -1)
+    x = x[..., ::-1] if call["reverse"] else x
+    sums = x.cumsum(-1)
+    if call["exclusive"]:
+        sums = np.concatenate([np.zeros_like(sums[..., :1]), sums[..., :-1]], -1)
+    sums = np.moveaxis(sums[..., ::-1] if call["reverse"] else sums, -1, axis)
+    if not stored:
+        return sums
+    if call.kernels == "reference":
+        return multiplied_away(sums, float(call.scale()) / float(call.output_scale)) + call.output_zero
+    return multiplied_real(sums, call.scale() / call.output_scale) + call.output_zero
+
+
 REDUCE: dict[str, Operator] = {
     "reduce_sum": lambda call: _added(call, mean=False),
     "reduce_mean": lambda call: _added(call, mean=True),
     "reduce_max": lambda call: _extreme(call, greatest=True),
     "reduce_min": lambda call: _extreme(call, greatest=False),
+    "cumsum": _cumulated,
 }

@@ -113,6 +113,9 @@ OPS: dict[str, Spec] = {
     "gelu": Spec((1, 1), "x * Phi(x), or its tanh approximation", {"tanh": "bool"}),
     "silu": Spec((1, 1), "x * sigmoid(x)"),
     "exp": Spec((1, 1), "exponential"),
+    "elu": Spec((1, 1), "x, or alpha * (exp(x) - 1) where negative", {"alpha": "real"}),
+    "softplus": Spec((1, 1), "log(1 + exp(x))"),
+    "mish": Spec((1, 1), "x * tanh(log(1 + exp(x)))"),
     "max_pool2d": Spec((1, 1), "greatest of each window; padding is never greatest", _WINDOW),
     "avg_pool2d": Spec(
         (1, 1), "mean of each window, padding left out unless counted", _WINDOW | {"count_pads": "bool"}
@@ -121,6 +124,11 @@ OPS: dict[str, Spec] = {
     "reduce_mean": Spec((1, 1), "mean over axes", {"axes": "ints", "keep": "bool"}),
     "reduce_max": Spec((1, 1), "maximum over axes", {"axes": "ints", "keep": "bool"}),
     "reduce_min": Spec((1, 1), "minimum over axes", {"axes": "ints", "keep": "bool"}),
+    "cumsum": Spec(
+        (1, 1),
+        "sum of each element and those before it along an axis, or after it if reverse; without itself if exclusive",
+        {"axis": "int", "exclusive": "bool", "reverse": "bool"},
+    ),
     "softmax": Spec((1, 1), "softmax of beta * x along an axis", {"axis": "int", "beta": "real"}),
     "layer_norm": Spec(
         (1, 3), "(x - mean) / sqrt(variance + epsilon) * gamma + beta", {"axis": "int", "epsilon": "real"}

@@ -10,7 +10,7 @@ from compiler.lower.unary import is_unary
 from hw.errors import InputError
 
 #: Operators whose sums leave through FUSE and may take others along.
-ANCHORS = ("conv2d", "depthwise_conv2d", "dense", "conv_transpose2d")
+ANCHORS = ("conv2d", "depthwise_conv2d", "dense", "conv_transpose2d", "cumsum")
 
 Group = tuple[Node, ...]
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
 from compiler.lower.conv_transpose import lower_conv_transpose
+from compiler.lower.cumsum import lower_cumsum
 from compiler.lower.drains import drain_of, rounding_of, weights_of, zero_of
 from compiler.lower.elementwise import lower_binary, lower_unary
 from compiler.lower.groups import Group
@@ -198,6 +199,7 @@ _LOWERINGS: dict[str, Callable[[Lowering], Layer]] = {
     "reduce_mean": lower_reduce,
     "reduce_max": lower_reduce,
     "reduce_min": lower_reduce,
+    "cumsum": lower_cumsum,
     "layer_norm": lower_norm,
     "rms_norm": lower_norm,
     **dict.fromkeys(BINARY, lower_binary),

@@ -1,4 +1,4 @@
-"""Softmax along other dimensions than the last, between transposes that make it the last."""
+"""Operators along other dimensions than the last, between transposes that make it the last."""
 
 from dataclasses import replace
 
@@ -6,9 +6,12 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.passes.rebuild import rebuild
 
+#: Operators that the machine carries out along the last dimension only.
+_LAST = ("softmax", "cumsum")
+
 
 def turn_axes(graph: Graph) -> Graph:
-    """The same graph with every quantized softmax along the last dimension.
+    """The same graph with every quantized softmax and cumulated sum along the last dimension.
 
     What the host computes in real numbers it computes along any dimension.
     """
@@ -16,7 +19,7 @@ def turn_axes(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph:
         x = graph.ins(node)[0] if node.inputs else None
-        if node.op == "softmax" and x is not None and x.quantization and _axis(node, x) != len(x.shape) - 1:
+        if node.op in _LAST and x is not None and x.quantization and _axis(node, x) != len(x.shape) - 1:
             nodes += _turned(graph, node, x, made)
         else:
             nodes.append(node)
@@ -28,7 +31,7 @@ def _axis(node: Node, x: Tensor) -> int:
 
 
 def _turned(graph: Graph, node: Node, x: Tensor, made: dict[str, Tensor]) -> list[Node]:
-    """A transpose, the softmax, the transpose back: an exchange of two dimensions is its own inverse."""
+    """A transpose, the operator, the transpose back: an exchange of two dimensions is its own inverse."""
     last, axis = len(x.shape) - 1, _axis(node, x)
     perm = list(range(last + 1))
     perm[axis], perm[last] = last, axis

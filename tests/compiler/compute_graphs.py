@@ -211,7 +211,18 @@ def softmax(chance: Chance) -> Tensor:
 
 
 #: Makers of graphs, and how far their results may be off.
+def cumulated(chance: Chance) -> Tensor:
+    """Sums up to each element, along any dimension."""
+    rng = chance.rng
+    shape = tuple(chance.size(40) for _ in range(int(rng.integers(1, 4))))
+    x, axis = chance.given(shape, chance.dtype()), int(rng.integers(len(shape)))
+    step = scale_of(x) * 70 * math.sqrt(shape[axis]) / 60
+    flags = {name: bool(rng.integers(2)) for name in ("exclusive", "reverse")}
+    return chance.last(chance.node("cumsum", [x], shape, scale=step, dtype=x.dtype, axis=axis, **flags))
+
+
 KINDS = {
     "product": (product, 0), "reduction": (reduction, 0), "average": (average, 0), "norm": (norm, 1),
     "transposed": (transposed, 0), "grouped": (grouped, 0), "softmax": (softmax, 1),
+    "cumulated": (cumulated, 0),
 }  # fmt: skip

@@ -155,6 +155,7 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
     "hard_swish": (unary("HARD_SWISH", "hard_swish", options("HardSwish"), version=1), BYTES),
     "gelu": (gelu, BYTES),
     "exp": (exp, ("int8",)),
+    "elu": (unary("ELU", "elu", version=1, alpha=1.0), ("int8",)),
     "softmax": (softmax, BYTES),
     "quantize": (quantize, ALL),
     "dequantize": (dequantize, ALL),
@@ -166,13 +167,15 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
     "reduce_min": (reduction("REDUCE_MIN", "reduce_min", same=True), BYTES),
 }
 #: LiteRT's reference sum reads signed values as unsigned ones; its optimized int16 addition differs by 1 now and then.
+#: There is no reference kernel of Elu.
 LEFT_OUT = {
     ("reduce_sum", "int8", "reference"),
     ("reduce_sum", "int16", "reference"),
     ("add", "int16", "xnnpack"),
+    ("elu", "int8", "reference"),
 }
 #: Tables made with the C library's functions, which round as its version does: an entry may differ by 1.
-BY_LIBRARY = ("sigmoid", "tanh", "gelu", "exp")
+BY_LIBRARY = ("sigmoid", "tanh", "gelu", "exp", "elu")
 
 
 COMBINATIONS = [

@@ -128,6 +128,9 @@ CASES["sigmoid"] = _unary("sigmoid", "Sigmoid")
 CASES["tanh"] = _unary("tanh", "Tanh")
 CASES["hard_swish"] = _unary("hard_swish", "HardSwish")
 CASES["exp"] = _unary("exp", "Exp")
+CASES["elu"] = _unary("elu", "Elu", {"alpha": 0.7}, alpha=0.7)
+CASES["softplus"] = _unary("softplus", "Softplus")
+CASES["mish"] = _unary("mish", "Mish")
 CASES["gelu"] = _unary("gelu", "Gelu", tanh=False)
 CASES["gelu, tanh"] = _unary("gelu", "Gelu", {"approximate": "tanh"}, tanh=True)
 CASES["clip"] = _unary("clip", "Relu", low=0.0, high=INFINITE)
@@ -177,6 +180,14 @@ def _reduction(name: str) -> Case:
 
 for name in ("Sum", "Mean", "Max", "Min"):
     CASES[f"reduce_{name.lower()}"] = _reduction(name)
+
+
+@case
+def of_cumsum(rng: Rng) -> tuple[np.ndarray, np.ndarray]:
+    x, axis = normal(rng, *sizes(rng, 3)), int(rng.integers(-3, 3))
+    flags = {name: bool(rng.integers(2)) for name in ("exclusive", "reverse")}
+    want = run("CumSum", x, np.array(axis), **{name: int(flag) for name, flag in flags.items()})
+    return on_host("cumsum", x, makes=x.shape, axis=axis, **flags), want
 
 
 @case
