@@ -15,8 +15,8 @@ def to_text(view: View) -> str:
     if "cycles" in about:
         lines.insert(1, f"{about['cycles']:,} cycles")
     groups: dict[str, list[str]] = {}
-    for key, group in view.nodes(data="group"):
-        groups.setdefault(group, []).append(key)
+    for key, data in view.nodes(data=True):
+        groups.setdefault(data["group"], []).append(key)
     for group, keys in groups.items():
         lines += [f"-- {group}"] if group else []
         for key in keys:

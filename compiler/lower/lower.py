@@ -90,8 +90,8 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
                 raise UnsupportedError(f"a batch of {lowering.x.shape[0]} images: the machine takes one")
             if op in IN_PLACE:
                 out.layers += IN_PLACE[op](out, lowering)
-            elif op in _LOWERINGS:
-                out.layers.append(_LOWERINGS[op](lowering))
+            elif op in LOWERINGS:
+                out.layers.append(LOWERINGS[op](lowering))
             else:
                 raise UnsupportedError(f"no way to do {op} on the accelerator")
         except UnsupportedError as error:
@@ -186,7 +186,8 @@ def _softmax(low: Lowering) -> Layer:
     )  # fmt: skip
 
 
-_LOWERINGS: dict[str, Callable[[Lowering], Layer]] = {
+#: How nodes become layers, by the operator of their anchor.
+LOWERINGS: dict[str, Callable[[Lowering], Layer]] = {
     "conv2d": _conv,
     "dense": _dense,
     "depthwise_conv2d": _depthwise,

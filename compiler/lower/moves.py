@@ -190,7 +190,14 @@ def _resize(low: Lowering) -> Layer:
     return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
 
 
-def _real(low: Lowering) -> Layer:
+def stays_real(low: Lowering) -> Layer:
+    """Refuse what makes real numbers of integers, or integers of real numbers.
+
+    Raises
+    ------
+    UnsupportedError
+        Always.
+    """
     raise UnsupportedError("numbers that are not integers stay on the host")
 
 
@@ -201,6 +208,6 @@ MOVES: dict[str, Callable[[Lowering], Layer]] = {
     "gather": _gather,
     "resize_nearest": _resize,
     "requantize": _requantize,
-    "quantize": _real,
-    "dequantize": _real,
+    "quantize": stays_real,
+    "dequantize": stays_real,
 }

@@ -32,6 +32,11 @@ FIXED = {
 _LAYOUT = ("transpose", "reshape")
 
 
+def quantizable(op: str) -> bool:
+    """Whether an operator of a float model has a quantized form."""
+    return op in _QUANTIZED
+
+
 def kept_float(graph: Graph, skip: Collection[str]) -> dict[str, str]:
     """Nodes that stay as they are, and why.
 
@@ -72,7 +77,7 @@ def _edges(graph: Graph) -> set[str]:
 
 def _obstacle(graph: Graph, node: Node) -> str | None:
     """Why a node has no quantized form."""
-    if node.op not in _QUANTIZED:
+    if not quantizable(node.op):
         return f"{node.op} has no quantized form"
     ins, out = graph.ins(node), graph.out(node)
     data = ins[:1] if node.op == "gather" else ins

@@ -5,6 +5,7 @@ Commands of one layer that go the same way between the same buffers are one node
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from compiler.codegen.command import READS, WRITES, Command, Memory, Ref, Ring
 from compiler.codegen.effort import cycles
@@ -149,13 +150,13 @@ class _Part:
         unit = {Memory.ACC: "row", Memory.SLOT: "slot", Memory.TABLE: "table"}.get(ring.memory)
         room = f"{ring.size:,} {unit}{'s' * (ring.size > 1)}" if unit else size(ring.size)
         text = [f"{depth} x {room}" if depth > 1 else room]
-        more: dict[str, object] = {}
+        more: dict[str, Any] = {}
         if ring.memory != Memory.DRAM and times:
             more = {
                 "starts": [self.making.starts[each] for each in rings], "size": ring.total,
                 "first": [times[each][0] for each in rings], "last": [times[each][1] for each in rings],
             }  # fmt: skip
-            text += _places(self.config, more["starts"], ring)  # type: ignore[arg-type]
+            text += _places(self.config, more["starts"], ring)
         add_node(
             self.view, key, "constant" if ring.data is not None else "buffer", self._label(ring), *text,
             group=self.users[key], memory=ring.memory.value, tensor=self.tensors.get(ring, ""), depth=depth, **more,

@@ -53,14 +53,16 @@ def timeline_view(name: str, makings: Sequence[Making], config: MlaConfig) -> Vi
     view, at = start(name, "timeline", config, _NOTE), 0
     for stage, making in enumerate(makings):
         prefix, layers = f"{stage} " if len(makings) > 1 else "", making.lowered.layers
-        times, last = timeline(config, making), dict[Unit, int]()
+        times = timeline(config, making)
+        last: dict[Unit, int] = {}
         for number, (command, needed) in enumerate(zip(making.commands, waits(making), strict=True)):
             begin, end = times[number]
             add_node(
                 view, f"{prefix}{number}", command.unit.name.lower(), command.unit.name,
                 group=layers[command.layer].name, cycles=end - begin, begin=at + begin, end=at + end,
             )  # fmt: skip
-            for before in dict.fromkeys([*([last[command.unit]] if command.unit in last else []), *needed]):
+            behind = [last[command.unit]] if command.unit in last else []
+            for before in dict.fromkeys([*behind, *needed]):
                 what = "order" if making.commands[before].unit == command.unit else "semaphore"
                 spent = Cost(0, times[before][1] - times[before][0])
                 add_edge(view, f"{prefix}{before}", f"{prefix}{number}", what, spent)
