@@ -66,7 +66,7 @@ format: $(READY)  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-docs: $(READY)  ## generate the reference pages
+docs: $(READY)  ## generate the reference pages and the pictures
 	$(BIN)/python -m scripts.docs
 
 fpga: $(READY)  ## synthesis, place and route, bitstream and report (BOARD=ulx3s-85f)

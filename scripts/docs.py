@@ -1,4 +1,4 @@
-"""Generates the reference pages `docs/isa.md` and `docs/registers.md` from the tables they describe.
+"""Generates what the documentation has from the sources: reference pages, the table of operators, pictures.
 
 Example: .venv/bin/python -m scripts.docs --check
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hw.isa import reference
 from hw.regs import REGISTERS
+from scripts import docs_operators, docs_pictures
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -29,15 +30,26 @@ def registers_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def generated() -> dict[str, str]:
+    """Files of the documentation, by their path in its folder."""
+    return {
+        "isa.md": reference.page(),
+        "registers.md": registers_page(),
+        "operators.md": docs_operators.page((DOCS / "operators.md").read_text()),
+        **{f"pictures/{name}": text for name, text in docs_pictures.pictures().items()},
+    }
+
+
 def main() -> int:
-    """Write the pages; with `--check` only say which differ, status 1 if any does."""
-    parser = argparse.ArgumentParser(description="Generate the reference pages in docs/.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
+    """Write the files; with `--check` only say which differ, status 1 if any does."""
+    parser = argparse.ArgumentParser(description="Generate the reference pages and pictures in docs/.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     check = parser.parse_args().check
     status = 0
-    for name, text in (("isa.md", reference.page()), ("registers.md", registers_page())):
+    for name, text in generated().items():
         path = DOCS / name
         if not check:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
             print(f"docs/{name} is out of date: run `make docs`", file=sys.stderr)

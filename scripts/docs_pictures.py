@@ -1,0 +1,17 @@
+"""Pictures of the compiler's stages, for docs/compiler.md: the digits network from its file to its timeline."""
+
+from compiler.api import compile
+from compiler.draw import to_svg
+from compiler.record import Record
+from compiler.views import view_of
+from scripts.networks.digits import MODEL
+
+#: Stages that are drawn.
+STAGES = ("imported", "layers", "scheduled", "placed", "timeline")
+
+
+def pictures() -> dict[str, str]:
+    """SVG files by their name in docs/pictures."""
+    record = Record()
+    compile(MODEL, "n16", record=record)
+    return {f"digits_{stage}.svg": to_svg(view_of(record, stage)) for stage in STAGES}
