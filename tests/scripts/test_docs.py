@@ -1,0 +1,41 @@
+"""The committed documentation is what `make docs` makes of the sources."""
+
+import pytest
+
+from compiler.lower.unary import UNARY
+from compiler.quantize.plan import quantizable
+from scripts import docs, docs_operators
+from scripts.docs_operators import BEGIN, END
+
+
+def test_all_is_current():
+    for name, text in docs.generated().items():
+        assert (docs.DOCS / name).read_text() == text, f"docs/{name}: run `make docs`"
+
+
+def test_the_table_s_place():
+    made = docs_operators.page(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert made.startswith(f"before\n{BEGIN}\n| operator |")
+    assert made.endswith(f"\n{END}\nafter\n")
+    assert "old" not in made
+    assert docs_operators.page(made) == made
+    with pytest.raises(ValueError, match="must have the lines"):
+        docs_operators.page("nothing")
+
+
+def test_what_the_table_says_of_some():
+    lines = {
+        line.split("`")[1]: line
+        for line in docs_operators.page(f"{BEGIN}{END}").splitlines()
+        if line[:3] == "| `"
+    }
+    assert lines["conv2d"].endswith("| MATRIX and FUSE, with what follows in its drain |")
+    assert lines["mish"].endswith("| FUSE: a table, alone or in a drain |")
+    assert lines["softmax"].endswith("| FUSE |")
+    assert lines["quantize"].endswith("| host |")
+
+
+@pytest.mark.parametrize("op", sorted({*UNARY} - {"requantize"}))
+def test_tables_are_for_float_models_too(op):
+    """The second step that is easily forgotten."""
+    assert quantizable(op)
