@@ -53,8 +53,11 @@ class _Flow:
             if data["kind"] != "constant":
                 self.graph.add_node(key)
                 self.lines[key] = [line for line in data["text"] if line != data["label"]]
+                self.lines[key] += [data["group"]] if data["group"] else []
         for source, target, edge in self.view.edges(data=True):
-            if source not in self.graph:
+            if edge.get("back"):
+                self.lines[target].append("again while its condition holds")
+            elif source not in self.graph:
                 folded[target] = folded.get(target, 0) + edge["bytes"]
             else:
                 self.graph.add_edge(source, target)

@@ -13,6 +13,9 @@ _LANES = (
     ("FUSE", 100.0), ("scratchpad", 130.0), ("STORE", 110.0), ("DRAM", 120.0),
 )  # fmt: skip
 _UNITS = {"load": 1, "matrix": 3, "fuse": 5, "store": 7}
+#: What the host does takes the place of all units.
+_HOST = {"host": 1, "control": 1}
+_WORK = _UNITS | _HOST
 _ACROSS, _LEFT, _TOP = 40.0, 130.0, 92.0
 _ROW, _BOX, _BETWEEN = 46.0, 36.0, 14.0
 
@@ -24,13 +27,15 @@ class _Item:
     key: str
     lane: int
     made_elsewhere: bool = False
+    host: bool = False
     x: float = 0.0
     y: float = 0.0
 
     @property
     def width(self) -> float:
-        """Of its lane."""
-        return _LANES[self.lane][1]
+        """Of its lane; what the host does reaches from the first unit's to the last one's."""
+        lanes = _LANES[1:8] if self.host else _LANES[self.lane : self.lane + 1]
+        return sum(width + _ACROSS for _, width in lanes) - _ACROSS
 
 
 def draw_lanes(view: View) -> str:
@@ -41,7 +46,7 @@ def draw_lanes(view: View) -> str:
 class _Lanes:
     def __init__(self, view: View):
         self.view, self.svg = view, Svg(f"{view.graph['name']}: the schedule")
-        self.layers = list(dict.fromkeys(d["group"] for _, d in view.nodes(data=True) if d["kind"] in _UNITS))
+        self.layers = list(dict.fromkeys(d["group"] for _, d in view.nodes(data=True) if d["kind"] in _WORK))
         self.order = {name: number_ for number_, name in enumerate(self.layers)}
         self.number = {key: number_ for number_, key in enumerate(view)}
         self.band: set[str] = set()
@@ -76,7 +81,7 @@ class _Lanes:
         """Layers in the order in which they compute; loads that come early do not count."""
         first: dict[str, int] = {}
         for number_, (_, data) in enumerate(self.view.nodes(data=True)):
-            if data["kind"] in ("matrix", "fuse", "store"):
+            if data["kind"] in _WORK and data["kind"] != "load":
                 first.setdefault(data["group"], number_)
         return sorted(self.layers, key=lambda name: first.get(name, 0))
 
@@ -84,10 +89,11 @@ class _Lanes:
         units = [
             key
             for key, data in self.view.nodes(data=True)
-            if data["group"] == layer and data["kind"] in _UNITS
+            if data["group"] == layer and data["kind"] in _WORK
         ]
         self.band = set(units)
-        items = {key: _Item(key, _UNITS[self.view.nodes[key]["kind"]]) for key in units}
+        kinds = {key: self.view.nodes[key]["kind"] for key in units}
+        items = {key: _Item(key, _WORK[kind], host=kind in _HOST) for key, kind in kinds.items()}
         for key in units:
             self._buffers(items, key, written=False)
         for key in units:
@@ -115,6 +121,9 @@ class _Lanes:
         """Busy cycles of each unit in a layer: the greatest is what it is bound by."""
         busy: dict[str, int] = {}
         for key in units:
+            if self.view.nodes[key]["kind"] in _HOST:
+                self.svg.text(18, y, "on the host", 9.5, fill=SOFT)
+                return
             data = self.view.nodes[key]
             busy[data["kind"]] = busy.get(data["kind"], 0) + data["cycles"]
         kind = max(busy, key=lambda name: busy[name])
@@ -155,7 +164,7 @@ class _Lanes:
                 continue
             memory = self.view.nodes[other]["memory"]
             if memory == "dram":
-                lane = 8 if unit == "store" else 0
+                lane = 8 if written else 0
             elif memory == "acc":
                 lane = 4
             elif memory == "sp":
@@ -187,7 +196,7 @@ class _Lanes:
         tip = "\n".join([data["label"], *data["text"], data.get("tensor", "")]).strip()
         y, width = item.y - _BOX / 2, item.width
         self.svg.box(item.x, y, width, _BOX, fill, outline, tip=tip, dashed=item.made_elsewhere)
-        unit = data["kind"] in _UNITS
+        unit = data["kind"] in _WORK
         label = shortened(data["label"].removeprefix(f"{layer}."), width - 14, 10.5)
         self.svg.text(item.x + 8, y + 15, label, 10.5, bold=unit)
         detail = "; ".join(data["text"][:2] if unit else data["text"][:1])

@@ -9,6 +9,7 @@ COLOURS = {
     "constant": ("#f5f1e6", "#a08a52"),
     "operator": ("#eaf1fb", "#4472b5"),
     "host": ("#fbe9e7", "#c0503c"),
+    "control": ("#fbf3d9", "#b58a1b"),
     "layer": ("#eaf1fb", "#4472b5"),
     "buffer": ("#f1f2f4", "#7b8491"),
     "load": ("#dff2ea", "#2c8c69"),

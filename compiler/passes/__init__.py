@@ -28,10 +28,17 @@ PASSES = (
 )  # fmt: skip
 
 
+def pass_names() -> list[str]:
+    """Names of the passes in their order; what runs again has a number."""
+    names = [each.__name__ for each in PASSES]
+    counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
+    return [name if count == 1 else f"{name}_{count}" for name, count in zip(names, counts, strict=True)]
+
+
 def simplify(graph: Graph, seen: dict[str, Graph] | None = None) -> Graph:
-    """The graph after all passes; `seen` takes the one after each, by the name of the pass."""
-    for each in PASSES:
+    """The graph after all passes; `seen` takes the one after each, by `pass_names`."""
+    for each, name in zip(PASSES, pass_names(), strict=True):
         graph = each(graph)
         if seen is not None:
-            seen[each.__name__] = graph
+            seen[name] = graph
     return graph

@@ -5,6 +5,7 @@ Commands of one layer that go the same way between the same buffers are one node
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from compiler.codegen.command import READS, WRITES, Command, Memory, Ref, Ring
@@ -12,7 +13,8 @@ from compiler.codegen.effort import cycles
 from compiler.codegen.making import Making
 from compiler.codegen.sync import Issued
 from compiler.codegen.traffic import traffic
-from compiler.ir.graph import Graph
+from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import OPS
 from compiler.lower.partition import Part
 from compiler.profile.energy import MAC_PJ, PJ_PER_BYTE
 from compiler.views.operators import title
@@ -55,13 +57,7 @@ def commands_view(
         "sp": [config.sp_bytes, config.sp_banks], "acc": [config.acc_rows, config.acc_banks],
         "slot": [config.param_slots, 1], "table": [config.table_slots, 1],
     }  # fmt: skip
-    left = iter(makings)
-    for number, part in enumerate(parts):
-        prefix = f"{number} " if len(parts) > 1 else ""
-        if part.device:
-            _Part(view, config, next(left), prefix).add(placed)
-        else:
-            _host(view, part.graph)
+    _add(view, config, parts, iter(makings), "", count(), placed)
     for kind, names in (("input", graph.inputs), ("output", graph.outputs)):
         for name in names:
             if (key := f"dram {name}") in view:
@@ -69,24 +65,48 @@ def commands_view(
     return view
 
 
-def _host(view: View, graph: Graph) -> None:
-    for node in graph:
-        add_node(view, node.name, "host", title(graph, node), node.name)
-        for name, written in (*((n, False) for n in node.inputs), *((n, True) for n in node.outputs)):
-            tensor, key = graph.tensors[name], f"dram {name}"
-            if tensor.constant:
-                continue
-            if key not in view:
-                add_node(view, key, "buffer", name, size(tensor.bytes), memory="dram")
-            ends = (node.name, key) if written else (key, node.name)
-            add_edge(view, *ends, name, Cost(tensor.bytes))
+def _add(
+    view: View, config: MlaConfig, parts: Sequence[Part], makings: Iterator[Making], scope: str,
+    numbers: Iterator[int], placed: bool,
+) -> None:  # fmt: skip
+    """Parts in their order; `scope` comes before the names of a subgraph's tensors."""
+    for part in parts:
+        if part.device:
+            prefix = f"{number} " if (number := next(numbers)) else ""
+            _Part(view, config, next(makings), prefix, scope).add(placed)
+            continue
+        for node in part.graph:
+            _host(view, part.graph, node, scope)
+            for body, inner, called in zip(node.bodies, part.bodies, OPS[node.op].bodies, strict=True):
+                inside = f"{scope}{node.name}.{called}/"
+                ends = [(name, True) for name in body.inputs] + [(name, False) for name in body.outputs]
+                _link(view, body, node.name, ends, inside)
+                _add(view, config, inner, makings, inside, numbers, placed)
+
+
+def _host(view: View, graph: Graph, node: Node, scope: str) -> None:
+    kind = "control" if node.bodies else "host"
+    add_node(view, node.name, kind, title(graph, node), node.name, group=node.name)
+    ends = [(name, False) for name in node.inputs] + [(name, True) for name in node.outputs]
+    _link(view, graph, node.name, ends, scope)
+
+
+def _link(view: View, graph: Graph, node: str, ends: list[tuple[str, bool]], scope: str) -> None:
+    """Edges between what the host does and tensors in DRAM that it reads or writes; it costs the chip nothing."""
+    for name, written in dict.fromkeys(ends):
+        tensor, key = graph.tensors[name], f"dram {scope}{name}"
+        if tensor.constant:
+            continue
+        if key not in view:
+            add_node(view, key, "buffer", name, size(tensor.bytes), memory="dram")
+        add_edge(view, *((node, key) if written else (key, node)), name, Cost(tensor.bytes))
 
 
 class _Part:
     """One stage on the accelerator."""
 
-    def __init__(self, view: View, config: MlaConfig, making: Making, prefix: str):
-        self.view, self.config, self.making, self.prefix = view, config, making, prefix
+    def __init__(self, view: View, config: MlaConfig, making: Making, prefix: str, scope: str):
+        self.view, self.config, self.making, self.prefix, self.scope = view, config, making, prefix, scope
         self.layers = making.lowered.layers
         root = making.lowered.root
         self.tensors = {home.ring: root(name) for name, home in making.homes.items()}
@@ -96,7 +116,7 @@ class _Part:
     def key(self, ring: Ring) -> str:
         """A buffer's name in the view: places used in turn are one, tensors in DRAM are those of all stages."""
         if ring.memory == Memory.DRAM and ring in self.tensors:
-            return f"dram {self.tensors[ring]}"
+            return f"dram {self.scope}{self.tensors[ring]}"
         return f"{self.prefix}{ring.memory.value} {self._label(ring)}"
 
     def add(self, placed: bool) -> None:

@@ -1,9 +1,12 @@
 """Programs, in the order in which they run, and the tensors that pass between them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from compiler.codegen.making import Making
-from compiler.network import Network
+from compiler.codegen.network import Code
+from compiler.ir.ops import OPS
+from compiler.network import Control, Network, Stage
 from compiler.views.layers import makers
 from compiler.views.view import Cost, View, add_edge, add_node, over_bus, start
 from hw.config import MlaConfig
@@ -12,30 +15,65 @@ from hw.config import MlaConfig
 def programs_view(network: Network, makings: Sequence[Making], config: MlaConfig) -> View:
     """One node for each program; edges: what runs next, and what passes from one to another."""
     note = "edges: tensors that one program makes and another reads, over the bus or on the chip; the order"
-    view, before, left = start(network.name, "programs", config, note), "", iter(makings)
-    for number, stage in enumerate(network.stages):
-        prefix = f"stage {number} " if len(network.stages) > 1 else ""
-        if stage.code is None:
-            nodes = list(stage.graph) if stage.graph else []
-            names = [f"{prefix}host"]
-            add_node(view, names[0], "host", "host", *(f"{node.op} {node.name}" for node in nodes[:3]),
-                     f"and {len(nodes) - 3} more" if len(nodes) > 3 else "")  # fmt: skip
-        else:
-            names = []
-            for part in stage.code.parts:
-                layers = [stage.infos[layer].nodes[0] for layer in part.layers]
-                names.append(f"{prefix}{part.program.name}")
-                add_node(
-                    view, names[-1], "program", part.program.name, f"{len(part.program.words):,} words",
-                    *layers[:3], f"and {len(layers) - 3} more" if len(layers) > 3 else "",
-                    words=len(part.program.words), layers=layers,
-                )  # fmt: skip
-            _tensors(view, names, [part.layers for part in stage.code.parts], next(left), config)
-        for name in names:
-            if before:
-                add_edge(view, before, name, "order", Cost())
-            before = name
+    view = start(network.name, "programs", config, note)
+    _Adder(view, config, iter(makings)).add(network.stages, "", "")
     return view
+
+
+@dataclass(frozen=True)
+class _Adder:
+    """Adds the stages of a network to a view."""
+
+    view: View
+    config: MlaConfig
+    makings: Iterator[Making]
+
+    def add(self, stages: Sequence[Stage], inside: str, before: str) -> str:
+        """Stages in their order, behind a node; gives the last node."""
+        for number, stage in enumerate(stages):
+            prefix = f"{inside}stage {number} " if len(stages) > 1 or inside else ""
+            if stage.control:
+                before = self._control(stage.control, before)
+                continue
+            for name in self._device(stage, stage.code, prefix) if stage.code else self._host(stage, prefix):
+                self._order(before, name)
+                before = name
+        return before
+
+    def _order(self, before: str, name: str) -> None:
+        if before:
+            add_edge(self.view, before, name, "order", Cost())
+
+    def _control(self, control: Control, before: str) -> str:
+        """Bodies between what decides about them and where they end; gives that."""
+        add_node(self.view, control.name, "control", control.op, control.name)
+        self._order(before, control.name)
+        end = f"{control.name} end"
+        add_node(self.view, end, "control", f"end of {control.op}", control.name)
+        for body, called in zip(control.bodies, OPS[control.op].bodies, strict=True):
+            self._order(self.add(body.stages, f"{control.name}.{called} ", control.name), end)
+        return end
+
+    def _host(self, stage: Stage, prefix: str) -> list[str]:
+        nodes, key = list(stage.graph) if stage.graph else [], f"{prefix}host"
+        add_node(
+            self.view, key, "host", "host", *(f"{node.op} {node.name}" for node in nodes[:3]),
+            f"and {len(nodes) - 3} more" if len(nodes) > 3 else "",
+        )  # fmt: skip
+        return [key]
+
+    def _device(self, stage: Stage, code: Code, prefix: str) -> list[str]:
+        names = []
+        for part in code.parts:
+            layers = [stage.infos[layer].nodes[0] for layer in part.layers]
+            names.append(f"{prefix}{part.program.name}")
+            add_node(
+                self.view, names[-1], "program", part.program.name, f"{len(part.program.words):,} words",
+                *layers[:3], f"and {len(layers) - 3} more" if len(layers) > 3 else "",
+                words=len(part.program.words), layers=layers,
+            )  # fmt: skip
+        _tensors(self.view, names, [part.layers for part in code.parts], next(self.makings), self.config)
+        return names
 
 
 def _tensors(

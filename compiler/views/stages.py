@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from compiler.passes import PASSES
+from compiler.passes import pass_names
 from compiler.record import Record
 from compiler.views.commands import commands_view
 from compiler.views.layers import layers_view
@@ -47,7 +47,7 @@ def _timeline(record: Record) -> View:
 
 
 #: Stages for which the model need not be compiled.
-EARLY = ("imported", *(each.__name__ for each in PASSES))
+EARLY = ("imported", *pass_names())
 #: What each stage shows.
 STAGES: dict[str, Callable[[Record], View]] = {
     **{name: _graph(name) for name in (*EARLY, "quantized")},

@@ -2,7 +2,8 @@
 
 A view is a MultiDiGraph of networkx whose attributes are plain numbers, texts and lists of texts, so that it can be
 written as JSON. Of the graph: name, stage, target, note. Of a node: kind (one of `KINDS`), label, text (lines of
-detail), group (what it is part of), and where they are known cycles and pj. Of an edge: tensor, bytes, cycles, pj.
+detail), group (what it is part of), and where they are known cycles and pj. Of an edge: tensor, bytes, cycles, pj, and
+back where a loop begins again.
 """
 
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ KINDS = {
     "constant": "weights, parameters, tables",
     "operator": "a node of the model",
     "host": "a node that runs on the host",
+    "control": "where the host decides which subgraph runs, or whether again, and where that ends",
     "layer": "nodes that the machine carries out in one go",
     "buffer": "a place in a memory",
     "load": "a transfer from DRAM to the chip",
