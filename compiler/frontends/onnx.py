@@ -12,6 +12,7 @@ import compiler.frontends.onnx_cast
 import compiler.frontends.onnx_control
 import compiler.frontends.onnx_conv_transpose
 import compiler.frontends.onnx_elementwise
+import compiler.frontends.onnx_groups
 import compiler.frontends.onnx_logic
 import compiler.frontends.onnx_loops
 import compiler.frontends.onnx_lstm

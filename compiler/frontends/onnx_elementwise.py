@@ -53,6 +53,8 @@ def binary(
     if not any(isinstance(v, Flow) for v in operands):
         operands = [emitter.flow(operands[0]), *operands[1:]]
     order = order_of(operands, rank)
+    if order == plain(rank):
+        order = _vector_last([v.shape for v in operands], shape)
     equal = [_one_scale(emitter, v) for v in operands]
     kind = kind or emitter.arithmetic(node, *equal)
     if order != plain(rank):
@@ -61,6 +63,16 @@ def binary(
         emitter.operand(v, order if order != plain(rank) else plain(len(v.shape)), kind) for v in equal
     ]
     return emitter.emit(node, op, tensors, shape, order, kind, part)
+
+
+def _vector_last(shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> Order:
+    """The plain order, or where a vector is spread over the rest, one with it last, as the machine spreads rows."""
+    rank = len(whole)
+    for shape in shapes:
+        long = [i for i, size in enumerate(shape, rank - len(shape)) if size > 1]
+        if rank > 2 and len(long) == 1 and long[0] < rank - 1 and math.prod(whole) > whole[long[0]]:
+            return (*(i for i in range(rank) if i != long[0]), long[0])
+    return plain(rank)
 
 
 def _one_scale(emitter: Emitter, value: Value) -> Value:

@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], list[Any], dict[str
     "matmul": ("MatMul", {}, ROWS, [numbers(5, 4)], {"dense": 1}),
     "matmul_vector": ("MatMul", {}, ROWS, [numbers(5)], None),
     "matmul_stack": ("MatMul", {}, ROWS, [numbers(2, 5, 4)], {"matmul": 1}),
-    "add_channels": ("Add", {}, IMAGE, [numbers(4, 1, 1)], {"add": 1}),
+    "add_channels": ("Add", {}, IMAGE, [numbers(4, 1, 1)], {"transpose": 2, "add": 1}),
     "div": ("Div", {}, ROWS, [numbers(5)], {"mul": 1}),
     "pow": ("Pow", {}, ROWS, [np.float32(2)], {"mul": 1}),
     "relu": ("Relu", {}, ROWS, [], {"clip": 1}),
@@ -81,7 +81,11 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], list[Any], dict[str
                    {"layer_norm": 1, "reshape": 2}),
     "rms_norm": ("SimplifiedLayerNormalization", {}, ROWS, [numbers(5)], {"rms_norm": 1}),
     "batch_norm": ("BatchNormalization", {}, IMAGE, [numbers(4), numbers(4), numbers(4), np.abs(numbers(4))],
-                   {"mul": 1, "add": 1}),
+                   {"transpose": 2, "mul": 1, "add": 1}),
+    "instance_norm": ("InstanceNormalization", {"epsilon": 0.01}, IMAGE, [numbers(4), numbers(4)],
+                      {"reshape": 2, "layer_norm": 1, "transpose": 2, "mul": 1, "add": 1}),
+    "instance_norm_1d": ("InstanceNormalization", {}, SIGNAL, [np.ones(4, np.float32), np.zeros(4, np.float32)],
+                         {"layer_norm": 1}),
     "transpose": ("Transpose", {"perm": [2, 0, 1]}, ROWS, [], {"transpose": 1}),
     "reshape": ("Reshape", {}, ROWS, [ints(0, -1)], {"reshape": 1}),
     "flatten": ("Flatten", {"axis": 2}, IMAGE, [], {"reshape": 1}),
@@ -137,11 +141,21 @@ def test_old_operator_sets(tmp_path: Path, op: str, attributes: dict, inputs: li
 
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "MatMul", "Concat"])
 def test_two_inputs(tmp_path: Path, op: str) -> None:
-    a, b = numbers(2, 3, 4), numbers(2, 4, 4, seed=1) if op in ("MatMul", "Concat") else numbers(3, 1)
+    a, b = numbers(2, 3, 4), numbers(2, 4, 4, seed=1) if op in ("MatMul", "Concat") else numbers(3, 4)
     inputs = {"a": a, "b": b}
     attributes = {"axis": 1} if op == "Concat" else {}
     graph = check(tmp_path, model([node(op, "a b", "y", **attributes)], inputs, ["y"]), inputs)
     assert ops(graph) == {op.lower(): 1}
+
+
+@pytest.mark.parametrize(("opset", "scales"), [(18, 2), (21, 6)])
+def test_group_normalization_has_scales_by_group_then_by_channel(
+    tmp_path: Path, opset: int, scales: int
+) -> None:
+    made = node("GroupNormalization", "x c d", "y", num_groups=2, epsilon=0.01)
+    inputs, held = {"x": numbers(2, 6, 4, 3)}, {"c": numbers(scales), "d": numbers(scales, seed=1)}
+    graph = check(tmp_path, model([made], inputs, ["y"], held, opset), inputs)
+    assert ops(graph) == {"reshape": 2, "layer_norm": 1, "transpose": 2, "mul": 1, "add": 1}
 
 
 def test_several_outputs(tmp_path: Path) -> None:

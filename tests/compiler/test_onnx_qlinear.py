@@ -38,7 +38,7 @@ IMAGE = (1, 4, 6, 6)
         ("QLinearConv", [IMAGE, (5, 4, 3, 3)], {"pads": [1, 1, 1, 1]}, {"transpose": 2, "conv2d": 1}),
         ("QLinearMatMul", [(3, 8), (8, 5)], {}, {"dense": 1}),
         ("QLinearAdd", [IMAGE, IMAGE], {}, {"add": 1}),
-        ("QLinearMul", [IMAGE, (4, 1, 1)], {}, {"mul": 1}),
+        ("QLinearMul", [IMAGE, (4, 1, 1)], {}, {"transpose": 2, "mul": 1}),
         ("QLinearAveragePool", [IMAGE], {"kernel_shape": [3, 3]}, {"transpose": 2, "avg_pool2d": 1}),
         ("QLinearGlobalAveragePool", [IMAGE], {}, {"reduce_mean": 1}),
         ("QLinearSigmoid", [(4, 9)], {}, {"sigmoid": 1}),
