@@ -9,7 +9,7 @@ from compiler.frontends.tflite import read_tflite
 from compiler.frontends.torch_module import is_module, read_module, torch_library
 from compiler.frontends.torch_reference import is_reference, load_reference
 from compiler.ir.graph import Graph
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 _SUFFIXES = (".tflite", ".onnx")
 #: Files of PyTorch hold weights or code, and are no models by themselves.
@@ -41,6 +41,10 @@ def read_model(
     """
     if is_module(model):
         return read_module(model, example, dynamic_shapes=dynamic_shapes, sizes=sizes)
+    if not isinstance(model, str | Path):
+        raise InputError(
+            f"a model must be a file, module:function, a graph or a PyTorch module, not {shown(model)}"
+        )
     path = Path(model)
     if is_reference(path):
         torch_library()
@@ -64,7 +68,8 @@ def read_model(
 
 def default_rounding(model: Path | Any) -> str:
     """Whose rounding a model has where none is asked for: that of who runs such models elsewhere."""
-    if isinstance(model, Graph):
-        return "reference"
-    onnx = is_module(model) or is_reference(model) or Path(model).suffix.lower() == ".onnx"
+    if isinstance(model, str | Path):
+        onnx = is_reference(model) or Path(model).suffix.lower() == ".onnx"
+    else:
+        onnx = is_module(model)
     return "onnxruntime" if onnx else "reference"

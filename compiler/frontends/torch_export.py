@@ -15,8 +15,8 @@ from hw.errors import InputError, shown
 
 #: Where PyTorch's exporter notes which submodules and which node of the program a node comes from.
 _SCOPES, _SOURCE = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.fx_node"
-#: Operators that quantize what is no constant.
-_QUANTIZE = "quantized_decomposed.quantize_per_tensor"
+#: Quantizes to a range of integers that it names.
+_QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 _NO_EXAMPLE = (
     "{}: a module is exported with example inputs, which there are none of: return (module, example inputs), or give "
     "a file of samples, or example= in Python"
@@ -158,9 +158,8 @@ def _list(text: str) -> list[str]:
 
 def translations(torch: Any, program: Any) -> dict[Callable, Callable]:
     """Translations of its quantization to a part of a type's range, which PyTorch's own leaves out."""
-    steps = (node for node in program.graph.nodes if str(node.target).startswith(_QUANTIZE))
-    narrow = {node.target for node in steps if _narrow(torch, *node.args[3:6])}
-    return dict.fromkeys(narrow, _quantize)
+    steps = (node for node in program.graph.nodes if str(node.target) == _QUANTIZE)
+    return dict.fromkeys({node.target for node in steps if _narrow(torch, *node.args[3:6])}, _quantize)
 
 
 def _narrow(torch: Any, low: int, high: int, dtype: Any) -> bool:
@@ -169,11 +168,10 @@ def _narrow(torch: Any, low: int, high: int, dtype: Any) -> bool:
 
 
 def _quantize(input: Any, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: int) -> Any:
-    """As ONNX has it, and cut to the part."""
+    """As ONNX has it, of numbers that are cut to the part before: a clip is part of what makes them."""
     op = importlib.import_module("onnxscript").opset18
     ir = importlib.import_module("onnx_ir")
-    kind = ir.DataType(dtype).numpy()
-    zero, low, high = (
-        op.Constant(value=ir.tensor(np.array(n, kind))) for n in (zero_point, quant_min, quant_max)
-    )
-    return op.Clip(op.QuantizeLinear(input, scale, zero), low, high)
+    low, high = (np.float32(scale * (step - zero_point)) for step in (quant_min, quant_max))
+    zero = np.array(zero_point, ir.DataType(dtype).numpy())
+    bounds = (op.Constant(value=ir.tensor(np.array(each))) for each in (low, high))
+    return op.QuantizeLinear(op.Clip(input, *bounds), scale, op.Constant(value=ir.tensor(zero)))

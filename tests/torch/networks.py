@@ -1,0 +1,173 @@
+"""Small networks of the kinds that people bring, with seeded weights: functions that return (module, example)."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+torch: Any = importlib.import_module("torch")  # which the type checker need not find
+nn, F = torch.nn, torch.nn.functional
+
+SEED = 7
+
+
+class ResNetBlock(nn.Module):
+    """Two convolutions beside a shortcut."""
+
+    def __init__(self, inputs: int = 8, outputs: int = 16, stride: int = 2):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.down = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.head = nn.Linear(outputs, 10)
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)) + self.down(x))
+        return self.head(torch.flatten(F.adaptive_avg_pool2d(y, 1), 1))
+
+
+class MobileNetBlock(nn.Module):
+    """An inverted residual."""
+
+    def __init__(self, channels: int = 8, wide: int = 24):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.ReLU6(),
+            nn.Conv2d(wide, wide, 3, 1, 1, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.Hardswish(),
+            nn.Conv2d(wide, channels, 1, bias=False), nn.BatchNorm2d(channels),
+        )  # fmt: skip
+
+    def forward(self, x):
+        return x + self.body(x)
+
+
+class Squeeze(nn.Module):
+    """Channels weighed by what is in them, as in MobileNetV3 and EfficientNet."""
+
+    def __init__(self, channels: int = 16):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1, groups=4)
+        self.down, self.up = nn.Conv2d(channels, 4, 1), nn.Conv2d(4, channels, 1)
+
+    def forward(self, x):
+        y = F.silu(self.conv(x))
+        return y * torch.sigmoid(self.up(F.relu(self.down(y.mean((2, 3), keepdim=True)))))
+
+
+class Recurrent(nn.Module):
+    """An LSTM read at its last step."""
+
+    def __init__(self, layers: int = 1, both: bool = False):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 16, layers, batch_first=True, bidirectional=both)
+        self.head = nn.Linear(32 if both else 16, 4)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class Embedded(nn.Module):
+    """Words to vectors, and their mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm, self.head = nn.Embedding(50, 24), nn.LayerNorm(24), nn.Linear(24, 6)
+
+    def forward(self, words):
+        return self.head(self.norm(self.table(words)).mean(1))
+
+
+class Several(nn.Module):
+    """Two inputs, and outputs by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(5, 8)
+
+    def forward(self, image, context):
+        y = F.leaky_relu(self.conv(image) + self.linear(context)[:, :, None, None], 0.1)
+        return {"map": F.max_pool2d(y, 2), "scores": [y.amax((2, 3)), torch.softmax(y.mean((2, 3)), 1)]}
+
+
+class Attention(nn.Module):
+    """One sequence looks at another."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, query, memory):
+        return self.attention(query, memory, memory, need_weights=False)[0]
+
+
+def _seeded(make: Callable[[], Any], *shapes: tuple[int, ...]) -> tuple[Any, tuple[Any, ...]]:
+    torch.manual_seed(SEED)
+    module = make()
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):  # as if it had been trained
+            nn.init.uniform_(part.weight, 0.5, 1.5)
+            nn.init.normal_(part.bias, 0, 0.2)
+            nn.init.normal_(part.running_mean, 0, 0.2)
+            nn.init.uniform_(part.running_var, 0.5, 2)
+        if isinstance(part, nn.LayerNorm | nn.GroupNorm):
+            nn.init.uniform_(part.weight, 0.5, 1.5)
+            nn.init.normal_(part.bias, 0, 0.2)
+    return module, tuple(torch.randn(shape) for shape in shapes)
+
+
+IMAGE = (1, 8, 10, 10)
+WORDS = torch.randint(0, 50, (1, 12), generator=torch.Generator().manual_seed(SEED))
+
+#: Networks by name.
+NETWORKS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
+    "resnet_block": lambda: _seeded(ResNetBlock, IMAGE),
+    "mobilenet_block": lambda: _seeded(MobileNetBlock, IMAGE),
+    "squeeze_excite": lambda: _seeded(Squeeze, (1, 16, 8, 8)),
+    "encoder_layer": lambda: _seeded(
+        lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), (1, 12, 32)
+    ),
+    "encoder_layer_gelu": lambda: _seeded(
+        lambda: nn.TransformerEncoderLayer(32, 4, 64, activation="gelu", batch_first=True, norm_first=True),
+        (1, 12, 32),
+    ),
+    "attention": lambda: _seeded(Attention, (1, 6, 16), (1, 9, 16)),
+    "lstm": lambda: _seeded(Recurrent, (1, 5, 8)),
+    "lstm_both_ways": lambda: _seeded(lambda: Recurrent(2, True), (1, 4, 8)),
+    "conv1d": lambda: _seeded(
+        lambda: nn.Sequential(
+            nn.Conv1d(4, 16, 5, stride=2, padding=2), nn.GELU(), nn.Conv1d(16, 8, 3, dilation=2), nn.MaxPool1d(2)
+        ),
+        (1, 4, 40),
+    ),
+    "conv_transpose": lambda: _seeded(
+        lambda: nn.Sequential(nn.ConvTranspose2d(8, 6, 4, stride=2, padding=1), nn.Tanh()), IMAGE
+    ),
+    "group_norm": lambda: _seeded(
+        lambda: nn.Sequential(nn.Conv2d(8, 12, 3, padding=1), nn.GroupNorm(3, 12), nn.SiLU()), IMAGE
+    ),
+    "instance_norm": lambda: _seeded(
+        lambda: nn.Sequential(nn.Conv2d(8, 12, 3), nn.InstanceNorm2d(12), nn.PReLU(12)), IMAGE
+    ),
+    "layer_norm": lambda: _seeded(
+        lambda: nn.Sequential(nn.Linear(32, 48), nn.LayerNorm(48), nn.GELU("tanh"), nn.Linear(48, 8)), (1, 7, 32)
+    ),
+    "rms_norm": lambda: _seeded(lambda: nn.Sequential(nn.RMSNorm(32), nn.Linear(32, 8)), (1, 7, 32)),
+    "pooling": lambda: _seeded(
+        lambda: nn.Sequential(
+            nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2, 1), nn.ZeroPad2d((1, 0, 2, 1)), nn.AdaptiveMaxPool2d(1),
+            nn.Flatten(), nn.Linear(8, 4),
+        ),
+        IMAGE,
+    ),
+    "upsample": lambda: _seeded(
+        lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU6(), nn.Upsample(scale_factor=2)), IMAGE
+    ),
+    "pixel_shuffle": lambda: _seeded(
+        lambda: nn.Sequential(nn.Conv2d(8, 12, 3), nn.PixelShuffle(2), nn.PixelUnshuffle(2)), IMAGE
+    ),
+    "embedding": lambda: (_seeded(Embedded)[0], (WORDS,)),
+    "several": lambda: _seeded(Several, (1, 3, 8, 8), (1, 5)),
+    "batch": lambda: _seeded(lambda: nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU()), (3, *IMAGE[1:])),
+}  # fmt: skip

@@ -1,0 +1,50 @@
+"""PyTorch models where PyTorch is not installed, and names that are none; these run without it."""
+
+import sys
+
+import pytest
+
+from compiler.api import compile
+from compiler.frontends.model import default_rounding
+from compiler.frontends.torch_reference import is_reference
+from hw.errors import InputError
+
+HOW = "`make setup EXTRAS=torch`, or `pip install 'mla[torch]'`, brings it"
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """As if a package were not there."""
+    return lambda name: monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize("verb", [("run",), ("compile", "-o", "net.mla"), ("graph",)])
+def test_the_message_says_how_to_get_it(complains, without, verb):
+    without("torch")
+    complains(2, f"PyTorch models need torch, which is not installed: {HOW}", *verb, "anything:network")
+
+
+def test_the_exporter_is_needed_too(complains, without):
+    pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
+    without("onnxscript")
+    complains(2, f"PyTorch models need onnxscript, which is not installed: {HOW}", "run", "anything:network")
+
+
+@pytest.mark.parametrize("name", ["net.py", "net.pt", "weights.pth", "program.pt2"])
+def test_files_of_pytorch_are_no_models(complains, name):
+    complains(2, "a PyTorch model is named by a function that returns it: module:function", "run", name)
+
+
+def test_names_that_are_references(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("net:make", "package.net:make", "net:Class.make", "_a1:b2"):
+        assert is_reference(name) and default_rounding(name) == "onnxruntime"
+    for name in ("net", "net:", ":make", "a/b:c", "net.onnx", "1a:b", "a:b:c", "a..b:c", "a:b-c"):
+        assert not is_reference(name)
+    (tmp_path / "net:make").touch()
+    assert not is_reference("net:make")
+
+
+def test_what_is_no_model_at_all():
+    with pytest.raises(InputError, match=r"a model must be a file, module:function, .*not 3"):
+        compile(3)  # pyright: ignore[reportArgumentType]
