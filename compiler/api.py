@@ -91,7 +91,7 @@ def compile(
     if not isinstance(model, Graph):
         model = read_model(model, sizes, example=example, dynamic_shapes=dynamic_shapes)
     record.graphs["imported"] = model
-    graph = simplify(model, record.graphs)
+    graph = name_apart(simplify(model, record.graphs))
     report = None
     if is_float(graph):
         graph, report = _quantized(graph, calibration, rounding, seed)

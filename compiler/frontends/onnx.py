@@ -155,7 +155,7 @@ class _Reader:
             raise InputError(f"subgraphs repeat more than {_MOST_REPEATED:,} nodes")
         inner = copy(self)
         inner.refused = []
-        inner.model = replace(model, constants=model.constants | constants)
+        inner.model = replace(model, constants={**model.constants, **constants})
         inner._prepared()
         self.room = inner.room
         return inner

@@ -8,7 +8,7 @@ from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import FileNode
 from compiler.frontends.onnx_registry import converts
 from compiler.frontends.onnx_shape import renamed
-from compiler.frontends.onnx_values import Fixed, Kind, Value, plain
+from compiler.frontends.onnx_values import Fixed, Flow, Kind, Value, plain
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
 
@@ -37,18 +37,18 @@ def _if(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
         made = inline(emitter, bodies[0 if condition.data.reshape(-1)[0] else 1], values)
         return [renamed(value, name) for value, name in zip(made, node.outputs, strict=True)]
     parts = [subgraph(emitter, body, {}, values) for body in bodies]
-    made: list[Value] = []
+    outputs: list[Flow] = []
     for number, name in enumerate(node.outputs):
         ends = [part.values[body.outputs[number].name] for part, body in zip(parts, bodies, strict=True)]
         form = common(ends, "subgraphs whose outputs are")
         for part, end in zip(parts, ends, strict=True):
             part.add(end, form)
-        made.append(outside(emitter, name, parts[0].outputs[-1], form))
+        outputs.append(outside(emitter, name, parts[0].outputs[-1], form))
     emitter.build.nodes(
         node.name,
         "if",
         [test, *flows(values)],
-        [flow.tensor for flow in made],
+        [flow.tensor for flow in outputs],
         tuple(part.graph() for part in parts),
     )
-    return made
+    return outputs

@@ -1,12 +1,11 @@
 """Builds the graph of an ONNX file: operands in the order and type that an operator wants, and what it makes."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from compiler.frontends.build import GraphBuilder
-from compiler.frontends.onnx_file import FileNode, Model
+from compiler.frontends.onnx_file import FileNode
 from compiler.frontends.onnx_values import (
     FLOAT,
     Fixed,
@@ -20,6 +19,9 @@ from compiler.frontends.onnx_values import (
 )
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
+
+if TYPE_CHECKING:
+    from compiler.frontends.onnx_reader import Reader
 
 #: What the integers of tensors mean that stand for themselves.
 ONE = Quantization((1.0,), (0,))
@@ -43,22 +45,6 @@ _ELEMENTWISE = frozenset(
         "mish",
     )
 )
-
-
-class Reader(Protocol):
-    """Who converts the nodes of a graph of the file, and of subgraphs (compiler/frontends/onnx.py)."""
-
-    def inside(self, model: Model, constants: Mapping[str, Fixed]) -> "Reader":
-        """The same for a subgraph, some of whose inputs and captured values are known."""
-        ...
-
-    def emitter(self, room: int) -> "Emitter":
-        """What builds a graph of its own for the nodes."""
-        ...
-
-    def convert(self, emitter: "Emitter", values: dict[str, Value]) -> None:
-        """Add what the nodes become; values get what they make. Raises UnsupportedError if that cannot be done."""
-        ...
 
 
 class Emitter:

@@ -1,6 +1,5 @@
 """ONNX files as plain data: nodes in an order in which they can run, constants, inputs and outputs."""
 
-import heapq
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto
 
 from compiler.frontends.onnx_local import inlined
+from compiler.frontends.onnx_order import in_order
 from compiler.frontends.onnx_tensors import DTYPES, NARROW, read_tensor, type_name
 from compiler.frontends.onnx_values import Fixed
 from hw.errors import InputError, shown
@@ -160,9 +160,9 @@ def _model(graph: Any, opset: int, folder: Path, *, inside: bool = False) -> Mod
         if twice:
             raise InputError(f"{what} {shown(twice[0])} is there twice")
     if not inside:
-        return Model(_in_order(nodes, known), constants, inputs, outputs)
+        return Model(in_order(nodes, known), constants, inputs, outputs)
     captured = _captured(nodes, known, outputs)
-    return Model(_in_order(nodes, [*known, *captured]), constants, inputs, outputs, captured).used()
+    return Model(in_order(nodes, [*known, *captured]), constants, inputs, outputs, captured).used()
 
 
 def _captured(nodes: list[FileNode], known: Iterable[str], outputs: list[Declared]) -> tuple[str, ...]:
@@ -238,48 +238,3 @@ def _attribute(node: str, attribute: Any, folder: Path) -> Any:
         except InputError as error:
             raise InputError(f"node {shown(node)}: {error}") from None
     return tuple(value) if part.endswith("s") and part != "s" else value
-
-
-def _in_order(nodes: list[FileNode], known: Iterable[str]) -> list[FileNode]:
-    """The nodes, each after those that make its inputs.
-
-    Raises
-    ------
-    InputError
-        Two make the same tensor, nothing makes one, or nodes wait for each other.
-    """
-    makers: dict[str, FileNode | None] = dict.fromkeys(known)
-    makers[""] = None
-    for node in nodes:
-        for name in filter(None, node.outputs):
-            if name in makers:
-                raise InputError(f"node {shown(node.name)}: its output {shown(name)} is made already")
-            makers[name] = node
-    return _sorted(nodes, makers)
-
-
-def _sorted(nodes: list[FileNode], makers: dict[str, FileNode | None]) -> list[FileNode]:
-    """As near to the file's order as can be."""
-    places = {node: i for i, node in enumerate(nodes)}
-    waiting, users = dict.fromkeys(nodes, 0), {node: [] for node in nodes}
-    for node in nodes:
-        for name in node.inputs:
-            if name not in makers:
-                raise InputError(f"node {shown(node.name)}: nothing makes its input {shown(name)}")
-            maker = makers[name]
-            if maker is not None:
-                users[maker].append(node)
-                waiting[node] += 1
-    ready = [places[node] for node, count in waiting.items() if not count]
-    done: list[FileNode] = []
-    while ready:
-        node = nodes[heapq.heappop(ready)]
-        done.append(node)
-        for user in users[node]:
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, places[user])
-    stuck = [node for node, count in waiting.items() if count]
-    if stuck:
-        raise InputError(f"node {shown(stuck[0].name)} waits for its own output: there is a cycle")
-    return done

@@ -1,7 +1,7 @@
 """ONNX's Loop and Scan: nodes of the graph, or unrolled where only that is possible and the count is known."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from compiler.frontends.onnx_body import (
     common,
     exact,
     flows,
-    inline,
     natural,
     operand,
     outside,
@@ -22,9 +21,9 @@ from compiler.frontends.onnx_body import (
 )
 from compiler.frontends.onnx_control import condition_of
 from compiler.frontends.onnx_emit import Emitter
-from compiler.frontends.onnx_file import FileNode, Model
-from compiler.frontends.onnx_registry import CONVERSIONS, converts, integers
-from compiler.frontends.onnx_shape import renamed
+from compiler.frontends.onnx_file import FileNode
+from compiler.frontends.onnx_registry import converts, integers
+from compiler.frontends.onnx_unroll import Axis, Loop, true, unrolled
 from compiler.frontends.onnx_values import (
     FLOAT,
     Fixed,
@@ -41,65 +40,10 @@ from compiler.passes.trips import MOST_UNROLLED
 from hw.errors import InputError
 
 _INTEGER = Kind("int64")
+#: The subgraph is converted so often until the types of its states are found.
+_ATTEMPTS = 4
 #: The trip count of a loop that has none.
 _ENDLESS = (1 << 63) - 1
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """Along which dimension of a value slices are taken or put together, and whether from its end."""
-
-    axis: int
-    sign: int
-
-
-@dataclass(frozen=True)
-class _Loop:
-    """A Loop or Scan.
-
-    Parameters
-    ----------
-    node : FileNode
-        It.
-    body : Model
-        Its subgraph.
-    trips, condition : Value
-        Most iterations, and whether there is a first one.
-    states, scanned : list of Value
-        What goes in.
-    values : dict
-        What the subgraph reads from outside.
-    ins : int
-        The subgraph's inputs in front of its states: number of the iteration and condition, or none.
-    axes, stacks : list of _Axis
-        Of what is scanned, and of what is stacked.
-    """
-
-    node: FileNode
-    body: Model
-    trips: Value
-    condition: Value
-    states: list[Value]
-    scanned: list[Value]
-    values: dict[str, Value]
-    ins: int
-    axes: list[_Axis]
-    stacks: list[_Axis]
-
-    @property
-    def names(self) -> list[str]:
-        """Inputs of the subgraph."""
-        return [each.name for each in self.body.inputs]
-
-    def made(self, values: Mapping[str, Value]) -> tuple[Value, list[Value], list[Value]]:
-        """The next condition, the next states and slices to be stacked."""
-        ends = [values[each.name] for each in self.body.outputs]
-        going = ends.pop(0) if self.ins else _true()
-        return going, ends[: len(self.states)], ends[len(self.states) :]
-
-
-def _true() -> Fixed:
-    return Fixed("true", np.array(True))
 
 
 @converts("Loop", inputs=(0, None))
@@ -114,9 +58,9 @@ def _loop(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
     if stacked < 0 or len(node.outputs) > count + stacked or any(value is None for value in states):
         raise InputError(f"a subgraph of {count} states must have {1 + count} outputs or more")
     endless = Fixed("endless", np.array(_ENDLESS, np.int64))
-    return _converted(emitter, _Loop(
-        node, body, endless if trips is None else trips, _true() if condition is None else condition, states, [],
-        values, 2, [], [_Axis(0, 1)] * stacked,
+    return _converted(emitter, Loop(
+        node, body, endless if trips is None else trips, true() if condition is None else condition, states, [],
+        values, 2, [], [Axis(0, 1)] * stacked,
     ))  # fmt: skip
 
 
@@ -137,11 +81,11 @@ def _scan(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
         raise InputError(f"scans values of lengths {', '.join(map(str, sorted(lengths)))}")
     trips = Fixed("length", np.array(lengths.pop(), np.int64))
     return _converted(
-        emitter, _Loop(node, body, trips, _true(), given[:count], scanned, values, 0, axes, stacks)
+        emitter, Loop(node, body, trips, true(), given[:count], scanned, values, 0, axes, stacks)
     )
 
 
-def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> list[_Axis]:
+def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> list[Axis]:
     """Axes and directions of what is scanned or stacked; axes of outputs count from the front of the stack."""
     axes = integers(node, f"scan_{what}_axes", None) or (0,) * count
     backward = integers(node, f"scan_{what}_directions", None) or (0,) * count
@@ -151,10 +95,10 @@ def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> lis
         if not all(ranks):
             raise InputError("scans a value without dimensions")
         axes = [counted_from_front(axis, rank) for axis, rank in zip(axes, ranks, strict=True)]
-    return [_Axis(axis, -1 if back else 1) for axis, back in zip(axes, backward, strict=True)]
+    return [Axis(axis, -1 if back else 1) for axis, back in zip(axes, backward, strict=True)]
 
 
-def _converted(emitter: Emitter, loop: _Loop) -> Sequence[Value]:
+def _converted(emitter: Emitter, loop: Loop) -> Sequence[Value]:
     """As a node of the graph; what cannot be one is unrolled."""
     given = natural(loop.trips)
     if given[0].dtype != "int64" or max(loop.trips.shape, default=1) > 1:
@@ -165,26 +109,13 @@ def _converted(emitter: Emitter, loop: _Loop) -> Sequence[Value]:
         trips = whole(loop.trips.data) if isinstance(loop.trips, Fixed) else MOST_UNROLLED + 1
         if not isinstance(loop.condition, Fixed) or trips > MOST_UNROLLED:
             raise
-        return _unrolled(emitter, loop, trips, error)
+        return unrolled(emitter, loop, trips, error)
 
 
-def _as_node(emitter: Emitter, loop: _Loop) -> Sequence[Value]:
-    """The node; states get the types that the subgraph gives them, where the first ones can have them."""
-    node, forms = loop.node, [natural(value) for value in loop.states]
-    for attempt in range(4):
-        part = _subgraph(emitter, loop, forms)
-        going, states, slices = loop.made(part.values)
-        wished = [
-            _next_form(first, made, form)
-            for first, made, form in zip(loop.states, states, forms, strict=True)
-        ]
-        if wished == forms:
-            break
-        last = attempt >= 2
-        forms = [
-            (FLOAT, plain(len(old[1]))) if last or (attempt and wish != old) else wish
-            for wish, old in zip(wished, forms, strict=True)
-        ]
+def _as_node(emitter: Emitter, loop: Loop) -> Sequence[Value]:
+    """The node of the graph."""
+    node, (part, forms) = loop.node, _settled(emitter, loop)
+    going, states, slices = loop.made(part.values)
     part.outputs.append(condition_of(part.emitter, going))
     for made, form in zip(states, forms, strict=True):
         part.add(made, form)
@@ -210,13 +141,13 @@ def _as_node(emitter: Emitter, loop: _Loop) -> Sequence[Value]:
     return [*states_out, *stacks]
 
 
-def _subgraph(emitter: Emitter, loop: _Loop, forms: list[Form]) -> Subgraph:
+def _subgraph(emitter: Emitter, loop: Loop, forms: list[Form]) -> Subgraph:
     """The subgraph with states in certain forms: number of the iteration, states, slices."""
     names, inputs = loop.names, dict[str, tuple[Form, tuple[int, ...]]]()
     values: dict[str, Value] = dict(loop.values)
     inputs[names[0] if loop.ins else "iteration"] = ((_INTEGER, ()), ())
     if loop.ins:
-        values[names[1]] = replace(_true(), name=names[1])
+        values[names[1]] = replace(true(), name=names[1])
     states = names[loop.ins : loop.ins + len(forms)]
     for name, form, value in zip(states, forms, loop.states, strict=True):
         inputs[name] = (form, value.shape)
@@ -237,12 +168,30 @@ def _subgraph(emitter: Emitter, loop: _Loop, forms: list[Form]) -> Subgraph:
     return part
 
 
-def _next_form(first: Value, made: Value, form: Form) -> Form:
+def _settled(emitter: Emitter, loop: Loop) -> tuple[Subgraph, list[Form]]:
+    """The subgraph, and states in the types that it gives them itself where the first ones can have them."""
+    forms = [natural(value) for value in loop.states]
+    for attempt in range(_ATTEMPTS):
+        part = _subgraph(emitter, loop, forms)
+        _, states, _ = loop.made(part.values)
+        triples = zip(loop.states, states, forms, strict=True)
+        wished = [_next_form(first, made, form, first_time=not attempt) for first, made, form in triples]
+        if wished == forms:
+            return part, forms
+        # Types of states depend on one another; after two attempts those of real numbers are float.
+        forms = [
+            (FLOAT, plain(len(form[1]))) if attempt and (form[0].real or form[0] == FLOAT) else form
+            for form in wished
+        ]
+    raise UnsupportedError("states that get other types in each iteration")
+
+
+def _next_form(first: Value, made: Value, form: Form, *, first_time: bool) -> Form:
     """The form that a state should have, whose first value is given and whose others the subgraph makes."""
     kind, order = natural(made)
     if (kind, order) == form:
         return form
-    if kind.real and kind.quantization is not None and exact(first, kind):
+    if first_time and kind.real and kind.quantization is not None and exact(first, kind):
         return kind, order
     if form[0] == FLOAT:
         return form
@@ -252,7 +201,7 @@ def _next_form(first: Value, made: Value, form: Form) -> Form:
 
 
 def _stacked(
-    emitter: Emitter, loop: _Loop, part: Subgraph, going: Value, slices: list[Value]
+    emitter: Emitter, loop: Loop, part: Subgraph, going: Value, slices: list[Value]
 ) -> tuple[list[Flow], tuple[int, ...]]:
     """Outputs that are put together from slices; they become outputs of the subgraph."""
     names, stacks, signs = loop.node.outputs[len(loop.states) :], list[Flow](), list[int]()
@@ -267,7 +216,7 @@ def _stacked(
     return stacks, tuple(signs)
 
 
-def _trips(loop: _Loop, going: Value) -> int:
+def _trips(loop: Loop, going: Value) -> int:
     """How often it runs for certain, which the shape of what it stacks says."""
     first, trips = loop.condition, loop.trips
     if not (isinstance(first, Fixed) and isinstance(trips, Fixed) and isinstance(going, Fixed)):
@@ -279,65 +228,7 @@ def _trips(loop: _Loop, going: Value) -> int:
     return count
 
 
-def _first(emitter: Emitter, value: Value, each: _Axis) -> Tensor:
+def _first(emitter: Emitter, value: Value, each: Axis) -> Tensor:
     """What is scanned, with the dimension first along which it is scanned."""
     kind, order = natural(value)
     return operand(emitter, value, (kind, (each.axis, *(i for i in order if i != each.axis))))
-
-
-def _unrolled(emitter: Emitter, loop: _Loop, trips: int, error: UnsupportedError) -> Sequence[Value]:
-    """All iterations one after the other; the error is raised if their number depends on the data after all."""
-    going, states, count = loop.condition, loop.states, 0
-    stacks: list[list[Value]] = [[] for _ in loop.stacks]
-    while count < trips and isinstance(going, Fixed) and truth(going.data):
-        values, names = dict(loop.values), loop.names
-        if loop.ins:
-            values[names[0]] = Fixed(names[0], np.array(count, np.int64))
-            values[names[1]] = replace(_true(), name=names[1])
-        slices = [
-            _slice(emitter, loop.node, value, each, count)
-            for value, each in zip(loop.scanned, loop.axes, strict=True)
-        ]
-        values |= zip(names[loop.ins :], [*states, *slices], strict=True)
-        made = inline(emitter, loop.body, values)
-        going, states, parts = loop.made(dict(zip((o.name for o in loop.body.outputs), made, strict=True)))
-        for stack, part in zip(stacks, parts, strict=True):
-            stack.append(part)
-        count += 1
-    if count < trips and not isinstance(going, Fixed):
-        raise error
-    made = [renamed(value, name) for value, name in zip(states, loop.node.outputs, strict=False)]
-    names = loop.node.outputs[len(states) :]
-    for name, parts, each in zip(names, stacks, loop.stacks, strict=False):
-        made.append(_joined(emitter, loop.node, name, parts, each))
-    return made
-
-
-def _slice(emitter: Emitter, node: FileNode, value: Value, each: _Axis, count: int) -> Value:
-    """A slice of what is scanned."""
-    index = count if each.sign > 0 else value.shape[each.axis] - 1 - count
-    if isinstance(value, Fixed):
-        return Fixed(f"{value.name}:{count}", value.numbers().take(index, each.axis))
-    where = Fixed("index", np.array(index, np.int64))
-    wanted = replace(
-        node, op="Gather", inputs=("", ""), outputs=(f"{value.name}:{count}",), attributes={"axis": each.axis}
-    )
-    return CONVERSIONS["Gather"](emitter, wanted, [value, where])[0]
-
-
-def _joined(emitter: Emitter, node: FileNode, name: str, parts: list[Value], each: _Axis) -> Value:
-    """Slices put together."""
-    if not parts:
-        raise UnsupportedError("outputs with a slice from each of no iterations")
-    axis = counted_from_front(each.axis, len(parts[0].shape) + 1)
-    axes = Fixed("axes", np.array([axis], np.int64))
-    rows: list[Value | None] = []
-    for number, part in enumerate(parts[:: each.sign]):
-        row = replace(
-            node, op="Unsqueeze", inputs=("", ""), outputs=(f"{name}:{number}",), attributes={}, opset=13
-        )
-        rows.append(CONVERSIONS["Unsqueeze"](emitter, row, [part, axes])[0])
-    whole_node = replace(
-        node, op="Concat", inputs=("",) * len(rows), outputs=(name,), attributes={"axis": axis}
-    )
-    return CONVERSIONS["Concat"](emitter, whole_node, rows)[0]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from compiler.ir.control import mismatch
+from compiler.ir.control import Ends, mismatch
 from compiler.ir.ops import KINDS, OPS, Attributes
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
@@ -129,13 +129,9 @@ class Graph:
             if tensor.constant or name in self._producer or name in self.inputs:
                 raise GraphError(f"node {node.name!r}: its output {name!r} is made already")
         if node.bodies:
-            ends = [
-                tuple([each.tensors[n] for n in part] for part in (each.inputs, each.outputs))
-                for each in node.bodies
-            ]
-            wrong = mismatch(
-                node.op, node.attributes, self.ins(node), ends, [self.tensors[n] for n in node.outputs]
-            )
+            outputs = [self.tensors[name] for name in node.outputs]
+            bodies = [each.ends for each in node.bodies]
+            wrong = mismatch(node.op, node.attributes, self.ins(node), bodies, outputs)
             if wrong:
                 raise GraphError(f"node {node.name!r} ({node.op}): {wrong}")
         self.nodes[node.name] = node
@@ -157,6 +153,12 @@ class Graph:
                 raise GraphError(f"nothing makes the output {name!r}")
         self.outputs = list(outputs)
         return self
+
+    @property
+    def ends(self) -> Ends:
+        """Tensors that come in and go out."""
+        ins, outs = ([self.tensors[name] for name in names] for names in (self.inputs, self.outputs))
+        return ins, outs
 
     def producer(self, tensor: str) -> Node | None:
         """The node that makes a tensor; None for inputs and constants."""

@@ -7,6 +7,7 @@ from compiler.ir.tensor import Quantization
 from hw.errors import InputError, shown
 
 EDGE = "float at the model's edge"
+EDGE_INSIDE = "float at the edge of a subgraph"
 
 #: Operators with constant weights, and the axis of the weights along which output channels lie.
 WEIGHTED = {"conv2d": 0, "depthwise_conv2d": 2, "conv_transpose2d": 0, "dense": 0}
@@ -77,6 +78,8 @@ def _edges(graph: Graph) -> set[str]:
 
 def _obstacle(graph: Graph, node: Node) -> str | None:
     """Why a node has no quantized form."""
+    if node.bodies:
+        return "control flow, whose subgraphs are quantized by themselves"
     if not quantizable(node.op):
         return f"{node.op} has no quantized form"
     ins, out = graph.ins(node), graph.out(node)

@@ -7,7 +7,8 @@ from compiler.host import Kernels, evaluate
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from compiler.passes import simplify
-from compiler.quantize.plan import Sharing, kept_float
+from compiler.quantize.bodies import Watched, quantize_bodies
+from compiler.quantize.plan import EDGE, EDGE_INSIDE, Sharing, kept_float
 from compiler.quantize.prepare import means_as_pools
 from compiler.quantize.ranges import Choice, Seen, choose
 from compiler.quantize.report import Errors, QuantizationReport, TensorReport, output_reports
@@ -21,9 +22,10 @@ _MEASURED = 8
 
 def is_float(graph: Graph) -> bool:
     """Whether a graph computes on float32 tensors and nothing in it is quantized yet."""
-    if any(tensor.quantization is not None for tensor in graph.tensors.values()):
+    graphs = {id(each): each for each, _ in graph.walk()}.values()
+    if any(tensor.quantization is not None for each in graphs for tensor in each.tensors.values()):
         return False
-    return any(graph.tensors[name].dtype == "float32" for node in graph for name in node.outputs)
+    return any(each.tensors[name].dtype == "float32" for each, node in graph.walk() for name in node.outputs)
 
 
 def quantize(
@@ -37,7 +39,8 @@ def quantize(
 ) -> tuple[Graph, QuantizationReport]:
     """Quantize a float32 graph after its training.
 
-    Inputs and outputs stay float32; quantize and dequantize nodes stand at the edges. Activations become int8, weights
+    Inputs and outputs stay float32, those of subgraphs of control flow as well; quantize and dequantize nodes stand at
+    the edges. Activations become int8, weights
     symmetric int8, biases int32. Ranges come from the values that the float graph has on the samples.
 
     Parameters
@@ -66,8 +69,13 @@ def quantize(
     given = samples_of(graph, samples)
     kept = kept_float(graph, skip)
     sharing = Sharing(graph, kept)
-    choices = _choices(sharing, _calibrated(graph, given, sharing.covered))
-    rewriter = Rewriter(graph, kept, lambda name: choices[sharing.root(name)].quantization, per_channel)
+    watched = Watched()
+    choices = _choices(sharing, _calibrated(graph, given, sharing.covered, watched))
+    inside, reports, unseen = quantize_bodies(
+        graph, watched,
+        lambda body, runs: quantize(body, runs, per_channel=per_channel, rounding=rounding, random=random), is_float,
+    )  # fmt: skip
+    rewriter = Rewriter(inside, kept, lambda name: choices[sharing.root(name)].quantization, per_channel)
     made = rewriter.run()
     measured = given[:_MEASURED]
     names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
@@ -77,15 +85,21 @@ def quantize(
         for name, tensor in names.items()
     )
     outputs = output_reports([name for name in graph.outputs if name in errors], errors)
-    report = QuantizationReport(len(given), len(measured), random, outputs, tensors, rewriter.reasons)
+    tensors += tuple(each for report in reports for each in report.tensors)
+    reasons = dict(rewriter.reasons) | unseen
+    for report in reports:
+        reasons |= {name: EDGE_INSIDE if why == EDGE else why for name, why in report.kept.items()}
+    report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons)
     return made, report
 
 
-def _calibrated(graph: Graph, samples: list[Sample], covered: Collection[str]) -> dict[str, Seen]:
+def _calibrated(
+    graph: Graph, samples: list[Sample], covered: Collection[str], watched: Watched
+) -> dict[str, Seen]:
     """What the samples showed of each float tensor; constants are part of what reads them."""
     seen: dict[str, Seen] = defaultdict(Seen)
     for sample in samples:
-        for name, values in evaluate(graph, sample, keep=True).items():
+        for name, values in evaluate(graph, sample, keep=True, watch=watched).items():
             if values.dtype == "float32" and name not in covered:
                 seen[name].add(values)
     return seen

@@ -65,10 +65,11 @@ class Rewriter:
         why = self.kept[node.name]
         around = EDGE if why == EDGE else f"in front of {node.name!r}, which stays float"
         inputs = [self._as_float(name, around) for name in node.inputs]
-        (out,) = node.outputs
-        made = self.build.node(node.name, node.op, inputs, self.graph.tensors[out], **node.attributes)
-        self.floats[out] = made
-        self.reasons[node.name] = why
+        outputs = [self.graph.tensors[name] for name in node.outputs]
+        self.build.nodes(node.name, node.op, inputs, outputs, node.bodies, **node.attributes)
+        self.floats |= zip(node.outputs, outputs, strict=True)
+        if not node.bodies:
+            self.reasons[node.name] = why
 
     def _quantize(self, node: Node) -> None:
         (name,) = node.outputs

@@ -1,0 +1,79 @@
+"""TFLite files of several graphs, as control flow needs them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+
+from tests.numerics.litert import tensor
+
+
+@dataclass
+class Operator:
+    """An operator by its name in the format; inputs and outputs are names of tensors."""
+
+    kind: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    options: tuple[int, object] | None = None
+    version: int = 1
+
+
+@dataclass
+class FileGraph:
+    """A graph: tensors by name, each (shape, type, scale or None, zero point) or an array for a constant."""
+
+    tensors: dict[str, Any]
+    operators: list[Operator]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    meaning: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+
+def packed(graphs: Sequence[FileGraph]) -> bytes:
+    """The file."""
+    whole = schema.ModelT()
+    kinds = sorted({(each.kind, each.version) for graph in graphs for each in graph.operators})
+    whole.version, whole.operatorCodes = 3, [_code(*kind) for kind in kinds]
+    whole.buffers = [schema.BufferT()]
+    whole.subgraphs = [_graph(graph, whole.buffers, kinds) for graph in graphs]
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(whole.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def _code(kind: str, version: int) -> schema.OperatorCodeT:
+    code, number = schema.OperatorCodeT(), getattr(schema.BuiltinOperator, kind)
+    code.builtinCode, code.deprecatedBuiltinCode, code.version = number, min(number, 127), version
+    return code
+
+
+def _graph(graph: FileGraph, buffers: list, kinds: list[tuple[str, int]]) -> schema.SubGraphT:
+    made, places = schema.SubGraphT(), {name: i for i, name in enumerate(graph.tensors)}
+    made.tensors = [_tensor(name, each, graph, buffers) for name, each in graph.tensors.items()]
+    made.inputs, made.outputs = ([places[name] for name in part] for part in (graph.inputs, graph.outputs))
+    made.operators = []
+    for each in graph.operators:
+        operator = schema.OperatorT()
+        operator.opcodeIndex = kinds.index((each.kind, each.version))
+        operator.inputs, operator.outputs = ([places[name] for name in part] for part in (each.inputs, each.outputs))
+        if each.options is not None:
+            operator.builtinOptionsType, operator.builtinOptions = each.options
+        made.operators.append(operator)
+    return made
+
+
+def _tensor(name: str, given: Any, graph: FileGraph, buffers: list) -> schema.TensorT:
+    scale, zero = graph.meaning.get(name, (None, 0))
+    scales, zeros = ([], []) if scale is None else ([scale], [zero])
+    if not isinstance(given, np.ndarray):
+        shape, dtype = given
+        return tensor(name, shape, getattr(schema.TensorType, dtype.upper()), scales, zeros)
+    buffer = schema.BufferT()
+    buffer.data = np.frombuffer(given.tobytes(), np.uint8)
+    buffers.append(buffer)
+    dtype = getattr(schema.TensorType, given.dtype.name.upper())
+    return tensor(name, given.shape, dtype, scales, zeros, len(buffers) - 1)
