@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from numpy.typing import NDArray
 
-from compiler.host.control import run_control
+from compiler.host.control import Trips, run_control
 from compiler.ir.tensor import Tensor
 from compiler.network import Body, Control, Stage
 
@@ -18,7 +18,7 @@ def value_of(tensor: Tensor, values: Arrays) -> NDArray:
     return values[tensor.name] if tensor.data is None else tensor.data
 
 
-def decide(control: Control, values: Arrays, run: Run) -> dict[str, NDArray]:
+def decide(control: Control, values: Arrays, run: Run, trips: Trips) -> dict[str, NDArray]:
     """What a node of control flow makes of values, by name.
 
     Raises
@@ -37,5 +37,5 @@ def decide(control: Control, values: Arrays, run: Run) -> dict[str, NDArray]:
 
     operands = [value_of(tensor, values) for tensor in control.operands]
     bodies = [runner(body) for body in control.bodies]
-    made = run_control(control.name, control.op, control.attributes, operands, bodies, control.outputs)
+    made = run_control(control.name, control.op, control.attributes, operands, bodies, control.outputs, trips)
     return {tensor.name: array for tensor, array in zip(control.outputs, made, strict=True)}

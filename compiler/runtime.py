@@ -12,6 +12,7 @@ from compiler.codegen.network import Code
 from compiler.codegen.programs import batches
 from compiler.decide import decide, value_of
 from compiler.host import evaluate
+from compiler.host.control import Trips
 from compiler.network import Network, Stage
 from compiler.validate import Call, validate
 from cosim.device import Device
@@ -125,7 +126,7 @@ class Session:
         self.driver = Driver(device, _RING_SLOTS)
         self.load_cycles, self.seconds = 0, 0.0
         self.progress: Callable[[int], None] = lambda _cycles: None
-        self._cycles = 0
+        self._cycles, self._trips = 0, Trips()
         self._window = (self.driver.memory.used, device.dram.size - 1, 3)
         self._opcodes: dict[int, int] = {}  # by identity of the program
         self.loaded = [self._place(stage, stage.code, samples) for stage in network.walk() if stage.code]
@@ -144,7 +145,7 @@ class Session:
     def measure(self, inputs: Arrays) -> tuple[dict[str, NDArray], int]:
         """Outputs of one sample, and cycles from doorbells to interrupts; loading programs is not among them."""
         values: dict[str, NDArray] = self.network.check(inputs)
-        before = self._cycles
+        before, self._trips = self._cycles, Trips()
         self._stages(self.network.stages, values)
         made = {tensor.name: value_of(tensor, values) for tensor in self.network.outputs}
         return made, self._cycles - before
@@ -159,7 +160,7 @@ class Session:
         for stage in stages:
             mine = {tensor.name: values[tensor.name] for tensor in stage.inputs}
             if stage.control is not None:
-                values |= decide(stage.control, mine, self._stages)
+                values |= decide(stage.control, mine, self._stages, self._trips)
             elif stage.graph is not None:
                 values |= evaluate(stage.graph, mine, rounding=self.network.rounding)  # type: ignore[arg-type]
             else:

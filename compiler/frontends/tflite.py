@@ -123,11 +123,18 @@ class _Reader:
             if tensor.constant and i not in made:
                 self.build.graph.add_tensor(tensor)
         for operator in operators:
-            inputs = [None if i == _ABSENT else self._at(i) for i in operator.inputs]
-            CONVERTERS[operator.kind](
-                self.build, operator, inputs, [self.tensors[i] for i in operator.outputs]
-            )
+            self._convert(operator)
         return self.build.graph.finish([self._at(i).name for i in _indices(self.source.OutputsAsNumpy())])
+
+    def _convert(self, operator: Operator) -> None:
+        inputs = [None if i == _ABSENT else self._at(i) for i in operator.inputs]
+        outputs = [self.tensors[i] for i in operator.outputs]
+        try:
+            CONVERTERS[operator.kind](self.build, operator, inputs, outputs)
+        except InputError as error:
+            if operator.name in str(error):
+                raise
+            raise InputError(f"operator {operator.name!r}: {error}") from None
 
     def _at(self, index: int) -> Tensor:
         if not 0 <= index < len(self.tensors):

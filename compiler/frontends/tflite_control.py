@@ -27,7 +27,7 @@ _REDUCTIONS = {
 def inline(build: GraphBuilder, graph: Graph, inputs: list[Tensor], prefix: str) -> list[Tensor]:
     """Outputs of a subgraph whose nodes become part of a graph."""
     if len(inputs) != len(graph.inputs):
-        raise InputError(f"{prefix[:-1]!r}: a subgraph takes {len(graph.inputs)} inputs, not {len(inputs)}")
+        raise InputError(f"a subgraph takes {len(graph.inputs)} inputs, not {len(inputs)}")
     made = dict(zip(graph.inputs, inputs, strict=True))
 
     def tensor_of(name: str) -> Tensor:

@@ -10,12 +10,28 @@ from compiler.ir.ops import Attributes
 from compiler.ir.tensor import Tensor
 from hw.errors import WorkError
 
-#: A loop that takes more iterations is taken for endless. The longest sequences that networks go through step by step
-#: have some thousand steps; on the golden model so many steps of a small layer take minutes.
-MOST_TRIPS = 1 << 14
+#: The loops of a model may take so many iterations for a sample, all together; with more, one of them is taken for
+#: endless. The longest sequences that networks go through step by step are 16,000 samples of sound and texts of 32,000
+#: words; on the golden model so many steps of a small layer take minutes.
+MOST_TRIPS = 1 << 15
 
 #: From the inputs of a subgraph, in order, to its outputs.
 Body = Callable[[Sequence[Array]], Sequence[Array]]
+
+
+class Trips:
+    """Counts the iterations of all loops for one sample."""
+
+    def __init__(self) -> None:
+        self.left = MOST_TRIPS
+
+    def take(self, name: str) -> None:
+        """One more; WorkError if there may be none."""
+        if not self.left:
+            raise WorkError(
+                f"loop {name!r} does not end: the loops of a model may take {MOST_TRIPS:,} iterations for a sample"
+            )
+        self.left -= 1
 
 
 def run_control(
@@ -25,6 +41,7 @@ def run_control(
     operands: Sequence[Array],
     bodies: Sequence[Body],
     outputs: Sequence[Tensor],
+    trips: Trips,
 ) -> list[Array]:
     """What a node of control flow makes (compiler/ir/control.py).
 
@@ -38,6 +55,8 @@ def run_control(
         Its subgraphs.
     outputs : sequence of Tensor
         What is to be made.
+    trips : Trips
+        Iterations that there may be.
 
     Raises
     ------
@@ -46,19 +65,23 @@ def run_control(
     """
     if op == "if":
         return list(bodies[0 if truth(operands[0]) else 1](operands[1:]))
-    return _loop(name, attributes, operands, bodies[0], outputs)
+    return _loop(name, attributes, operands, bodies[0], outputs, trips)
 
 
 def _loop(
-    name: str, attributes: Attributes, operands: Sequence[Array], body: Body, outputs: Sequence[Tensor]
+    name: str,
+    attributes: Attributes,
+    operands: Sequence[Array],
+    body: Body,
+    outputs: Sequence[Tensor],
+    counted: Trips,
 ) -> list[Array]:
     given = loop_operands(attributes, operands)
     going, trips, states = truth(given.condition), whole(given.trips), given.states
     stacks: list[list[Array]] = [[] for _ in attributes["stacked"]]
     count = 0
     while going and count < trips:
-        if count == MOST_TRIPS:
-            raise WorkError(f"loop {name!r} has not ended after {count:,} iterations, the most there may be")
+        counted.take(name)
         slices = [
             _slice(name, each, count, sign)
             for each, sign in zip(given.scanned, attributes["scanned"], strict=True)

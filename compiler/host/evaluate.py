@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from compiler.host.call import KERNELS, Array, Call, Kernels, finished
-from compiler.host.control import Body, run_control
+from compiler.host.control import Body, Trips, run_control
 from compiler.host.table import OPERATORS
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
@@ -22,6 +22,7 @@ def evaluate(
     rounding: Kernels = "reference",
     keep: bool = False,
     watch: Watch | None = None,
+    trips: Trips | None = None,
 ) -> dict[str, Array]:
     """What a graph makes of its inputs.
 
@@ -36,6 +37,8 @@ def evaluate(
         Give every tensor that is no constant, not only the outputs.
     watch : function, optional
         Gets every subgraph that runs, and its inputs.
+    trips : Trips, optional
+        Iterations that loops may take, where this is part of something larger.
 
     Raises
     ------
@@ -45,13 +48,16 @@ def evaluate(
         A loop does not end.
     """
     _check(graph, inputs)
+    trips = trips or Trips()
     values = {name: np.asarray(inputs[name]) for name in graph.inputs}
     left = {name: len(graph.consumers(name)) for name in graph.tensors}
     wanted = set(graph.tensors) if keep else set(graph.outputs)
     for node in graph:
         operands = [_value(graph.tensors[name], values) for name in node.inputs]
         values |= zip(
-            node.outputs, run_node(graph, node, operands, rounding=rounding, watch=watch), strict=True
+            node.outputs,
+            run_node(graph, node, operands, rounding=rounding, watch=watch, trips=trips),
+            strict=True,
         )
         for name in dict.fromkeys(node.inputs):
             left[name] -= 1
@@ -69,6 +75,7 @@ def run_node(
     *,
     rounding: Kernels = "reference",
     watch: Watch | None = None,
+    trips: Trips | None = None,
 ) -> list[Array]:
     """What one node makes of its inputs, constants among them, in the operator's order.
 
@@ -86,9 +93,10 @@ def run_node(
     for tensor, value in zip(tensors, inputs, strict=True):
         _fits(tensor, value, f"node {node.name!r}: its input")
     if node.bodies:
-        bodies = [_body(each, rounding, watch) for each in node.bodies]
+        trips = trips or Trips()
+        bodies = [_body(each, rounding, watch, trips) for each in node.bodies]
         outputs = [graph.tensors[name] for name in node.outputs]
-        return run_control(node.name, node.op, node.attributes, inputs, bodies, outputs)
+        return run_control(node.name, node.op, node.attributes, inputs, bodies, outputs, trips)
     call = Call(node, tuple(tensors), tuple(inputs), graph.out(node), rounding)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         try:
@@ -102,12 +110,12 @@ def run_node(
     return [result]
 
 
-def _body(graph: Graph, rounding: Kernels, watch: Watch | None) -> Body:
+def _body(graph: Graph, rounding: Kernels, watch: Watch | None, trips: Trips) -> Body:
     def run(inputs: Sequence[Array]) -> list[Array]:
         given = dict(zip(graph.inputs, inputs, strict=True))
         if watch:
             watch(graph, given)
-        made = evaluate(graph, given, rounding=rounding, watch=watch)
+        made = evaluate(graph, given, rounding=rounding, watch=watch, trips=trips)
         return [made[name] for name in graph.outputs]
 
     return run

@@ -56,8 +56,8 @@ def mismatch(
 
 def _if(operands: Sequence[Tensor], bodies: Sequence[Ends], outputs: Sequence[Tensor]) -> str | None:
     for name, (inside, made) in zip(("then", "else"), bodies, strict=True):
-        wrong = _differ(operands[1:], inside, f"operand of its subgraph {name!r}")
-        wrong = wrong or _differ(outputs, made, f"output of its subgraph {name!r}")
+        wrong = _differ(operands[1:], inside, f"operand # of its subgraph {name!r}")
+        wrong = wrong or _differ(outputs, made, f"output # of its subgraph {name!r}")
         if wrong:
             return wrong
     return None
@@ -85,26 +85,26 @@ def _loop(
             return f"{stack.name!r} has no first dimension to take slices along"
     slices, first, last = inside[1 + states : wanted - 1], given.states, outputs[:states]
     return (
-        _differ(first, inside[1 : 1 + states], "state going into its subgraph")
-        or _differ(first, made[1 : 1 + states], "state made by its subgraph")
-        or _differ(first, last, "state as an output")
-        or _differ(given.scanned, slices, "scanned operand", sliced=True)
-        or _differ(outputs[states:], made[1 + states :], "stacked output", sliced=True)
-        or _differ(given.rest, inside[wanted - 1 :], "operand of its subgraph")
+        _differ(first, inside[1 : 1 + states], "state # going into its subgraph")
+        or _differ(first, made[1 : 1 + states], "state # made by its subgraph")
+        or _differ(first, last, "state # as an output")
+        or _differ(given.scanned, slices, "scanned operand #", sliced=True)
+        or _differ(outputs[states:], made[1 + states :], "stacked output #", sliced=True)
+        or _differ(given.rest, inside[wanted - 1 :], "operand # of its subgraph")
     )
 
 
 def _differ(
     outside: Sequence[Tensor], inside: Sequence[Tensor], what: str, *, sliced: bool = False
 ) -> str | None:
-    """Where tensors outside and inside of a subgraph are not alike."""
+    """Where tensors outside and inside of a subgraph are not alike; # in `what` stands for their number."""
     if len(outside) != len(inside):
-        return f"{what}: there must be {len(outside)}, not {len(inside)}"
+        return f"{what.replace(' #', '')}: there must be {len(outside)}, not {len(inside)}"
     for number, (a, b) in enumerate(zip(outside, inside, strict=True)):
         shape = a.shape[1:] if sliced else a.shape
         if (shape, a.dtype, _meaning(a)) != (b.shape, b.dtype, _meaning(b)):
             slice_of = "a slice of " if sliced else ""
-            return f"{what} {number}: {b.name!r} must be {slice_of}{kind(a)}, not {kind(b)}"
+            return f"{what.replace('#', str(number))}: {b.name!r} must be {slice_of}{kind(a)}, not {kind(b)}"
     return None
 
 

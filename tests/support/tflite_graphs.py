@@ -59,7 +59,9 @@ def _graph(graph: FileGraph, buffers: list, kinds: list[tuple[str, int]]) -> sch
     for each in graph.operators:
         operator = schema.OperatorT()
         operator.opcodeIndex = kinds.index((each.kind, each.version))
-        operator.inputs, operator.outputs = ([places[name] for name in part] for part in (each.inputs, each.outputs))
+        operator.inputs, operator.outputs = (
+            [places[name] for name in part] for part in (each.inputs, each.outputs)
+        )
         if each.options is not None:
             operator.builtinOptionsType, operator.builtinOptions = each.options
         made.operators.append(operator)

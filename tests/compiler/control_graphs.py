@@ -1,0 +1,75 @@
+"""Small graphs with control flow, in the compiler's own form."""
+
+import numpy as np
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Quantization, Tensor
+
+MEANING = Quantization.of(0.1, 3)
+
+
+def row(name: str, rows: int = 0) -> Tensor:
+    """Sixteen int8, or a stack of such."""
+    return Tensor(name, (rows, 1, 16) if rows else (1, 16), "int8", MEANING)
+
+
+def constant(name: str, value: bool | int) -> Tensor:
+    """A condition or a trip count."""
+    data = np.array(value) if isinstance(value, bool) else np.array(value, np.int64)
+    return Tensor(name, (), data.dtype.name, None, data)
+
+
+def body(*, stacked: bool = True) -> Graph:
+    """The next state is state + slice + w; a sum is stacked."""
+    graph = Graph("body")
+    graph.add_input(Tensor("i", (), "int64"))
+    for name in ("s", "x_t", "w"):
+        graph.add_input(row(name))
+    graph.add_tensor(constant("go", True))
+    for name, terms in (("a", ("s", "x_t")), ("b", ("a", "w"))):
+        graph.add_tensor(row(name))
+        graph.add_node(Node(f"make {name}", "add", terms, (name,)))
+    return graph.finish(["go", "b", "a"] if stacked else ["go", "b"])
+
+
+def loop(length: int, trips: int, inside: Graph | None = None, sign: int = 1) -> Graph:
+    """A loop over the rows of x."""
+    graph = Graph("looped")
+    for tensor in (row("s0"), row("x", length), row("w")):
+        graph.add_input(tensor)
+    inside = inside or body()
+    stacked = len(inside.outputs) - 2
+    outputs = ("y", "ys")[: 1 + stacked]
+    for tensor in (constant("c", True), constant("m", trips), row("y"), row("ys", length)):
+        if tensor.name != "ys" or stacked:
+            graph.add_tensor(tensor)
+    attributes = {"states": 1, "scanned": (sign,), "stacked": (sign,) * stacked}
+    graph.add_node(Node("again", "loop", ("c", "m", "s0", "x", "w"), outputs, attributes, (inside,)))
+    return graph.finish(list(outputs))
+
+
+def choice(*ops: str) -> Graph:
+    """A condition that comes with the sample chooses between operators on x and y."""
+    graph, bodies = Graph("chosen"), []
+    graph.add_input(Tensor("p", (), "bool"))
+    for name in ("x", "y"):
+        graph.add_input(row(name))
+    for op in ops or ("add", "mul"):
+        inside = Graph(op)
+        for name in ("a", "b"):
+            inside.add_input(row(name))
+        inside.add_tensor(row("z"))
+        inside.add_node(Node("compute", op, ("a", "b"), ("z",)))
+        bodies.append(inside.finish(["z"]))
+    graph.add_tensor(row("z"))
+    graph.add_node(Node("choose", "if", ("p", "x", "y"), ("z",), {}, tuple(bodies)))
+    return graph.finish(["z"])
+
+
+def rows(seed: int, **counts: int) -> dict[str, np.ndarray]:
+    """Random contents."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.integers(-128, 128, (count, 1, 16) if count else (1, 16)).astype(np.int8)
+        for name, count in counts.items()
+    }
