@@ -217,8 +217,11 @@ def cumulated(chance: Chance) -> Tensor:
     shape = tuple(chance.size(40) for _ in range(int(rng.integers(1, 4))))
     x, axis = chance.given(shape, chance.dtype()), int(rng.integers(len(shape)))
     step = scale_of(x) * 70 * math.sqrt(shape[axis]) / 60
-    flags = {name: bool(rng.integers(2)) for name in ("exclusive", "reverse")}
-    return chance.last(chance.node("cumsum", [x], shape, scale=step, dtype=x.dtype, axis=axis, **flags))
+    exclusive, reverse = (bool(rng.integers(2)) for _ in range(2))
+    sums = chance.node(
+        "cumsum", [x], shape, scale=step, dtype=x.dtype, axis=axis, exclusive=exclusive, reverse=reverse
+    )
+    return chance.last(sums)
 
 
 KINDS = {

@@ -185,9 +185,9 @@ for name in ("Sum", "Mean", "Max", "Min"):
 @case
 def of_cumsum(rng: Rng) -> tuple[np.ndarray, np.ndarray]:
     x, axis = normal(rng, *sizes(rng, 3)), int(rng.integers(-3, 3))
-    flags = {name: bool(rng.integers(2)) for name in ("exclusive", "reverse")}
-    want = run("CumSum", x, np.array(axis), **{name: int(flag) for name, flag in flags.items()})
-    return on_host("cumsum", x, makes=x.shape, axis=axis, **flags), want
+    exclusive, reverse = (bool(rng.integers(2)) for _ in range(2))
+    want = run("CumSum", x, np.array(axis), exclusive=int(exclusive), reverse=int(reverse))
+    return on_host("cumsum", x, makes=x.shape, axis=axis, exclusive=exclusive, reverse=reverse), want
 
 
 @case
