@@ -221,4 +221,4 @@ def test_as_onnxruntime(rng: Rng, name: str) -> None:
 
 
 def test_every_operator_has_an_implementation() -> None:
-    assert OPERATORS.keys() == OPS.keys()
+    assert OPERATORS.keys() == {op for op, spec in OPS.items() if not spec.bodies}
