@@ -6,7 +6,7 @@ SHELL := bash
 
 PYTHON ?=
 BOARD ?= ulx3s-85f
-SUITES ?= gemm conv tiny sim
+SUITES ?= gemm conv tiny nets sim
 SECONDS := 600
 PROGRAMS ?=
 COVERAGE ?= 1
@@ -44,8 +44,8 @@ sim: $(READY) cxx  ## classify handwritten digits on the simulated chip, then re
 test: $(READY) cxx  ## run all tests
 	$(PYTEST) --ignore=tests/soak tests
 
-bench: $(READY) cxx  ## print the performance tables (SUITES="gemm conv tiny sim")
-	@status=0; for suite in $(SUITES); do $(BIN)/mla bench $$suite || status=$$?; done; exit $$status
+bench: $(READY) cxx  ## print the performance tables and write docs/benchmarks.md (SUITES="gemm conv tiny nets sim")
+	$(BIN)/python -m scripts.bench $(SUITES)
 
 # The suite first, so that both lanes of random programs start together on both processes.
 soak: $(READY) cxx  ## all tests, then random programs, with line coverage (SECONDS=600 or PROGRAMS=20000; COVERAGE=0)

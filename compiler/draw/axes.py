@@ -6,7 +6,8 @@ from math import log10
 from compiler.draw.style import SOFT
 from compiler.draw.svg import Svg
 
-_WIDTH = 1080.0
+#: How long the axis is.
+PIXELS = 1080.0
 
 
 class Axis:
@@ -29,7 +30,7 @@ class Axis:
 
     def long(self, cycles: float) -> float:
         """How long so many cycles are."""
-        return cycles * _WIDTH / self.cycles
+        return cycles * PIXELS / self.cycles
 
     def draw(self, svg: Svg, top: float, bottom: float) -> None:
         """Lines at round numbers, and the numbers under them."""
@@ -41,8 +42,8 @@ class Axis:
             x = self.at(tick * step)
             svg.line([(x, top), (x, bottom)], "#e3e6ea", 0.8)
             svg.text(x, bottom + 14, f"{tick * step:,.0f}", 9, fill=SOFT, anchor="middle")
-        svg.text(self.left + _WIDTH, bottom + 28, "cycles", 9, fill=SOFT, anchor="end")
-        svg.room(self.left + _WIDTH, bottom + 30)
+        svg.text(self.left + PIXELS, bottom + 28, "cycles", 9, fill=SOFT, anchor="end")
+        svg.room(self.left + PIXELS, bottom + 30)
 
 
 def hue(index: int) -> tuple[str, str]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from hw.isa.counters import CAUSES
+
 #: Fill and outline of each kind of node.
 COLOURS = {
     "input": ("#e8f1ec", "#4a7c62"),
@@ -18,6 +20,14 @@ COLOURS = {
     "store": ("#f0e6f8", "#8455ab"),
     "program": ("#eaf1fb", "#4472b5"),
 }
+#: One for each cause of cycles: work is green, what waits is not.
+CAUSE_COLOURS = dict(
+    zip(
+        CAUSES,
+        ("#2e9e5b", "#a3d9b8", "#e0b03a", "#e8743b", "#d9534f", "#b0568f", "#7a6bd1", "#3f7fd9", "#5aa9c9", "#c9c9c9"),
+        strict=True,
+    )
+)  # fmt: skip
 #: Operators that say little about the machine's work are paler.
 QUIET = ("#f4f5f7", "#8a93a0")
 #: Operators of the array.

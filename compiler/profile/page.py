@@ -1,22 +1,15 @@
 """The report of `mla profile` as a page that needs nothing but a browser."""
 
-import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from compiler.draw.axes import PIXELS, Axis, hue
+from compiler.draw.style import CAUSE_COLOURS
+from compiler.draw.svg import Svg
 from compiler.profile.timeline import LANES, Span
-from hw.isa.counters import CAUSES
 
-#: One colour for each cause; work is green, what waits is not.
-_COLOURS = dict(
-    zip(
-        CAUSES,
-        ("#2e9e5b", "#a3d9b8", "#e0b03a", "#e8743b", "#d9534f", "#b0568f", "#7a6bd1", "#3f7fd9", "#5aa9c9", "#c9c9c9"),
-        strict=True,
-    )
-)  # fmt: skip
-_LEFT, _WIDTH, _LANE = 80, 1200, 22
+_LEFT, _LANE = 84.0, 22.0
 #: More spans than this are drawn together: nobody sees single ones.
 _MOST_SPANS = 4000
 
@@ -53,7 +46,7 @@ def page(document: Mapping[str, Any], work: Sequence[Span]) -> str:
 
 
 def _key() -> str:
-    return "".join(f'<span><i style="background:{c}"></i>{name}</span>' for name, c in _COLOURS.items())
+    return "".join(f'<span><i style="background:{c}"></i>{name}</span>' for name, c in CAUSE_COLOURS.items())
 
 
 def _bar(where: Mapping[str, int], cycles: int, longest: int) -> str:
@@ -61,7 +54,7 @@ def _bar(where: Mapping[str, int], cycles: int, longest: int) -> str:
     parts = "".join(
         f'<span style="width:{100 * where[cause] / longest:.3f}%;background:{colour}" '
         f'title="{cause}: {where[cause]:,} cycles, {where[cause] / max(cycles, 1):.1%}"></span>'
-        for cause, colour in _COLOURS.items()
+        for cause, colour in CAUSE_COLOURS.items()
         if where[cause]
     )
     return f'<div class="bar">{parts}</div>'
@@ -82,38 +75,24 @@ def _row(layer: Mapping[str, Any], total: int) -> str:
 def _timeline(document: Mapping[str, Any], work: Sequence[Span]) -> str:
     """One lane for each unit; a colour for each layer."""
     end = max((span.end for span in work), default=1)
-    names = {layer["tag"]: layer["names"][0] for layer in document["layers"]}
-    height = len(LANES) * (_LANE + 6)
-    shapes = _axis(end, height)
-    shapes += [
-        f'<text x="0" y="{number * (_LANE + 6) + 15}">{lane}</text>' for number, lane in enumerate(LANES)
-    ]
+    svg, axis = Svg("units over time"), Axis(_LEFT, end)
+    numbers = {layer["tag"]: number for number, layer in enumerate(document["layers"])}
+    axis.draw(svg, 0, len(LANES) * (_LANE + 6))
+    for number, lane in enumerate(LANES):
+        svg.text(0, number * (_LANE + 6) + 16, lane, bold=True)
     for span in joined(work, end):
-        x, width = _LEFT + span.start * _WIDTH / end, (span.end - span.start) * _WIDTH / end
-        y, hue = LANES.index(span.lane) * (_LANE + 6), span.tag * 47 % 360
-        shapes.append(
-            f'<rect x="{x:.2f}" y="{y}" width="{max(width, 0.2):.2f}" height="{_LANE}" fill="hsl({hue} 55% 60%)">'
-            f"<title>{escape(names.get(span.tag, ''))}: cycles {span.start:,} to {span.end:,}</title></rect>"
-        )
-    return f'<svg viewBox="0 0 {_LEFT + _WIDTH + 40} {height + 20}" width="100%">{"".join(shapes)}</svg>'
-
-
-def _axis(end: int, height: int) -> list[str]:
-    """A line and its cycle at some ten round numbers."""
-    rough = end / 10
-    unit = 10 ** math.floor(math.log10(max(rough, 1)))
-    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
-    shapes = []
-    for cycle in range(0, end + 1, step):
-        x = _LEFT + cycle * _WIDTH / end
-        shapes.append(f'<line x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{height}" stroke="#ddd"/>')
-        shapes.append(f'<text x="{x:.1f}" y="{height + 14}" text-anchor="middle">{cycle:,}</text>')
-    return shapes
+        number = numbers.get(span.tag, len(numbers))
+        name = document["layers"][number]["names"][0] if span.tag in numbers else f"tag {span.tag}"
+        svg.box(
+            axis.at(span.start), LANES.index(span.lane) * (_LANE + 6), max(axis.long(span.end - span.start), 0.3),
+            _LANE, hue(number)[0], radius=1, tip=f"{name}: cycles {span.start:,} to {span.end:,}",
+        )  # fmt: skip
+    return svg.render()
 
 
 def joined(work: Sequence[Span], end: int) -> list[Span]:
     """Spans of one lane and layer with gaps too small to see are one."""
-    gap = 0 if len(work) <= _MOST_SPANS else end / _WIDTH
+    gap = 0 if len(work) <= _MOST_SPANS else end / PIXELS
     out: list[Span] = []
     for span in work:
         last = out[-1] if out else None

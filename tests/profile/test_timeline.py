@@ -78,11 +78,11 @@ class _Checker(HTMLParser):
         self.text = ""
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag not in ("meta", "line", "i"):
+        if tag not in ("meta", "rect", "path", "i"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in ("line", "i"):
+        if tag not in ("rect", "path", "i"):
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:

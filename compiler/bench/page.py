@@ -1,0 +1,102 @@
+"""The benchmarks as a page of the documentation: tables, and a picture of where the cycles went."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from compiler.bench.peers import peer_of
+from compiler.draw.style import CAUSE_COLOURS, SOFT
+from compiler.draw.svg import Svg
+
+Documents = Mapping[str, Mapping[str, Any]]
+
+TITLES = {
+    "gemm": "Matrix products: rows x columns x depth",
+    "conv": "Convolutions: height x width x channels - outputs - kernel - stride (dw: depthwise)",
+    "tiny": "Trained networks of MLPerf Tiny",
+    "nets": "Published architectures, seeded weights, quantized after training",
+}
+_NAME, _BAR, _ROW = 180.0, 760.0, 24.0
+
+
+def benchmark_page(documents: Documents, picture: str) -> str:
+    """The page.
+
+    Parameters
+    ----------
+    documents : dict
+        Documents of `mla bench` by suite.
+    picture : str
+        Where the picture is, seen from the page.
+    """
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`. Cycles are exact: from the doorbell to the interrupt on the RTL, everything in DRAM "
+        "before and after, memories cold. The limit is, layer by layer, the larger of multiply-accumulates over N*N and "
+        "bytes over the bus. Every result was compared with its reference in the same run. What the peers' figures are "
+        "for and where they come from: `compiler/bench/peers.py`.",
+        "",
+        f"![where the cycles went]({picture})",
+    ]
+    for suite, title in TITLES.items():
+        if suite in documents:
+            lines += ["", f"## {title}", "", *_table(suite, documents[suite])]
+    return "\n".join(lines) + "\n"
+
+
+def _table(suite: str, document: Mapping[str, Any]) -> Iterator[str]:
+    dram = document["dram"]
+    yield (
+        f"`mla bench {suite}` on {document['target']}, DRAM {dram['bytes_per_cycle']:g} bytes a cycle, latency "
+        f"{dram['latency']}."
+    )
+    yield ""
+    yield "| case | cycles | limit | of the limit | array utilized | best peer | reference | largest difference |"
+    yield "| --- | --: | --: | --: | --: | --- | --- | --: |"
+    for result in document["results"]:
+        cycles, limit = result["cycles"], result["floor_layerwise_cycles"]
+        peer = peer_of(suite, result["name"])
+        text = "" if peer is None else f"{peer.cycles:,} ({peer.name}): {peer.cycles / cycles:.2f} x"
+        yield (
+            f"| {result['name']} | {cycles:,} | {limit:,} | {limit / cycles:.1%} | {result['utilization']:.1%} | "
+            f"{text} | {result['reference']} | {result['max_abs_diff']} |"
+        )
+
+
+def benchmark_picture(documents: Documents) -> str:
+    """A bar for each case, its cycles by cause."""
+    svg = Svg("where the cycles went")
+    svg.text(16, 26, "Where the cycles went", 15, bold=True)
+    x = 16.0
+    for cause, colour in CAUSE_COLOURS.items():
+        svg.box(x, 40, 10, 10, colour, radius=1)
+        svg.text(x + 14, 49, cause, 10, fill=SOFT)
+        x += 96
+    y = 76.0
+    for suite in TITLES:
+        for result in documents.get(suite, {"results": []})["results"]:
+            _bar(svg, y, result)
+            y += _ROW
+        y += _ROW / 2 if suite in documents else 0
+    return svg.render()
+
+
+def _bar(svg: Svg, y: float, result: Mapping[str, Any]) -> None:
+    svg.text(16, y + 12, result["name"], 10)
+    x, cycles = 16 + _NAME, result["cycles"]
+    for cause, colour in CAUSE_COLOURS.items():
+        count = result["where"][cause]
+        if count:
+            width = _BAR * count / cycles
+            svg.box(
+                x,
+                y,
+                width,
+                _ROW - 8,
+                colour,
+                radius=0,
+                tip=f"{cause}: {count:,} cycles, {count / cycles:.1%}",
+            )
+            x += width
+    svg.text(16 + _NAME + _BAR + 8, y + 12, f"{cycles:,}", 10, fill=SOFT)
+    svg.room(16 + _NAME + _BAR + 90, y + _ROW)
