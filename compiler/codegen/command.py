@@ -7,6 +7,7 @@ turn. Where a ring lies is decided when all commands are known and in order.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,9 +88,13 @@ READS = {
 WRITES = {Unit.LOAD: "dst", Unit.MATRIX: "acc_base", Unit.FUSE: "d_base", Unit.STORE: "dram"}
 
 
+#: A ring and which of its places.
+Tile = tuple[Ring, int]
+
+
 @dataclass(eq=False)
 class Command:
-    """One unit command.
+    """One unit command; what it is does not change once it is made.
 
     Parameters
     ----------
@@ -99,11 +104,14 @@ class Command:
         Layer it belongs to: its tag.
     fields : dict
         Values of the fields that are not at their defaults.
+    cycles : int or None
+        What it takes at least, once somebody has counted (`compiler.codegen.effort`).
     """
 
     unit: Unit
     layer: int
     fields: dict[str, int | Ref]
+    cycles: int | None = field(default=None, repr=False)
 
     def reads(self) -> Iterator[Ref]:
         """What it reads."""
@@ -122,6 +130,22 @@ class Command:
         """Everything it touches."""
         yield from self.reads()
         yield self.write()
+
+    @cached_property
+    def sources(self) -> frozenset[Tile]:
+        """Tiles that it reads."""
+        return frozenset((ref.ring, ref.index % ref.ring.depth) for ref in self.reads())
+
+    @cached_property
+    def target(self) -> Tile:
+        """The tile that it writes."""
+        ref = self.write()
+        return ref.ring, ref.index % ref.ring.depth
+
+    @cached_property
+    def rings(self) -> tuple[Ring, ...]:
+        """All rings that it touches."""
+        return tuple(dict.fromkeys(ref.ring for ref in self.refs()))
 
 
 @dataclass(eq=False)

@@ -11,10 +11,16 @@ _STEP = 50
 
 
 def cycles(command: Command, n: int) -> int:
-    """Cycles of one command on a machine of n lanes.
+    """Cycles of one command on a machine of n lanes, the one it was made for.
 
     MATRIX shifts a tile of weights in at least n cycles; LOAD and STORE move n bytes a cycle, lines apart.
     """
+    if command.cycles is None:
+        command.cycles = _cycles(command, n)
+    return command.cycles
+
+
+def _cycles(command: Command, n: int) -> int:
     get = {name: value for name, value in command.fields.items() if isinstance(value, int)}.get
     if command.unit == Unit.MATRIX:
         word = get("word")

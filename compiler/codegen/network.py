@@ -5,39 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.build import Context
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
-from compiler.codegen.conv import conv_steps
-from compiler.codegen.conv_transpose import conv_transpose_steps
-from compiler.codegen.depthwise import depthwise_steps
-from compiler.codegen.elementwise import elementwise_steps
 from compiler.codegen.home import Home
 from compiler.codegen.making import Making
-from compiler.codegen.matmul import matmul_steps
-from compiler.codegen.move import move_steps
-from compiler.codegen.norm import norm_steps
 from compiler.codegen.order import arrange, lifetimes
-from compiler.codegen.pool import pool_steps
 from compiler.codegen.programs import Part, cut
-from compiler.codegen.reduce import reduce_steps
-from compiler.codegen.softmax import softmax_steps
+from compiler.codegen.steps import StepMaker
 from compiler.codegen.sync import Issued, synchronize
 from compiler.codegen.tidy import tidy
-from compiler.ir.tensor import Tensor
-from compiler.lower.conv_transpose import ConvTransposeLayer
-from compiler.lower.layer import (
-    ConvLayer,
-    DepthwiseLayer,
-    ElementwiseLayer,
-    MoveLayer,
-    PoolLayer,
-    SoftmaxLayer,
-)
 from compiler.lower.lower import Lowered
 from compiler.lower.lowering import image_of
-from compiler.lower.matmul import MatmulLayer
-from compiler.lower.norm import NormLayer
-from compiler.lower.reduce import ReduceLayer
 from compiler.memory.plan import MemoryFullError, plan
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
@@ -47,18 +24,6 @@ from hw.isa.enums import DTYPE_BYTES, Unit
 from hw.isa.program import Program
 
 _ALIGN = 64
-_GENERATORS = {
-    ConvLayer: conv_steps,
-    DepthwiseLayer: depthwise_steps,
-    PoolLayer: pool_steps,
-    ElementwiseLayer: elementwise_steps,
-    SoftmaxLayer: softmax_steps,
-    MoveLayer: move_steps,
-    ConvTransposeLayer: conv_transpose_steps,
-    MatmulLayer: matmul_steps,
-    ReduceLayer: reduce_steps,
-    NormLayer: norm_steps,
-}
 
 
 @dataclass(frozen=True)
@@ -111,6 +76,7 @@ def generate(
     numbers: tuple[int, int] | None = None,
     offset: int = 0,
     seen: list[Making] | None = None,
+    maker: StepMaker | None = None,
 ) -> Code:
     """The code of a network, or of a stage of one, under a schedule.
 
@@ -122,6 +88,8 @@ def generate(
         Bytes at the start of the model's memory that belong to other code.
     seen : list, optional
         Takes what is known before the programs are written.
+    maker : StepMaker, optional
+        Keeps steps of layers for the next schedule of the same network.
 
     Raises
     ------
@@ -129,7 +97,7 @@ def generate(
         The schedule asks for more than the machine has.
     """
     before, count = numbers or (0, len(lowered.layers))
-    code, making = _Generator(config, lowered, schedule, before, count, offset).run()
+    code, making = _Generator(config, lowered, schedule, before, count, offset, maker).run()
     if seen is not None:
         seen.append(making)
     return code
@@ -144,7 +112,9 @@ class _Generator:
         before: int,
         count: int,
         offset: int,
+        maker: StepMaker | None = None,
     ):
+        self.maker = maker or StepMaker(config)
         self.config, self.lowered, self.schedule = config, lowered, schedule
         self.offset = -(-offset // _ALIGN) * _ALIGN
         self.graph = lowered.graph
@@ -221,24 +191,16 @@ class _Generator:
             whole = self._home(lowered.views[name], inside, out)
             ring, offset = whole.ring, whole.offset
         else:
-            ring, offset = self._ring(tensor, inside), 0
+            ring, offset = self.maker.ring(tensor, inside), 0
         out[name] = Home(ring, image.h, image.w, image.c, pixel, image.w * pixel, offset)
         return out[name]
-
-    def _ring(self, tensor: Tensor, inside: bool) -> Ring:
-        if tensor.data is not None:
-            return Ring(Memory.DRAM, tensor.name, tensor.bytes, data=tensor.data.reshape(-1).view(np.uint8))
-        if inside:
-            return Ring(Memory.SP, tensor.name, tensor.bytes + 4 * self.config.n)
-        return Ring(Memory.DRAM, tensor.name, tensor.bytes)
 
     def _steps(self) -> tuple[list[Step], list[int]]:
         steps: list[Step] = []
         prefetch: list[int] = []
         for number, layer in enumerate(self.lowered.layers):
             schedule = self.schedule.layers[layer.name]
-            context = Context(self.config, number, schedule, self.homes)
-            made = _GENERATORS[type(layer)](context, layer)
+            made = self.maker.steps(number, layer, schedule, self.homes)
             steps += made
             prefetch += [max(len(prefetch) - schedule.prefetch, 0)] * len(made)
         return steps, prefetch

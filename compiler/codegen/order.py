@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from compiler.codegen.command import Command, Ring, Step
+from compiler.codegen.command import Command, Ring, Step, Tile
 from compiler.codegen.effort import cycles, step_cycles
 from hw.isa.enums import SEMAPHORE_MAX
 
-_Tile = tuple[Ring, int]
 #: Cycles by which a load should be done before it is needed: the memory's latency, and delays of units.
 _MARGIN = 400
 #: So many loads at most go ahead of what reads them: half of what semaphores count to (docs/machine.md).
@@ -35,15 +34,6 @@ def arrange(steps: Sequence[Step], prefetch: Sequence[int], n: int) -> list[Comm
         Lanes of the machine.
     """
     return _Arranger(steps, prefetch, n).run()
-
-
-def _reads(command: Command) -> set[_Tile]:
-    return {(ref.ring, ref.index % ref.ring.depth) for ref in command.reads()}
-
-
-def _writes(command: Command) -> set[_Tile]:
-    ref = command.write()
-    return {(ref.ring, ref.index % ref.ring.depth)}
 
 
 @dataclass(frozen=True)
@@ -78,13 +68,12 @@ class _Arranger:
 
     def _loads(self) -> Iterator[_Load]:
         """All loads in order; one may come after the last use of what it overwrites and the making of what it reads."""
-        free: dict[_Tile, int] = {}
+        free: dict[Tile, int] = {}
         made: dict[Ring, int] = {}
         readers: list[int] = []
         for slot, step in enumerate(self.steps):
             for command in step.loads:
-                (tile,) = _writes(command)
-                early = free.get(tile, self.prefetch[slot])
+                early = free.get(command.target, self.prefetch[slot])
                 for ref in command.reads():
                     early = max(early, made.get(ref.ring, 0))
                 if len(readers) >= _AHEAD:
@@ -92,8 +81,7 @@ class _Arranger:
                 readers.append(slot)
                 yield _Load(command, early, slot)
             for command in (*step.matrix, *step.fuse, *step.stores):
-                for ref in command.refs():
-                    free[ref.ring, ref.index % ref.ring.depth] = slot + 1
+                free |= dict.fromkeys((*command.sources, command.target), slot + 1)
             for command in step.stores:
                 made[command.write().ring] = slot + 1
 
@@ -125,36 +113,33 @@ class _Arranger:
 
     def _emit(self, command: Command) -> None:
         """Emit a command after everything waiting that it depends on."""
-        reads, writes = _reads(command), _writes(command)
         for entry in list(self.waiting):
-            if entry in self.waiting and self._conflict(entry[1], reads, writes):
+            if entry in self.waiting and _conflict(entry[1], command):
                 self._flush(entry)
         self.out.append(command)
 
     def _flush(self, entry: tuple[int, Command]) -> None:
         """Emit what waits, after what waits before it and must come first."""
         command = entry[1]
-        reads, writes = _reads(command), _writes(command)
         for other in self.waiting[: self.waiting.index(entry)]:
-            if other in self.waiting and self._before(other[1], command, reads, writes):
+            first = other[1].unit == command.unit or _conflict(other[1], command)
+            if first and other in self.waiting:
                 self._flush(other)
         self.waiting.remove(entry)
         self.out.append(command)
 
-    def _before(self, other: Command, command: Command, reads: set[_Tile], writes: set[_Tile]) -> bool:
-        return other.unit == command.unit or self._conflict(other, reads, writes)
 
-    @staticmethod
-    def _conflict(other: Command, reads: set[_Tile], writes: set[_Tile]) -> bool:
-        theirs = _writes(other)
-        return bool(theirs & (reads | writes) or _reads(other) & writes)
+def _conflict(first: Command, second: Command) -> bool:
+    """Whether two commands must keep their order."""
+    made, making = first.target, second.target
+    return made == making or made in second.sources or making in first.sources
 
 
 def lifetimes(commands: Sequence[Command]) -> dict[Ring, tuple[int, int]]:
     """First and last place of the sequence at which each ring is in use."""
     out: dict[Ring, tuple[int, int]] = {}
     for at, command in enumerate(commands):
-        for ref in command.refs():
-            first, _ = out.get(ref.ring, (at, at))
-            out[ref.ring] = (first, at)
+        for ring in command.rings:
+            first, _ = out.get(ring, (at, at))
+            out[ring] = (first, at)
     return out

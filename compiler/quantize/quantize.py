@@ -18,6 +18,8 @@ from hw.errors import InputError
 
 #: Errors are measured on so many samples at most: each is evaluated in numpy, twice.
 _MEASURED = 8
+#: Bytes of float values that are kept from calibration for the errors, rather than computed again.
+_KEPT_BYTES = 1 << 30
 
 
 def is_float(graph: Graph) -> bool:
@@ -70,7 +72,8 @@ def quantize(
     kept = kept_float(graph, skip)
     sharing = Sharing(graph, kept)
     watched = Watched()
-    choices = _choices(sharing, _calibrated(graph, given, sharing.covered, watched))
+    seen, values = _calibrated(graph, given, sharing.covered, watched)
+    choices = _choices(sharing, seen)
     inside, reports, unseen = quantize_bodies(
         graph, watched,
         lambda body, runs: quantize(body, runs, per_channel=per_channel, rounding=rounding, random=random), is_float,
@@ -79,7 +82,7 @@ def quantize(
     made = rewriter.run()
     measured = given[:_MEASURED]
     names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
-    errors = _measured(graph, made, names, measured, rounding)
+    errors = _measured(graph, made, names, measured, values, rounding)
     tensors = tuple(
         TensorReport(name, *_meaning(tensor), choices[sharing.root(name)].method, errors[name].sqnr_db)
         for name, tensor in names.items()
@@ -95,14 +98,23 @@ def quantize(
 
 def _calibrated(
     graph: Graph, samples: list[Sample], covered: Collection[str], watched: Watched
-) -> dict[str, Seen]:
-    """What the samples showed of each float tensor; constants are part of what reads them."""
+) -> tuple[dict[str, Seen], list[Sample]]:
+    """What the samples showed of each float tensor, and all values of the first samples.
+
+    Constants are part of what reads them.
+    """
     seen: dict[str, Seen] = defaultdict(Seen)
+    kept: list[Sample] = []
+    room = _KEPT_BYTES
     for sample in samples:
-        for name, values in evaluate(graph, sample, keep=True, watch=watched).items():
-            if values.dtype == "float32" and name not in covered:
-                seen[name].add(values)
-    return seen
+        values = evaluate(graph, sample, keep=True, watch=watched)
+        room -= sum(each.nbytes for each in values.values())
+        if room >= 0 and len(kept) < _MEASURED:
+            kept.append(values)
+        for name, each in values.items():
+            if each.dtype == "float32" and name not in covered:
+                seen[name].add(each)
+    return seen, kept
 
 
 def _choices(sharing: Sharing, seen: dict[str, Seen]) -> dict[str, Choice]:
@@ -122,12 +134,17 @@ def _choices(sharing: Sharing, seen: dict[str, Seen]) -> dict[str, Choice]:
 
 
 def _measured(
-    graph: Graph, made: Graph, names: Mapping[str, Tensor], samples: list[Sample], rounding: Kernels
+    graph: Graph,
+    made: Graph,
+    names: Mapping[str, Tensor],
+    samples: list[Sample],
+    values: list[Sample],
+    rounding: Kernels,
 ) -> dict[str, Errors]:
-    """Errors of quantized tensors and of the outputs."""
+    """Errors of quantized tensors and of the outputs; `values` are the float graph's on the first of the samples."""
     errors: dict[str, Errors] = defaultdict(Errors)
-    for sample in samples:
-        wanted = evaluate(graph, sample, keep=True)
+    for number, sample in enumerate(samples):
+        wanted = values[number] if number < len(values) else evaluate(graph, sample, keep=True)
         found = evaluate(made, sample, rounding=rounding, keep=True)
         for name, tensor in names.items():
             if name not in graph.outputs and tensor.quantization is not None:

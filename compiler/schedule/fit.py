@@ -5,6 +5,7 @@ from dataclasses import replace
 from compiler.codegen.command import Memory
 from compiler.codegen.making import Making
 from compiler.codegen.network import Code, generate
+from compiler.codegen.steps import StepMaker
 from compiler.lower.lower import Lowered
 from compiler.memory.plan import MemoryFullError
 from compiler.schedule.schedule import Schedule
@@ -23,9 +24,10 @@ def fit(
         It does not fit with every tensor in DRAM that could make room.
     """
     makers = {layer.y: layer.name for layer in lowered.layers}
+    maker = StepMaker(config)
     while True:
         try:
-            return schedule, generate(config, lowered, schedule, numbers, offset, seen)
+            return schedule, generate(config, lowered, schedule, numbers, offset, seen, maker)
         except MemoryFullError as error:
             layers = dict(schedule.layers)
             ahead = [layer for layer in error.layers if layers[layer].prefetch]
