@@ -1,7 +1,8 @@
 """A compiled network: what a session needs to run it, and reports to describe it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,14 @@ class HostNode:
     node: str
     op: str
     reason: str
+
+
+class Origin(StrEnum):
+    """Where a network comes from."""
+
+    COMPILED = "compiled"
+    CACHE = "cache"  # compiled before, and kept
+    FILE = "file"
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +152,15 @@ class Network:
     graph : Graph or None
         The model after all passes; None if it was read from a compiled file.
     layers : tuple of Layer
-        Layers in the compiler's own form; none if it was read from a compiled file.
+        Layers in the compiler's own form; none if it was not compiled just now.
     quantization : QuantizationReport or None
-        What quantizing a float model did to it; None if it was no float model, or was read from a compiled file.
+        What quantizing a float model did to it; None if it was no float model.
+    batch : int
+        Samples it takes at a time, one behind the other along the first axis of its inputs and outputs.
+    origin : Origin
+        Where it comes from.
+    compile_seconds : float
+        What it took to read the model and to compile it, or to find it.
     """
 
     name: str
@@ -160,6 +175,25 @@ class Network:
     graph: Graph | None = None
     layers: tuple[Layer, ...] = field(default=(), repr=False)
     quantization: QuantizationReport | None = field(default=None, repr=False)
+    batch: int = 1
+    origin: Origin = Origin.COMPILED
+    compile_seconds: float = 0.0
+
+    @property
+    def sample(self) -> tuple[Tensor, ...]:
+        """The inputs of one sample."""
+        return tuple(
+            replace(tensor, shape=(tensor.shape[0] // self.batch, *tensor.shape[1:]))
+            if tensor.shape
+            else tensor
+            for tensor in self.inputs
+        )
+
+    @property
+    def how_made(self) -> str:
+        """Where it comes from and how long that took, for people."""
+        how = {Origin.COMPILED: "compiled", Origin.CACHE: "compiled before: found", Origin.FILE: "read"}
+        return f"{self.name} {how[self.origin]} in {self.compile_seconds:.2f} s"
 
     @property
     def codes(self) -> list[Code]:

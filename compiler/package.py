@@ -3,17 +3,18 @@
 import io
 import json
 import struct
+import time
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
-from compiler.network import Control, Network, Stage
+from compiler.network import Control, Network, Origin, Stage
 from compiler.package_reader import FORMAT, VERSION, PackageReader
 from hw.errors import InputError
 
@@ -25,8 +26,8 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-def to_bytes(network: Network) -> bytes:
-    """Contents of a file."""
+def to_bytes(network: Network, *, whole: bool = False) -> bytes:
+    """Contents of a file; if `whole`, with the graph that the network was compiled from."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
 
@@ -40,12 +41,15 @@ def to_bytes(network: Network) -> bytes:
             "name": network.name,
             "config": asdict(network.config),
             "rounding": network.rounding,
+            "batch": network.batch,
             "inputs": [_tensor(tensor) for tensor in network.inputs],
             "outputs": _with_contents(put, "output", network.outputs),
             "host": [asdict(each) for each in network.host],
             "floor": asdict(network.floor),
             "schedule": json.loads(network.schedule.to_json()),
             "stages": stages,
+            "quantization": None if network.quantization is None else network.quantization.document(),
+            "graph": _graph(put, "graph", network.graph) if whole and network.graph else None,
         }
         put("manifest.json", json.dumps(manifest, indent=1))
     return buffer.getvalue()
@@ -59,16 +63,33 @@ def read_package(path: Path) -> Network:
     InputError
         The file cannot be read or is damaged.
     """
+    started = time.monotonic()
     try:
-        with zipfile.ZipFile(path) as archive:
-            return PackageReader(archive).network()
+        with path.open("rb") as file:
+            network = from_bytes(file)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except InputError as error:
-        raise InputError(f"{path}: damaged compiled network: {error}") from None
+        raise InputError(f"{path}: {error}") from None
+    return replace(network, origin=Origin.FILE, compile_seconds=time.monotonic() - started)
+
+
+def from_bytes(file: BinaryIO) -> Network:
+    """The network of a file's contents.
+
+    Raises
+    ------
+    InputError
+        They are damaged.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return PackageReader(archive).network()
+    except InputError as error:
+        raise InputError(f"damaged compiled network: {error}") from None
     except _DAMAGE as error:
         reason = f"{type(error).__name__} {error}".strip()
-        raise InputError(f"{path}: damaged compiled network: {reason}") from None
+        raise InputError(f"damaged compiled network: {reason}") from None
 
 
 _Put = Callable[[str, bytes | str], None]
@@ -137,7 +158,17 @@ def _graph(put: _Put, folder: str, graph: Graph) -> dict[str, Any]:
         "name": graph.name,
         "tensors": [_tensor(tensor) for tensor in graph.tensors.values() if tensor.data is None],
         "constants": [_tensor(tensor) for tensor in constants],
-        "nodes": [[n.name, n.op, n.inputs, n.outputs, n.attributes] for n in graph],
+        "nodes": [
+            [
+                node.name,
+                node.op,
+                node.inputs,
+                node.outputs,
+                node.attributes,
+                [_graph(put, f"{folder}/node{i}/body{j}", body) for j, body in enumerate(node.bodies)],
+            ]
+            for i, node in enumerate(graph)
+        ],
         "inputs": graph.inputs,
         "outputs": graph.outputs,
     }

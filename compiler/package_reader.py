@@ -16,11 +16,12 @@ from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.network import Body, Control, HostNode, LayerInfo, Network, Stage
 from compiler.profile.floors import Floor
+from compiler.quantize.report import QuantizationReport
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 from hw.isa.program import Program
 
-FORMAT, VERSION = "mla network", 2
+FORMAT, VERSION = "mla network", 3
 
 
 def _typed(value: Any, kind: type, what: str) -> Any:
@@ -54,7 +55,16 @@ class PackageReader:
             schedule=Schedule.from_json(json.dumps(m["schedule"])),
             host=tuple(HostNode(**{k: _typed(v, str, k) for k, v in each.items()}) for each in m["host"]),
             rounding=_typed(m["rounding"], str, "rounding"), floor=self._floor(m["floor"]),
+            batch=self._batch(m["batch"]), graph=self._graph("graph", m["graph"]) if m["graph"] else None,
+            quantization=QuantizationReport.of(m["quantization"]) if m["quantization"] else None,
         )  # fmt: skip
+
+    def _batch(self, value: Any) -> int:
+        """Samples at a time, which every input and output must hold."""
+        shapes = [each["shape"] for key in ("inputs", "outputs") for each in self.manifest[key]]
+        if _typed(value, int, "batch") < 1 or (value > 1 and any(not s or s[0] % value for s in shapes)):
+            raise ValueError(f"a batch of {value} does not fit the inputs and outputs")
+        return value
 
     def _floor(self, values: dict) -> Floor:
         return Floor(_typed(values["macs"], int, "macs"), _typed(values["bytes"], int, "bytes"))
@@ -172,12 +182,12 @@ class PackageReader:
             graph.add_input(tensors.pop(name))
         for tensor in tensors.values():
             graph.add_tensor(tensor)
-        for name, op, ins, outs, attributes in values["nodes"]:
+        for i, (name, op, ins, outs, attributes, bodies) in enumerate(values["nodes"]):
             if op not in OPS:
                 raise ValueError(f"there is no operator {op!r}")
-            graph.add_node(
-                Node(name, op, tuple(ins), tuple(outs), {k: _tuples(v) for k, v in attributes.items()})
-            )
+            inner = tuple(self._graph(f"{folder}/node{i}/body{j}", body) for j, body in enumerate(bodies))
+            made = {key: _tuples(value) for key, value in attributes.items()}
+            graph.add_node(Node(name, op, tuple(ins), tuple(outs), made, inner))
         return graph.finish([_typed(name, str, "output") for name in values["outputs"]])
 
 

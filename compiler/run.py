@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.batches import apart, joined
+from compiler.cache.store import Store
 from compiler.network import LayerInfo, Network
 from compiler.profile.counts import COUNTED, ByTag, Split, bound, growth, read_counts, split
 from compiler.profile.energy import energy_uj
@@ -16,7 +18,6 @@ from compiler.profile.floors import Floor
 from compiler.runtime import Session
 from cosim.device import Device
 from cosim.golden import GoldenDevice
-from hw.config import MlaConfig
 
 if TYPE_CHECKING:
     from cosim.rtl.records import Recording
@@ -38,7 +39,7 @@ class Run:
     outputs : dict
         By name, samples along the first axis.
     cycles : list of int or None
-        Of each sample by itself, everything cold; None on a machine without a clock.
+        Of each batch of samples by itself, everything cold; None on a machine without a clock.
     steady : float or None
         Cycles a sample takes when they come one right behind the other.
     load_cycles : int or None
@@ -48,7 +49,7 @@ class Run:
     counts : dict
         What the counters grew by, by tag.
     floors : list of Floor
-        Work of each sample.
+        Work of each batch.
     runs : list of int
         How often each stage on the accelerator ran.
     seconds : float
@@ -72,37 +73,49 @@ class Run:
 
 def run_samples(
     device: Device, network: Network, samples: Sequence[Arrays], say: Callable[[str], None], *,
-    recorder: "RtlDevice | None" = None, back_to_back: bool = True,
+    recorder: "RtlDevice | None" = None, back_to_back: bool = True, proofs: Store | None = None,
 ) -> Run:  # fmt: skip
-    """Run every sample by itself, then, unless told not to, some back to back; `say` hears of progress.
+    """Run every batch of samples by itself, then, unless told not to, some back to back; `say` hears of progress.
 
-    Given as `recorder` too, a device with a probe records what its units do during the first sample.
+    The last batch is filled up with its last sample. Given as `recorder` too, a device with a probe records what its
+    units do during the first one. `proofs` is as in `Session`.
     """
     clocked = not isinstance(device, GoldenDevice)
-    together = min(len(samples), STEADY) if clocked else 1
-    session = Session(device, network, together)
+    groups = [samples[at : at + network.batch] for at in range(0, len(samples), network.batch)]
+    filled = [joined(network, group) for group in groups]
+    together = min(len(groups), STEADY) if clocked else 1
+    session = Session(device, network, together, proofs)
     session.progress = lambda taken: say(f"{taken:,} cycles so far")
     tags = [tag for code in network.codes for tag in code.tags]
     before = read_counts(session.driver, len(set(tags)))
     cycles, results, floors, recording = [], [], [], None
-    for number, sample in enumerate(samples, 1):
+    for number, (group, inputs) in enumerate(zip(groups, filled, strict=True), 1):
         runs = session.runs
         if recorder and number == 1:
             recorder.start_probe()
-        result, taken = session.measure(sample)
+        result, taken = session.measure(inputs)
         if recorder and number == 1:
             recording = recorder.stop_probe()
         floors.append(network.work([now - then for now, then in zip(session.runs, runs, strict=True)]))
         cycles.append(taken)
-        results.append(result)
-        say(f"sample {number} of {len(samples)}" + (f": {taken:,} cycles" if clocked else ""))
+        results += apart(network, result, len(group))
+        say(
+            _progress(network, len(results), len(group), len(samples))
+            + (f": {taken:,} cycles" if clocked else "")
+        )
     counts = growth(before, read_counts(session.driver, len(set(tags))))
     outputs, work = _gathered(results), (counts, floors, session.runs, session.seconds)
     if not clocked:
         return Run(len(samples), outputs, None, None, None, None, *work)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
-    steady = session.steady(samples[:together]) if back_to_back else None
+    steady = session.steady(filled[:together]) if back_to_back else None
+    steady = None if steady is None else steady / network.batch
     return Run(len(samples), outputs, cycles, steady, session.load_cycles, parts, *work, recording)
+
+
+def _progress(network: Network, done: int, count: int, total: int) -> str:
+    which = f"sample {done}" if network.batch == 1 else f"samples {done - count + 1} to {done}"
+    return f"{which} of {total}"
 
 
 def _gathered(results: list[dict[str, NDArray]]) -> dict[str, NDArray]:
@@ -117,14 +130,15 @@ def _together(arrays: list[NDArray]) -> NDArray:
 
 def document(network: Network, run: Run) -> dict[str, Any]:
     """The parts of `mla run`'s report that do not depend on how it was called."""
-    config, macs = network.config, sum(floor.macs for floor in run.floors)
+    config, macs = network.config, _of_samples(network, run, sum(floor.macs for floor in run.floors))
     infos = _infos(network, run)
     totals = {name: sum(row[name] for row in run.counts.values()) for name in COUNTED}
     cycles = None if run.cycles is None else sum(run.cycles)
     return {
         "samples": run.samples,
+        "batch": network.batch,
         "cycles": cycles,
-        "cycles_per_sample": None if run.cycles is None else median(run.cycles),
+        "cycles_per_sample": None if run.cycles is None else _each(median(run.cycles), network.batch),
         "steady_cycles_per_sample": run.steady,
         "load_cycles": run.load_cycles,
         "macs": macs,
@@ -136,8 +150,10 @@ def document(network: Network, run: Run) -> dict[str, Any]:
         "energy_uj": None if cycles is None else energy_uj(config, totals),
         "where": None if run.split is None else run.split.where,
         "host_ops": [asdict(each) for each in network.host],
+        "compile_seconds": network.compile_seconds,
+        "origin": network.origin,
         "quantization": None if network.quantization is None else network.quantization.document(),
-        "layers": _layers(config, run, infos),
+        "layers": _layers(network, run, infos),
         "outputs": {
             name: {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": digest(array)}
             for name, array in run.outputs.items()
@@ -157,16 +173,27 @@ def _infos(network: Network, run: Run) -> list[tuple[LayerInfo, int]]:
     return [(info, times) for stage, times in zip(stages, run.runs, strict=True) for info in stage.infos]
 
 
-def _layers(config: MlaConfig, run: Run, infos: list[tuple[LayerInfo, int]]) -> list[dict[str, Any]]:
+def _of_samples(network: Network, run: Run, macs: int) -> int:
+    """Of the multiply-accumulates of all batches those of samples that do not only fill up the last one."""
+    return macs * run.samples // (len(run.floors) * network.batch)
+
+
+def _each(cycles: float, batch: int) -> float:
+    """Cycles of one sample of a batch."""
+    return cycles if batch == 1 else cycles / batch
+
+
+def _layers(network: Network, run: Run, infos: list[tuple[LayerInfo, int]]) -> list[dict[str, Any]]:
     """One entry for each tag: a layer, or several in a network with more layers than the machine has tags."""
     by_tag: dict[int, list[tuple[LayerInfo, int]]] = {}
     for info, times in infos:
         by_tag.setdefault(info.tag, []).append((info, times))
-    return [_entry(config, run, each) for each in by_tag.values()]
+    return [_entry(network, run, each) for each in by_tag.values()]
 
 
-def _entry(config: MlaConfig, run: Run, ran: list[tuple[LayerInfo, int]]) -> dict[str, Any]:
-    infos, macs = [info for info, _ in ran], sum(info.floor.macs * times for info, times in ran)
+def _entry(network: Network, run: Run, ran: list[tuple[LayerInfo, int]]) -> dict[str, Any]:
+    config, infos = network.config, [info for info, _ in ran]
+    macs = _of_samples(network, run, sum(info.floor.macs * times for info, times in ran))
     causes = None if run.split is None else run.split.by_tag[infos[0].tag]
     cycles = None if causes is None else sum(causes.values())
     return {

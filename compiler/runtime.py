@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.cache.proofs import prove
+from compiler.cache.store import Store
 from compiler.codegen.network import Code
 from compiler.codegen.programs import batches
 from compiler.decide import decide, value_of
 from compiler.host import evaluate
 from compiler.host.control import Trips
 from compiler.network import Network, Stage
-from compiler.validate import Call, validate
+from compiler.validate import Call
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
@@ -105,6 +107,8 @@ class Session:
         What to run; its programs are proved harmless before they are loaded.
     samples : int
         How many samples there is room for at once.
+    proofs : Store or None
+        Remembers what has been proved; None: everything is proved now.
 
     Raises
     ------
@@ -121,8 +125,8 @@ class Session:
         Hears now and then how many cycles a long run has taken so far.
     """
 
-    def __init__(self, device: Device, network: Network, samples: int = 1):
-        self.device, self.network = device, network
+    def __init__(self, device: Device, network: Network, samples: int = 1, proofs: Store | None = None):
+        self.device, self.network, self.proofs = device, network, proofs
         self.driver = Driver(device, _RING_SLOTS)
         self.load_cycles, self.seconds = 0, 0.0
         self.progress: Callable[[int], None] = lambda _cycles: None
@@ -200,7 +204,7 @@ class Session:
             for sample in samples
             for program in place.code.programs
         ]
-        validate(self.network.config, calls, [self._window])
+        prove(self.network.config, calls, [self._window], self.proofs)
 
     def _put(self, place: _Loaded, values: Arrays, sample: int = 0) -> None:
         for tensor in place.stage.inputs:

@@ -1,10 +1,11 @@
 """`mla compile`: a model to a file that runs as it is."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.options import add_json, add_seed, add_target
+from compiler.cli.options import add_json, add_seed, add_target, integer
 from compiler.cli.output import check_output, check_report, report, write_output
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from compiler.schedule.schedule import Schedule
 
 SUMMARY = "compile a model to a file"
+#: Of a batch: all of them are in memory at once.
+MOST_SAMPLES = 4096
 EXAMPLE = "mla compile network.tflite -o network.mla --target n8"
 
 #: How the help of every verb names PyTorch models.
@@ -54,6 +57,13 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="quantize a float model with these samples: .npy, or .npz with an array for each input",
     )
+    parser.add_argument(
+        "--batch", metavar="B", type=integer(1, MOST_SAMPLES),
+        help="samples at a time, so that weights are loaded once for them (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-cache", action="store_true", help="compile and prove again what was compiled and proved before"
+    )
 
 
 def compile_model(
@@ -64,23 +74,29 @@ def compile_model(
 ) -> "Network":
     """The network of a model's file, or its graph, as the options of `add_compile` and `--seed` say."""
     from compiler.api import compile
+    from compiler.cache.source import Source
+    from compiler.cache.store import Store
     from compiler.cli.samples import first_sample, read_samples
-    from compiler.frontends.model import default_rounding, read_model
     from compiler.frontends.torch_reference import is_reference
 
-    if graph is None:
-        example = (
-            first_sample(args.calibrate or vars(args).get("input")) if is_reference(args.model) else None
-        )
-        graph = read_model(args.model, example=example)
+    example = None
+    if graph is None and is_reference(args.model):
+        example = first_sample(args.calibrate or vars(args).get("input"))
+    keep = record is None and not args.no_cache
+    source = Source(args.model if graph is None else graph, Store() if keep else None, example=example)
     calibration = None
     if args.calibrate:
-        inputs = [graph.tensors[name] for name in graph.inputs]
-        calibration = read_samples(inputs, args.calibrate, None, args.seed)
+        calibration = read_samples(source.inputs, args.calibrate, None, args.seed)
     return compile(
-        graph, args.target, rounding=args.rounding or default_rounding(args.model), schedule=schedule,
-        strict=args.strict, calibration=calibration, seed=args.seed, record=record,
+        source, args.target, rounding=args.rounding or Source(args.model).rounding, schedule=schedule,
+        strict=args.strict, calibration=calibration, seed=args.seed, batch=args.batch or 1, cache=keep,
+        record=record,
     )  # fmt: skip
+
+
+def say_how_made(args: argparse.Namespace, network: "Network") -> None:
+    """One line about where the network comes from, and how long that took."""
+    print(f"{args.verb}: {network.how_made}", file=sys.stderr, flush=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -105,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"{args.schedule}: {error}") from None
     network = compile_model(args, schedule)
     write_output(args.output, to_bytes(network))
+    say_how_made(args, network)
     if args.save_schedule:
         write_output(args.save_schedule, network.schedule.to_json().encode() + b"\n")
     programs = [program for code in network.codes for program in code.programs]
@@ -116,6 +133,9 @@ def run(args: argparse.Namespace) -> int:
         "layers": len(network.infos),
         "programs": [{"name": program.name, "words": len(program.words)} for program in programs],
         "memory": sum(code.memory for code in network.codes),
+        "batch": network.batch,
+        "compile_seconds": network.compile_seconds,
+        "origin": network.origin,
         "host_ops": [vars(each) for each in network.host],
         "quantization": None if network.quantization is None else network.quantization.document(),
     }

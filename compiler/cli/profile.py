@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile, run with a probe, report."""
+    from compiler.cache.store import Store
     from compiler.cli.profile_table import table
     from compiler.cli.run import head, network_of, say
     from compiler.cli.samples import read_samples
@@ -48,12 +49,15 @@ def run(args: argparse.Namespace) -> int:
         if path:
             check_output(path)
     network = network_of(args)
-    samples = read_samples(network.inputs, args.input, args.limit, args.seed)
+    samples = read_samples(network.sample, args.input, args.limit, args.seed)
     rate = args.dram_bytes_per_cycle or network.config.n
     probe = bool(args.trace or args.report)
-    together = min(len(samples), STEADY)
+    together = min(-(-len(samples) // network.batch), STEADY)
     with open_rtl(network, together, args.dram_latency, rate, say, probe=probe) as device:
-        result = run_samples(device, network, samples, say, recorder=device if probe else None)
+        result = run_samples(
+            device, network, samples, say, recorder=device if probe else None,
+            proofs=None if args.no_cache else Store(),
+        )  # fmt: skip
     whole = head(args, "rtl", rate) | document(network, result)
     if args.trace and result.recording:
         names = {layer["tag"]: ", ".join(layer["names"]) for layer in whole["layers"]}

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.compile import REFERENCE, add_compile, compile_model
+from compiler.cli.compile import REFERENCE, add_compile, compile_model, say_how_made
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import check_output, check_report, report, write_output
 
@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Compile, run, report."""
     import numpy as np
 
+    from compiler.cache.store import Store
     from compiler.cli.run_table import table
     from compiler.cli.samples import read_samples
     from compiler.run import STEADY, document, run_samples
@@ -58,10 +59,12 @@ def run(args: argparse.Namespace) -> int:
     network = network_of(args)
     for each in network.host:
         say(f"on the host: {each.node} ({each.op}): {each.reason}")
-    samples = read_samples(network.inputs, args.input, args.limit, args.seed)
+    samples = read_samples(network.sample, args.input, args.limit, args.seed)
+    say_how_made(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
-    with open_device(network, args.device, min(len(samples), STEADY), args.dram_latency, rate, say) as device:
-        result = run_samples(device, network, samples, say)
+    together = min(-(-len(samples) // network.batch), STEADY)
+    with open_device(network, args.device, together, args.dram_latency, rate, say) as device:
+        result = run_samples(device, network, samples, say, proofs=None if args.no_cache else Store())
     whole = head(args, args.device, rate) | document(network, result)
     if args.out:
         buffer = io.BytesIO()
@@ -84,6 +87,10 @@ def network_of(args: argparse.Namespace) -> "Network":
     network = read_package(args.model)
     if network.config != load_target(args.target):
         raise InputError(f"{args.model} was compiled for another machine than --target {args.target}")
+    if args.batch not in (None, network.batch):
+        raise InputError(
+            f"{args.model} was compiled for a batch of {network.batch}, not for --batch {args.batch}"
+        )
     return network
 
 

@@ -43,7 +43,8 @@ class ConvSteps:
     def __init__(self, context: Context, layer: ConvLayer, group: int):
         self.context, self.layer, self.group = context, layer, group
         self.config, schedule = context.config, context.schedule
-        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        self.images = context.homes[layer.y].parts(layer.batch)
+        self.x, self.y = context.homes[layer.x], self.images[0]
         out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
         self.out_c = out_c // layer.groups
         n = self.config.n
@@ -74,7 +75,7 @@ class ConvSteps:
         w_ring = Ring(Memory.SP, f"{name}.w", self.columns * self.w_part, min(schedule.w_buffers, tiles))
         self.w = Tiles(w_ring, self._load_w)
         self.p = Parameters(self.context, name, layer.drain.part(part), self.columns)
-        acc_tiles = ceil_div(self.blocks, self.columns) * ceil_div(self.y.h, self.rows)
+        acc_tiles = ceil_div(self.blocks, self.columns) * ceil_div(self.y.h, self.rows) * layer.batch
         self.acc = Turns(
             Memory.ACC, f"{name}.acc", self.rows * self.y.w * self.columns,
             min(schedule.acc_buffers, acc_tiles),
@@ -82,7 +83,7 @@ class ConvSteps:
         cut = Cut(self.k_blocks, self.k_size, self.band)
         self.image = ConvImage(self.context, layer, name, self.group, self.layout, cut)
         self.drain = Drainer(
-            self.context, name, layer.drain.part(part), self.y, self.rows, self.columns,
+            self.context, name, layer.drain.part(part), self.images, self.rows, self.columns,
             self.group * self.out_c,
         )  # fmt: skip
 
@@ -112,7 +113,8 @@ class ConvSteps:
     def steps(self) -> list[Step]:
         """All tiles in the schedule's order."""
         bands = [
-            (band, start + first, rows)
+            (number, band, start + first, rows)
+            for number in range(self.layer.batch)
             for band in pieces(self.y.h, self.band)
             for start in [band[0]]
             for first, rows in pieces(band[1], self.rows)
@@ -124,7 +126,9 @@ class ConvSteps:
             tiles = [(band, block) for block in blocks for band in bands]
         return [step for band, block in tiles for step in self._tile(*band, *block)]
 
-    def _tile(self, band: Rows, start: int, rows: int, block: int, blocks: int) -> list[Step]:
+    def _tile(self, number: int, band: Rows, start: int, rows: int, block: int, blocks: int) -> list[Step]:
+        self.image.turn_to(number)
+        self.drain.turn_to(number)
         acc = self.acc.next()
         out = []
         for k, k_count in pieces(self.k_blocks, self.k_size):

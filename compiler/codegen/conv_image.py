@@ -74,7 +74,9 @@ class ConvImage:
 
     def __init__(self, context: Context, layer: ConvLayer, name: str, group: int, layout: Layout, cut: Cut):
         self.context, self.layer, self.group, self.layout, self.cut = context, layer, group, layout, cut
-        self.n, self.x, self.y = context.config.n, context.homes[layer.x], context.homes[layer.y]
+        self.n, self.y = context.config.n, context.homes[layer.y].parts(layer.batch)[0]
+        self.images = context.homes[layer.x].parts(layer.batch)
+        self.turn_to(0)
         _, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
         self.left = self.right = 0
         #: Bytes from pixel to pixel and from row to row; of strips from row to row.
@@ -91,9 +93,13 @@ class ConvImage:
             self.row = self.kernel_w * self.x.c
         bands = list(pieces(self.y.h, cut.band))
         size = max(self._size(*band) for band in bands) + self.n
-        count = len(bands) * ceil_div(cut.k_blocks, cut.k_size)
+        count = len(bands) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch
         ring = Ring(Memory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
         self.tiles = Tiles(ring, self._strips if layout == Layout.STRIPS else self._load)
+
+    def turn_to(self, number: int) -> None:
+        """Go on with this image of a batch."""
+        self.number, self.x = number, self.images[number]
 
     def _size(self, start: int, rows: int) -> int:
         if self.layout == Layout.STRIPS:
@@ -114,7 +120,7 @@ class ConvImage:
         layer = self.layer
         if self.layout == Layout.STRIPS:
             return {
-                "a_base": self.tiles.get((*band, k), step), "u0": (start - band[0]) * layer.strides[0],
+                "a_base": self.tiles.get((self.number, *band, k), step), "u0": (start - band[0]) * layer.strides[0],
                 "x_count": self.y.w, "y_count": rows, "a_u": self.row, "a_v": self._pitch(band[1]),
                 "u_y": layer.strides[0], "v_x": 1, "acc_y": self.y.w,
             }  # fmt: skip
@@ -122,7 +128,7 @@ class ConvImage:
             base, first, count = self.x.at(0, 0, self.group * self.in_c + k * self.n), 0, self.x.h
         else:
             first, count = self._rows(*band)
-            base = self.tiles.get((*band, k), step)
+            base = self.tiles.get((self.number, *band, k), step)
             if layer.groups > 1 and self.cut.whole:
                 base = base.plus(self.group * self.in_c)
         u0 = start * layer.strides[0] - layer.pads[0] - first
@@ -156,7 +162,7 @@ class ConvImage:
         )  # fmt: skip
 
     def _load(self, key: Hashable, place: Ref) -> list[Command]:
-        start, rows, k = key  # type: ignore[misc]
+        _, start, rows, k = key  # type: ignore[misc]
         first, count = self._rows(start, rows)
         channel = k * self.n + (0 if self.cut.whole else self.group * self.in_c)
         length = min(self.pixel, self.x.c - channel)
@@ -187,7 +193,7 @@ class ConvImage:
 
     def _strips(self, key: Hashable, place: Ref) -> list[Command]:
         """Strips: their padding above and below, and of those at the sides all that is not image."""
-        start, rows, _ = key  # type: ignore[misc]
+        _, start, rows, _ = key  # type: ignore[misc]
         layer, pitch, line = self.layer, self._pitch(rows), self.row
         stride, left = layer.strides[1], layer.pads[1]
         top = start * layer.strides[0] - layer.pads[0]

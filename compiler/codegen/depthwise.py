@@ -54,7 +54,8 @@ class DepthwiseSteps:
 
     def __init__(self, context: Context, layer: DepthwiseLayer):
         self.context, self.layer, self.config = context, layer, context.config
-        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        self.images = [context.homes[name].parts(layer.batch) for name in (layer.x, layer.y)]
+        self._turn_to(0)
         n, schedule = self.config.n, context.schedule
         self.kernel_h, self.taps, channels = layer.weights.shape
         self.channels, self.blocks = channels, ceil_div(channels, n)
@@ -65,6 +66,11 @@ class DepthwiseSteps:
         self.passes = ceil_div(self.kernel_h, self.groups)
         self.pitch = stream_pitch(layer, self.x.w)
         self._rings()
+
+    def _turn_to(self, number: int) -> None:
+        """Go on with this image of a batch."""
+        self.number = number
+        self.x, self.y = (images[number] for images in self.images)
 
     def _rings(self) -> None:
         layer, schedule, n = self.layer, self.context.schedule, self.config.n
@@ -81,7 +87,7 @@ class DepthwiseSteps:
         self.acc = Turns(
             Memory.ACC, f"{layer.name}.acc", self.rows * self.y.w * self.columns, schedule.acc_buffers
         )
-        self.drain = Drainer(self.context, layer.name, layer.drain, self.y, self.rows, self.columns)
+        self.drain = Drainer(self.context, layer.name, layer.drain, self.images[1], self.rows, self.columns)
         self.x_pixel, self.x_row = self.x.pixel, self.x.row
         if not self.x.on_chip:
             self.x_pixel = min(self.columns * n, self.channels)
@@ -95,7 +101,7 @@ class DepthwiseSteps:
         return image_rows(start, rows, layer.strides[0], layer.pads[0], self.kernel_h, self.x.h)
 
     def _load_x(self, key: Hashable, place: Ref) -> list[Command]:
-        start, rows, block = key  # type: ignore[misc]
+        _, start, rows, block = key  # type: ignore[misc]
         first, count = self._image(start, rows)
         width = min(self.x_pixel, self.channels - block * self.config.n)
         lines = (
@@ -118,15 +124,18 @@ class DepthwiseSteps:
         return [self.context.command(Unit.LOAD, dram=source, dst=place, len=count * self.w_block)]
 
     def steps(self) -> list[Step]:
-        """All tiles: blocks of channels, bands, and in a band tile after tile."""
+        """All tiles: blocks of channels, images, bands, and in a band tile after tile."""
         return [
             step
             for block, blocks in pieces(self.blocks, self.columns)
+            for number in range(self.layer.batch)
             for start, rows in pieces(self.y.h, self.band)
-            for step in self._band(start, rows, block, blocks)
+            for step in self._band(number, start, rows, block, blocks)
         ]
 
-    def _band(self, start: int, rows: int, block: int, blocks: int) -> list[Step]:
+    def _band(self, number: int, start: int, rows: int, block: int, blocks: int) -> list[Step]:
+        self._turn_to(number)
+        self.drain.turn_to(number)
         out = []
         keep = blocks == 1 and self.passes == 1
         self.row = 0
@@ -135,7 +144,7 @@ class DepthwiseSteps:
             if self.x.on_chip:
                 base, first, image = self.x.at(0, 0, block * self.config.n), 0, self.x.h
             else:
-                base = self.x_tiles.get((start, rows, block), step)
+                base = self.x_tiles.get((number, start, rows, block), step)
                 first, image = self._image(start, rows)
             acc, weights = self.acc.next(), self.w.get(block, step)
             more = keep and offset + count < rows

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from compiler.codegen.build import Context, Tiles, Turns
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
-from compiler.lower.layer import Drain
+from compiler.lower.layer import Drain, Residual
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import Requant, Unit
 
@@ -21,8 +21,8 @@ class Drainer:
         Of the layer.
     drain : Drain
         Parameters and what follows them.
-    y : Home
-        Where the image goes.
+    y : list of Home
+        Where the image goes, or those of a batch.
     rows, columns : int
         Image rows and blocks of channels of a whole tile.
     channel : int
@@ -30,16 +30,28 @@ class Drainer:
     """
 
     def __init__(
-        self, context: Context, name: str, drain: Drain, y: Home, rows: int, columns: int, channel: int = 0
+        self,
+        context: Context,
+        name: str,
+        drain: Drain,
+        y: list[Home],
+        rows: int,
+        columns: int,
+        channel: int = 0,
     ):
-        self.context, self.drain, self.y, self.channel = context, drain, y, channel
+        self.context, self.drain, self.images, self.channel = context, drain, y, channel
+        self.turn_to(0)
         self.n = context.config.n
         self.channels = len(drain.bias)
-        size = rows * y.w * min(columns * self.n, self.channels) + self.n
+        size = rows * self.y.w * min(columns * self.n, self.channels) + self.n
         buffers = context.schedule.y_buffers
         self.out = Turns(Memory.SP, f"{name}.y", size, buffers)
         self.table = None if drain.table is None else context.tables(name, drain.table)
         self.other = Tiles(Ring(Memory.SP, f"{name}.r", size, buffers), self._load_other)
+
+    def turn_to(self, number: int) -> None:
+        """Drain this image of a batch from now on."""
+        self.number, self.y = number, self.images[number]
 
     def add(self, step: Step, acc: Ref, slot: Ref, start: int, rows: int, block: int, blocks: int) -> None:
         """Let a step drain output rows `start` on and `blocks` blocks of channels from `block` on."""
@@ -103,18 +115,22 @@ class Drainer:
         residual = self.drain.residual
         if residual is None:
             return {}
-        home = self.context.homes[residual.tensor]
+        home = self._summand(residual)
         if home.on_chip:
             place, pixel = home.at(start, 0, first), home.pixel
         else:
-            place, pixel = self.other.get((start, pixels, first, width), step), width
+            place, pixel = self.other.get((self.number, start, pixels, first, width), step), width
         return {"r_base": place, "r_x": pixel, "r_n": self.n, **residual.fields}
 
+    def _summand(self, residual: Residual) -> Home:
+        """Where the other summand of this image is."""
+        return self.context.homes[residual.tensor].parts(len(self.images))[self.number]
+
     def _load_other(self, key: Hashable, place: Ref) -> list[Command]:
-        start, pixels, first, width = key  # type: ignore[misc]
+        _, start, pixels, first, width = key  # type: ignore[misc]
         residual = self.drain.residual
         assert residual is not None
-        home = self.context.homes[residual.tensor]
+        home = self._summand(residual)
         lines = _lines(home, pixels, width, "dst_y")
         return [self.context.command(Unit.LOAD, dram=home.at(start, 0, first), dst=place, **lines)]
 

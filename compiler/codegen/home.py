@@ -1,6 +1,6 @@
 """Where a tensor of the network lives between layers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.codegen.command import Memory, Ref, Ring
 
@@ -43,6 +43,11 @@ class Home:
     def even(self) -> bool:
         """From the last pixel of a row to the first of the next it is as far as from pixel to pixel."""
         return self.h == 1 or self.row == self.w * self.pixel
+
+    def parts(self, count: int) -> list["Home"]:
+        """Images of a batch, each by itself."""
+        rows = self.h // count
+        return [replace(self, h=rows, offset=self.offset + i * rows * self.row) for i in range(count)]
 
     def to(self, element: int, size: int) -> int:
         """Bytes from the first element to another, by its number in the tensor; `size` is that of an element."""

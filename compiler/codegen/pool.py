@@ -15,7 +15,8 @@ class PoolSteps:
 
     def __init__(self, context: Context, layer: PoolLayer):
         self.context, self.layer = context, layer
-        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        self.images = [context.homes[name].parts(layer.batch) for name in (layer.x, layer.y)]
+        self.x, self.y = (images[0] for images in self.images)
         self.n, schedule = context.config.n, context.schedule
         self.blocks = ceil_div(self.x.c, self.n)
         self.columns = min(schedule.columns, self.blocks)
@@ -36,7 +37,7 @@ class PoolSteps:
         return image_rows(start, rows, layer.strides[0], layer.pads[0], layer.kernel[0], self.x.h)
 
     def _load(self, key: Hashable, place: Ref) -> list[Command]:
-        start, rows, block = key  # type: ignore[misc]
+        _, start, rows, block = key  # type: ignore[misc]
         first, count = self._image(start, rows)
         width = min(self.pixel, self.x.c - block * self.n)
         lines = {"len": count * self.x.w * width}
@@ -50,18 +51,20 @@ class PoolSteps:
     def steps(self) -> list[Step]:
         """All tiles."""
         return [
-            self._tile(start, rows, block, blocks)
+            self._tile(number, start, rows, block, blocks)
+            for number in range(self.layer.batch)
             for start, rows in pieces(self.y.h, self.rows)
             for block, blocks in pieces(self.blocks, self.columns)
         ]
 
-    def _tile(self, start: int, rows: int, block: int, blocks: int) -> Step:
+    def _tile(self, number: int, start: int, rows: int, block: int, blocks: int) -> Step:
+        self.x, self.y = (images[number] for images in self.images)
         step, layer, first = Step(), self.layer, block * self.n
         width = min(blocks * self.n, self.x.c - first)
         if self.x.on_chip:
             base, image_first, image = self.x.at(0, 0, first), 0, self.x.h
         else:
-            base = self.tiles.get((start, rows, block), step)
+            base = self.tiles.get((number, start, rows, block), step)
             image_first, image = self._image(start, rows)
         place, pixel = (
             (self.y.at(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)

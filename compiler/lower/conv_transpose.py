@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.lower.drains import drain_of, rounding_of, weights_of, zero_of
 from compiler.lower.layer import ConvLayer, Layer
-from compiler.lower.lowering import Lowering, affine
+from compiler.lower.lowering import Lowering, UnsupportedError, affine
 from hw.isa.enums import Rounding
 
 
@@ -54,22 +54,25 @@ def lower_conv_transpose(low: Lowering) -> ConvTransposeLayer:
     a, common = low.anchor.attributes, low.common()
     x, y = common["shapes"][common["x"]], common["shapes"][common["y"]]
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.DOUBLE))
+    batch, height = low.x.shape[0], low.y.shape[1]
+    if batch > 1 and height % a["strides"][0]:
+        raise UnsupportedError(f"images of a batch whose {height} rows are no multiple of the stride")
     lines = [
         _lines(size, kernel, *(a[key][axis] for key in ("strides", "dilations", "pads")))
-        for axis, (size, kernel) in enumerate(zip((y.h, y.w), weights.shape[1:3], strict=True))
+        for axis, (size, kernel) in enumerate(zip((height, y.w), weights.shape[1:3], strict=True))
     ]
     phases = []
     for number, (rows, columns) in enumerate((r, c) for r in lines[0] for c in lines[1]):
-        image = replace(y, h=rows.count, w=columns.count)
+        image = replace(y, h=batch * rows.count, w=columns.count)
         part = _taps(weights.data, rows.taps, columns.taps, zero_of(weights))
         conv = ConvLayer(
             **common | {"name": f"{common['name']}.{number}", "shapes": common["shapes"] | {common["y"]: image}},
             macs=image.h * image.w * part.size, weights=part, drain=drain, groups=a["groups"],
-            pads=(rows.pad, columns.pad, 0, 0), x_zp=affine(low.x).zero_point, w_zp=zero_of(weights),
+            batch=batch, pads=(rows.pad, columns.pad, 0, 0), x_zp=affine(low.x).zero_point, w_zp=zero_of(weights),
         )  # fmt: skip
         phases.append(Phase(conv, (rows.offset, columns.offset)))
     return ConvTransposeLayer(
-        **common, macs=x.h * x.w * weights.elements, phases=tuple(phases), strides=a["strides"]
+        **common, macs=x.h * x.w * weights.elements, phases=tuple(phases), strides=a["strides"], batch=batch
     )
 
 

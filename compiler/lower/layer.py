@@ -93,6 +93,8 @@ class Layer:
         Image of each tensor it touches.
     macs : int
         Multiply-accumulates by the model's definition.
+    batch : int
+        Images, one below the other, that have borders of their own.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Layer:
     y: str
     shapes: dict[str, Image]
     macs: int = 0
+    batch: int = 1
 
     @property
     def inputs(self) -> tuple[str, ...]:

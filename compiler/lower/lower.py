@@ -29,17 +29,11 @@ from compiler.lower.reduce import bytes_only, lower_global_average, lower_reduce
 from compiler.lower.unary import BINARY, UNARY
 from hw.isa.enums import Rounding
 
-#: Whose rounding: LiteRT's reference kernels, its default ones (XNNPACK), onnxruntime.
-ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
-
 #: Most channels of a group that stands for as many depthwise convolutions.
 _TOGETHER = 16
 
 #: Least scale of a softmax: finer, and its exponentials have too few bits.
 _FINEST = 2.0**-16
-
-#: Operators on images: the machine has no batch of them.
-_ONE_IMAGE = ("conv2d", "depthwise_conv2d", "conv_transpose2d", "max_pool2d", "avg_pool2d")
 
 
 @dataclass
@@ -86,8 +80,6 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
         lowering = Lowering(graph, nodes, rounding)
         try:
             op = lowering.anchor.op
-            if op in _ONE_IMAGE and lowering.x.shape[0] != 1:
-                raise UnsupportedError(f"a batch of {lowering.x.shape[0]} images: the machine takes one")
             if op in IN_PLACE:
                 out.layers += IN_PLACE[op](out, lowering)
             elif op in LOWERINGS:
@@ -107,9 +99,12 @@ def _conv(low: Lowering) -> Layer:
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     y = common["shapes"][common["y"]]
     macs = y.h * y.w * weights.elements
+    # Where every output pixel is one of the input, images need not be told apart.
+    apart = weights.shape[1:3] != (1, 1) or a["strides"] != (1, 1) or any(a["pads"])
     return ConvLayer(
-        **common, macs=macs, weights=weights.data, drain=drain, strides=a["strides"], pads=a["pads"],
-        dilations=a["dilations"], groups=a["groups"], x_zp=affine(low.x).zero_point, w_zp=zero_of(weights),
+        **common, macs=macs, batch=low.x.shape[0] if apart else 1, weights=weights.data, drain=drain,
+        strides=a["strides"], pads=a["pads"], dilations=a["dilations"], groups=a["groups"],
+        x_zp=affine(low.x).zero_point, w_zp=zero_of(weights),
     )  # fmt: skip
 
 
@@ -134,7 +129,7 @@ def _depthwise(low: Lowering) -> Layer:
     y = common["shapes"][common["y"]]
     common |= {
         "macs": y.h * y.w * weights.elements, "drain": drain, "strides": a["strides"], "pads": a["pads"],
-        "x_zp": affine(low.x).zero_point,
+        "x_zp": affine(low.x).zero_point, "batch": low.x.shape[0],
     }  # fmt: skip
     zero = zero_of(weights)
     if a["dilations"] == (1, 1) and not zero:
@@ -168,7 +163,7 @@ def _pool(low: Lowering) -> Layer:
         raise UnsupportedError(f"an average over {taps} taps, padding counted or more than 255 of them")
     return PoolLayer(
         **low.common(), kernel=a["kernel"], strides=a["strides"], pads=a["pads"], average=average,
-        clip=clip_range(low.y),
+        clip=clip_range(low.y), batch=low.x.shape[0],
     )  # fmt: skip
 
 

@@ -85,12 +85,12 @@ class Lowering:
 
 
 def image_of(tensor: Tensor) -> Image:
-    """A tensor as rows, columns, channels."""
+    """A tensor as rows, columns, channels; images of a batch lie one below the other."""
     if tensor.dtype not in DTYPES:
         raise UnsupportedError(f"{tensor.dtype} tensors stay on the host")
     dtype, shape = DTYPES[tensor.dtype], tensor.shape
-    if len(shape) == 4 and shape[0] == 1:
-        return Image(*shape[1:], dtype)
+    if len(shape) == 4:
+        return Image(shape[0] * shape[1], *shape[2:], dtype)
     channels = shape[-1] if shape else 1
     return Image(tensor.elements // channels, 1, channels, dtype)
 

@@ -83,7 +83,7 @@ def lower_global_average(low: Lowering) -> ReduceLayer:
         Too many pixels.
     """
     bytes_only(low.x, low.y)
-    _, h, w, c = low.x.shape
+    batch, h, w, c = low.x.shape
     count = h * w
     if count > _MOST:
         raise UnsupportedError(f"an average over {count:,} pixels, more than {_MOST:,}")
@@ -91,11 +91,11 @@ def lower_global_average(low: Lowering) -> ReduceLayer:
     mult = min(-(-(1 << (31 - exponent)) // count), (1 << 31) - 1)
     if low.rounding == "onnxruntime":
         return ReduceLayer(
-            **low.common(), how=Reduce.SUM, dims=(1, count, 1, 1, c), lanes=False, **_scaled(low, count)
+            **low.common(), how=Reduce.SUM, dims=(batch, count, 1, 1, c), lanes=False, **_scaled(low, count)
         )
     clip = clip_range(low.y)
     return ReduceLayer(
-        **low.common(), how=Reduce.SUM, dims=(1, count, 1, 1, c), lanes=False, post=Post.SCALE,
+        **low.common(), how=Reduce.SUM, dims=(batch, count, 1, 1, c), lanes=False, post=Post.SCALE,
         rounding=Rounding.AWAY,
         fields={"post_mult": mult, "post_shift": exponent, "post_lo": clip[0], "post_hi": clip[1]},
     )  # fmt: skip

@@ -81,6 +81,23 @@ class QuantizationReport:
         """For JSON."""
         return asdict(self)
 
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> "QuantizationReport":
+        """The report of a document that somebody else may have written.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is none.
+        """
+        fields = {
+            "outputs": tuple(OutputReport(**each) for each in document["outputs"]),
+            "tensors": tuple(TensorReport(**each) for each in document["tensors"]),
+            "kept": {str(name): str(why) for name, why in document["kept"].items()},
+        }
+        counts = {name: int(document[name]) for name in ("samples", "measured")}
+        return QuantizationReport(**counts, random=bool(document["random"]), **fields)
+
     def __str__(self) -> str:
         made_up = ", made up: not to be trusted" if self.random else ""
         lines = [f"quantized with {self.samples} samples{made_up}; errors on {self.measured} of them"]

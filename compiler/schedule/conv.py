@@ -16,6 +16,7 @@ from compiler.schedule.spot import (
     Spot,
     Tilings,
     image_rows,
+    images,
     slots_together,
     sums_together,
 )
@@ -46,7 +47,7 @@ class _Conv:
     def __init__(self, spot: Spot, layer: ConvLayer, layout: Layout, together: int):
         self.spot, self.layer, self.n = spot, layer, spot.config.n
         self.layout, self.together, n = layout, together, spot.config.n
-        self.x, self.y = layer.shapes[layer.x], layer.shapes[layer.y]
+        self.x, self.y = images(layer)
         out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
         self.blocks, self.taps = ceil_div(out_c // layer.groups, n), self.kernel_h * self.kernel_w
         self.passes = {
@@ -73,7 +74,7 @@ class _Conv:
 
     def tilings(self) -> Tilings:
         """Those of whole sums; of cut sums too where the array would wait for whole ones, or they do not fit."""
-        array = self.blocks * self.passes * max(self.y.h * self.y.w, self.n)
+        array = self.blocks * self.passes * max(self.layer.batch * self.y.h * self.y.w, self.n)
         enough = _NEAR * self.layer.groups * max(array, self.blocks * self.taps * self.in_c)
         for depth in cuts(self.k_blocks) if self.layout == Layout.PIXELS else [self.k_blocks]:
             found = [tiling for tile in self._tiles(depth) if (tiling := self._tiling(tile))]
@@ -92,9 +93,9 @@ class _Conv:
     def _tiling(self, tile: _Tile) -> tuple[float, LayerSchedule] | None:
         """Estimated cycles of a way to cut, as a schedule; None if it does not fit."""
         spot, layer, n = self.spot, self.layer, self.n
-        tiles, groups = ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
-        pixels, sums = self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
-        bands = ceil_div(self.y.h, tile.band)
+        tiles, groups = layer.batch * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
+        pixels, sums = layer.batch * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
+        bands = layer.batch * ceil_div(self.y.h, tile.band)
         if sums * min(2, tiles * groups) > spot.config.acc_rows:
             return None
         whole = tile.depth == self.k_blocks
@@ -186,7 +187,7 @@ def _bands(rows: int, height: int, on_chip: bool) -> list[int]:
 def depthwise_tilings(spot: Spot, layer: DepthwiseLayer) -> Tilings:
     """Of a depthwise convolution."""
     config, n = spot.config, spot.config.n
-    x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+    batch, (x, y) = layer.batch, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks = ceil_div(channels, n)
     for columns in cuts(min(blocks, config.param_slots // 2)):
@@ -201,12 +202,12 @@ def depthwise_tilings(spot: Spot, layer: DepthwiseLayer) -> Tilings:
                 if used > spot.free:
                     continue
                 keep = columns == 1
-                tiles = ceil_div(blocks, columns) * ceil_div(y.h, rows)
+                tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows)
                 again = 0 if keep else (kernel_h - 1) * tiles * columns
-                stream = (blocks * y.h * layer.strides[0] + again) * (x.w + 1)
+                stream = (batch * blocks * y.h * layer.strides[0] + again) * (x.w + 1)
                 array = stream * ceil_div(kernel_h, max(1, min(3, n // taps)))
-                bus = 0 if spot.x_on_chip else ceil_div(y.h, band) * blocks * x_bytes / (columns * n)
-                bus += 0 if spot.y_on_chip else y.h * y.w * blocks
+                bus = 0 if spot.x_on_chip else batch * ceil_div(y.h, band) * blocks * x_bytes / (columns * n)
+                bus += 0 if spot.y_on_chip else batch * y.h * y.w * blocks
                 cycles = max(array, bus, tiles * TILE) + rows * y.w * columns + tiles * 10
                 yield cycles, LayerSchedule(
                     rows=rows, band=band, columns=columns, slots=slots_together(config, blocks, columns),

@@ -1,8 +1,9 @@
 """What the tilings of all layers are chosen by."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from compiler.lower.layer import Image, Layer
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
 
@@ -31,6 +32,12 @@ class Spot:
 def image_rows(rows: int, stride: int, reach: int, height: int) -> int:
     """Image rows that output rows need."""
     return min(height, (rows - 1) * stride + reach)
+
+
+def images(layer: Layer) -> tuple[Image, Image]:
+    """One image of what a layer reads, and of what it makes."""
+    x, y = (layer.shapes[name] for name in (layer.x, layer.y))
+    return replace(x, h=x.h // layer.batch), replace(y, h=y.h // layer.batch)
 
 
 def slots_together(config: MlaConfig, blocks: int, columns: int) -> int:

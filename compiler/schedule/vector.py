@@ -4,14 +4,13 @@ from compiler.kernels.tiles import ceil_div, cuts
 from compiler.lower.layer import ElementwiseLayer, PoolLayer, SoftmaxLayer
 from compiler.schedule.compute import check_row
 from compiler.schedule.schedule import LayerSchedule
-from compiler.schedule.spot import TILE, Spot, Tilings, image_rows
+from compiler.schedule.spot import TILE, Spot, Tilings, image_rows, images
 from hw.isa.enums import DTYPE_BYTES
 
 
 def pool_tilings(spot: Spot, layer: PoolLayer) -> Tilings:
     """Of a pooling layer."""
-    n = spot.config.n
-    x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+    n, (x, y) = spot.config.n, images(layer)
     blocks = ceil_div(x.c, n)
     for columns in cuts(blocks):
         for rows in cuts(y.h):
@@ -20,8 +19,8 @@ def pool_tilings(spot: Spot, layer: PoolLayer) -> Tilings:
             used += 0 if spot.y_on_chip else 2 * rows * y.w * columns * n
             if used > spot.free:
                 continue
-            tiles = ceil_div(blocks, columns) * ceil_div(y.h, rows)
-            work = y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1]
+            tiles = layer.batch * ceil_div(blocks, columns) * ceil_div(y.h, rows)
+            work = layer.batch * y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1]
             start = 0 if spot.x_on_chip else x_bytes / n
             cycles = max(work, tiles * TILE) + start + tiles * 4
             yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=spot.y_on_chip)

@@ -102,3 +102,38 @@ def test_files_that_do_not_fit(complains, samples, tmp_path):
     complains(2, "cannot be written", *run, "--out", tmp_path / "no" / "folder.npz")
     complains(2, "limit: must be an integer of at least 1", *run, "--limit", "0")
     complains(2, "target must be one of", *run, "--target", "n17")
+
+
+def test_batches_change_cycles_and_not_results(mla, samples, tmp_path):
+    one, two = (
+        json.loads(mla("run", KWS, "--input", samples, "--batch", batch, "--json", "-").out)
+        for batch in (1, 2)
+    )
+    assert one["outputs"] == two["outputs"]
+    assert (one["batch"], two["batch"], two["samples"]) == (1, 2, 3)
+    assert two["macs"] == one["macs"] and two["cycles_per_sample"] < one["cycles_per_sample"]
+    assert two["floor_cycles"] <= two["cycles"] and sum(two["where"].values()) == two["cycles"]
+    assert sum(layer["cycles"] for layer in two["layers"]) == two["cycles"]
+    assert sum(layer["macs"] for layer in two["layers"]) == two["macs"]
+
+
+def test_a_compiled_file_keeps_its_batch(mla, complains, samples, tmp_path):
+    package = tmp_path / "kws.mla"
+    assert json.loads(mla("compile", KWS, "-o", package, "--batch", 2, "--json", "-").out)["batch"] == 2
+    options = ("--input", samples, "--device", "golden", "--json", "-")
+    found = json.loads(mla("run", package, *options).out)
+    assert (found["batch"], found["origin"]) == (2, "file")
+    assert found["outputs"] == json.loads(mla("run", KWS, *options).out)["outputs"]
+    complains(2, "was compiled for a batch of 2, not for --batch 3", "run", package, "--batch", 3)
+    complains(2, "argument --batch: must be an integer in 1..4096, not '0'", "run", KWS, "--batch", 0)
+
+
+def test_where_the_network_comes_from_is_told(mla, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "cache"))
+    run = ("run", KWS, "--device", "golden", "--json", "-")
+    told = [mla(*run, *more) for more in ((), (), ("--no-cache",))]
+    reports = [json.loads(each.out) for each in told]
+    assert [each["origin"] for each in reports] == ["compiled", "cache", "compiled"]
+    assert all(each["compile_seconds"] > 0 for each in reports)
+    assert ["compiled before: found in" in each.err for each in told] == [False, True, False]
+    assert reports[0]["outputs"] == reports[1]["outputs"] == reports[2]["outputs"]

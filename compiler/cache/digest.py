@@ -1,0 +1,101 @@
+"""Names of things by their contents: two that differ anywhere have different names (SHA-256).
+
+A graph's name is a tree of digests (a Merkle tree): of the bytes of each constant, of each tensor and node, of all.
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import struct
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Tensor
+
+_ROOT = Path(__file__).parents[2]
+#: Packages whose sources say what a compiled network or a proof looks like.
+_SOURCES = ("compiler", "cosim", "hw")
+#: Libraries that do so.
+_LIBRARIES = ("numpy", "onnx", "scipy", "tflite")
+
+
+def digest(value: Any) -> bytes:
+    """Digest of plain data, arrays, enumerations, data classes, graphs, and containers of them.
+
+    Raises
+    ------
+    TypeError
+        It is nothing of the kind.
+    """
+    return hashlib.sha256(_encoded(value)).digest()
+
+
+def name(*values: Any) -> str:
+    """The digest of some values as text."""
+    return digest(values).hex()
+
+
+def _encoded(value: Any) -> bytes:
+    """Bytes that no other value has: a letter for the type, and lengths before what can vary."""
+    if value is None or isinstance(value, (bool, np.bool_)):
+        return b"N" if value is None else b"T" if value else b"F"
+    if isinstance(value, Enum):
+        return b"e" + _text(type(value).__name__) + _text(value.name)
+    if isinstance(value, (int, np.integer)):
+        return b"i" + _text(str(int(value)))
+    if isinstance(value, (float, np.floating)):
+        return b"f" + struct.pack("<d", float(value))
+    if isinstance(value, str):
+        return b"s" + _text(value)
+    if isinstance(value, (bytes, memoryview)):
+        return b"b" + hashlib.sha256(value).digest()
+    if isinstance(value, np.ndarray):
+        return b"a" + _array(value)
+    if isinstance(value, Mapping):
+        return _many(b"m", [digest((key, value[key])) for key in sorted(value)])
+    if isinstance(value, (tuple, list)):
+        return _many(b"l", [digest(each) for each in value])
+    return _whole(value)
+
+
+def _whole(value: Any) -> bytes:
+    """Of an object with parts."""
+    if isinstance(value, Graph):
+        tensors, nodes = ([digest(part) for part in parts.values()] for parts in (value.tensors, value.nodes))
+        ends = [digest(value.name), digest(value.inputs), digest(value.outputs)]
+        return b"g" + _many(b"l", tensors) + _many(b"l", nodes) + _many(b"l", ends)
+    if isinstance(value, (Node, Tensor)) or dataclasses.is_dataclass(value):
+        items = [(item.name, getattr(value, item.name)) for item in dataclasses.fields(value)]
+        return b"d" + _text(type(value).__name__) + _many(b"l", [digest(item) for item in items])
+    raise TypeError(f"{type(value).__name__} has no digest")
+
+
+def _text(text: str) -> bytes:
+    data = text.encode(errors="surrogatepass")
+    return struct.pack("<Q", len(data)) + data
+
+
+def _many(letter: bytes, parts: list[bytes]) -> bytes:
+    return letter + struct.pack("<Q", len(parts)) + b"".join(parts)
+
+
+def _array(array: np.ndarray) -> bytes:
+    if array.dtype.hasobject:
+        raise TypeError("arrays of objects have no digest")
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    contents = hashlib.sha256(little.tobytes()).digest()
+    return digest((array.dtype.str.lstrip("<>|="), array.shape)) + contents
+
+
+@cache
+def version(root: Path = _ROOT) -> str:
+    """A name for the sources of the compiler and of the validator, and for the libraries they use."""
+    files = sorted(path for each in _SOURCES for path in (root / each).rglob("*.py"))
+    parts = [(str(path.relative_to(root)), path.read_bytes()) for path in files]
+    return name(parts, [importlib.metadata.version(library) for library in _LIBRARIES])

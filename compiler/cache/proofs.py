@@ -1,0 +1,46 @@
+"""Proofs from run to run: a stream that was proved once, by the same validator, need not be proved again.
+
+What is kept is only that a stream passed. Its name is a digest of everything the proof is about: words of the programs,
+operands, windows, the machine, and the sources of the validator. A program that was changed has another name.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from compiler.cache.digest import name, version
+from compiler.cache.store import Store
+from compiler.validate import Call, validate
+from cosim.golden.checks import Window
+from hw.config import MlaConfig
+
+_KIND = "proof"
+_PASSED = b"passed"
+
+
+def prove(
+    config: MlaConfig, calls: Sequence[Call], windows: Sequence[Window], store: Store | None = None
+) -> None:
+    """Prove a stream of macro-instructions, or find that the store knows it as proved.
+
+    Raises
+    ------
+    ValidationError
+        The stream is not safe.
+    """
+    if store is None:
+        validate(config, calls, windows)
+        return
+    programs = {id(call.program): call.program for call in calls}
+    numbers = {each: number for number, each in enumerate(programs)}
+    stream = [(numbers[id(call.program)], call.operands, call.tag) for call in calls]
+    try:
+        images = [program.image for program in programs.values()]
+    except struct.error:  # a word that is none: the validator says where
+        validate(config, calls, windows)
+        raise
+    key = name(version(), asdict(config), images, stream, windows)
+    known = store.get(_KIND, key)
+    if known is None or bytes(known) != _PASSED:
+        validate(config, calls, windows)
+        store.put(_KIND, key, _PASSED)

@@ -1,0 +1,47 @@
+"""What of a graph is its interface: float numbers of the caller becoming integers, and integers becoming float again.
+
+The machine has no float numbers, so these conversions run on the host wherever the caller wants float32. They and what
+lays the float tensors out beside them compute nothing of the model's own.
+"""
+
+from collections.abc import Collection
+
+from compiler.ir.graph import Graph, Node
+
+_LAYOUT = ("transpose", "reshape")
+_FLOAT = "float32"
+
+
+def interface(graph: Graph, host: Collection[str]) -> set[str]:
+    """Those of the nodes on the host that only convert, or lay out, float inputs and outputs of the graph."""
+    return _behind_inputs(graph, host) | _before_outputs(graph, host)
+
+
+def _is_float(graph: Graph, name: str) -> bool:
+    return graph.tensors[name].dtype == _FLOAT
+
+
+def _behind_inputs(graph: Graph, host: Collection[str]) -> set[str]:
+    fresh, found = {name for name in graph.inputs if _is_float(graph, name)}, set()
+    for node in graph:
+        if node.name in host and node.op in ("quantize", *_LAYOUT) and node.inputs[0] in fresh:
+            found.add(node.name)
+            fresh |= {name for name in node.outputs if _is_float(graph, name)}
+    return found
+
+
+def _before_outputs(graph: Graph, host: Collection[str]) -> set[str]:
+    found: set[str] = set()
+
+    def goes_out(node: Node) -> bool:
+        """Everything it makes is float and is an output, or only laid out to be one."""
+        users = [user for name in node.outputs for user in graph.consumers(name)]
+        wanted = all(name in graph.outputs or graph.consumers(name) for name in node.outputs)
+        floats = all(_is_float(graph, name) for name in node.outputs)
+        return wanted and floats and all(user.name in found for user in users)
+
+    for node in reversed(list(graph)):
+        converts = node.op == "dequantize" or (node.op in _LAYOUT and _is_float(graph, node.inputs[0]))
+        if node.name in host and converts and goes_out(node):
+            found.add(node.name)
+    return found

@@ -1,0 +1,25 @@
+"""What a compiled network depends on beside the model and the machine."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from compiler.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from compiler.quantize.samples import Calibration
+
+#: Whose rounding: LiteRT's reference kernels, its default ones (XNNPACK), onnxruntime.
+ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of `compiler.api.compile` that decide what comes out of it, as they are explained there."""
+
+    rounding: str
+    schedule: Schedule | None = None
+    strict: bool = False
+    calibration: "Calibration | None" = None
+    seed: int = 0
+    offset: int = 0
+    batch: int = 1

@@ -1,0 +1,185 @@
+"""From a graph to a compiled network, all stages in turn."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import cast
+
+from compiler.codegen.making import Making
+from compiler.codegen.network import Code, generate
+from compiler.host import Kernels
+from compiler.ir.graph import Graph
+from compiler.lower.groups import find_fusions, group
+from compiler.lower.interface import interface
+from compiler.lower.lower import Lowered, lower
+from compiler.lower.partition import Part, partition
+from compiler.network import Body, Control, HostNode, LayerInfo, Network, Stage
+from compiler.options import Options
+from compiler.passes import simplify
+from compiler.passes.batch import with_batch
+from compiler.passes.names import name_apart
+from compiler.profile.floors import body_floor, layer_floor, network_floor
+from compiler.quantize import QuantizationReport, quantize
+from compiler.quantize.quantize import is_float
+from compiler.quantize.samples import random_samples
+from compiler.record import Record
+from compiler.schedule.fit import fit
+from compiler.schedule.heuristic import first_schedule
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from hw.config import MlaConfig
+from hw.errors import InputError
+
+
+def build(graph: Graph, config: MlaConfig, options: Options, record: Record | None = None) -> Network:
+    """Compile a graph for a machine; `record` takes what every stage made.
+
+    Raises
+    ------
+    InputError
+        The model cannot be compiled, or the schedule is not legal for it.
+    """
+    rounding, record = options.rounding, record or Record()
+    record.config, record.rounding = config, rounding
+    record.graphs["imported"] = graph
+    graph = name_apart(simplify(graph, record.graphs))
+    report = None
+    if is_float(graph):
+        graph, report = _quantized(graph, options)
+    elif options.calibration is not None:
+        raise InputError(f"{graph.name} is quantized already: calibration is for float models")
+    graph = with_batch(name_apart(graph), options.batch)
+    record.graphs["quantized"] = graph
+    parts, host = partition(graph, rounding)
+    if report is not None:
+        host = {name: report.kept.get(name, why) for name, why in host.items()}
+    record.parts, record.host = parts, host
+    if options.strict:
+        _check_strict(graph, host)
+    compilation = _Compilation(
+        config, graph, parts, rounding, options.schedule, options.offset, record.makings
+    )
+    record.network = replace(compilation.network(host, report), batch=options.batch)
+    return record.network
+
+
+def _check_strict(graph: Graph, host: dict[str, str]) -> None:
+    """Refuse nodes on the host that are more than conversions between float and integers at the graph's edges."""
+    edges, ops = interface(graph, host), {node.name: node.op for _, node in graph.walk()}
+    refused = [f"{name} ({ops[name]}): {why}" for name, why in host.items() if name not in edges]
+    if refused:
+        raise InputError(f"{graph.name}: not for the accelerator: {'; '.join(refused)}")
+
+
+def _quantized(graph: Graph, options: Options) -> tuple[Graph, QuantizationReport]:
+    """A float model quantized, with made-up samples if there are none."""
+    given = options.calibration
+    samples = random_samples(graph, options.seed) if given is None else given
+    made, report = quantize(graph, samples, rounding=cast(Kernels, options.rounding), random=given is None)
+    return simplify(made), report
+
+
+class _Compilation:
+    """The stages of one model on their way to code."""
+
+    def __init__(
+        self,
+        config: MlaConfig,
+        graph: Graph,
+        parts: list[Part],
+        rounding: str,
+        schedule: Schedule | None,
+        offset: int,
+        seen: list[Making],
+    ):
+        self.config, self.graph, self.parts, self.rounding = config, graph, parts, rounding
+        self.given, self.offset, self.seen = schedule, offset, seen
+        self.schedules: dict[str, LayerSchedule] = {}
+        self.before = 0  # layers that have their code already
+        device = [part.graph for part in _walk(parts) if part.device]
+        self.fusions = tuple(f for each in device for f in find_fusions(each))
+        if schedule is not None:
+            self.fusions = schedule.fusions
+            known = {name for each in device for name in each.nodes}
+            for name in (name for names in self.fusions for name in names):
+                if name not in known:
+                    raise InputError(
+                        f"schedule: fusion of {name!r}: there is no such node on the accelerator"
+                    )
+
+    def network(self, host: dict[str, str], report: QuantizationReport | None) -> Network:
+        """Everything compiled."""
+        self.lowered = {id(part): self._lower(part.graph) for part in _walk(self.parts) if part.device}
+        count = sum(len(each.layers) for each in self.lowered.values())
+        stages = self._stages(self.parts, count, inside=False)
+        graph, ops = self.graph, {node.name: node.op for _, node in self.graph.walk()}
+        top = [layer for part in self.parts if part.device for layer in self.lowered[id(part)].layers]
+        return Network(
+            name=graph.name, config=self.config, inputs=tuple(graph.tensors[n] for n in graph.inputs),
+            outputs=tuple(graph.tensors[n] for n in graph.outputs), stages=stages,
+            schedule=self.given or Schedule(self.fusions, self.schedules),
+            host=tuple(HostNode(name, ops[name], why) for name, why in host.items()),
+            rounding=self.rounding, floor=network_floor(graph, top), graph=graph,
+            layers=tuple(layer for each in self.lowered.values() for layer in each.layers), quantization=report,
+        )  # fmt: skip
+
+    def _stages(self, parts: Sequence[Part], count: int, *, inside: bool) -> tuple[Stage, ...]:
+        """Stages of the model, or `inside` of a subgraph; `count` layers are in all of them."""
+        stages: list[Stage] = []
+        for part in parts:
+            graph, its = part.graph, self.lowered.get(id(part))
+            inputs, outputs = (
+                tuple(graph.tensors[n] for n in names) for names in (graph.inputs, graph.outputs)
+            )
+            if part.bodies:
+                bodies = [self._stages(body, count, inside=True) for body in part.bodies]
+                stages.append(Stage(inputs, outputs, control=_control(graph, bodies)))
+                continue
+            if its is None:
+                stages.append(Stage(inputs, outputs, graph=graph))
+                continue
+            schedule, code = self._code(its, (self.before, count))
+            self.schedules |= schedule.layers
+            self.before += len(its.layers)
+            floor = body_floor(graph, its.layers) if inside else None
+            stages.append(Stage(inputs, outputs, code=code, infos=self._infos(its, code), floor=floor))
+        return tuple(stages)
+
+    def _infos(self, lowered: Lowered, code: Code) -> tuple[LayerInfo, ...]:
+        return tuple(
+            LayerInfo(layer.nodes, layer.ops, layer_floor(lowered.graph, layer), tag, program)
+            for layer, tag, program in zip(lowered.layers, code.tags, code.program_names, strict=True)
+        )
+
+    def _lower(self, graph: Graph) -> Lowered:
+        inside = [names for names in self.fusions if names[0] in graph.nodes]
+        lowered = lower(graph, group(graph, inside), self.rounding)
+        if lowered.refused:
+            lines = "; ".join(f"{name}: {why}" for name, why in lowered.refused.items())
+            raise InputError(f"schedule: its fusions cannot be carried out: {lines}")
+        return lowered
+
+    def _code(self, lowered: Lowered, numbers: tuple[int, int]) -> tuple[Schedule, Code]:
+        if self.given is not None:
+            return self.given, generate(self.config, lowered, self.given, numbers, self.offset, self.seen)
+        first = first_schedule(self.config, lowered, self.fusions)
+        return fit(self.config, lowered, first, numbers, self.offset, self.seen)
+
+
+def _walk(parts: Iterable[Part]) -> Iterator[Part]:
+    """All parts, those of subgraphs among them."""
+    for part in parts:
+        yield part
+        for body in part.bodies:
+            yield from _walk(body)
+
+
+def _control(graph: Graph, stages: Sequence[tuple[Stage, ...]]) -> Control:
+    """The one node of a part that is control flow."""
+    (node,) = graph
+    bodies = (
+        Body(
+            tuple(body.tensors[n] for n in body.inputs), tuple(body.tensors[n] for n in body.outputs), inside
+        )
+        for body, inside in zip(node.bodies, stages, strict=True)
+    )
+    outputs = tuple(graph.tensors[n] for n in node.outputs)
+    return Control(node.name, node.op, node.attributes, tuple(graph.ins(node)), outputs, tuple(bodies))

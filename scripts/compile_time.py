@@ -1,0 +1,70 @@
+"""How long compiling takes, the first time and again, against the bars.
+
+`python -m scripts.compile_time` compiles the small trained networks and ResNet-50 (seeded weights), each in a process
+of its own with an empty cache, then again. The bars are for two cores with nothing else to do.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from scripts.fetch_models import model_path
+from scripts.networks.published import NETWORKS, model_file
+
+SMALL = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
+#: Seconds: a small network, a published one, an unchanged model again.
+SMALL_BAR, LARGE_BAR, AGAIN_BAR = 5.0, 60.0, 0.5
+
+
+def measure(model: Path, folder: Path) -> tuple[float, float]:
+    """Seconds to compile a model, and to compile it again."""
+    first, again = (_compiled(model, folder) for _ in range(2))
+    if (first["origin"], again["origin"]) != ("compiled", "cache"):
+        raise SystemExit(f"{model}: {first['origin']}, then {again['origin']}: the cache does not work")
+    return first["compile_seconds"], again["compile_seconds"]
+
+
+def _compiled(model: Path, folder: Path) -> dict:
+    """The report of `mla compile` in a process of its own."""
+    command = [sys.executable, "-m", "compiler.cli.main", "compile", str(model), "--json", "-"]
+    done = subprocess.run(
+        [*command, "-o", str(folder / "network.mla")],
+        env=os.environ | {"MLA_CACHE": str(folder / "cache")}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout)
+
+
+def table(names: list[str]) -> tuple[str, bool]:
+    """The table, and whether all bars are met."""
+    lines, met = [f"{'network':<26}{'seconds':>9}{'bar':>7}{'again':>9}{'bar':>7}"], True
+    for name in names:
+        model = model_path(name) if name in SMALL else model_file(name)
+        with tempfile.TemporaryDirectory(prefix="mla-compile-") as folder:
+            first, again = measure(model, Path(folder))
+        bar = SMALL_BAR if name in SMALL else LARGE_BAR
+        met = met and first < bar and again < AGAIN_BAR
+        lines.append(f"{name:<26}{first:>9.2f}{bar:>7.0f}{again:>9.2f}{AGAIN_BAR:>7.1f}")
+    return "\n".join(lines), met
+
+
+def main() -> int:
+    """Print the table; status 1 if a bar is not met."""
+    parser = argparse.ArgumentParser(description="seconds to compile, and to compile again")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="networks (default: the four and resnet50)")
+    names = parser.parse_args().names or [*SMALL, "resnet50"]
+    for name in names:
+        if name not in (*SMALL, *NETWORKS):
+            parser.error(f"a network must be one of {', '.join((*SMALL, *NETWORKS))}, not {name!r}")
+    text, met = table(names)
+    print(text)
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

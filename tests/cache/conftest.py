@@ -1,0 +1,18 @@
+"""A cache of its own for every test."""
+
+from pathlib import Path
+
+import pytest
+
+from compiler.cache.store import Store
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "compiled"
+
+
+@pytest.fixture
+def store(folder: Path) -> Store:
+    return Store()
