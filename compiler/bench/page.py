@@ -32,9 +32,9 @@ def benchmark_page(documents: Documents, picture: str) -> str:
         "# Benchmarks",
         "",
         "Written by `make bench`. Cycles are exact: from the doorbell to the interrupt on the RTL, everything in DRAM "
-        "before and after, memories cold. The limit is, layer by layer, the larger of multiply-accumulates over N*N and "
-        "bytes over the bus. Every result was compared with its reference in the same run. What the peers' figures are "
-        "for and where they come from: `compiler/bench/peers.py`.",
+        "before and after, memories cold. The limit is, layer by layer, the larger of multiply-accumulates over N*N "
+        "and bytes over the bus. Every result was compared with its reference in the same run. What the peers' figures "
+        "are for and where they come from: `compiler/bench/peers.py`.",
         "",
         f"![where the cycles went]({picture})",
     ]
