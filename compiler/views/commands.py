@@ -3,7 +3,7 @@
 Commands of one layer that go the same way between the same buffers are one node.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -27,6 +27,10 @@ _NOTE = (
     "bytes that the commands move, cycles that their unit takes for them if nothing holds it up, energy of the "
     "memories on both ends"
 )
+
+
+#: First cycle of each tile of a ring, and the one after its last.
+_Times = dict[tuple[Ring, int], tuple[int, int]]
 
 
 @dataclass
@@ -164,7 +168,7 @@ class _Part:
             ends = (key, buffer) if written else (buffer, key)
             add_edge(self.view, *ends, self.view.nodes[buffer]["label"], cost)
 
-    def _buffer(self, key: str, rings: list[Ring], times: Mapping[Ring, tuple[int, int]]) -> None:
+    def _buffer(self, key: str, rings: list[Ring], times: _Times) -> None:
         ring = rings[0]
         depth = len(rings) * ring.depth
         unit = {Memory.ACC: "row", Memory.SLOT: "slot", Memory.TABLE: "table"}.get(ring.memory)
@@ -172,9 +176,10 @@ class _Part:
         text = [f"{depth} x {room}" if depth > 1 else room]
         more: dict[str, Any] = {}
         if ring.memory != Memory.DRAM and times:
+            tiles = [(each, tile) for each in rings for tile in range(each.depth) if (each, tile) in times]
             more = {
-                "starts": [self.making.starts[each] for each in rings], "size": ring.total,
-                "first": [times[each][0] for each in rings], "last": [times[each][1] for each in rings],
+                "starts": [self.making.starts[each] + tile * each.size for each, tile in tiles], "size": ring.size,
+                "first": [times[tile][0] for tile in tiles], "last": [times[tile][1] for tile in tiles],
             }  # fmt: skip
             text += _places(self.config, more["starts"], ring)
         add_node(
@@ -191,15 +196,18 @@ class _Part:
         maker = next((layer.name for layer in self.layers if root(layer.y) == root(name)), "")
         return f"{maker}.y" if maker else name
 
-    def _times(self) -> dict[Ring, tuple[int, int]]:
-        """When each buffer is in use."""
-        out: dict[Ring, tuple[int, int]] = {}
+    def _times(self) -> _Times:
+        """When each tile is in use, behind what ran before."""
+        out: _Times = {}
+        at = self.view.graph.get("cycles", 0)
         for command, (begin, end) in zip(
             self.making.commands, timeline(self.config, self.making), strict=True
         ):
             for ref in command.refs():
-                first, last = out.get(ref.ring, (begin, end))
-                out[ref.ring] = (min(first, begin), max(last, end))
+                tile = (ref.ring, ref.index % ref.ring.depth)
+                first, last = out.get(tile, (at + begin, at + end))
+                out[tile] = (min(first, at + begin), max(last, at + end))
+        self.view.graph["cycles"] = max((last for _, last in out.values()), default=at)
         return out
 
 
@@ -215,8 +223,9 @@ def _places(config: MlaConfig, starts: list[int], ring: Ring) -> list[str]:
     banks = {
         Memory.SP: config.sp_bytes // config.sp_banks, Memory.ACC: config.acc_rows // config.acc_banks,
     }.get(ring.memory)  # fmt: skip
-    shown = [", ".join(f"{at:#x}" if ring.memory == Memory.SP else f"{at}" for at in starts)]
+    names = [f"{at:#x}" if ring.memory == Memory.SP else f"{at}" for at in starts]
+    shown = [", ".join(names[:4]) + (", ..." if len(names) > 4 else "")]
     if banks:
-        used = {b for at in starts for b in range(at // banks, (at + ring.total - 1) // banks + 1)}
+        used = {b for at in starts for b in range(at // banks, (at + ring.size - 1) // banks + 1)}
         shown.append(f"bank {min(used)}" + (f"..{max(used)}" if len(used) > 1 else ""))
     return shown
