@@ -24,11 +24,7 @@ class ElementwiseSteps:
         self.pixels, self.channels = image.h * image.w, image.c
         self.total = self.pixels * self.channels
         homes = [context.homes[name] for name in (layer.x, layer.y, *([layer.other] if layer.other else []))]
-        self.flat = (
-            layer.drain is None
-            and (layer.other is None or layer.spread == Spread.ALL)
-            and all(home.compact for home in homes)
-        )
+        self.flat = not self._by_channel() and all(home.compact for home in homes)
         if self.flat:
             self.pixels, self.channels = ceil_div(self.total, self.n), self.n
         self.blocks = ceil_div(self.channels, self.n)
@@ -46,6 +42,11 @@ class ElementwiseSteps:
     def steps(self) -> list[Step]:
         """All tiles."""
         return [self._tile(start, count) for start, count in pieces(self.pixels, self.rows)]
+
+    def _by_channel(self) -> bool:
+        """Something is another for each channel."""
+        layer = self.layer
+        return layer.drain is not None or (layer.other is not None and layer.spread != Spread.ALL)
 
     def _bytes(self, name: str) -> int:
         return DTYPE_BYTES[self.layer.shapes[name].dtype]
@@ -128,10 +129,14 @@ class ElementwiseSteps:
                 fields[f"{layer.stream}_n"] = n * self._bytes(layer.other)
         if self.slots:
             fields |= {"p_base": self.slots.get(0, step), "p_n": 1}
-        step.fuse.append(self.context.command(Unit.FUSE, **fields))
+        step.fuse += self._commands(fields, step)
         if not self.y.on_chip:
             step.stores.append(self._store(place, start, count, size))
         return step
+
+    def _commands(self, fields: dict[str, int | Ref], step: Step) -> list[Command]:
+        """What is done with a tile."""
+        return [self.context.command(Unit.FUSE, **fields)]
 
     def _tail(self, start: int, count: int) -> int:
         """Lanes of the last block of channels, or of the last row of all."""

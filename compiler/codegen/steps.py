@@ -15,6 +15,7 @@ from compiler.codegen.matmul import matmul_steps
 from compiler.codegen.move import move_steps
 from compiler.codegen.norm import norm_steps
 from compiler.codegen.pool import pool_steps
+from compiler.codegen.prelu import prelu_steps
 from compiler.codegen.reduce import reduce_steps
 from compiler.codegen.softmax import softmax_steps
 from compiler.ir.tensor import Tensor
@@ -30,6 +31,7 @@ from compiler.lower.layer import (
 )
 from compiler.lower.matmul import MatmulLayer
 from compiler.lower.norm import NormLayer
+from compiler.lower.prelu import PReluLayer
 from compiler.lower.reduce import ReduceLayer
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
@@ -41,6 +43,7 @@ _GENERATORS = {
     ElementwiseLayer: elementwise_steps,
     SoftmaxLayer: softmax_steps,
     MoveLayer: move_steps,
+    PReluLayer: prelu_steps,
     ConvTransposeLayer: conv_transpose_steps,
     MatmulLayer: matmul_steps,
     ReduceLayer: reduce_steps,

@@ -25,6 +25,7 @@ from compiler.lower.moves import MOVES
 from compiler.lower.norm import lower_norm
 from compiler.lower.parts import find_parts
 from compiler.lower.places import IN_PLACE
+from compiler.lower.prelu import lower_prelu
 from compiler.lower.reduce import bytes_only, lower_global_average, lower_reduce
 from compiler.lower.unary import BINARY, UNARY
 from hw.isa.enums import Rounding
@@ -198,6 +199,7 @@ LOWERINGS: dict[str, Callable[[Lowering], Layer]] = {
     "cumsum": lower_cumsum,
     "layer_norm": lower_norm,
     "rms_norm": lower_norm,
+    "prelu": lower_prelu,
     **dict.fromkeys(BINARY, lower_binary),
     **dict.fromkeys(UNARY, lower_unary),
     **MOVES,

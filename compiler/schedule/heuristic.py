@@ -17,13 +17,14 @@ from compiler.lower.lower import Lowered
 from compiler.lower.lowering import image_of
 from compiler.lower.matmul import MatmulLayer
 from compiler.lower.norm import NormLayer
+from compiler.lower.prelu import PReluLayer
 from compiler.lower.reduce import ReduceLayer
 from compiler.schedule.compute import matmul_tilings, norm_tilings, reduce_tilings
 from compiler.schedule.conv import conv_tilings, depthwise_tilings, transposed_tilings
 from compiler.schedule.moves import from_dram, move_tilings
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.schedule.spot import Spot
-from compiler.schedule.vector import elementwise_tilings, pool_tilings, softmax_tilings
+from compiler.schedule.vector import elementwise_tilings, pool_tilings, prelu_tilings, softmax_tilings
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.enums import DTYPE_BYTES
@@ -111,7 +112,7 @@ def _schedule(spot: Spot, layer: Layer) -> tuple[float, LayerSchedule]:
         ConvLayer: conv_tilings, DepthwiseLayer: depthwise_tilings, PoolLayer: pool_tilings,
         ElementwiseLayer: elementwise_tilings, SoftmaxLayer: softmax_tilings, MoveLayer: move_tilings,
         ConvTransposeLayer: transposed_tilings, MatmulLayer: matmul_tilings, ReduceLayer: reduce_tilings,
-        NormLayer: norm_tilings,
+        NormLayer: norm_tilings, PReluLayer: prelu_tilings,
     }[type(layer)]  # fmt: skip
     best = min(tilings(spot, layer), key=lambda tiling: tiling[0], default=None)
     if best is None:

@@ -2,6 +2,7 @@
 
 from compiler.kernels.tiles import ceil_div, cuts
 from compiler.lower.layer import ElementwiseLayer, PoolLayer, SoftmaxLayer
+from compiler.lower.prelu import PReluLayer
 from compiler.schedule.compute import check_row
 from compiler.schedule.schedule import LayerSchedule
 from compiler.schedule.spot import TILE, Spot, Tilings, image_rows, images
@@ -37,6 +38,20 @@ def elementwise_tilings(spot: Spot, layer: ElementwiseLayer) -> Tilings:
             continue
         tiles = ceil_div(total, rows)
         yield max(total, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
+
+
+def prelu_tilings(spot: Spot, layer: PReluLayer) -> Tilings:
+    """Of a PReLU: three passes over each row, with places for both halves."""
+    n, y = spot.config.n, layer.shapes[layer.y]
+    pixels, blocks = y.h * y.w, ceil_div(y.c, n)
+    for rows in cuts(pixels):
+        used = 2 * rows * 3 * blocks * n + blocks * n
+        used += (not spot.x_on_chip) * 2 * (rows * y.c + n) + (not spot.y_on_chip) * 2 * (rows * y.c + n)
+        if used > spot.free or rows > 0xFFFF:
+            continue
+        work = 3 * pixels * blocks
+        cycles = max(work, ceil_div(pixels, rows) * 3 * TILE) + rows * blocks
+        yield cycles, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
 
 
 def softmax_tilings(spot: Spot, layer: SoftmaxLayer) -> Tilings:

@@ -224,8 +224,19 @@ def cumulated(chance: Chance) -> Tensor:
     return chance.last(sums)
 
 
+def sloped(chance: Chance) -> Tensor:
+    """A slope of its own for each channel, or one for all; some of them fall."""
+    rng = chance.rng
+    shape = (1, chance.size(9), chance.size(9), chance.size(80))
+    x = chance.given(shape, chance.dtype())
+    slopes = chance.constant((shape[3],) if rng.random() < 0.8 else (1,), chance.dtype())
+    scale = float(scale_of(x) * rng.uniform(0.3, 3))
+    return chance.last(chance.node("prelu", [x, slopes], shape, scale=scale, dtype=chance.dtype()))
+
+
 KINDS = {
     "product": (product, 0), "reduction": (reduction, 0), "average": (average, 0), "norm": (norm, 1),
     "transposed": (transposed, 0), "grouped": (grouped, 0), "softmax": (softmax, 1),
     "cumulated": (cumulated, 0),
+    "sloped": (sloped, 0),
 }  # fmt: skip

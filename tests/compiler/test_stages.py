@@ -93,7 +93,7 @@ def test_reshapes_between_host_operators_are_the_host_s() -> None:
     x = draft.input((1, 4, 4, 6))
     shaped = draft.node("reshape", [x], (2, 48), like=x, shape=(2, 48))
     again = draft.node("reshape", [shaped], (4, 24), like=x, shape=(4, 24))
-    host = draft.node("tanh", [draft.node("prelu", [again, draft.constant((24,))], (4, 24))], (4, 24))
+    host = draft.node("tanh", [draft.node("prelu", [again, draft.input((24,))], (4, 24))], (4, 24))
     network = check(draft, [host])
     assert [stage.code is not None for stage in network.stages] == [False, True]
     reasons = {each.op: each.reason for each in network.host}
