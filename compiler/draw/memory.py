@@ -49,7 +49,7 @@ def draw_memory(view: View) -> str:
 def _tiles(
     svg: Svg, axis: Axis, data: dict[str, Any], vertical: tuple[float, float], colours: tuple[str, str]
 ) -> None:
-    """The tiles of a buffer, each as long as it is in use; `vertical`: the memory's top, and how tall a unit of it is."""
+    """The tiles of a buffer, each as long as it is in use; `vertical`: top of the memory, and how tall a unit is."""
     top, unit = vertical
     for at, first, last in zip(data["starts"], data["first"], data["last"], strict=True):
         x, width = axis.at(first), max(axis.long(last - first), 0.8)
