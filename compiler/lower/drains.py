@@ -79,7 +79,7 @@ def _residual(low: Lowering, rest: list[Node], before: Tensor) -> Residual:
     clip = clip_range(out)
     if rest:
         out, clip = _clip(graph, rest.pop(0), out, clip)
-    raw = low.rounding != "reference"
+    raw = low.rounding == "xnnpack"
     fields = (raw_fields if raw else residual_fields)(affine(before), affine(other), affine(out))
     stage = {"r_raw": int(raw), "r_ls": 0 if raw else LEFT_SHIFT}
     return Residual(other.name, stage, {**cast(dict[str, int], fields), "r_lo": clip[0], "r_hi": clip[1]})

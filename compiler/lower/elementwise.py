@@ -10,6 +10,9 @@ from compiler.lower.lowering import Lowering, UnsupportedError, affine, clip_ran
 from compiler.lower.unary import EIGHT_BITS, is_unary, table_of
 from hw.isa.enums import Op, Requant, Rounding
 
+#: How sums are rounded: halves up, or away from zero, or, of float32 numbers, to even.
+_SUMS = {"reference": Rounding.DOUBLE, "xnnpack": Rounding.SINGLE, "onnxruntime": Rounding.EVEN}
+
 
 def lower_unary(low: Lowering) -> Layer:
     """A function of single numbers."""
@@ -59,14 +62,14 @@ def _spread(a: Tensor, b: Tensor, y: Tensor) -> Spread:
 def _sum(low: Lowering, a: Tensor, b: Tensor, spread: Spread) -> dict:
     if spread in (Spread.PIXEL, Spread.SCALAR):
         raise UnsupportedError("a summand of one channel spread over several")
-    raw = low.rounding != "reference"
+    raw = low.rounding == "xnnpack"
     fields = dict(
         cast(dict[str, int], (raw_fields if raw else residual_fields)(affine(a), affine(b), affine(low.y)))
     )
     if low.anchor.op == "sub":
         fields["r_mult"] = -fields["r_mult"]
     clip = clip_range(low.y)
-    rounding = Rounding.SINGLE if raw else Rounding.DOUBLE
+    rounding = _SUMS[low.rounding]
     return {
         "stream": "r", "src": {"rounding": rounding},
         "stage": {"r_raw": int(raw), "r_ls": 0 if raw else LEFT_SHIFT},
