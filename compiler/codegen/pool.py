@@ -4,10 +4,11 @@ from collections.abc import Hashable
 
 from compiler.codegen.build import Context, Tiles, Turns, image_rows, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.kernels.scaling import halves_word
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.layer import PoolLayer
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
-from hw.isa.enums import Post, Reduce, Unit
+from hw.isa.enums import Post, Reduce, Rounding, Unit
 
 
 class PoolSteps:
@@ -91,10 +92,16 @@ class PoolSteps:
 
     def _words(self) -> dict[str, int]:
         """Averages divide by the taps inside the image; clipping the sources of a maximum clips the maximum."""
-        dtype, (low, high) = self.layer.shapes[self.layer.y].dtype, self.layer.clip
+        layer = self.layer
+        dtype, (low, high) = layer.shapes[layer.y].dtype, layer.clip
         parts = {"d_dst": 1, "d_dtype": dtype, "tail_dim": FUSE_DIMS.index("n")}
-        src = FUSE_SRC.pack(a_src=1, a_dtype=dtype)
-        if self.layer.average:
+        src = FUSE_SRC.pack(a_src=1, a_dtype=layer.shapes[layer.x].dtype)
+        if layer.scaled:
+            parts |= {"reduce": Reduce.SUM, "post": Post.SCALE, "post_rounding": Rounding.EVEN}
+            return {
+                "src": src, "stage": FUSE_STAGE.pack(**parts), "zp_ab": halves_word(layer.x_zp, 0), **layer.scaled,
+            }  # fmt: skip
+        if layer.average:
             stage = FUSE_STAGE.pack(reduce=Reduce.SUM, post=Post.COUNT, **parts)
             return {"src": src, "stage": stage, "post_lo": low, "post_hi": high}
         stage = FUSE_STAGE.pack(reduce=Reduce.MAX, **parts)

@@ -153,13 +153,15 @@ class DepthwiseLayer(Layer):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolLayer(Layer):
-    """Maximum or average of windows; averages leave padding out unless `count_pads`."""
+    """Maximum or average of windows; averages leave padding out, those that are `scaled` (fields of FUSE) do not."""
 
     kernel: tuple[int, int]
     strides: tuple[int, int]
     pads: tuple[int, int, int, int]
     average: bool
     clip: tuple[int, int]
+    x_zp: int = 0
+    scaled: dict[str, int] = field(default_factory=dict)
 
 
 class Spread(StrEnum):

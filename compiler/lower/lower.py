@@ -26,7 +26,7 @@ from compiler.lower.norm import lower_norm
 from compiler.lower.parts import find_parts
 from compiler.lower.places import IN_PLACE
 from compiler.lower.prelu import lower_prelu
-from compiler.lower.reduce import bytes_only, lower_global_average, lower_reduce
+from compiler.lower.reduce import bytes_only, lower_global_average, lower_reduce, scaled
 from compiler.lower.unary import BINARY, UNARY
 from hw.isa.enums import Rounding
 
@@ -155,17 +155,22 @@ def _in_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
 
 def _pool(low: Lowering) -> Layer:
     a, average = low.anchor.attributes, low.anchor.op == "avg_pool2d"
-    if affine(low.x) != affine(low.y):
-        raise UnsupportedError("pooling changes the quantization")
     taps = a["kernel"][0] * a["kernel"][1]
+    window = {"kernel": a["kernel"], "strides": a["strides"], "pads": a["pads"], "average": average,
+              "batch": low.x.shape[0]}  # fmt: skip
+    counted = a.get("count_pads", False) or not any(a["pads"])
     if average and taps > 255 and not any(a["pads"]) and a["kernel"] == low.x.shape[1:3]:
         return lower_global_average(low)
+    if average and counted and taps <= 255 and low.rounding == "onnxruntime":
+        how = scaled(low, taps)
+        return PoolLayer(
+            **low.common(), **window, clip=clip_range(low.y), x_zp=how["x_zp"], scaled=how["fields"]
+        )
+    if affine(low.x) != affine(low.y):
+        raise UnsupportedError("pooling changes the quantization")
     if average and ((a["count_pads"] and any(a["pads"])) or taps > 255):
         raise UnsupportedError(f"an average over {taps} taps, padding counted or more than 255 of them")
-    return PoolLayer(
-        **low.common(), kernel=a["kernel"], strides=a["strides"], pads=a["pads"], average=average,
-        clip=clip_range(low.y), batch=low.x.shape[0],
-    )  # fmt: skip
+    return PoolLayer(**low.common(), **window, clip=clip_range(low.y))
 
 
 def _softmax(low: Lowering) -> Layer:

@@ -65,10 +65,10 @@ def lower_reduce(low: Lowering) -> ReduceLayer:
         how = Reduce.MAX if op == "max" else Reduce.MIN
         if affine(x) == affine(y) and x.dtype == y.dtype:
             return ReduceLayer(**fields, how=how, fields={})
-        return ReduceLayer(**fields, how=how, **_scaled(low, 1))
+        return ReduceLayer(**fields, how=how, **scaled(low, 1))
     if count > _MOST:
         raise UnsupportedError(f"a sum of {count:,} elements, more than {_MOST:,}")
-    return ReduceLayer(**fields, how=Reduce.SUM, **_scaled(low, count if op == "mean" else 1))
+    return ReduceLayer(**fields, how=Reduce.SUM, **scaled(low, count if op == "mean" else 1))
 
 
 def lower_global_average(low: Lowering) -> ReduceLayer:
@@ -91,7 +91,7 @@ def lower_global_average(low: Lowering) -> ReduceLayer:
     mult = min(-(-(1 << (31 - exponent)) // count), (1 << 31) - 1)
     if low.rounding == "onnxruntime":
         return ReduceLayer(
-            **low.common(), how=Reduce.SUM, dims=(batch, count, 1, 1, c), lanes=False, **_scaled(low, count)
+            **low.common(), how=Reduce.SUM, dims=(batch, count, 1, 1, c), lanes=False, **scaled(low, count)
         )
     clip = clip_range(low.y)
     return ReduceLayer(
@@ -114,8 +114,11 @@ def bytes_only(*tensors: Tensor) -> None:
             raise UnsupportedError(f"tensor {tensor.name!r} must be int8 or uint8, not {tensor.dtype}")
 
 
-def _scaled(low: Lowering, count: int) -> dict[str, Any]:
-    """The scale of a sum, divided by `count`: as LiteRT's reference kernel divides its multiplier."""
+def scaled(low: Lowering, count: int) -> dict[str, Any]:
+    """The scale of a sum, divided by `count`: as LiteRT's reference kernel divides its multiplier.
+
+    Fields of a ReduceLayer.
+    """
     x, y = affine(low.x), affine(low.y)
     mult, exponent = quantize_multiplier(x.scale / y.scale)
     rounding = Rounding.DOUBLE
