@@ -14,4 +14,4 @@ def test_random_graphs(capfd: pytest.CaptureFixture[str], count: int, rtl: bool)
     with capfd.disabled():
         try_out(graphs(), lambda grown: check(grown, tally, rtl=rtl), count, number)
         print(tally, file=sys.stderr, flush=True)
-    tally.check(operators=20 if rtl else 32)
+    tally.check(operators=18 if rtl else 30)

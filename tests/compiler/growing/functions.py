@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from compiler.ir.tensor import Quantization, Tensor
-from tests.compiler.growing.grower import PROBABILITY, Grower, Shape
+from tests.compiler.growing.grower import PROBABILITY, SHARE, Grower, Shape
 from tests.compiler.growing.sums import window
 
 #: Functions of one number: attributes to choose from.
@@ -57,14 +57,20 @@ def pool(g: Grower) -> Tensor:
     n, h, w, c = x.shape
     if g.choose((0, 0, 1)):
         kernel, out = (h, w), (1, 1)
-        attributes = {"strides": (1, 1), "pads": (0,) * 4}
+        attributes: dict[str, Any] = {"strides": (1, 1), "pads": (0,) * 4}
     else:
         kernel, attributes, out = window(g, (h, w), dilated=False)
-    average = g.chance()
-    more: dict[str, Any] = {"count_pads": False} if average else {}
-    op = "avg_pool2d" if average else "max_pool2d"
-    inexact = average and g.rounding == "onnxruntime"  # halves: onnxruntime's float32 sums and even numbers
-    return g.made(op, [x], (n, *out, c), like=x, within=int(inexact), kernel=kernel, **attributes, **more)
+    if g.chance():
+        return g.made("max_pool2d", [x], (n, *out, c), like=x, kernel=kernel, **attributes)
+    # LiteRT averages stored integers; onnxruntime real numbers, into any quantization if it counts all taps.
+    real = g.rounding == "onnxruntime"
+    counted = real and g.chance()
+    like = None if real and (counted or not any(attributes["pads"])) and g.chance() else x
+    halves = real and not counted and any(attributes["pads"])
+    return g.made(
+        "avg_pool2d", [x], (n, *out, c), like=like, within=int(real), share=1.0 if halves else SHARE, kernel=kernel,
+        **attributes, count_pads=counted,
+    )  # fmt: skip
 
 
 def reduction(g: Grower) -> Tensor:
@@ -92,7 +98,8 @@ def norm(g: Grower) -> Tensor:
     op, columns = g.choose(("layer_norm", "rms_norm")), x.shape[-1]
     rows = [g.rng.normal(1, 0.4, columns), g.rng.normal(0, 0.5, columns)][: 1 + (op == "layer_norm")]
     operands = [x, *(g.held(row.astype(np.float32), None) for row in rows[: g.whole(0, len(rows))])]
-    return g.made(op, operands, x.shape, within=1, axis=len(x.shape) - 1, epsilon=1e-5)
+    # What is constant along a row makes ties: beta, or the same few numbers all over.
+    return g.made(op, operands, x.shape, within=1, share=0.2, axis=len(x.shape) - 1, epsilon=1e-5)
 
 
 FUNCTIONS = {"unary": unary, "binary": binary, "pool": pool, "reduction": reduction,

@@ -18,6 +18,8 @@ Shape = tuple[int, ...]
 
 #: Most elements of a tensor: the golden model takes milliseconds for so many.
 MOST = 6000
+#: Of the elements that may be off where some may.
+SHARE = 0.02
 #: What softmax makes, in every framework.
 PROBABILITY = Quantization.of(1 / 256, -128)
 
@@ -39,14 +41,14 @@ class Grower(Draft):
     values : dict
         What the host makes of each tensor, constants and inputs among them.
     bounds : dict
-        How far the accelerator may be off, of the tensors where it may be.
+        How far the accelerator may be off and in which share, of the tensors where it may be.
     """
 
     def __init__(self, draw: Draw[Any], rounding: str, batch: int = 1):
         super().__init__(np.random.default_rng(draw(st.integers(0, 2**32 - 1))))
         self.draw, self.rounding, self.batch = draw, rounding, batch
         self.values: dict[str, np.ndarray] = {}
-        self.bounds: dict[str, int] = {}
+        self.bounds: dict[str, tuple[int, float]] = {}
         self.live: list[Tensor] = []
 
     def choose(self, options: Sequence[T]) -> T:
@@ -122,16 +124,19 @@ class Grower(Draft):
 
     def made(
         self, op: str, inputs: list[Tensor], shape: Shape, /, *, like: Tensor | None = None,
-        q: Quantization | None = None, within: int = 0, **attributes: object,
+        q: Quantization | None = None, within: int = 0, share: float = SHARE, **attributes: object,
     ) -> Tensor:  # fmt: skip
-        """A node and its value. Its output means what `like` does, or `q`, or something that suits its real values."""
+        """A node and its value. Its output means what `like` does, or `q`, or something that suits its real values.
+
+        The accelerator may be `within` so much of it, and off at all in a small `share` of the elements.
+        """
         self.count += 1
         name, dtype = f"t{self.count}", like.dtype if like else "int8" if q else self.dtype()
         meaning = like.quantization if like else q or self._suiting(op, inputs, shape, dtype, attributes)
         out = self.into(op, inputs, Tensor(name, shape, dtype, meaning), **attributes)
         self.values[name] = self._value(self.graph, f"make {name}", inputs)
         if within:
-            self.bounds[name] = within
+            self.bounds[name] = within, share
         self.live.append(out)
         return out
 
