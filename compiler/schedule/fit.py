@@ -1,4 +1,4 @@
-"""A schedule made to fit: prefetching is what gives way, then tensors that stay on chip."""
+"""A schedule made to fit: prefetching gives way first, then second buffers of parameters, then tensors on chip."""
 
 from dataclasses import replace
 
@@ -33,9 +33,12 @@ def fit(
             ahead = [layer for layer in error.layers if layers[layer].prefetch]
             kept = [makers[name] for name in error.rings if name in makers]
             kept = [layer for layer in kept if layers[layer].on_chip and error.memory == Memory.SP]
-            if not ahead and not kept:
+            double = [layer for layer in error.layers if layers[layer].slot_buffers > 1]
+            if error.memory == Memory.SLOT and not ahead and double:
+                layers |= {layer: replace(layers[layer], slot_buffers=1) for layer in double}
+            elif not ahead and not kept:
                 raise
-            if not ahead:
+            elif not ahead:
                 layers[kept[0]] = replace(layers[kept[0]], on_chip=False)
             for layer in ahead:
                 layers[layer] = replace(layers[layer], prefetch=layers[layer].prefetch // 2)
