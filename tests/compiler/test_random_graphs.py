@@ -99,3 +99,27 @@ def test_onnxruntime_s_averages_are_of_real_numbers(pads: tuple[int, ...], count
         draft.node("avg_pool2d", [x], shape, scale=0.125, dtype="uint8", **window),
     ]
     assert not check(draft, ends, rounding="onnxruntime").host
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_a_transpose_into_other_steps_is_no_part_of_a_product(inner: bool) -> None:
+    draft = Draft(np.random.default_rng(7))
+    a, b = draft.input((3, 6, 9)), draft.input((3, 9, 6))
+    if inner:
+        b = draft.node("transpose", [b], (3, 9, 6), scale=0.2, perm=(0, 1, 2))
+    y = draft.node("matmul", [a, b], (3, 6, 6), scale=2.0)
+    check(draft, [draft.node("transpose", [y], y.shape, scale=1.0, perm=(0, 1, 2))])
+
+
+def test_layers_that_fill_the_parameter_slots_follow_one_another() -> None:
+    draft = Draft(np.random.default_rng(8))
+    x = draft.input((98, 10))
+    y = draft.node(
+        "dense", [x, draft.constant((15, 10), quantization=Quantization.of(0.01))], (98, 15), scale=1.0
+    )
+    image = draft.node("reshape", [y], (1, 2, 3, 245), like=y, shape=(1, 2, 3, 245))
+    weights = draft.constant((1, 1, 245), quantization=Quantization.of(0.01))
+    window = {"strides": (3, 2), "pads": (0, 0, 0, 2), "dilations": (1, 1)}
+    check(
+        draft, [draft.node("depthwise_conv2d", [image, weights], (1, 1, 1, 245), scale=2.0, **window)], "n4"
+    )
