@@ -10,7 +10,7 @@ from compiler.kernels.add import LEFT_SHIFT, raw_fields, residual_fields
 from compiler.kernels.scaling import float32_multiplier, float32_ratio, quantize_multiplier
 from compiler.lower.layer import Drain, Residual
 from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range
-from compiler.lower.unary import table_of
+from compiler.lower.unary import is_unary, table_of
 from hw.isa.enums import Rounding
 
 
@@ -28,7 +28,7 @@ def drain_of(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Roun
     if rest and rest[0].op == "clip" and same_meaning(out, graph.out(rest[0])):
         out, clip = _clip(graph, rest.pop(0), out, clip)
     scaled = out
-    if rest and rest[0].op != "add":
+    if rest and is_unary(graph, rest[0]):  # an addition of a constant number too
         table = table_of(graph, rest[0], low.rounding)
         out = graph.out(rest.pop(0))
     channels = weights.shape[-1] if low.anchor.op == "depthwise_conv2d" else weights.shape[0]
