@@ -52,6 +52,8 @@ def cut(model: onnx.ModelProto, inputs: Arrays) -> Iterator[QuantizedLayer]:
         node.output[0] for node in model.graph.node
         if node.op_type == _QUANTIZE and _activation(node.input[0], producer, held)
     ]  # fmt: skip
+    if not made:
+        return
     values = dict(inputs) | _values(model, inputs, made)
     for name in made:
         nodes, ends = _behind(name, producer, set(values) | set(held))

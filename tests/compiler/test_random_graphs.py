@@ -123,3 +123,12 @@ def test_layers_that_fill_the_parameter_slots_follow_one_another() -> None:
     check(
         draft, [draft.node("depthwise_conv2d", [image, weights], (1, 1, 1, 245), scale=2.0, **window)], "n4"
     )
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul"])
+def test_a_constant_number_behind_a_sum_is_a_table(op: str) -> None:
+    draft = Draft(np.random.default_rng(9))
+    x, weights = draft.input((3, 10)), draft.constant((12, 10), quantization=Quantization.of(0.01))
+    y = draft.node("dense", [x, weights], (3, 12), scale=1.0)
+    network = check(draft, [draft.node(op, [y, draft.constant(())], y.shape, scale=2.0)])
+    assert len(network.layers) == 1

@@ -1,11 +1,14 @@
 """Random graphs of all operators of the accelerator, 500 on the golden model and 50 on the RTL (`make soak`)."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.compiler.growing.examples import GOLDEN, RTL, any_seed, try_out
+from tests.compiler.growing.examples import GOLDEN, ONNX, RTL, any_seed, try_out
 from tests.compiler.growing.graphs import Tally, check, graphs
+from tests.compiler.growing.onnx_floats import models
+from tests.compiler.growing.onnx_quantized import Layers
 
 
 @pytest.mark.parametrize(("count", "rtl"), [(GOLDEN, False), (RTL, True)], ids=["golden", "rtl"])
@@ -15,3 +18,11 @@ def test_random_graphs(capfd: pytest.CaptureFixture[str], count: int, rtl: bool)
         try_out(graphs(), lambda grown: check(grown, tally, rtl=rtl), count, number)
         print(tally, file=sys.stderr, flush=True)
     tally.check(operators=18 if rtl else 30)
+
+
+def test_random_onnx_models(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    layers = Layers(tmp_path)
+    with capfd.disabled():
+        try_out(models(most=8, batch=1), layers.check, ONNX, any_seed())
+        print(layers, file=sys.stderr, flush=True)
+    layers.finish()

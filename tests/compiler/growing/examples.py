@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-#: Graphs of 500 that `make soak` tries on the golden model, of 50 on the RTL; `make test` tries a tenth.
-GOLDEN, RTL, TENTH = 500, 50, 10
+#: Graphs that `make soak` tries on the golden model, on the RTL, and quantized ONNX models; `make test` tries a tenth.
+GOLDEN, RTL, ONNX, TENTH = 500, 50, 100, 10
 
 
 def any_seed() -> int:
@@ -18,7 +18,7 @@ def any_seed() -> int:
 
 
 def try_out(
-    strategy: SearchStrategy[Any], check: Callable[[Any], None], count: int, number: int | None = None
+    strategy: SearchStrategy[Any], check: Callable[[Any], object], count: int, number: int | None = None
 ) -> None:
     """Check so many examples, those of a seed, or always the same ones; what fails is shrunk and shown."""
     print("always the same examples" if number is None else f"MLA_SEED={number}", file=sys.stderr)
