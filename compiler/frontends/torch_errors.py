@@ -2,6 +2,8 @@
 
 import logging
 import re
+import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +14,13 @@ from hw.errors import InputError, MlaError
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _OURS = Path(__file__).resolve().parents[1]
+_PYTHON = Path(sysconfig.get_paths()["stdlib"]).resolve()
 #: Frames in texts that PyTorch writes.
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in ([\w<>.]+)')
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m|\[\d+m")
 _MOST = 400
+#: Packages that export, wherever they are installed.
+_EXPORTERS = ("torch", "torchao", "onnxscript", "onnx_ir")
 
 
 def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], str] | None = None) -> _Result:
@@ -92,6 +97,6 @@ def _users(file: str) -> bool:
     path = Path(file)
     if file.startswith("<") or "site-packages" in path.parts or "dist-packages" in path.parts:
         return False
-    if path.is_relative_to(_OURS):
-        return False
-    return not path.is_relative_to(Path(logging.__file__).resolve().parents[1])
+    modules = (sys.modules.get(name) for name in _EXPORTERS)
+    others = [Path(module.__file__).resolve().parent for module in modules if module and module.__file__]
+    return not any(path.resolve().is_relative_to(each) for each in (_OURS, _PYTHON, *others))
