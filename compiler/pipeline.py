@@ -63,7 +63,7 @@ def build(graph: Graph, config: MlaConfig, options: Options, record: Record | No
 
 def _check_strict(graph: Graph, host: dict[str, str]) -> None:
     """Refuse nodes on the host that are more than conversions between float and integers at the graph's edges."""
-    edges, ops = interface(graph, host), {node.name: node.op for _, node in graph.walk()}
+    edges, ops = interface(graph, host), {node.name: node.operator for _, node in graph.walk()}
     refused = [f"{name} ({ops[name]}): {why}" for name, why in host.items() if name not in edges]
     if refused:
         raise InputError(f"{graph.name}: not for the accelerator: {'; '.join(refused)}")
@@ -110,7 +110,7 @@ class _Compilation:
         self.lowered = {id(part): self._lower(part.graph) for part in _walk(self.parts) if part.device}
         count = sum(len(each.layers) for each in self.lowered.values())
         stages = self._stages(self.parts, count, inside=False)
-        graph, ops = self.graph, {node.name: node.op for _, node in self.graph.walk()}
+        graph, ops = self.graph, {node.name: node.operator for _, node in self.graph.walk()}
         top = [layer for part in self.parts if part.device for layer in self.lowered[id(part)].layers]
         return Network(
             name=graph.name, config=self.config, inputs=tuple(graph.tensors[n] for n in graph.inputs),

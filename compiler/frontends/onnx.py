@@ -1,17 +1,19 @@
 """ONNX files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from onnx import ModelProto
 
 # Importing them enters their conversions.
 import compiler.frontends.onnx_cast
 import compiler.frontends.onnx_control
 import compiler.frontends.onnx_conv_transpose
 import compiler.frontends.onnx_elementwise
+import compiler.frontends.onnx_functions
 import compiler.frontends.onnx_groups
 import compiler.frontends.onnx_logic
 import compiler.frontends.onnx_loops
@@ -20,13 +22,14 @@ import compiler.frontends.onnx_matmul
 import compiler.frontends.onnx_parts
 import compiler.frontends.onnx_pool  # noqa: F401
 from compiler.frontends.onnx_emit import Emitter
-from compiler.frontends.onnx_file import FileNode, Model, read_file
+from compiler.frontends.onnx_file import FileNode, Model, parsed, read_proto
 from compiler.frontends.onnx_finish import finished
 from compiler.frontends.onnx_fold import fold, foldable
 from compiler.frontends.onnx_fuse import fuse
+from compiler.frontends.onnx_host import on_host
 from compiler.frontends.onnx_patterns import recognize
 from compiler.frontends.onnx_quantize import meanings, targets
-from compiler.frontends.onnx_registry import CONVERSIONS, converts
+from compiler.frontends.onnx_registry import CONVERSIONS, Conversion, converts
 from compiler.frontends.onnx_rewrite import expand
 from compiler.frontends.onnx_sizes import with_sizes
 from compiler.frontends.onnx_values import Fixed, Flow, UnsupportedError, Value, plain
@@ -69,16 +72,16 @@ class UnsupportedNodesError(InputError):
         super().__init__(f"there is no conversion for node {', '.join(named[:_MOST_NAMED])}{more}")
 
 
-def read_onnx(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
-    """The graph of an ONNX file.
+def read_onnx(source: Path | ModelProto, sizes: Mapping[str, int] | None = None) -> Graph:
+    """The graph of an ONNX model.
 
     Inputs and outputs keep the file's names, shapes and types; inside, images have their channels last. Quantized
     models, in any of the forms that there are, become nodes on integers; what is not quantized becomes float32.
 
     Parameters
     ----------
-    path : Path
-        The file. Data outside of it must lie below its folder.
+    source : Path or ModelProto
+        A file, whose external data must lie below its folder; or a model in memory, which cannot have any.
     sizes : dict
         Sizes of dimensions that the file only names. A first dimension that is not named here is 1.
 
@@ -89,29 +92,33 @@ def read_onnx(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
     UnsupportedNodesError
         It has nodes that there is no conversion for; all such are named at once.
     """
+    called = source if isinstance(source, Path) else shown(source.graph.name or "model")
     try:
         with np.errstate(all="ignore"):  # what overflows in a damaged file is seen by its result
-            return _Reader(path, dict(sizes or {})).graph()
+            return _Reader(source, dict(sizes or {})).graph()
     except UnsupportedNodesError as error:
-        error.args = (f"{path}: {error}",)
+        error.args = (f"{called}: {error}",)
         raise
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{called}: {error}") from None
     except _DAMAGE as error:
-        raise InputError(f"{path}: damaged ONNX file: {error or type(error).__name__}") from None
+        raise InputError(f"{called}: damaged ONNX file: {error or type(error).__name__}") from None
 
 
 class _Reader:
     """One file on its way to a graph."""
 
-    def __init__(self, path: Path, sizes: dict[str, int]):
-        self.name = path.stem
+    def __init__(self, source: Path | ModelProto, sizes: dict[str, int]):
+        path = source if isinstance(source, Path) else None
+        proto = source if isinstance(source, ModelProto) else parsed(source)
+        self.name = path.stem if path else proto.graph.name or "model"
         self.refused: list[tuple[str, str, str]] = []
-        model = read_file(path)
+        model = read_proto(proto, path.parent if path else None)
         declared = with_sizes(model.inputs, sizes)
         self.room = _MOST_COMPUTED + 8 * sum(value.data.size for value in model.constants.values())
         self.model = replace(model, inputs=declared).used()
         self.left = [_MOST_REPEATED]  # shared with the readers of subgraphs
+        self.declared = {output.name: output for output in model.outputs}
 
     def graph(self) -> Graph:
         """Convert everything."""
@@ -216,19 +223,19 @@ class _Reader:
         inputs = [values.get(name) for name in node.inputs]
         absent = [name for name, value in zip(node.inputs, inputs, strict=True) if name and value is None]
         conversion = CONVERSIONS.get(node.op)
-        if conversion is None and not foldable(node):
-            self.refused.append((node.name, node.op, ""))
-            return
         if absent:
+            if conversion is None and not foldable(node):
+                self.refused.append((node.name, node.op, ""))
             return  # what makes it was refused
         try:
             if foldable(node) and all(value is None or isinstance(value, Fixed) for value in inputs):
                 fixed = [value for value in inputs if not isinstance(value, Flow)]
                 made = self._counted(fold(node, fixed), fixed)
             elif conversion is None:
-                raise UnsupportedError("of values that are not constant")
+                why = "there is no way to do it on the accelerator"
+                made = on_host(emitter, node, inputs, why, self.declared)
             else:
-                made = conversion(emitter, node, inputs)
+                made = self._converted(conversion, emitter, node, inputs)
         except UnsupportedError as error:
             self.refused.append((node.name, node.attributes.get("op", node.op), str(error)))
             return
@@ -236,8 +243,19 @@ class _Reader:
             raise InputError(f"node {shown(node.name)}: {error}") from None
         except _DAMAGE as error:
             raise InputError(f"node {shown(node.name)}: damaged: {error or type(error).__name__}") from None
-        values.update({name: value for name, value in zip(node.outputs, made, strict=False) if name})
-        self._check_outputs(node, len(made))
+        made = self._completed(emitter, node, inputs, made)
+        values.update(
+            {name: value for name, value in zip(node.outputs, made, strict=False) if name and value}
+        )
+
+    def _converted(
+        self, conversion: Conversion, emitter: Emitter, node: FileNode, inputs: list[Value | None]
+    ) -> Sequence[Value | None]:
+        """What a conversion makes, or where it has no way, the host's version of the operator."""
+        try:
+            return conversion(emitter, node, inputs)
+        except UnsupportedError as error:
+            return on_host(emitter, node, inputs, str(error), self.declared)
 
     @staticmethod
     def _check_inputs(node: FileNode) -> None:
@@ -249,12 +267,23 @@ class _Reader:
         except InputError as error:
             raise InputError(f"node {shown(node.name)}: {error}") from None
 
-    def _check_outputs(self, node: FileNode, made: int) -> None:
-        """Refuse a node of which more is read than it makes."""
-        missing = {name for name in node.outputs[made:] if name}
+    def _completed(
+        self, emitter: Emitter, node: FileNode, inputs: list[Value | None], made: Sequence[Value | None]
+    ) -> Sequence[Value | None]:
+        """Outputs with those that a conversion does not make and something reads."""
+        missing = {name for name in node.outputs[len(made) :] if name}
         read = {name for other in self.model.nodes for name in other.inputs} if missing else set()
-        if missing & (read | {output.name for output in self.model.outputs}):
-            self.refused.append((node.name, node.op, f"output {made + 1} is read"))
+        if not missing & (read | {output.name for output in self.model.outputs}):
+            return made
+        first = next(i for i, name in enumerate(node.outputs) if name in missing)
+        try:
+            rest = on_host(
+                emitter, node, inputs, f"its output {first + 1} is no other operator's", self.declared
+            )
+        except UnsupportedError as error:
+            self.refused.append((node.name, node.op, f"output {first + 1} is read: {error}"))
+            return made
+        return [*made, *rest[len(made) :]]
 
 
 #: Operators whose conversion works on constants without a graph.
@@ -269,6 +298,7 @@ _PASSED = frozenset(
         "Transpose",
         "Identity",
         "Cast",
+        "CastLike",
         "Shape",
         "Size",
     )

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
 
 from compiler.frontends.onnx_emit import ONE, Emitter
 from compiler.frontends.onnx_file import FileNode
@@ -15,9 +14,6 @@ from compiler.frontends.onnx_shape import renamed, reshaped
 from compiler.frontends.onnx_tensors import type_name, widened
 from compiler.frontends.onnx_values import Fixed, Flow, UnsupportedError, Value
 from hw.errors import shown
-
-#: Casts between these change nothing in a graph.
-_REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16}
 
 
 @converts("Identity", "Dropout", inputs=(1, 3))
@@ -30,25 +26,38 @@ def _identity(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[V
 
 @converts("Cast", inputs=(1, 1))
 def _cast(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    (x,) = inputs
-    to, name = node.int("to", 0), node.outputs[0]
+    to = node.int("to", 0)
     dtype = widened(to)
     if dtype is None:
         raise UnsupportedError(f"a cast to {type_name(to)}")
+    return [_cast_to(emitter, node, inputs[0], dtype)]
+
+
+@converts("CastLike", inputs=(2, 2))
+def _cast_like(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, like = inputs
+    real = like.quantization is not None if isinstance(like, Fixed) else like.real
+    given = like.data.dtype.name if isinstance(like, Fixed) else like.tensor.dtype
+    return [_cast_to(emitter, node, x, "float32" if real else given)]
+
+
+def _cast_to(emitter: Emitter, node: FileNode, x: Value, dtype: str) -> Value:
+    """A value as numbers of another type."""
+    name = node.outputs[0]
     if isinstance(x, Fixed):
-        return [x if to in _REAL and x.quantization else Fixed(name, x.numbers().astype(dtype))]
+        return x if dtype == "float32" and x.quantization else Fixed(name, x.numbers().astype(dtype))
     have = "float32" if x.real else x.tensor.dtype
     if have == dtype:
-        return [renamed(x, name)]
+        return renamed(x, name)
     if dtype == "float32" and have != "bool":
         if x.tensor.quantization is None:
             raise UnsupportedError(f"a cast of {have} numbers that are computed")
         as_real = Flow(x.name, x.tensor, x.order, real=True)
         if x.tensor.quantization == ONE:
-            return [renamed(as_real, name)]
-        return [reread(emitter, node, x, ONE)]
+            return renamed(as_real, name)
+        return reread(emitter, node, x, ONE)
     if have in ("int32", "int64") and dtype in ("int32", "int64"):
-        return [renamed(x, name)]
+        return renamed(x, name)
     raise UnsupportedError(f"a cast of {have} to {dtype}")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import FileNode
+from compiler.frontends.onnx_host import function
 from compiler.frontends.onnx_registry import choice, converts, known
 from compiler.frontends.onnx_shape import renamed, with_ones
 from compiler.frontends.onnx_values import (
@@ -95,6 +96,15 @@ def _sum(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]
     return [renamed(total, node.outputs[0])]
 
 
+@converts("Mean", inputs=(1, None))
+def _mean(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    part = Fixed(f"{node.name}:part", np.array(1 / len(inputs), np.float32))
+    total = inputs[0]
+    for i, value in enumerate(inputs[1:]):
+        total = binary(emitter, node, "add", [total, value], f"{i}", FLOAT)
+    return [binary(emitter, node, "mul", [total, part])]
+
+
 @converts("Div", inputs=(2, 2))
 def _divide(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x, divisor = inputs
@@ -113,7 +123,8 @@ def _negative(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[V
 @converts("Pow", inputs=(2, 2))
 def _power(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x, exponent = inputs
-    number = known(exponent, "an exponent").scalar()
+    exponent = known(exponent, "an exponent")
+    number = exponent.scalar()
     if number == 2:
         return [binary(emitter, node, "mul", [x, x])]
     if number == 3:
@@ -122,7 +133,9 @@ def _power(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Valu
                 emitter, node, "mul", [binary(emitter, node, "mul", [x, x], "square", FLOAT), x], "", FLOAT
             )
         ]
-    raise UnsupportedError(f"the power of {number}")
+    if number is None:
+        raise UnsupportedError("a power for each element")
+    return [function(emitter, node, x, Fixed(exponent.name, np.array(number, np.float32)))]
 
 
 def unary(emitter: Emitter, node: FileNode, op: str, x: Value, **attributes: Any) -> Flow:

@@ -43,6 +43,8 @@ class FileNode:
         As Python has them; a subgraph is a Model. What subgraphs read from outside are the last of the inputs.
     opset : int
         Version of the operators.
+    source : Source or None
+        The file's own words; None for a node that a rewrite made.
     """
 
     name: str
@@ -51,6 +53,7 @@ class FileNode:
     outputs: tuple[str, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     opset: int = 17
+    source: "Source | None" = field(default=None, repr=False)
 
     def int(self, key: str, default: int) -> int:
         """An attribute that is an integer."""
@@ -79,6 +82,14 @@ class FileNode:
         if not isinstance(value, kinds):
             raise InputError(f"attribute {key} must be {what}, not {shown(value)}")
         return value
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A node as the file has it, with the versions of all operators."""
+
+    proto: onnx.NodeProto
+    versions: tuple[onnx.OperatorSetIdProto, ...]
 
 
 @dataclass(frozen=True)
@@ -111,33 +122,59 @@ class Model:
         return replace(self, nodes=kept[::-1], captured=captured)
 
 
-def read_file(path: Path) -> Model:
-    """The contents of a file, checked as far as that goes without knowing operators.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, is damaged, or its nodes have no order; does not name the file.
-    """
+def parsed(path: Path) -> onnx.ModelProto:
+    """The protocol buffer in a file; InputError if it cannot be read or is none."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}") from None
+    return from_bytes(data)
+
+
+def from_bytes(data: bytes) -> onnx.ModelProto:
+    """The protocol buffer that bytes are; InputError if they are none."""
     try:
-        model = onnx.ModelProto.FromString(data)
+        return onnx.ModelProto.FromString(data)
     except (DecodeError, ValueError, RuntimeError):
         raise InputError("is no ONNX file, or a damaged one") from None
+
+
+def read_proto(model: onnx.ModelProto, folder: Path | None) -> Model:
+    """The contents of a model, checked as far as that goes without knowing operators.
+
+    Parameters
+    ----------
+    model : ModelProto
+        As the file has it.
+    folder : Path or None
+        Where external data lies; None: there must be none.
+
+    Raises
+    ------
+    InputError
+        It is damaged, or its nodes have no order; does not name the file.
+    """
     if not model.HasField("graph") or not model.graph.output:
         raise InputError("is no ONNX file: it has no graph with outputs")
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    others = all(node.domain not in ("", "ai.onnx") for node in model.graph.node)
+    opset = max(versions, default=_LEAST_OPSET if others else 1)
     if opset < _LEAST_OPSET:
         raise InputError(
             f"operator set must be {_LEAST_OPSET} or later, not {opset}; onnx.version_converter updates it"
         )
-    return _model(inlined(model).graph, opset, path.parent)
+    model = inlined(model)
+    return _model(model.graph, opset, tuple(model.opset_import), folder)
 
 
-def _model(graph: Any, opset: int, folder: Path, *, inside: bool = False) -> Model:
+def _model(
+    graph: Any,
+    opset: int,
+    versions: tuple[onnx.OperatorSetIdProto, ...],
+    folder: Path | None,
+    *,
+    inside: bool = False,
+) -> Model:
     """A graph; one `inside` of a node may read what is made outside, and need not declare types."""
     if graph.sparse_initializer:
         raise InputError("sparse constants are not supported")
@@ -151,7 +188,7 @@ def _model(graph: Any, opset: int, folder: Path, *, inside: bool = False) -> Mod
         )
     declared = _named if inside else _declared
     inputs = [declared(v) for v in graph.input if v.name not in constants]
-    nodes = [_node(i, node, opset, folder) for i, node in enumerate(graph.node)]
+    nodes = [_node(i, Source(node, versions), opset, folder) for i, node in enumerate(graph.node)]
     known = [*constants, *(value.name for value in inputs)]
     outputs = [declared(v) for v in graph.output]
     named = [] if inside else [v.name for v in outputs]
@@ -201,7 +238,8 @@ def _declared(value: Any) -> Declared:
     return Declared(value.name, DTYPES[kind.elem_type], shape)
 
 
-def _node(index: int, node: Any, opset: int, folder: Path) -> FileNode:
+def _node(index: int, source: Source, opset: int, folder: Path | None) -> FileNode:
+    node: Any = source.proto
     for text in (node.op_type, node.domain, node.name, *node.input, *node.output):
         _check_text(text)
     known = node.domain in _DOMAINS and _IDENTIFIER.fullmatch(node.op_type)
@@ -210,21 +248,31 @@ def _node(index: int, node: Any, opset: int, folder: Path) -> FileNode:
     if not any(node.output):
         raise InputError(f"node {shown(name)} makes nothing")
     attributes = {a.name: _attribute(name, a, folder) for a in node.attribute}
-    bodies = [_body(name, a, opset, folder) for a in node.attribute if a.type == AttributeProto.GRAPH]
+    bodies = [
+        _body(name, a, opset, source.versions, folder)
+        for a in node.attribute
+        if a.type == AttributeProto.GRAPH
+    ]
     attributes |= dict(bodies)
     captured = tuple(dict.fromkeys(name for _, body in bodies for name in body.captured))
-    return FileNode(name, op, (*node.input, *captured), tuple(node.output), attributes, opset)
+    return FileNode(name, op, (*node.input, *captured), tuple(node.output), attributes, opset, source)
 
 
-def _body(node: str, attribute: Any, opset: int, folder: Path) -> tuple[str, Model]:
+def _body(
+    node: str,
+    attribute: Any,
+    opset: int,
+    versions: tuple[onnx.OperatorSetIdProto, ...],
+    folder: Path | None,
+) -> tuple[str, Model]:
     """A subgraph, by the name of its attribute."""
     try:
-        return attribute.name, _model(attribute.g, opset, folder, inside=True)
+        return attribute.name, _model(attribute.g, opset, versions, folder, inside=True)
     except InputError as error:
         raise InputError(f"{shown(attribute.name)} of node {shown(node)}: {error}") from None
 
 
-def _attribute(node: str, attribute: Any, folder: Path) -> Any:
+def _attribute(node: str, attribute: Any, folder: Path | None) -> Any:
     """An attribute as Python has it; those that hold graphs are None here."""
     part = _FIELDS.get(attribute.type)
     if part is None:

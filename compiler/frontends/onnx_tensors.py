@@ -53,15 +53,15 @@ def widened(number: int) -> str | None:
 NARROW = frozenset((TensorProto.INT4, TensorProto.UINT4, TensorProto.UINT16))
 
 
-def read_tensor(tensor: Any, folder: Path) -> NDArray:
+def read_tensor(tensor: Any, folder: Path | None) -> NDArray:
     """Contents of a constant.
 
     Parameters
     ----------
     tensor : onnx.TensorProto
         The constant.
-    folder : Path
-        Of the model; external data must lie below it.
+    folder : Path or None
+        Of the model; external data must lie below it. None: there can be none.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def read_tensor(tensor: Any, folder: Path) -> NDArray:
         raise InputError(f"tensor {shown(tensor.name)}: damaged: {error}") from None
 
 
-def _decoded(tensor: Any, folder: Path) -> NDArray:
+def _decoded(tensor: Any, folder: Path | None) -> NDArray:
     number = tensor.data_type
     dtype = widened(number)
     if dtype is None:
@@ -120,7 +120,7 @@ def _typed(tensor: Any, number: int) -> Any:
     return tensor.uint64_data if number == TensorProto.UINT32 else tensor.int32_data
 
 
-def _external(tensor: Any, size: int, folder: Path) -> bytes:
+def _external(tensor: Any, size: int, folder: Path | None) -> bytes:
     """Bytes of a tensor from a file below the model's folder."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     path = _inside(entries.get("location", ""), folder)
@@ -143,8 +143,10 @@ def _external(tensor: Any, size: int, folder: Path) -> bytes:
         raise InputError(f"external data {shown(path.name)} cannot be read: {error.strerror}") from None
 
 
-def _inside(location: str, folder: Path) -> Path:
+def _inside(location: str, folder: Path | None) -> Path:
     """The file of a location, which no name and no link may lead out of the folder."""
+    if folder is None:
+        raise InputError("external data needs a model that is a file")
     if not location or "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts:
         raise InputError(f"external data must be in a file below the model's folder, not {shown(location)}")
     try:

@@ -29,6 +29,8 @@ DTYPES = {
 _IDENTIFIER = b"TFL3"
 #: A file may have so many graphs, and with each as often as it is used so many nodes.
 _MOST_GRAPHS, _MOST_NODES = 1 << 10, 1 << 18
+#: So many nodes are named in one message.
+_MOST_NAMED = 20
 #: Index of an optional input that is not there.
 _ABSENT = -1
 #: What the accessors of a damaged file raise: offsets that point outside, sizes that are none.
@@ -112,9 +114,10 @@ class _Reader:
         """Convert everything."""
         count = self._count(self.source.OperatorsLength(), "operators")
         operators = [self._operator(i) for i in range(count)]
-        unknown = sorted({o.kind for o in operators if o.kind not in CONVERTERS})
+        unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in CONVERTERS]
         if unknown:
-            raise InputError(f"there is no conversion for operator {', '.join(unknown)}")
+            more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
+            raise InputError(f"there is no conversion for node {', '.join(unknown[:_MOST_NAMED])}{more}")
         made = {index for operator in operators for index in operator.outputs}
         self.tensors = [self._tensor(i, name) for i, name in enumerate(self._names())]
         for i in _indices(self.source.InputsAsNumpy()):

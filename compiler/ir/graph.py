@@ -10,6 +10,9 @@ from compiler.ir.ops import KINDS, OPS, Attributes
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
 
+#: Characters of an attribute in a listing.
+_MOST_SHOWN = 120
+
 
 class GraphError(InputError):
     """A model, or what a pass made of it, is no graph that could run."""
@@ -64,10 +67,21 @@ class Node:
             if not fits(self.attributes[key]):
                 raise GraphError(f"node {self.name!r}: {key} must be {text}, not {self.attributes[key]!r}")
 
+    @property
+    def operator(self) -> str:
+        """What a user calls its operator."""
+        return self.attributes.get("operator", self.op)
+
     def __str__(self) -> str:
-        attributes = ", ".join(f"{key}={value}" for key, value in self.attributes.items())
+        attributes = ", ".join(f"{key}={_short(value)}" for key, value in self.attributes.items())
         inputs = ", ".join(f"%{name}" for name in self.inputs)
         return f"{self.op}({inputs})" + (f" [{attributes}]" if attributes else "")
+
+
+def _short(value: object) -> str:
+    """An attribute as a listing shows it."""
+    text = str(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 class Graph:

@@ -48,6 +48,10 @@ def _signs(value: Any) -> bool:
     return _ints(value) and all(v in (-1, 1) for v in value)
 
 
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 def _edges(value: Any) -> bool:
     return isinstance(value, tuple) and all(_ints(v) and len(v) == 2 and min(v) >= 0 for v in value)
 
@@ -63,6 +67,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "bool": (_bool, "true or false"),
     "count": (_count, "an integer, not negative"),
     "signs": (_signs, "a tuple of 1 (forward) and -1 (backward)"),
+    "text": (_text, "text"),
     "edges": (_edges, "a pair of integers for each dimension, none negative"),
 }
 
@@ -144,6 +149,16 @@ OPS: dict[str, Spec] = {
     "quantize": Spec((1, 1), "integers of the output's quantization that come nearest to x"),
     "dequantize": Spec((1, 1), "the real numbers x stands for"),
     "requantize": Spec((1, 1), "the same numbers in the output's quantization"),
+    "function": Spec(
+        (1, 1),
+        "a function of each number, by ONNX's reference; `model`, in base 64, is of that node",
+        {"operator": "text", "model": "text"},
+    ),
+    "onnx": Spec(
+        (0, None),
+        "an output of an operator of ONNX that only the host has; `model`, in base 64, is of that node",
+        {"operator": "text", "model": "text", "number": "int", "why": "text"},
+    ),
     "equal": Spec((2, 2), "whether numbers are the same"),
     "less": Spec((2, 2), "whether those of the first are less"),
     "less_equal": Spec((2, 2), "whether those of the first are less or the same"),

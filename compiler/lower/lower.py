@@ -81,10 +81,14 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
         lowering = Lowering(graph, nodes, rounding)
         try:
             op = lowering.anchor.op
+            if all(t.constant for node in nodes for t in graph.ins(node)):
+                raise UnsupportedError("all it reads is constant")
             if op in IN_PLACE:
                 out.layers += IN_PLACE[op](out, lowering)
             elif op in LOWERINGS:
                 out.layers.append(LOWERINGS[op](lowering))
+            elif op == "onnx":
+                raise UnsupportedError(lowering.anchor.attributes["why"])
             else:
                 raise UnsupportedError(f"no way to do {op} on the accelerator")
         except UnsupportedError as error:

@@ -13,7 +13,7 @@ EIGHT_BITS = ("int8", "uint8")
 #: Functions of one number: a table of all 256 holds each.
 UNARY = (
     "clip", "leaky_relu", "sigmoid", "tanh", "hard_swish", "gelu", "silu", "exp", "elu", "softplus", "mish",
-    "requantize",
+    "requantize", "function",
 )  # fmt: skip
 BINARY = ("add", "sub", "mul")
 

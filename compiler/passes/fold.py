@@ -11,12 +11,13 @@ from compiler.passes.rebuild import rebuild
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Nodes whose inputs are all constants become constants."""
+    """Nodes whose inputs are all constants become constants, but for those that make outputs of the model."""
     changed: dict[str, Tensor] = {}
     left = []
     for node in graph:
         inputs = [changed.get(name, graph.tensors[name]) for name in node.inputs]
-        if node.bodies or not inputs or not all(tensor.constant for tensor in inputs):
+        wanted = set(node.outputs) & set(graph.outputs)  # a node makes each output of a model
+        if node.bodies or not inputs or wanted or not all(tensor.constant for tensor in inputs):
             left.append(node)
             continue
         results = run_node(graph, node, [cast(NDArray, tensor.data) for tensor in inputs])

@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 
-from hw.errors import InputError
 from tests.compiler.onnx_models import check, model, node, ops, read
 
 ROWS = (2, 3, 8)
@@ -84,8 +83,7 @@ def test_the_variance_of_others_is_no_normalization(tmp_path: Path) -> None:
              node("Sub", "z n", "o"), node("Mul", "o o", "s"), node("ReduceMean", "s", "v", **_MEAN),
              node("Add", "v eps", "e"), node("Sqrt", "e", "r"), node("Div", "d r", "y")]  # fmt: skip
     made = model(nodes, {"x": numbers(*ROWS), "z": numbers(*ROWS)}, ["y"], NUMBERS)
-    with pytest.raises(InputError, match="'Sqrt:r'"):
-        read(tmp_path, made)
+    assert {"function", "onnx"} <= {each.op for each in read(tmp_path, made)}
 
 
 def test_means_of_rows_and_columns(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_networks(name: str) -> None:
         (b"", r"model\.tflite: is no TFLite file: bytes 4\.\.7 must be b'TFL3', not b''"),
         (b"\x08\0\0\0ONNX", "not b'ONNX'"),
         (model(schema.BuiltinOperator.TOPK_V2, None, [Tensor((4,), 1.0, 0)], Tensor((4,), 1.0, 0)),
-         "there is no conversion for operator TOPK_V2"),
+         r"there is no conversion for node 'topk_v2_0' \(TOPK_V2\)"),
         (model(schema.BuiltinOperator.RESHAPE, None, [Tensor((4,), 1.0, 0)], Tensor((5,), 1.0, 0)),
          r"operator 'reshape_0': \[4\] cannot become \[5\]"),
         (model(schema.BuiltinOperator.SOFTMAX, None, [Tensor((4,), 1.0, 0)], Tensor((4,), 1.0, 0)),
