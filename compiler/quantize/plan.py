@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+import numpy as np
+
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization
 from hw.errors import InputError, shown
@@ -20,7 +22,7 @@ _MOVING = frozenset(
 NORMS = frozenset(("layer_norm", "rms_norm"))
 _COMPUTING = frozenset(
     ("matmul", "add", "sub", "mul", "clip", "leaky_relu", "prelu", "sigmoid", "tanh", "hard_swish", "gelu", "silu",
-     "exp", "elu", "softplus", "mish", "cumsum", "reduce_sum", "reduce_mean", "softmax")
+     "exp", "function", "elu", "softplus", "mish", "cumsum", "reduce_sum", "reduce_mean", "softmax")
 )  # fmt: skip
 _QUANTIZED = _MOVING | _COMPUTING | NORMS | WEIGHTED.keys()
 #: Outputs of these have the quantization that TFLite demands.
@@ -38,8 +40,8 @@ def quantizable(op: str) -> bool:
     return op in _QUANTIZED
 
 
-def kept_float(graph: Graph, skip: Collection[str]) -> dict[str, str]:
-    """Nodes that stay as they are, and why.
+def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = ()) -> dict[str, str]:
+    """Nodes that stay as they are, and why; `endless` tensors had values on the samples that were no finite numbers.
 
     Raises
     ------
@@ -53,7 +55,7 @@ def kept_float(graph: Graph, skip: Collection[str]) -> dict[str, str]:
     edge = _edges(graph)
     reasons = {}
     for node in graph:
-        why = EDGE if node.name in edge else _obstacle(graph, node)
+        why = EDGE if node.name in edge else _obstacle(graph, node, endless)
         if why is None and (node.name in skip or node.op in skip):
             why = "asked to stay float"
         if why is not None:
@@ -76,10 +78,12 @@ def _edges(graph: Graph) -> set[str]:
     return first | last
 
 
-def _obstacle(graph: Graph, node: Node) -> str | None:
+def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
     """Why a node has no quantized form."""
     if node.bodies:
         return "control flow, whose subgraphs are quantized by themselves"
+    if node.op == "onnx":
+        return node.attributes["why"]
     if not quantizable(node.op):
         return f"{node.op} has no quantized form"
     ins, out = graph.ins(node), graph.out(node)
@@ -87,6 +91,8 @@ def _obstacle(graph: Graph, node: Node) -> str | None:
     for tensor in (*data, out):
         if tensor.dtype != "float32":
             return f"{tensor.name!r} is {tensor.dtype}, not float32"
+        if tensor.name in endless or (tensor.data is not None and not np.isfinite(tensor.data).all()):
+            return f"{tensor.name!r} has infinite numbers, which 8 bits do not hold"
     if (node.op in WEIGHTED or node.op in NORMS) and not all(tensor.constant for tensor in ins[1:]):
         return "its weights are not constant"
     return None

@@ -69,11 +69,11 @@ def quantize(
     if not is_float(graph):
         raise InputError(f"{graph.name!r} has no float32 operators to quantize, or is quantized already")
     given = samples_of(graph, samples)
-    kept = kept_float(graph, skip)
-    sharing = Sharing(graph, kept)
     watched = Watched()
-    seen, values = _calibrated(graph, given, sharing.covered, watched)
-    choices = _choices(sharing, seen)
+    seen, values = _calibrated(graph, given, watched)
+    kept = kept_float(graph, skip, {name for name, each in seen.items() if not each.finite})
+    sharing = Sharing(graph, kept)
+    choices = _choices(sharing, {name: each for name, each in seen.items() if name not in sharing.covered})
     inside, reports, unseen = quantize_bodies(
         graph, watched,
         lambda body, runs: quantize(body, runs, per_channel=per_channel, rounding=rounding, random=random), is_float,
@@ -97,7 +97,7 @@ def quantize(
 
 
 def _calibrated(
-    graph: Graph, samples: list[Sample], covered: Collection[str], watched: Watched
+    graph: Graph, samples: list[Sample], watched: Watched
 ) -> tuple[dict[str, Seen], list[Sample]]:
     """What the samples showed of each float tensor, and all values of the first samples.
 
@@ -112,7 +112,7 @@ def _calibrated(
         if room >= 0 and len(kept) < _MEASURED:
             kept.append(values)
         for name, each in values.items():
-            if each.dtype == "float32" and name not in covered:
+            if each.dtype == "float32":
                 seen[name].add(each)
     return seen, kept
 

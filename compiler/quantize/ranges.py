@@ -27,11 +27,15 @@ class Seen:
     low: float = 0.0
     high: float = 0.0
     parts: list[NDArray[np.float32]] = field(default_factory=list)
+    #: All elements were numbers.
+    finite: bool = True
 
     def add(self, values: NDArray) -> None:
         """Another sample; what is not finite says nothing of a range."""
         flat = values.reshape(-1)
-        flat = flat[np.isfinite(flat)]
+        numbers = np.isfinite(flat)
+        if not numbers.all():
+            self.finite, flat = False, flat[numbers]
         if not flat.size:
             return
         low, high = float(flat.min()), float(flat.max())

@@ -128,8 +128,9 @@ class Errors:
 
     def add(self, wanted: NDArray, found: NDArray) -> None:
         """Another sample, as real numbers."""
-        wide = wanted.astype(np.float64)
-        off = found.astype(np.float64) - wide
+        numbers = np.isfinite(wanted) & np.isfinite(found)
+        wide = np.where(numbers, wanted, 0).astype(np.float64)
+        off = np.where(numbers, found, 0).astype(np.float64) - wide
         self.signal += float(np.square(wide).sum())
         self.noise += float(np.square(off).sum())
         self.max_abs = max(self.max_abs, float(np.abs(off).max(initial=0.0)))

@@ -80,7 +80,7 @@ def _checked(graph: Graph, sample: Sample) -> Sample:
                 f"calibration: input {name!r} must be {tensor.dtype}{list(tensor.shape)}, not "
                 f"{array.dtype}{list(array.shape)}"
             )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise InputError(f"calibration: input {name!r} must be finite numbers")
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise InputError(f"calibration: input {name!r} must be numbers, not NaN")
         out[name] = array.reshape(tensor.shape)
     return out

@@ -136,7 +136,7 @@ def test_without_samples_random_ones_are_taken_and_said(tmp_path, caplog):
         ({"z": numbers(2, *IMAGE)}, "inputs must be x, not z"),
         ([numbers(1, 3, 12, 11)], r"must be float32\[1, 3, 12, 12\], not float32\[1, 3, 12, 11\]"),
         ([numbers(*IMAGE).astype(np.float64)], "not float64"),
-        ([np.full(IMAGE, np.nan, np.float32)], "finite"),
+        ([np.full(IMAGE, np.nan, np.float32)], "not NaN"),
     ],
 )
 def test_samples_that_do_not_fit_are_refused(tmp_path, given, text):
