@@ -1,0 +1,262 @@
+"""ONNX's backend interface: models run through `onnx.backend.base.Backend`, as its test suite and other tools do.
+
+    from compiler import backend
+
+    with backend.prepare(model, "MLA:n16") as network:
+        (scores,) = network.run([image])
+
+A device is "MLA", or "MLA:" and a machine (`n4 n8 n16 n32` or a TOML file), on the golden model; with ":rtl" behind it
+on the simulated chip. "CPU" is ONNX's name for the default, "MLA:n16".
+"""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from numpy.typing import ArrayLike, NDArray
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx.backend.base import Backend, BackendRep, namedtupledict
+from onnx.defs import onnx_opset_version
+
+from compiler.api import compile
+from compiler.frontends.onnx import read_onnx
+from compiler.frontends.onnx_file import from_bytes
+from compiler.network import Network
+from compiler.runtime import Session, open_device
+from hw.config import MlaConfig, load_target
+from hw.errors import InputError, shown
+
+DEFAULT = "MLA:n16"
+_KINDS = ("golden", "rtl")
+_LATENCY = 100
+
+Model = ModelProto | bytes | str | Path
+Inputs = Mapping[str, ArrayLike] | Sequence[ArrayLike] | NDArray
+
+
+class _Place(NamedTuple):
+    """What a device's name says."""
+
+    config: MlaConfig
+    kind: str
+
+
+def _place(device: str) -> _Place:
+    """The machine of a device's name; InputError if there is none."""
+    family, _, rest = (DEFAULT if device == "CPU" else device).partition(":")
+    target, _, kind = rest.rpartition(":")
+    if kind not in _KINDS:
+        target, kind = rest, "golden"
+    if family != "MLA":
+        raise InputError(f"device must be MLA, MLA:TARGET, MLA:TARGET:rtl or CPU, not {shown(device)}")
+    return _Place(load_target(target or DEFAULT.partition(":")[2]), kind)
+
+
+class MlaBackendRep(BackendRep):
+    """A model that is ready to run; the machine is opened by the first run, and closed by `close` or a `with` block.
+
+    Parameters
+    ----------
+    network : Network
+        The compiled model.
+    kind : str
+        What it runs on: "golden" or "rtl".
+
+    Attributes
+    ----------
+    network : Network
+        Its `host` lists the nodes that run on the host, each with the reason.
+    """
+
+    def __init__(self, network: Network, kind: str = "golden"):
+        self.network = network
+        self._kind = kind
+        self._stack = ExitStack()
+        self._session: Session | None = None
+        self._answer = namedtupledict("Outputs", [tensor.name for tensor in network.outputs])
+        weakref.finalize(self, self._stack.close)
+
+    def run(self, inputs: Inputs, **kwargs: Any) -> tuple[NDArray, ...]:
+        """Outputs of one sample, in the model's order; a named tuple that also takes names as keys.
+
+        Parameters
+        ----------
+        inputs : list, dict or array
+            In the model's order, or by name; the one input of a model that has one.
+
+        Raises
+        ------
+        InputError
+            They are not as many as the model has, or not of its shapes and types.
+        """
+        if kwargs:
+            raise InputError(f"run takes no {', '.join(kwargs)}")
+        outputs = self._opened().run(self._named(inputs))
+        return self._answer(*(outputs[tensor.name] for tensor in self.network.outputs))
+
+    def close(self) -> None:
+        """Close the machine; the next run opens it anew."""
+        self._session = None
+        self._stack.close()
+
+    def __enter__(self) -> "MlaBackendRep":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            rate = self.network.config.n
+            device = open_device(self.network, self._kind, 1, _LATENCY, rate, lambda text: None)
+            self._session = Session(self._stack.enter_context(device), self.network)
+        return self._session
+
+    def _named(self, inputs: Inputs) -> dict[str, NDArray]:
+        if isinstance(inputs, Mapping):
+            return {name: np.asarray(value) for name, value in inputs.items()}
+        names = [tensor.name for tensor in self.network.inputs]
+        given = [inputs] if isinstance(inputs, np.ndarray) else inputs
+        if len(given) != len(names):
+            raise InputError(f"the model has inputs {', '.join(names)}: {len(names)}, not {len(given)}")
+        return {name: np.asarray(value) for name, value in zip(names, given, strict=True)}
+
+
+class MlaBackend(Backend):
+    """The accelerator as a backend of ONNX."""
+
+    @classmethod
+    def is_compatible(cls, model: Model, device: str = "CPU", **kwargs: Any) -> bool:
+        """Whether a model can be read and run."""
+        try:
+            cls.prepare(model, device, **kwargs)
+        except InputError:
+            return False
+        return True
+
+    @classmethod
+    def is_opset_supported(cls, model: ModelProto) -> tuple[bool, str]:
+        """Whether the model's version of ONNX's operators is one that the installed onnx knows, and if not, why."""
+        newest = onnx_opset_version()
+        for each in model.opset_import:
+            if each.domain in ("", "ai.onnx") and each.version > newest:
+                return False, f"operator set {each.version} is newer than {newest}"
+        return True, ""
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether a device's name is that of a machine."""
+        try:
+            return bool(_place(device))
+        except InputError:
+            return False
+
+    @classmethod
+    def prepare(cls, model: Model, device: str = "CPU", **kwargs: Any) -> MlaBackendRep:
+        """Compile a model.
+
+        Parameters
+        ----------
+        model : ModelProto, bytes or path
+            A model; one in memory cannot have external data.
+        device : str
+            What it will run on.
+        sizes : dict, optional
+            Sizes of dimensions that the model only names.
+        **kwargs
+            As `compiler.compile` takes them: `calibration` for float models, `rounding`, `strict`, `seed`, `schedule`.
+
+        Raises
+        ------
+        InputError
+            There is no such device, or the model cannot be read or compiled.
+        """
+        config, kind = _place(device)
+        sizes = kwargs.pop("sizes", None)
+        if isinstance(model, bytes):
+            model = from_bytes(model)
+        graph = read_onnx(Path(model) if isinstance(model, str) else model, sizes)
+        return MlaBackendRep(compile(graph, config, **{"rounding": "onnxruntime", **kwargs}), kind)
+
+    @classmethod
+    def run_model(
+        cls, model: Model, inputs: Inputs, device: str = "CPU", **kwargs: Any
+    ) -> tuple[NDArray, ...]:
+        """Outputs of a model for one sample; errors as in `prepare` and `MlaBackendRep.run`."""
+        with cls.prepare(model, device, **kwargs) as prepared:
+            return prepared.run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: NodeProto,
+        inputs: Inputs,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[NDArray, ...]:
+        """Outputs of one operator.
+
+        Inputs behind the first are constants, as the weights, axes and limits of a network are. A float operator is
+        quantized with the given inputs as its calibration data.
+
+        Parameters
+        ----------
+        opset_version : int, optional
+            Of the operator; the newest by default.
+        """
+        opset = kwargs.pop("opset_version", onnx_opset_version())
+        names = list(dict.fromkeys(name for name in node.input if name))
+        given = [inputs] if isinstance(inputs, np.ndarray) else inputs
+        if isinstance(given, Mapping):
+            given = [given[name] for name in names if name in given]
+        if len(given) != len(names):
+            raise InputError(f"node {shown(node.name)} has {len(names)} inputs, not {len(given)}")
+        arrays = {name: np.asarray(value) for name, value in zip(names, given, strict=True)}
+        model = one_node(node, arrays, names[:1], opset, outputs_info)
+        sample = {name: arrays[name] for name in names[:1]}
+        if all(array.dtype == "float32" and np.isfinite(array).all() for array in sample.values()):
+            kwargs.setdefault("calibration", [sample])
+        return cls.run_model(model, sample, device, **kwargs)
+
+
+def one_node(
+    node: NodeProto,
+    arrays: Mapping[str, NDArray],
+    inputs: Sequence[str],
+    opset: int,
+    outputs: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
+) -> ModelProto:
+    """A model of one node; arrays that are not among the inputs are constants."""
+    made = {name: value for name, value in zip(node.output, outputs or (), strict=False) if name}
+    graph = helper.make_graph(
+        [node], node.name or node.op_type,
+        [helper.make_tensor_value_info(name, _type_of(arrays[name]), arrays[name].shape) for name in inputs],
+        [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(made[name][0])), made[name][1])
+            if name in made else ValueInfoProto(name=name)
+            for name in node.output if name
+        ],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items() if name not in inputs],
+    )  # fmt: skip
+    imports = [helper.make_opsetid("", opset)] + [helper.make_opsetid(node.domain, 1)] * bool(node.domain)
+    model = helper.make_model(graph, opset_imports=imports)
+    return model if made else onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def _type_of(array: NDArray) -> int:
+    try:
+        return helper.np_dtype_to_tensor_dtype(array.dtype)
+    except (KeyError, ValueError):
+        raise InputError(f"an input must be an array of numbers, not of {array.dtype}") from None
+
+
+prepare = MlaBackend.prepare
+run_model = MlaBackend.run_model
+run_node = MlaBackend.run_node
+supports_device = MlaBackend.supports_device
+is_compatible = MlaBackend.is_compatible
