@@ -1,0 +1,36 @@
+"""Run node tests and print one line for each; with --page write the page of the documentation."""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from scripts.onnx_nodes.case import Where, run
+from scripts.onnx_nodes.page import PAGE, page
+from scripts.onnx_nodes.suite import node_tests
+
+
+def main() -> int:
+    """Status 1 if a test fails."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.onnx_nodes", description=__doc__)
+    parser.add_argument("pattern", nargs="?", default="", help="only tests whose name contains it")
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE}, from all tests")
+    args = parser.parse_args()
+    started, results = time.monotonic(), []
+    tests = [test for test in node_tests() if args.page or args.pattern in test.name]
+    for test in tests:
+        results.append(result := run(test))
+        print(f"{result.where.name.lower():11} {result.name} {result.error:.3f} {result.reason}", flush=True)
+    counts = Counter(result.where for result in results)
+    print(
+        ", ".join(f"{counts[where]} {where.name.lower()}" for where in Where),
+        f"in {time.monotonic() - started:.0f} s",
+    )
+    if args.page:
+        Path(PAGE).write_text(page(tests, results))
+    return int(counts[Where.FAILED] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The node tests that the installed onnx has."""
+
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+_BODY = re.compile(r"_expanded(_ver\d+)?$")
+
+
+def node_tests() -> list[Any]:
+    """All of them; onnx computes the answers while it loads them, some with numpy's warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.loader import load_model_tests
+
+        return load_model_tests(kind="node")
+
+
+def operators(tests: Sequence[Any]) -> dict[str, str]:
+    """The operator of each test; of one that is another's function body, that other's."""
+    own = {test.name: test.model.graph.node[-1].op_type for test in tests}
+    return {name: own.get(_BODY.sub("", name), op) for name, op in own.items()}
+
+
+def share(tests: Sequence[Any], whole: Sequence[str], each: int = 1) -> list[Any]:
+    """The first tests of each operator, and all of some operators."""
+    taken: dict[str, int] = {}
+    chosen = []
+    for test, op in zip(tests, operators(tests).values(), strict=True):
+        taken[op] = taken.get(op, 0) + 1
+        if taken[op] <= each or op in whole:
+            chosen.append(test)
+    return chosen
