@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from compiler.bench.published import NETWORKS, model_file
 from scripts.fetch_models import model_path
-from scripts.networks.published import NETWORKS, model_file
 
 SMALL = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
 #: Seconds: a small network, a published one, an unchanged model again.
