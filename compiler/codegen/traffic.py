@@ -11,6 +11,10 @@ _SUM, _ENTRY = 4, 2
 _PARAMETER = 9
 
 
+#: Not a field: sums of earlier steps that MATRIX reads again to add to them.
+AGAIN = "again"
+
+
 def traffic(config: MlaConfig, command: Issued) -> dict[str, int]:
     """Bytes by field. Rows of memories on the chip are N lanes wide, whatever is used of them."""
     c = unpack_fields(command.unit, list(command.values))
@@ -39,8 +43,14 @@ def _matrix(n: int, c: Config) -> dict[str, int]:
             "acc_base": c.oc_count * rows * c.dw_out_w * n * _SUM,
         }
     tiles = c.oc_count * c.ic_count * c.ky_count * c.kx_count
-    streamed = tiles * c.y_count * c.x_count
-    return {"a_base": streamed * n, "w_base": tiles * n * n, "acc_base": streamed * n * _SUM}
+    points = c.y_count * c.x_count
+    fresh = 0 if c.accumulate or c.shift8 else c.oc_count * points
+    return {
+        "a_base": tiles * points * n,
+        "w_base": tiles * n * n,
+        "acc_base": tiles * points * n * _SUM,
+        AGAIN: (tiles * points - fresh) * n * _SUM,
+    }
 
 
 def _fuse(n: int, c: Config) -> dict[str, int]:

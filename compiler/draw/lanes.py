@@ -184,6 +184,8 @@ class _Lanes:
             *self.view.in_edges(key, data=True),
             *self.view.out_edges(key, data=True),
         ]:
+            if edge.get("back"):
+                continue
             a, b = items[source], items[target]
             unit = self.view.nodes[key]["kind"]
             width = 1.0 + min(edge["bytes"], 1 << 20) ** 0.5 / 250

@@ -12,7 +12,7 @@ from compiler.codegen.command import READS, WRITES, Command, Memory, Ref, Ring
 from compiler.codegen.effort import cycles
 from compiler.codegen.making import Making
 from compiler.codegen.sync import Issued
-from compiler.codegen.traffic import traffic
+from compiler.codegen.traffic import AGAIN, traffic
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.lower.partition import Part
@@ -152,6 +152,10 @@ class _Part:
             edge = (key, name == WRITES[command.unit])
             cost = Cost(moved[name], spent, moved[name] * price)
             work.edges[edge] = work.edges.get(edge, Cost()) + cost
+        if moved.get(AGAIN):
+            back = (self.key(command.write().ring), False)
+            cost = Cost(moved[AGAIN], spent, moved[AGAIN] * PJ_PER_BYTE[Memory.ACC.value])
+            work.edges[back] = work.edges.get(back, Cost()) + cost
 
     def _work(self, key: str, layer: str, unit: Unit, work: _Work) -> None:
         kind = unit.name.lower()
@@ -164,9 +168,11 @@ class _Part:
             "" if fill else f"{work.cost.cycles:,} cycles", group=layer, cycles=work.cost.cycles,
             pj=work.cost.pj if unit == Unit.MATRIX else None, commands=work.commands,
         )  # fmt: skip
+        both = {buffer for buffer, written in work.edges if written}
         for (buffer, written), cost in work.edges.items():
             ends = (key, buffer) if written else (buffer, key)
-            add_edge(self.view, *ends, self.view.nodes[buffer]["label"], cost)
+            again = {"back": True} if unit == Unit.MATRIX and not written and buffer in both else {}
+            add_edge(self.view, *ends, self.view.nodes[buffer]["label"], cost, **again)
 
     def _buffer(self, key: str, rings: list[Ring], times: _Times) -> None:
         ring = rings[0]

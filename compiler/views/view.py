@@ -3,7 +3,7 @@
 A view is a MultiDiGraph of networkx whose attributes are plain numbers, texts and lists of texts, so that it can be
 written as JSON. Of the graph: name, stage, target, note. Of a node: kind (one of `KINDS`), label, text (lines of
 detail), group (what it is part of), and where they are known cycles and pj. Of an edge: tensor, bytes, cycles, pj, and
-back where a loop begins again.
+back where a loop begins again or sums are added to.
 """
 
 from dataclasses import dataclass
