@@ -15,7 +15,18 @@ TRIALS = 10
 SHAPE = (3, 6, 7, 10)
 Rng = np.random.Generator
 #: onnxruntime's sums of float32 numbers differ in their last bits, which now and then makes or breaks a tie.
-SUMMED = ("conv2d", "dense", "matmul", "avg_pool2d", "reduce_mean", "softmax", "layer_norm", "gelu", "softplus", "mish")
+SUMMED = (
+    "conv2d",
+    "dense",
+    "matmul",
+    "avg_pool2d",
+    "reduce_mean",
+    "softmax",
+    "layer_norm",
+    "gelu",
+    "softplus",
+    "mish",
+)
 
 
 def operands(tensor: Tensor) -> tuple[np.ndarray, np.ndarray]:

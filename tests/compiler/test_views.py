@@ -8,16 +8,18 @@ import pytest
 
 from compiler.api import compile
 from compiler.ir.graph import Graph
+from compiler.network import Network
 from compiler.profile.energy import MAC_PJ, PJ_PER_BYTE
 from compiler.record import Record
 from compiler.run import run_samples
 from compiler.runtime import dram_bytes
 from compiler.schedule.heuristic import estimates
 from compiler.views import STAGES, View, view_of
-from compiler.views.view import KINDS
+from compiler.views.view import KINDS as NODES
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
+from tests.compiler.compute_graphs import KINDS, Chance
 from tests.compiler.graphs import Draft
 
 
@@ -59,19 +61,35 @@ def total(view: View, unit: str, memory: str, *, written: bool, of: str = "bytes
     return found
 
 
+def counts_of(network: Network, sample: dict[str, np.ndarray]) -> dict[str, int]:
+    """What the golden model counts, whatever the tag."""
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        counts = run_samples(device, network, [sample], lambda _: None).counts
+    return {name: sum(row[name] for row in counts.values()) for name in next(iter(counts.values()))}
+
+
 def test_bytes_and_products_are_what_the_machine_counts(record: Record) -> None:
     network, view = record.network, view_of(record, "scheduled")
     assert network is not None
     rng, n = np.random.default_rng(1), record.config.n
     sample = {t.name: rng.integers(-9, 9, t.shape).astype(t.dtype) for t in network.inputs}
-    with GoldenDevice(network.config, dram_bytes(network)) as device:
-        counts = run_samples(device, network, [sample], lambda _: None).counts
-    counted = {name: sum(row[name] for row in counts.values()) for name in next(iter(counts.values()))}
+    counted = counts_of(network, sample)
     assert total(view, "load", "dram", written=False) == counted["load_bytes"] > 0
     assert total(view, "store", "dram", written=True) == counted["store_bytes"] > 0
     assert total(view, "matrix", "acc", written=True) == counted["acc_writes"] * 4 * n > 0
     products = sum(data.get("pj", 0) for _, data in view.nodes(data=True))
     assert products == pytest.approx(counted["macs_issued"] * MAC_PJ, abs=0.05 * len(view))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bytes_of_every_kind_of_layer(kind: str) -> None:
+    chance, made = Chance(7), Record()
+    y = KINDS[kind][0](chance)
+    network = compile(chance.graph.finish([y.name]), "n4", record=made)
+    counted, view = counts_of(network, chance.random_inputs()), view_of(made, "scheduled")
+    assert total(view, "load", "dram", written=False) == counted["load_bytes"]
+    assert total(view, "store", "dram", written=True) == counted["store_bytes"]
+    assert total(view, "matrix", "acc", written=True) == counted["acc_writes"] * 4 * 4
 
 
 def test_energy_of_an_edge_is_that_of_its_memory(record: Record) -> None:
@@ -138,7 +156,7 @@ def test_what_all_stages_have(record: Record, stage: str) -> None:
     view = view_of(record, stage)
     assert (view.graph["stage"], len(view) > 0) == (stage, True)
     for key, data in view.nodes(data=True):
-        assert data["kind"] in KINDS, key
+        assert data["kind"] in NODES, key
         assert data["label"] and isinstance(data["text"], list)
     for _, _, edge in view.edges(data=True):
         assert {"tensor", "bytes", "cycles", "pj"} <= edge.keys()
