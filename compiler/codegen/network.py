@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
 from compiler.codegen.making import Making
-from compiler.codegen.order import arrange, lifetimes
+from compiler.codegen.order import arrange, lifetimes, workers
 from compiler.codegen.programs import Part, cut
 from compiler.codegen.steps import StepMaker
 from compiler.codegen.sync import Issued, synchronize
@@ -149,7 +149,7 @@ class _Generator:
     def _places(self, commands: list[Command], lives: dict[Ring, tuple[int, int]]) -> dict[Ring, int]:
         """Where rings start; of what does not fit the error says which layers bring their weights in early there."""
         try:
-            return plan(self.config, lives)
+            return plan(self.config, lives, workers(commands))
         except MemoryFullError as error:
             here = commands[error.first].layer
             users = {command.layer for command in commands[error.first : error.last + 1]} | {here}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.command import Command, Ring, Step, Tile
 from compiler.codegen.effort import cycles, step_cycles
-from hw.isa.enums import SEMAPHORE_MAX
+from hw.isa.enums import SEMAPHORE_MAX, Unit
 
 #: Cycles by which a load should be done before it is needed: the memory's latency, and delays of units.
 _MARGIN = 400
@@ -143,3 +143,14 @@ def lifetimes(commands: Sequence[Command]) -> dict[Ring, tuple[int, int]]:
             first, _ = out.get(ring, (at, at))
             out[ring] = (first, at)
     return out
+
+
+def workers(commands: Sequence[Command]) -> dict[Ring, frozenset[int]]:
+    """Layers whose commands work on each ring; those of LOAD, which may come early, do not count."""
+    out: dict[Ring, set[int]] = {}
+    for command in commands:
+        for ref in command.refs():
+            users = out.setdefault(ref.ring, set())
+            if command.unit != Unit.LOAD:
+                users.add(command.layer)
+    return {ring: frozenset(users) for ring, users in out.items()}

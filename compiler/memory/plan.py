@@ -37,12 +37,23 @@ class _Taken:
     end: int
     first: int
     last: int
+    users: frozenset[int]
 
 
-def plan(config: MlaConfig, lives: Mapping[Ring, tuple[int, int]]) -> dict[Ring, int]:
+def plan(
+    config: MlaConfig, lives: Mapping[Ring, tuple[int, int]], users: Mapping[Ring, frozenset[int]]
+) -> dict[Ring, int]:
     """Start of every ring that lies in the machine; rings in DRAM are left out.
 
-    Larger ones first, each in banks that nothing else in use uses if there are such, else as low as it fits.
+    Larger ones first, each in banks that its layers use for nothing else if there are such, if possible in such that
+    nothing else is in at the time, then as low as it fits.
+
+    Parameters
+    ----------
+    lives : dict
+        First and last place of the sequence at which each ring is in use.
+    users : dict
+        Layers that work on each ring, those that only bring it in early left out.
 
     Raises
     ------
@@ -50,16 +61,26 @@ def plan(config: MlaConfig, lives: Mapping[Ring, tuple[int, int]]) -> dict[Ring,
         They do not fit.
     """
     starts: dict[Ring, int] = {}
-    for memory, (capacity, bank, align) in _sizes(config).items():
+    for memory, sizes in _sizes(config).items():
         rings = [ring for ring in lives if ring.memory == memory]
-        for banked in (True, False):
+        packed: set[Ring] = set()
+        while True:
             try:
-                starts |= _place(rings, lives, capacity, bank if banked else capacity, align)
+                starts |= _place(rings, lives, users, sizes, packed)
                 break
-            except MemoryFullError:
-                if not banked:
-                    raise
+            except _NoRoomError as error:
+                if error.here <= packed:
+                    raise error.full from None
+                packed |= error.here
     return starts
+
+
+class _NoRoomError(Exception):
+    """A ring found no place beside those that are in use at the same time; packed closely they may all fit."""
+
+    def __init__(self, full: MemoryFullError, here: set[Ring]):
+        super().__init__(str(full))
+        self.full, self.here = full, here
 
 
 def _sizes(config: MlaConfig) -> dict[Memory, tuple[int, int, int]]:
@@ -73,24 +94,37 @@ def _sizes(config: MlaConfig) -> dict[Memory, tuple[int, int, int]]:
 
 
 def _place(
-    rings: list[Ring], lives: Mapping[Ring, tuple[int, int]], capacity: int, bank: int, align: int
-) -> dict[Ring, int]:
+    rings: list[Ring], lives: Mapping[Ring, tuple[int, int]], users: Mapping[Ring, frozenset[int]],
+    sizes: tuple[int, int, int], packed: set[Ring],
+) -> dict[Ring, int]:  # fmt: skip
+    """Starts of rings; those of `packed` as low as they fit, whatever banks that are.
+
+    Raises
+    ------
+    _NoRoomError
+        One does not fit.
+    """
+    capacity, bank, align = sizes
     starts: dict[Ring, int] = {}
     taken: list[_Taken] = []
     for ring in sorted(rings, key=lambda r: (-r.total, lives[r])):
         first, last = lives[ring]
         near = [t for t in taken if t.first <= last and first <= t.last]
-        start = _start(ring.total, near, capacity, bank, align)
+        wide = capacity if ring in packed else bank
+        start = _start(ring.total, users[ring], near, capacity, wide, align)
         if start is None:
             here = [r for r in rings if lives[r][0] <= last and first <= lives[r][1]]
             names = tuple(r.name for r in sorted(here, key=lambda r: lives[r][0] - lives[r][1]))
-            raise MemoryFullError(_message(ring, here, capacity), ring.memory, first, last, names)
+            full = MemoryFullError(_message(ring, here, capacity), ring.memory, first, last, names)
+            raise _NoRoomError(full, set(here))
         starts[ring] = start
-        taken.append(_Taken(start, start + ring.total, first, last))
+        taken.append(_Taken(start, start + ring.total, first, last, users[ring]))
     return starts
 
 
-def _start(size: int, near: list[_Taken], capacity: int, bank: int, align: int) -> int | None:
+def _start(
+    size: int, users: frozenset[int], near: list[_Taken], capacity: int, bank: int, align: int
+) -> int | None:
     """Where a ring goes beside those in use at the same time: in the fewest shared banks, then lowest."""
     candidates = {0, *(-(-t.end // align) * align for t in near), *range(0, capacity, bank)}
     fitting = [
@@ -98,12 +132,18 @@ def _start(size: int, near: list[_Taken], capacity: int, bank: int, align: int) 
         for start in candidates
         if start + size <= capacity and not any(t.start < start + size and start < t.end for t in near)
     ]
-    used = {b for t in near for b in range(t.start // bank, (t.end - 1) // bank + 1)}
+    busy = _banks([t for t in near if t.users & users], bank)
+    used = _banks(near, bank)
 
-    def shared(start: int) -> int:
-        return sum(b in used for b in range(start // bank, (start + size - 1) // bank + 1))
+    def shared(start: int) -> tuple[int, int]:
+        banks = range(start // bank, (start + size - 1) // bank + 1)
+        return sum(b in busy for b in banks), sum(b in used for b in banks)
 
     return min(fitting, key=lambda start: (shared(start), start), default=None)
+
+
+def _banks(taken: list[_Taken], bank: int) -> set[int]:
+    return {b for t in taken for b in range(t.start // bank, (t.end - 1) // bank + 1)}
 
 
 def _message(ring: Ring, here: list[Ring], capacity: int) -> str:
