@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from compiler.codegen.build import Context, Tiles, Turns, pieces
+from compiler.codegen.build import Context, Tables, Tiles, Turns, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.kernels.scaling import bytes_word
 from compiler.kernels.tiles import ceil_div
@@ -64,6 +64,7 @@ class MatmulSteps:
             self._load_b,
         )  # fmt: skip
         self.acc = Turns(Memory.ACC, f"{name}.acc", self.rows * self.columns, schedule.acc_buffers)
+        self.table = None if layer.table is None else Tables(context, name, layer.table)
         self.out = Turns(Memory.SP, f"{name}.y", self.rows * width + n, schedule.y_buffers)
 
     def _load_a(self, key: Hashable, place: Ref) -> list[Command]:
@@ -147,10 +148,11 @@ class MatmulSteps:
         first, width = self._span(*blocks, self.width)
         target = self.y.at(start, rows[0], first)
         place, pitch = (target, self.y.pitch) if self.y.home.on_chip else (self.out.next(), width)
+        parts = {"d_dst": 1, "d_dtype": layer.out.dtype, "tail_dim": FUSE_DIMS.index("n")}
+        stage = self.table.word(step, **parts, table=1) if self.table else FUSE_STAGE.pack(**parts)
         step.fuse.append(
             self.context.command(
-                Unit.FUSE, src=FUSE_SRC.pack(requant=Requant.IMM, rounding=layer.rounding),
-                stage=FUSE_STAGE.pack(d_dst=1, d_dtype=layer.out.dtype, tail_dim=FUSE_DIMS.index("n")),
+                Unit.FUSE, src=FUSE_SRC.pack(requant=Requant.IMM, rounding=layer.rounding), stage=stage,
                 a_base=acc, a_n=rows[1], a_v=1, x_count=rows[1], n_count=blocks[1], d_base=place, d_x=pitch,
                 d_n=n, lanes_tail=(width - 1) % n + 1, mult=layer.mult, shifts=bytes_word(layer.exponent),
                 zp=layer.out.zp, clip_lo=layer.clip[0], clip_hi=layer.clip[1],

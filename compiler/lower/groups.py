@@ -27,7 +27,7 @@ def anchor_of(nodes: Group) -> Node:
 def find_fusions(graph: Graph) -> tuple[tuple[str, ...], ...]:
     """Chains of an anchor and what its drain can do: a clip, a function by table, an addition, a clip after it.
 
-    A product of activations goes with the transposes around it.
+    A product of activations goes with the transposes around it and with a function by table.
     """
     taken: set[str] = set()
     out = []

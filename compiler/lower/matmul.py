@@ -1,15 +1,17 @@
 """Products of two stacks of matrices; transposes around them are read and written through, not carried out."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.tensor import Tensor
 from compiler.lower.drains import multiplier_of, rounding_of
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range, image_of
 from compiler.lower.transposes import strides_of
+from compiler.lower.unary import table_of
 from hw.isa.enums import Dtype, Rounding
 
 _BYTES = ("int8", "uint8")
@@ -61,6 +63,8 @@ class MatmulLayer(Layer):
         Of that scale.
     clip : (int, int)
         Least and greatest result.
+    table : (256,) int16 array or None
+        Looked up after clipping; zero point of `out` and clip are of what is looked up.
     """
 
     a: Stack
@@ -72,6 +76,7 @@ class MatmulLayer(Layer):
     exponent: int
     rounding: Rounding
     clip: tuple[int, int] = field(default=(-128, 127))
+    table: NDArray[np.int16] | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -115,10 +120,16 @@ def lower_matmul(low: Lowering) -> MatmulLayer:
         **{**low.common(), "x": a[0].name, "shapes": shapes}, macs=math.prod(batch) * m * n * k,
         a=_stack(a[0], strides_a, batch, first.shape, strides_a[-2]),
         b=_stack(b[0], strides_b, batch, second.shape, strides_b[-1 if transposed else -2]),
-        out=_stack(y, inverse, batch, made.shape, inverse[-2]),
+        out=replace(_stack(y, inverse, batch, made.shape, inverse[-2]), zp=affine(made).zero_point),
         transposed=transposed, size=(m, k, n), mult=mult, exponent=exponent,
-        rounding=rounding, clip=clip_range(made),
+        rounding=rounding, clip=clip_range(made), table=_table(low),
     )  # fmt: skip
+
+
+def _table(low: Lowering) -> NDArray[np.int16] | None:
+    """That of the function behind the product."""
+    nodes = [node for node in low.nodes if node is not low.anchor and node.op != "transpose"]
+    return table_of(low.graph, nodes[0], low.rounding) if nodes else None
 
 
 def _source(low: Lowering, tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
@@ -133,8 +144,8 @@ def _source(low: Lowering, tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 def _target(low: Lowering, made: Tensor) -> tuple[tuple[int, ...], Tensor]:
     """Strides of the product in the tensor it is written to, and that tensor."""
     last = low.nodes[-1]
-    if last is low.anchor:
-        return strides_of(made.shape), made
+    if last.op != "transpose":
+        return strides_of(made.shape), low.graph.out(last)
     y, perm = low.graph.out(last), last.attributes["perm"]
     strides = strides_of(y.shape)
     return tuple(strides[perm.index(i)] for i in range(len(perm))), y

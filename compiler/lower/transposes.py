@@ -1,12 +1,13 @@
-"""Transposes that a product of matrices reads and writes through."""
+"""Transposes that a product of matrices reads and writes through, and the function that its drain applies."""
 
 import math
 
 from compiler.ir.graph import Graph, Node
+from compiler.lower.unary import is_unary
 
 
 def transposes_around(graph: Graph, node: Node) -> tuple[str, ...]:
-    """Names of a product and of the transposes that it can read and write through, in no order."""
+    """Names of a product, of transposes it can read and write through, of a function of its results; in no order."""
     names = [node.name]
     for place, name in enumerate(node.inputs):
         maker = graph.producer(name)
@@ -15,13 +16,22 @@ def transposes_around(graph: Graph, node: Node) -> tuple[str, ...]:
             strides = strides_of(graph.ins(maker)[0].shape, maker.attributes["perm"])
             if 1 in strides[-2:][place == 0 :]:
                 names.append(maker.name)
+    after = _follower(graph, node)
+    if after is not None and is_unary(graph, after):
+        names.append(after.name)
+        after = _follower(graph, after)
+    if after is not None and after.op == "transpose" and _plain(graph, after):
+        perm = after.attributes["perm"]
+        if perm[-1] == len(perm) - 1:
+            names.append(after.name)
+    return tuple(names)
+
+
+def _follower(graph: Graph, node: Node) -> Node | None:
+    """The one node that reads a node's result."""
     made = graph.out(node).name
     after = graph.consumers(made)
-    if len(after) == 1 and made not in graph.outputs and after[0].op == "transpose":
-        perm = after[0].attributes["perm"]
-        if perm[-1] == len(perm) - 1 and _plain(graph, after[0]):
-            names.append(after[0].name)
-    return tuple(names)
+    return after[0] if len(after) == 1 and made not in graph.outputs else None
 
 
 def _plain(graph: Graph, node: Node) -> bool:

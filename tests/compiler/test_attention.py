@@ -8,7 +8,7 @@ import pytest
 from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from tests.compiler.graphs import Draft
+from tests.compiler.graphs import Draft, check
 
 
 def attention(seed: int, heads: int, rows: int, depth: int) -> tuple[Draft, list[Tensor]]:
@@ -68,3 +68,16 @@ def stored(graph: Graph, name: str, real: np.ndarray) -> np.ndarray:
         np.iinfo(tensor.dtype), tensor.quantization.scale, tensor.quantization.zero_point,
     )  # fmt: skip
     return np.clip(np.rint(real / scale) + zero, limits.min, limits.max).astype(int)
+
+
+@pytest.mark.parametrize("op", ["mul", "tanh"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_functions_of_a_product_are_tables_of_its_drain(op: str, dtype: str) -> None:
+    draft = Draft(np.random.default_rng(4))
+    a, b = draft.input((1, 3, 10, 9)), draft.input((1, 3, 9, 20))
+    product = draft.node("matmul", [a, b], (1, 3, 10, 20), scale=0.5)
+    others = [draft.constant((), quantization=Quantization.of(0.01))] if op == "mul" else []
+    scaled = draft.node(op, [product, *others], product.shape, scale=0.02, dtype=dtype)
+    y = draft.node("transpose", [scaled], (1, 10, 3, 20), like=scaled, dtype=dtype, perm=(0, 2, 1, 3))
+    network = check(draft, [y])
+    assert [layer.ops for layer in network.layers] == [("matmul", op, "transpose")]
