@@ -9,6 +9,7 @@ from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
 from compiler.codegen.making import Making
 from compiler.codegen.order import arrange, lifetimes, workers
+from compiler.codegen.overlap import turns
 from compiler.codegen.programs import Part, cut
 from compiler.codegen.steps import StepMaker
 from compiler.codegen.sync import Issued, synchronize
@@ -129,8 +130,8 @@ class _Generator:
         )
 
     def run(self) -> tuple[Code, Making]:
-        steps, prefetch = self._steps()
-        commands = arrange(steps, prefetch, self.config.n)
+        steps, prefetch, after = self._steps()
+        commands = arrange(steps, prefetch, self.config.n, after)
         lives = lifetimes(commands)
         starts = self._places(commands, lives)
         image, memory = self._dram(lives, starts)
@@ -195,15 +196,19 @@ class _Generator:
         out[name] = Home(ring, image.h, image.w, image.c, pixel, image.w * pixel, offset)
         return out[name]
 
-    def _steps(self) -> tuple[list[Step], list[int]]:
+    def _steps(self) -> tuple[list[Step], list[int], dict[int, int]]:
+        """All steps in order, and for each the step from which on its loads may come, or must."""
         steps: list[Step] = []
-        prefetch: list[int] = []
-        for number, layer in enumerate(self.lowered.layers):
-            schedule = self.schedule.layers[layer.name]
+        layers: list[int] = []
+        schedules = [self.schedule.layers[layer.name] for layer in self.lowered.layers]
+        for number, (layer, schedule) in enumerate(zip(self.lowered.layers, schedules, strict=True)):
             made = self.maker.steps(number, layer, schedule, self.homes)
             steps += made
-            prefetch += [max(len(prefetch) - schedule.prefetch, 0)] * len(made)
-        return steps, prefetch
+            layers += [number] * len(made)
+        order, after = turns(self.config, steps, layers, [schedule.overlap for schedule in schedules])
+        firsts = {layer: at for at, (layer, _) in reversed(list(enumerate(order)))}
+        prefetch = [max(firsts[layer] - schedules[layer].prefetch, 0) for layer, _ in order]
+        return [step for _, step in order], prefetch, after
 
     def _dram(
         self, lives: dict[Ring, tuple[int, int]], starts: dict[Ring, int]

@@ -8,7 +8,7 @@ sequence are those that are in use at one time.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.codegen.command import Command, Ring, Step, Tile
@@ -21,7 +21,9 @@ _MARGIN = 400
 _AHEAD = SEMAPHORE_MAX // 2
 
 
-def arrange(steps: Sequence[Step], prefetch: Sequence[int], n: int) -> list[Command]:
+def arrange(
+    steps: Sequence[Step], prefetch: Sequence[int], n: int, after: Mapping[int, int] | None = None
+) -> list[Command]:
     """All commands in order.
 
     Parameters
@@ -32,8 +34,10 @@ def arrange(steps: Sequence[Step], prefetch: Sequence[int], n: int) -> list[Comm
         For each step the one from which on its loads may come.
     n : int
         Lanes of the machine.
+    after : dict, optional
+        For steps of layers that take turns the one from which on their loads find what others of them store.
     """
-    return _Arranger(steps, prefetch, n).run()
+    return _Arranger(steps, prefetch, n, after or {}).run()
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,8 @@ class _Load:
 
 
 class _Arranger:
-    def __init__(self, steps: Sequence[Step], prefetch: Sequence[int], n: int):
-        self.steps, self.prefetch, self.n = steps, prefetch, n
+    def __init__(self, steps: Sequence[Step], prefetch: Sequence[int], n: int, after: Mapping[int, int]):
+        self.steps, self.prefetch, self.n, self.after = steps, prefetch, n, after
         self.out: list[Command] = []
         self.waiting: list[tuple[int, Command]] = []  # (slot it is due in, command): drains and stores
 
@@ -56,6 +60,9 @@ class _Arranger:
         for slot, step in enumerate(self.steps):
             while loads and loads[0][0] <= slot:
                 self._emit(loads.popleft()[1])
+            if slot in self.after and not step.matrix:
+                self._beside(step)
+                continue
             for command in step.matrix:
                 self._emit(command)
             self._due(slot)
@@ -66,14 +73,25 @@ class _Arranger:
         self._due(len(self.steps) + 2)
         return self.out
 
+    def _beside(self, step: Step) -> None:
+        """A step of FUSE alone among others: what drains a tile of MATRIX that is not complete yet stays behind it."""
+        for command in step.fuse:
+            self._emit(command)
+        for command in step.stores:
+            self._emit(command)
+
     def _loads(self) -> Iterator[_Load]:
         """All loads in order; one may come after the last use of what it overwrites and the making of what it reads."""
         free: dict[Tile, int] = {}
         made: dict[Ring, int] = {}
+        fresh: dict[Ring, int] = {}
         readers: list[int] = []
         for slot, step in enumerate(self.steps):
+            if slot not in self.after:
+                made |= fresh
+                fresh = {}
             for command in step.loads:
-                early = free.get(command.target, self.prefetch[slot])
+                early = max(free.get(command.target, self.prefetch[slot]), self.after.get(slot, 0))
                 for ref in command.reads():
                     early = max(early, made.get(ref.ring, 0))
                 if len(readers) >= _AHEAD:
@@ -83,7 +101,7 @@ class _Arranger:
             for command in (*step.matrix, *step.fuse, *step.stores):
                 free |= dict.fromkeys((*command.sources, command.target), slot + 1)
             for command in step.stores:
-                made[command.write().ring] = slot + 1
+                (fresh if slot in self.after else made)[command.write().ring] = slot + 1
 
     def _in_time(self, loads: list[_Load]) -> list[tuple[int, Command]]:
         """The slot each load is due in: as late as it may be to be there in time, the bus busy with those behind it.

@@ -29,10 +29,10 @@ def check_row(spot: "Spot", layer: Layer, elements: int, held: int) -> None:
     InputError
         They do.
     """
-    if held > spot.config.acc_rows:
+    if held > spot.acc_rows:
         raise InputError(
             f"layer {layer.name!r}: {layer.ops[0]} of {elements} elements holds {held} rows of the accumulator, "
-            f"which has {spot.config.acc_rows}"
+            f"which has {spot.acc_rows}"
         )
 
 
@@ -55,7 +55,7 @@ def _matmul_tilings(spot: "Spot", layer: MatmulLayer, depth: int) -> _Tilings:
     for rows, columns in product(cuts(m), cuts(blocks)):
         down, across = ceil_div(m, rows), ceil_div(blocks, columns)
         tiles = down * across
-        if rows * columns * min(2, tiles * batches) > spot.config.acc_rows or rows > 0xFFFF:
+        if rows * columns * min(2, tiles * batches) > spot.acc_rows or rows > 0xFFFF:
             continue
         broad = min(columns * n, width)
         for order, resident in (("rows", True), ("rows", False), ("channels", False)):
@@ -98,7 +98,7 @@ def reduce_tilings(spot: "Spot", layer: ReduceLayer) -> _Tilings:
             used = 0 if spot.on_chip(layer.x) else 2 * (points * width + n)
             used += 0 if spot.on_chip(layer.y) else 2 * (results * (1 if layer.lanes else width) + n)
             held = results * parts * (1 if layer.lanes else columns) if parts > 1 else 0
-            if used > spot.free or held > spot.config.acc_rows or max(points, depth) > 0xFFFF:
+            if used > spot.free or held > spot.acc_rows or max(points, depth) > 0xFFFF:
                 continue
             found = True
             tiles = ceil_div(k0, rows) * ceil_div(blocks, columns)
@@ -122,7 +122,7 @@ def norm_tilings(spot: "Spot", layer: NormLayer) -> _Tilings:
     check_row(spot, layer, x.c, 2 * blocks + 3)
     for rows in cuts(total):
         used = 4 * blocks * n + rows * 2 * x.c * (2 - spot.on_chip(layer.x) - spot.on_chip(layer.y)) + n
-        if used > spot.free or rows * (1 + 2 * (blocks + 1)) > spot.config.acc_rows:
+        if used > spot.free or rows * (1 + 2 * (blocks + 1)) > spot.acc_rows:
             continue
         tiles = ceil_div(total, rows)
         yield (

@@ -11,6 +11,7 @@ from compiler.lower.layer import ConvLayer, DepthwiseLayer
 from compiler.lower.together import can_join, joined
 from compiler.schedule.schedule import LayerSchedule
 from compiler.schedule.spot import (
+    CROWDED,
     PREFETCH,
     TILE,
     Spot,
@@ -96,7 +97,7 @@ class _Conv:
         tiles, groups = layer.batch * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
         pixels, sums = layer.batch * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
         bands = layer.batch * ceil_div(self.y.h, tile.band)
-        if sums * min(2, tiles * groups) > spot.config.acc_rows:
+        if sums * min(2, tiles * groups) > spot.acc_rows:
             return None
         whole = tile.depth == self.k_blocks
         part = 1.0 if whole else tile.depth * n / self.in_c
@@ -121,13 +122,14 @@ class _Conv:
         bus = w_times * self.blocks * self.taps * self.in_c + x_times * bands * x_beats / part
         bus += 0 if spot.y_on_chip else drain
         steps = tiles * groups * parts
-        cycles = max(array, bus, drain, steps * TILE) + sums + w_bytes / n + x_beats + steps * 8
+        cycles = max(array, bus * CROWDED, drain, steps * TILE) + sums + w_bytes / n + x_beats + steps * 8
+        cycles += spot.beside * (tile.rows / self.y.h if tile.order == "rows" else 1)
         cycles += 0 if spot.x_on_chip else bands * (20 if self.layout == Layout.PIXELS else TILE)
         return cycles * layer.groups, LayerSchedule(
             rows=tile.rows, band=tile.band, columns=tile.columns,
             depth=tile.depth if self.layout == Layout.PIXELS else tile.depth * self.taps, order=tile.order,
             slots=slots_together(spot.config, self.blocks, tile.columns), w_buffers=w_buffers,
-            x_buffers=x_buffers, acc_buffers=sums_together(spot.config, sums), prefetch=PREFETCH,
+            x_buffers=x_buffers, acc_buffers=sums_together(spot, sums), prefetch=PREFETCH,
             fold=self.layout == Layout.ROWS, strips=self.layout == Layout.STRIPS, together=self.together,
             on_chip=spot.y_on_chip,
         )  # fmt: skip
@@ -192,7 +194,7 @@ def depthwise_tilings(spot: Spot, layer: DepthwiseLayer) -> Tilings:
     blocks = ceil_div(channels, n)
     for columns in cuts(min(blocks, config.param_slots // 2)):
         for rows in cuts(y.h):
-            if 2 * rows * y.w * columns > config.acc_rows:
+            if 2 * rows * y.w * columns > spot.acc_rows:
                 continue
             for band in (y.h, rows) if not spot.x_on_chip else (y.h,):
                 x_bytes = image_rows(band, layer.strides[0], kernel_h, x.h) * x.w * columns * n + n
@@ -211,6 +213,6 @@ def depthwise_tilings(spot: Spot, layer: DepthwiseLayer) -> Tilings:
                 cycles = max(array, bus, tiles * TILE) + rows * y.w * columns + tiles * 10
                 yield cycles, LayerSchedule(
                     rows=rows, band=band, columns=columns, slots=slots_together(config, blocks, columns),
-                    acc_buffers=sums_together(config, rows * y.w * columns), prefetch=PREFETCH,
+                    acc_buffers=sums_together(spot, rows * y.w * columns), prefetch=PREFETCH,
                     on_chip=spot.y_on_chip,
                 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A schedule made to fit: prefetching gives way first, then second buffers of parameters, then tensors on chip."""
+"""A schedule made to fit: prefetching gives way, then taking turns and second buffers, then tensors on chip."""
 
 from dataclasses import replace
 
@@ -10,6 +10,9 @@ from compiler.lower.lower import Lowered
 from compiler.memory.plan import MemoryFullError
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
+
+#: What prefetching is divided by where memory is short: each attempt makes all code anew.
+_LESS = 8
 
 
 def fit(
@@ -30,16 +33,20 @@ def fit(
             return schedule, generate(config, lowered, schedule, numbers, offset, seen, maker)
         except MemoryFullError as error:
             layers = dict(schedule.layers)
+            turns = [layer for layer in error.layers if layers[layer].overlap]
             ahead = [layer for layer in error.layers if layers[layer].prefetch]
             kept = [makers[name] for name in error.rings if name in makers]
             kept = [layer for layer in kept if layers[layer].on_chip and error.memory == Memory.SP]
             double = [layer for layer in error.layers if layers[layer].slot_buffers > 1]
-            if error.memory == Memory.SLOT and not ahead and double:
+            if turns and (error.memory != Memory.SP or not ahead):
+                layers |= {layer: replace(layers[layer], overlap=False) for layer in turns}
+                ahead = []
+            elif error.memory == Memory.SLOT and not ahead and double:
                 layers |= {layer: replace(layers[layer], slot_buffers=1) for layer in double}
             elif not ahead and not kept:
                 raise
             elif not ahead:
                 layers[kept[0]] = replace(layers[kept[0]], on_chip=False)
             for layer in ahead:
-                layers[layer] = replace(layers[layer], prefetch=layers[layer].prefetch // 2)
+                layers[layer] = replace(layers[layer], prefetch=layers[layer].prefetch // _LESS)
             schedule = replace(schedule, layers=layers)

@@ -23,6 +23,7 @@ from compiler.schedule.compute import matmul_tilings, norm_tilings, reduce_tilin
 from compiler.schedule.conv import conv_tilings, depthwise_tilings, transposed_tilings
 from compiler.schedule.moves import from_dram, move_tilings
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.schedule.share import AROUND, shared, sharing
 from compiler.schedule.spot import Spot
 from compiler.schedule.vector import elementwise_tilings, pool_tilings, prelu_tilings, softmax_tilings
 from hw.config import MlaConfig
@@ -58,11 +59,24 @@ def estimates(config: MlaConfig, lowered: Lowered) -> dict[str, tuple[float, Lay
         A layer does not fit the machine however it is cut.
     """
     homes = _Residents(config, lowered)
-    out = {}
-    for number, layer in enumerate(lowered.layers):
-        spot = Spot(config, homes.free(number), homes.on_chip(layer.x), homes.on_chip(layer.y), homes.on_chip)
-        out[layer.name] = _schedule(spot, layer)
-    return out
+    spots = [
+        Spot(
+            config, homes.free(number), config.acc_rows, homes.on_chip(layer.x), homes.on_chip(layer.y),
+            homes.on_chip,
+        )
+        for number, layer in enumerate(lowered.layers)
+    ]  # fmt: skip
+    found = [_schedule(spot, layer) for spot, layer in zip(spots, lowered.layers, strict=True)]
+    alone = [cycles for cycles, _ in found]
+    for number in sharing(lowered, alone):
+        spot = replace(spots[number], free=homes.free(number, AROUND))
+        spot = shared(spot, lowered, number, alone)
+        try:
+            cycles, schedule = _schedule(spot, lowered.layers[number])
+        except InputError:
+            continue  # it needs the machine for itself
+        found[number] = cycles, replace(schedule, overlap=True)
+    return {layer.name: best for layer, best in zip(lowered.layers, found, strict=True)}
 
 
 class _Residents:
@@ -98,9 +112,18 @@ class _Residents:
         """Whether a tensor stays in the scratchpad."""
         return self.lowered.root(name) in self.inside
 
-    def free(self, layer: int) -> int:
-        """Bytes of the scratchpad left for the buffers of a layer; a part is for the next one's first weights."""
-        return int((self.config.sp_bytes - self._held(layer)) * 0.9)
+    def free(self, layer: int, around: int = 0) -> int:
+        """Bytes of the scratchpad left for the buffers of a layer; a part is for the next one's first weights.
+
+        With `around`, as many layers before it and behind it may run at the same time.
+        """
+        first, last = layer - around, layer + around
+        held = sum(
+            self.size[root]
+            for root in self.inside
+            if self.life[root][0] <= last and first <= self.life[root][1]
+        )
+        return int((self.config.sp_bytes - held) * 0.9)
 
 
 def _bytes(image: Image) -> int:

@@ -41,6 +41,8 @@ class LayerSchedule:
         Steps of earlier layers during which the first weights of this one may be brought in.
     on_chip : bool
         The output stays in the scratchpad.
+    overlap : bool
+        Its steps may take turns with those of the layers beside it that may too, as they need each other's results.
     joined : bool
         It is part of the program of the layer before: saves the dispatch, costs the freedom to replace it alone.
     """
@@ -61,6 +63,7 @@ class LayerSchedule:
     together: int = 1
     prefetch: int = 4
     on_chip: bool = True
+    overlap: bool = False
     joined: bool = False
 
     def __post_init__(self) -> None:

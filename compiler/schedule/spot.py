@@ -11,6 +11,8 @@ from hw.config import MlaConfig
 PREFETCH = 256
 #: Cycles the sequencer takes for the commands of a tile.
 TILE = 60
+#: What the bus takes more than its beats: reads and writes, short lines and waits for room come between.
+CROWDED = 1.15
 #: Tiles of sums that are worth having room for.
 MOST_SUMS = 4
 
@@ -20,13 +22,18 @@ Tilings = Iterator[tuple[float, LayerSchedule]]
 
 @dataclass(frozen=True)
 class Spot:
-    """What a layer finds: the machine, free bytes, where its tensors are."""
+    """What a layer finds: the machine, free bytes and rows of the accumulator, where its tensors are.
+
+    `beside` are the cycles of neighbours that take turns with it: those of one tile are not hidden.
+    """
 
     config: MlaConfig
     free: int
+    acc_rows: int
     x_on_chip: bool
     y_on_chip: bool
     on_chip: Callable[[str], bool]
+    beside: float = 0
 
 
 def image_rows(rows: int, stride: int, reach: int, height: int) -> int:
@@ -45,9 +52,9 @@ def slots_together(config: MlaConfig, blocks: int, columns: int) -> int:
     return blocks if blocks <= config.param_slots // 4 else columns
 
 
-def sums_together(config: MlaConfig, sums: int) -> int:
+def sums_together(spot: Spot, sums: int) -> int:
     """Tiles of sums there is room for at once: two, or as many more as half of the accumulator holds.
 
     A tile is drained a hundred cycles after it is complete: small ones would come too fast for two places.
     """
-    return max(2, min(MOST_SUMS, config.acc_rows // 2 // sums))
+    return max(2, min(MOST_SUMS, spot.acc_rows // 2 // sums))

@@ -63,7 +63,7 @@ def softmax_tilings(spot: Spot, layer: SoftmaxLayer) -> Tilings:
         used = rows * (
             2 * blocks * n + (0 if spot.x_on_chip else 2 * x.c) + (0 if spot.y_on_chip else 2 * x.c)
         )
-        if used > spot.free or rows * (1 + blocks) > spot.config.acc_rows:
+        if used > spot.free or rows * (1 + blocks) > spot.acc_rows:
             continue
         tiles = ceil_div(total, rows)
         yield (
