@@ -3,9 +3,13 @@
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from compiler.cli.output import read_input, write_output
+from compiler.cli.output import check_output, read_input, write_output
 from hw.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from hw.isa.program import Program
 
 SUMMARY = "assemble a micro-program"
 EXAMPLE = "mla asm copy.s -o copy.mlap"
@@ -14,33 +18,78 @@ EXAMPLE = "mla asm copy.s -o copy.mlap"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("source", metavar="FILE.s", type=Path, help="assembly text")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, required=True, help="program file to write"
-    )
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="file to write")
     parser.add_argument(
         "--target", metavar="T", help="refuse a program too long for this one (default: too long for any)"
     )
+    parser.add_argument(
+        "--network", metavar="FILE.mla", type=Path,
+        help="the text is what mla disasm made of this compiled network, edited: write the network with its programs",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Assemble; an error in the text names its line."""
-    from hw.isa.assembler import AssemblyError, assemble
+    check_output(args.output)
+    write_output(args.output, _in_network(args) if args.network else _program(args))
+    return 0
+
+
+def programs_in(path: Path) -> "list[Program]":
+    """The programs of an assembly text.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or a line of it is wrong.
+    """
+    from compiler.listing import programs_of
+    from hw.isa.assembler import AssemblyError
 
     # A file name may hold bytes that are not text; the program's name may not.
-    name = os.fsencode(args.source.stem).decode(errors="replace")
+    name = os.fsencode(path.stem).decode(errors="replace")
     try:
-        program = assemble(read_input(args.source).decode(), name)
+        return programs_of(read_input(path).decode(), name)
     except UnicodeDecodeError as error:
-        raise InputError(f"{args.source} must be UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise InputError(f"{path} must be UTF-8 text: {error.reason} at byte {error.start}") from error
     except AssemblyError as error:
-        raise InputError(f"{args.source}:{str(error).removeprefix(f'{name}:')}") from error
+        raise InputError(f"{path}:{str(error).removeprefix(f'{name}:')}") from error
+
+
+def one_program_in(path: Path) -> "Program":
+    """The one program of an assembly text; errors as in `programs_in`, or there are more."""
+    program, *more = programs_in(path)
+    if more:
+        line = f":{more[0].lines[0]}" if more[0].lines else ""
+        raise InputError(
+            f"{path}{line}: a second program, {shown(more[0].name)}, begins before this line: programs of a network go "
+            "back into it with mla asm --network"
+        )
+    return program
+
+
+def _program(args: argparse.Namespace) -> bytes:
+    program = one_program_in(args.source)
     try:
         _check_size(len(program.words), args.target)
-        data = program.to_bytes()
+        return program.to_bytes()
     except ValueError as error:
         raise InputError(f"{args.source}: {error}") from error
-    write_output(args.output, data)
-    return 0
+
+
+def _in_network(args: argparse.Namespace) -> bytes:
+    """The compiled network with the text's programs."""
+    from compiler.listing import with_programs
+    from compiler.package import read_package, to_bytes
+
+    if args.target:
+        raise InputError("--target is for single programs: a compiled network has its own")
+    try:
+        return to_bytes(with_programs(read_package(args.network), programs_in(args.source)))
+    except InputError as error:
+        text = str(error)
+        named = text.startswith((f"{args.network}", f"{args.source}"))
+        raise InputError(text if named else f"{args.source}: {text}") from None
 
 
 def _check_size(words: int, target: str | None) -> None:

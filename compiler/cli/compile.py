@@ -102,10 +102,10 @@ def say_how_made(args: argparse.Namespace, network: "Network") -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile and write."""
     from compiler.cli.output import read_input
+    from compiler.listing import listing
     from compiler.package import to_bytes
     from compiler.schedule.schedule import Schedule
     from hw.errors import InputError
-    from hw.isa.disassembler import disassemble
 
     check_report(args.json)
     for path in (args.output, args.save_schedule, args.listing):
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         write_output(args.save_schedule, network.schedule.to_json().encode() + b"\n")
     programs = [program for code in network.codes for program in code.programs]
     if args.listing:
-        write_output(args.listing, "\n".join(disassemble(program) for program in programs).encode())
+        write_output(args.listing, listing(network).encode())
     document = {
         "model": str(args.model),
         "target": Path(args.target).stem,

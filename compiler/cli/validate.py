@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from compiler.cli.options import add_json, add_target, integer
 from compiler.cli.output import check_report, read_input, report
+from compiler.cli.where import in_network, in_program
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     from hw.config import load_target
 
     check_report(args.json)
-    if args.program.suffix == SUFFIX:
+    if args.program.suffix.lower() == SUFFIX:
         return _network(args)
     return _program(args, load_target(args.target))
 
@@ -114,7 +115,7 @@ def _network(args: argparse.Namespace) -> int:
     try:
         reports = validate_network(network, samples=args.calls, require_written=args.require_written)
     except ValidationError as error:
-        return _refuse(args, error, f"{args.program}: {error.place}")
+        return _refuse(args, error, in_network(error, network, args.program))
     stages = [{"stage": index, **found.to_json()} for index, found in reports.items()]
     text = "\n".join(f"stage {index}: {found}" for index, found in reports.items())
     report({"valid": True, "stages": stages}, text or "safe: nothing runs on the accelerator", args.json)
@@ -138,7 +139,7 @@ def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
             **limit,
         )
     except ValidationError as error:
-        return _refuse(args, error, _where(error, programs, paths))
+        return _refuse(args, error, in_program(error, programs, paths))
     report({"valid": True, **found.to_json()}, str(found), args.json)
     return 0
 
@@ -151,32 +152,13 @@ def _refuse(args: argparse.Namespace, error: "ValidationError", where: str) -> i
 
 def _read(path: Path) -> "Program":
     """A program file, or assembly text, which knows its lines."""
-    from hw.isa.assembler import AssemblyError, assemble
+    from compiler.cli.asm import one_program_in
     from hw.isa.program import MAGIC, Program
 
     data = read_input(path)
+    if path.suffix == ".s" and data[: len(MAGIC)] != MAGIC:
+        return one_program_in(path)
     try:
-        if path.suffix != ".s" or data[: len(MAGIC)] == MAGIC:
-            return Program.from_bytes(data)
-        return assemble(data.decode(), path.stem)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} must be UTF-8 text: {error.reason} at byte {error.start}") from error
-    except AssemblyError as error:
-        raise InputError(f"{path}:{str(error).removeprefix(f'{path.stem}:')}") from error
+        return Program.from_bytes(data)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def _where(error: "ValidationError", programs: "list[Program]", paths: list[Path]) -> str:
-    """File and line of a refused instruction: of the text, or of what `mla disasm` prints, and the instruction."""
-    from hw.isa.disassembler import disassemble, instruction
-
-    index = next((index for index, each in enumerate(programs) if each.name == error.program), 0)
-    program, path = programs[index], paths[index]
-    if not 0 <= error.instruction < len(program.words):
-        return f"{path}"
-    text = f"`{instruction(program.words[error.instruction])}`"
-    if error.line:
-        return f"{path}:{error.line}: {text}"
-    line = disassemble(program).count("\n") - len(program.words) + error.instruction + 1
-    return f"{path}: instruction {error.instruction} (line {line} of its disassembly), {text}"

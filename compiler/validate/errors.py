@@ -89,6 +89,8 @@ class ValidationError(InputError):
         self.kind = kind
         self.place = place
         self.reason = reason
+        #: Stage of the compiled network that the stream is of, if it is of one.
+        self.stage: int | None = None
 
     def __reduce__(self) -> tuple:
         return ValidationError, (self.kind, self.place, self.reason)
@@ -117,6 +119,7 @@ class ValidationError(InputError):
         """The refusal as a document."""
         return {
             "kind": self.kind,
+            "stage": self.stage,
             "call": self.call,
             "program": self.program,
             "instruction": self.instruction,

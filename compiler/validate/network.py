@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from compiler.codegen.network import Code
 from compiler.network import Network, Stage
 from compiler.validate.check import Call, validate
+from compiler.validate.errors import ValidationError
 from compiler.validate.report import Report
 from cosim.golden.checks import Window
 
@@ -58,9 +59,13 @@ def validate_network(
     for index, stage in enumerate(network.walk()):
         if stage.code:
             work = stage_calls(stage, stage.code, samples)
-            reports[index] = validate(
-                network.config, work.calls, work.windows, require_written=require_written
-            )
+            try:
+                reports[index] = validate(
+                    network.config, work.calls, work.windows, require_written=require_written
+                )
+            except ValidationError as error:
+                error.stage = index
+                raise
     return reports
 
 

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from compiler.api import compile
@@ -12,11 +13,13 @@ from compiler.cache.proofs import prove
 from compiler.cache.store import Store
 from compiler.network import Network, Origin
 from compiler.package import to_bytes
+from compiler.record import Record
 from compiler.runtime import Session, dram_bytes
 from compiler.validate import Call, ValidationError
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.isa.assembler import assemble
+from tests.compiler.control_models import early_exit
 from tests.compiler.graphs import Draft
 from tests.compiler.networks import model
 
@@ -151,3 +154,22 @@ def test_no_other_stream_is_taken_for_a_proved_one(store, monkeypatch):
 
 def test_digests_are_of_programs_and_not_of_their_names():
     assert digest.name(assemble("halt", "a").image) == digest.name(assemble("halt", "b").image)
+
+
+def test_control_flow_is_kept_whole(tmp_path):
+    path = tmp_path / "exit.onnx"
+    onnx.save(early_exit(np.random.default_rng(0)), path)
+    first, again = compile(path, "n4"), compile(path, "n4")
+    assert (first.origin, again.origin) == (Origin.COMPILED, Origin.CACHE)
+    assert to_bytes(first) == to_bytes(again) and str(first.graph) == str(again.graph)
+    rng = np.random.default_rng(1)
+    for _ in range(4):
+        sample = rng.standard_normal(first.inputs[0].shape).astype(np.float32)
+        for name, array in first(sample).items():
+            np.testing.assert_array_equal(again(sample)[name], array)
+
+
+def test_a_record_is_made_anew():
+    record = Record()
+    compile(KWS)
+    assert compile(KWS, record=record).origin == Origin.COMPILED and record.parts

@@ -1,0 +1,93 @@
+"""Programs of a compiled network as one text, and such a text, perhaps edited, put back.
+
+Every program begins with its `.name` line; they stand in the order in which they run. What an edited program does is
+for the validator to say: here it only has to be one that fits the machine.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from compiler.codegen.network import Code
+from compiler.network import Network, Stage
+from hw.errors import InputError, shown
+from hw.isa.assembler import assemble
+from hw.isa.disassembler import disassemble
+from hw.isa.program import Program
+
+
+def readable(name: str) -> str:
+    """A name as one line of text holds it: what would end the line or begin a comment is left out."""
+    return "".join(c if c.isprintable() and c != ";" else "_" for c in name).strip() or "program"
+
+
+def program_text(program: Program) -> str:
+    """Text of one program."""
+    return disassemble(replace(program, name=readable(program.name)))
+
+
+def listing(network: Network) -> str:
+    """Text of all programs."""
+    return "\n".join(program_text(program) for code in network.codes for program in code.programs)
+
+
+def programs_of(text: str, name: str) -> list[Program]:
+    """The programs of a text, each from its `.name` line to the next; lines are those of the whole text.
+
+    Raises
+    ------
+    AssemblyError
+        A line is wrong; it begins with `name:line:`.
+    """
+    lines = text.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.split(";")[0].split()[:1] == [".name"]]
+    bounds = [0, *starts[1:], len(lines)]
+    out = []
+    for start, end in pairwise(bounds):
+        # Empty lines in front keep the numbers of the others; errors name the file, not the program before.
+        out.append(assemble("\n" * start + "\n".join(lines[start:end]), name))
+    return out
+
+
+def with_programs(network: Network, programs: Sequence[Program]) -> Network:
+    """The network with other programs in place of its own.
+
+    Raises
+    ------
+    InputError
+        They are not as many, not in its order, empty, or too long for the machine.
+    """
+    own = [program for code in network.codes for program in code.programs]
+    if len(programs) != len(own):
+        raise InputError(f"the network has {len(own)} programs, the text {len(programs)}")
+    for number, (old, new) in enumerate(zip(own, programs, strict=True), 1):
+        if new.name != readable(old.name):
+            raise InputError(f"program {number} must be {shown(readable(old.name))}, not {shown(new.name)}")
+        if not 1 <= len(new.words) <= network.config.wis_words:
+            raise InputError(
+                f"program {shown(new.name)} must have 1..{network.config.wis_words} instructions, "
+                f"not {len(new.words)}"
+            )
+    fresh = iter(programs)
+    return replace(network, stages=tuple(_stage(stage, fresh) for stage in network.stages))
+
+
+def _stage(stage: Stage, programs: Iterator[Program]) -> Stage:
+    """A stage, and those of its subgraphs, with the next programs."""
+    code = _code(stage.code, programs) if stage.code else None
+    control = stage.control
+    if control:
+        bodies = tuple(
+            replace(body, stages=tuple(_stage(inner, programs) for inner in body.stages))
+            for body in control.bodies
+        )
+        control = replace(control, bodies=bodies)
+    return replace(stage, code=code, control=control)
+
+
+def _code(code: Code, programs: Iterator[Program]) -> Code:
+    parts = []
+    for part in code.parts:
+        new = next(programs)
+        parts.append(replace(part, program=replace(new, name=part.program.name)))
+    return replace(code, parts=tuple(parts))
