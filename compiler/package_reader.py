@@ -53,11 +53,15 @@ class PackageReader:
             name=_typed(m["name"], str, "name"), config=self.config, inputs=inputs, outputs=outputs,
             stages=self._stages("", m["stages"], inputs, outputs),
             schedule=Schedule.from_json(json.dumps(m["schedule"])),
-            host=tuple(HostNode(**{k: _typed(v, str, k) for k, v in each.items()}) for each in m["host"]),
+            host=tuple(self._host(each) for each in m["host"]),
             rounding=_typed(m["rounding"], str, "rounding"), floor=self._floor(m["floor"]),
             batch=self._batch(m["batch"]), graph=self._graph("graph", m["graph"]) if m["graph"] else None,
             quantization=QuantizationReport.of(m["quantization"]) if m["quantization"] else None,
         )  # fmt: skip
+
+    def _host(self, values: dict) -> HostNode:
+        texts = (_typed(values[key], str, key) for key in ("node", "op", "reason"))
+        return HostNode(*texts, edge=_typed(values["edge"], bool, "edge"))
 
     def _batch(self, value: Any) -> int:
         """Samples at a time, which every input and output must hold."""

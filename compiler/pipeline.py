@@ -12,7 +12,7 @@ from compiler.lower.groups import find_fusions, group
 from compiler.lower.interface import interface
 from compiler.lower.lower import Lowered, lower
 from compiler.lower.partition import Part, partition
-from compiler.network import Body, Control, HostNode, LayerInfo, Network, Stage
+from compiler.network import Body, Control, HostNode, LayerInfo, Network, Stage, check_strict
 from compiler.options import Options
 from compiler.passes import simplify
 from compiler.passes.batch import with_batch
@@ -52,21 +52,14 @@ def build(graph: Graph, config: MlaConfig, options: Options, record: Record | No
     if report is not None:
         host = {name: report.kept.get(name, why) for name, why in host.items()}
     record.parts, record.host = parts, host
+    nodes = _host(graph, host)
     if options.strict:
-        _check_strict(graph, host)
+        check_strict(graph.name, nodes)
     compilation = _Compilation(
         config, graph, parts, rounding, options.schedule, options.offset, record.makings
     )
-    record.network = replace(compilation.network(host, report), batch=options.batch)
+    record.network = replace(compilation.network(nodes, report), batch=options.batch)
     return record.network
-
-
-def _check_strict(graph: Graph, host: dict[str, str]) -> None:
-    """Refuse nodes on the host that are more than conversions between float and integers at the graph's edges."""
-    edges, ops = interface(graph, host), {node.name: node.operator for _, node in graph.walk()}
-    refused = [f"{name} ({ops[name]}): {why}" for name, why in host.items() if name not in edges]
-    if refused:
-        raise InputError(f"{graph.name}: not for the accelerator: {'; '.join(refused)}")
 
 
 def _quantized(graph: Graph, options: Options) -> tuple[Graph, QuantizationReport]:
@@ -75,6 +68,12 @@ def _quantized(graph: Graph, options: Options) -> tuple[Graph, QuantizationRepor
     samples = random_samples(graph, options.seed) if given is None else given
     made, report = quantize(graph, samples, rounding=cast(Kernels, options.rounding), random=given is None)
     return simplify(made), report
+
+
+def _host(graph: Graph, reasons: dict[str, str]) -> tuple[HostNode, ...]:
+    """The nodes on the host, those of subgraphs among them."""
+    edges, ops = interface(graph, reasons), {node.name: node.operator for _, node in graph.walk()}
+    return tuple(HostNode(name, ops[name], why, name in edges) for name, why in reasons.items())
 
 
 class _Compilation:
@@ -105,18 +104,18 @@ class _Compilation:
                         f"schedule: fusion of {name!r}: there is no such node on the accelerator"
                     )
 
-    def network(self, host: dict[str, str], report: QuantizationReport | None) -> Network:
+    def network(self, host: tuple[HostNode, ...], report: QuantizationReport | None) -> Network:
         """Everything compiled."""
         self.lowered = {id(part): self._lower(part.graph) for part in _walk(self.parts) if part.device}
         count = sum(len(each.layers) for each in self.lowered.values())
         stages = self._stages(self.parts, count, inside=False)
-        graph, ops = self.graph, {node.name: node.operator for _, node in self.graph.walk()}
+        graph = self.graph
         top = [layer for part in self.parts if part.device for layer in self.lowered[id(part)].layers]
         return Network(
             name=graph.name, config=self.config, inputs=tuple(graph.tensors[n] for n in graph.inputs),
             outputs=tuple(graph.tensors[n] for n in graph.outputs), stages=stages,
             schedule=self.given or Schedule(self.fusions, self.schedules),
-            host=tuple(HostNode(name, ops[name], why) for name, why in host.items()),
+            host=host,
             rounding=self.rounding, floor=network_floor(graph, top), graph=graph,
             layers=tuple(layer for each in self.lowered.values() for layer in each.layers), quantization=report,
         )  # fmt: skip

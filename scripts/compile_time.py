@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from compiler.bench.models import model_path
 from compiler.bench.published import NETWORKS, model_file
-from scripts.fetch_models import model_path
 
 SMALL = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
 #: Seconds: a small network, a published one, an unchanged model again.

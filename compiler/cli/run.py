@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 def network_of(args: argparse.Namespace) -> "Network":
     """The network of a compiled file, or of a model that is compiled now."""
+    from compiler.network import check_strict
     from compiler.package import SUFFIX, read_package
     from hw.config import load_target
     from hw.errors import InputError
@@ -87,6 +88,10 @@ def network_of(args: argparse.Namespace) -> "Network":
     network = read_package(args.model)
     if network.config != load_target(args.target):
         raise InputError(f"{args.model} was compiled for another machine than --target {args.target}")
+    if args.rounding not in (None, network.rounding):
+        raise InputError(f"{args.model} was compiled with --rounding {network.rounding}, not {args.rounding}")
+    if args.strict:
+        check_strict(network.name, network.host)
     if args.batch not in (None, network.batch):
         raise InputError(
             f"{args.model} was compiled for a batch of {network.batch}, not for --batch {args.batch}"

@@ -84,7 +84,8 @@ def _loaded(path: Path) -> Sample | NDArray:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except _DAMAGE as error:
-        raise InputError(f"{path}: must be a .npy or .npz file of numbers: {error}") from None
+        why = "it holds Python objects, or is none" if "pickle" in str(error) else str(error)
+        raise InputError(f"{path}: must be a .npy or .npz file of numbers: {why}") from None
 
 
 def _arrays(path: Path, tensors: Sequence[Tensor]) -> Sample:

@@ -5,8 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from compiler.api import compile as compile_graph
+from compiler.package import to_bytes
 from hw.isa.counters import CAUSES
 from tests.compiler.networks import Reference, model
+from tests.compiler.test_stages import compiled
+from tests.compiler.test_strict import model as edge_model
 
 KWS = model("kws_ref_model")
 INPUT = "input_1"
@@ -137,3 +141,25 @@ def test_where_the_network_comes_from_is_told(mla, tmp_path, monkeypatch):
     assert all(each["compile_seconds"] > 0 for each in reports)
     assert ["compiled before: found in" in each.err for each in told] == [False, True, False]
     assert reports[0]["outputs"] == reports[1]["outputs"] == reports[2]["outputs"]
+
+
+def test_options_that_a_compiled_file_has_settled(mla, complains, tmp_path):
+    _, network = compiled(3)
+    package, edges = tmp_path / "mixed.mla", tmp_path / "edges.mla"
+    package.write_bytes(to_bytes(network))
+    (node,) = network.host
+    run = ("--device", "golden", "--target", "n8")
+    complains(2, f"not for the accelerator: {node.node} ({node.op}): ", "run", package, *run, "--strict")
+    complains(
+        2,
+        "was compiled with --rounding reference, not xnnpack",
+        "run",
+        package,
+        *run,
+        "--rounding",
+        "xnnpack",
+    )
+    edges.write_bytes(to_bytes(compile_graph(edge_model(), "n8")))
+    for options in ((), ("--strict", "--rounding", "reference")):
+        report = json.loads(mla("run", edges, *run, *options, "--json", "-").out)
+        assert [each["edge"] for each in report["host_ops"]] == [True] * 4

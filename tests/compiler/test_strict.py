@@ -45,6 +45,7 @@ def model(*, inside: bool = False, scores: bool = False) -> Graph:
 def test_float_edges_are_the_interface():
     network = compile(model(), "n4", strict=True)
     assert {each.op for each in network.host} == {"transpose", "quantize", "dequantize", "reshape"}
+    assert all(each.edge for each in network.host)
     image = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)
     wanted = compile(model(), "n4")(image)["flat"]
     np.testing.assert_array_equal(network(image)["flat"], wanted)
