@@ -1,6 +1,6 @@
 """The table of operators in docs/operators.md, from the tables of the compiler."""
 
-from compiler.frontends import onnx, onnx_registry, tflite_ops
+from compiler.frontends import onnx, onnx_registry, tflite
 from compiler.ir.ops import OPS
 from compiler.lower.groups import ANCHORS
 from compiler.lower.lower import LOWERINGS
@@ -35,7 +35,7 @@ def _table() -> str:
     lists = [
         f"ONNX: {_names(list(onnx_registry.CONVERSIONS))}.",
         "",
-        f"TFLite: {_names(list(tflite_ops.CONVERTERS))}.",
+        f"TFLite: {_names(list(tflite.CONVERTERS))}.",
     ]
     assert onnx.read_onnx  # the module whose import enters all conversions
     return "\n".join(
