@@ -176,7 +176,7 @@ class Session:
 
     def steady(self, samples: Sequence[Arrays]) -> float | None:
         """Cycles a sample takes when they come one right behind the other; None if the host has to take part."""
-        if len(self.network.stages) != 1 or not self.resident or not self.loaded:
+        if len(self.network.stages) != 1 or not self.network.stages[0].code or not self.resident:
             return None
         (place,) = self.loaded
         for number, sample in enumerate(samples):

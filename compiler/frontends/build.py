@@ -22,10 +22,11 @@ class GraphBuilder:
 
     def __init__(self, name: str):
         self.graph = Graph(name)
+        self._tensors, self._nodes = _Names(self.graph.tensors), _Names(self.graph.nodes)
 
     def fresh(self, wish: str) -> str:
         """A name for a tensor that no tensor has: `wish`, numbered if need be."""
-        return _unused(wish, self.graph.tensors)
+        return self._tensors.unused(wish)
 
     def constant(self, wish: str, data: NDArray, quantization: Quantization | None = None) -> Tensor:
         """Add a constant."""
@@ -37,9 +38,7 @@ class GraphBuilder:
         """Add a node and its output, which must be new; returns the output."""
         self.graph.add_tensor(output)
         self.graph.add_node(
-            Node(
-                _unused(name, self.graph.nodes), op, tuple(t.name for t in inputs), (output.name,), attributes
-            )
+            Node(self._nodes.unused(name), op, tuple(t.name for t in inputs), (output.name,), attributes)
         )
         return output
 
@@ -51,19 +50,30 @@ class GraphBuilder:
         for output in outputs:
             self.graph.add_tensor(output)
         ins, outs = (tuple(tensor.name for tensor in part) for part in (inputs, outputs))
-        self.graph.add_node(Node(_unused(name, self.graph.nodes), op, ins, outs, attributes, bodies))
+        self.graph.add_node(Node(self._nodes.unused(name), op, ins, outs, attributes, bodies))
 
     def between(self, like: Tensor, wish: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """A tensor of the type and quantization of `like`, for a value on its way to it; not added yet."""
         return Tensor(self.fresh(wish), like.shape if shape is None else shape, like.dtype, like.quantization)
 
 
-def _unused(wish: str, taken: Container[str]) -> str:
-    name, number = wish, 1
-    while name in taken:
-        number += 1
-        name = f"{wish}.{number}"
-    return name
+class _Names:
+    """Names that are given out, none twice."""
+
+    def __init__(self, taken: Container[str]):
+        self._taken = taken
+        self._last: dict[
+            str, int
+        ] = {}  # where to go on looking: a loop that is unrolled wishes the same ones often
+
+    def unused(self, wish: str) -> str:
+        """A name that is not taken: the wish, numbered if need be."""
+        name, number = wish, self._last.get(wish, 1)
+        while name in self._taken:
+            number += 1
+            name = f"{wish}.{number}"
+        self._last[wish] = max(number - 1, 1)  # it may stay free after all
+        return name
 
 
 #: Ranges of the activations that formats fuse into other operators.

@@ -51,7 +51,7 @@ _DAMAGE = (
 #: Constants that are computed may have so many elements in all, and eight more for each that the file has.
 _MOST_COMPUTED = 1 << 26
 #: Nodes of subgraphs are converted again where a loop is unrolled or a state gets another type; so many in all.
-_MOST_REPEATED = 1 << 18
+_MOST_REPEATED = 1 << 14
 #: So many nodes are named in one message.
 _MOST_NAMED = 20
 

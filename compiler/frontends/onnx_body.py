@@ -25,12 +25,14 @@ def body_of(node: FileNode, key: str) -> Model:
     return body
 
 
-def captured(node: FileNode, inputs: Sequence[Value | None]) -> dict[str, Value]:
-    """What subgraphs read from outside, by name; these are the last of a node's inputs."""
-    given = dict(zip(node.inputs, inputs, strict=False))
+def apart(node: FileNode, inputs: Sequence[Value | None]) -> tuple[list[Value | None], dict[str, Value]]:
+    """A node's own inputs, and what its subgraphs read from outside, by name: these are the last of its inputs."""
     bodies = [body for body in node.attributes.values() if isinstance(body, Model)]
     names = dict.fromkeys(name for body in bodies for name in body.captured)
-    return {name: value for name in names if (value := given[name]) is not None}
+    own = len(node.inputs) - len(names)
+    values = dict(zip(names, inputs[own:], strict=True)) if names else {}
+    given = [*inputs[:own], *[None] * (own - len(inputs))]
+    return given, {name: value for name, value in values.items() if value is not None}
 
 
 def inline(emitter: Emitter, model: Model, values: Mapping[str, Value]) -> list[Value]:

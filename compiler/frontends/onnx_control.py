@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from compiler.frontends.onnx_body import body_of, captured, common, flows, inline, natural, outside, subgraph
+from compiler.frontends.onnx_body import apart, body_of, common, flows, inline, natural, outside, subgraph
 from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import FileNode
 from compiler.frontends.onnx_registry import converts
@@ -24,9 +24,10 @@ def condition_of(emitter: Emitter, value: Value) -> Tensor:
 
 @converts("If", inputs=(1, None))
 def _if(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    condition, *_ = inputs
+    (condition, *more), values = apart(node, inputs)
     bodies = [body_of(node, key) for key in ("then_branch", "else_branch")]
-    values = captured(node, inputs)
+    if more or condition is None:
+        raise InputError(f"must have one input, not {len(more) + 1}")
     for body in bodies:
         if len(body.outputs) != len(node.outputs):
             raise InputError(f"has {len(node.outputs)} outputs, but a subgraph of it {len(body.outputs)}")

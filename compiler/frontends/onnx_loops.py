@@ -9,8 +9,8 @@ import numpy as np
 from compiler.frontends.onnx_body import (
     Form,
     Subgraph,
+    apart,
     body_of,
-    captured,
     common,
     exact,
     flows,
@@ -48,14 +48,14 @@ _ENDLESS = (1 << 63) - 1
 
 @converts("Loop", inputs=(0, None))
 def _loop(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    body, values = body_of(node, "body"), captured(node, inputs)
+    body, (given, values) = body_of(node, "body"), apart(node, inputs)
     count = len(body.inputs) - 2
-    if count < 0 or len(inputs) < 2 + count:
-        raise InputError(f"{len(inputs)} inputs do not fit a subgraph of {len(body.inputs)}")
-    trips, condition, *rest = inputs
-    states = rest[:count]
+    if count < 0 or len(given) != 2 + count:
+        raise InputError(f"{len(given)} inputs do not fit a subgraph of {len(body.inputs)}")
+    trips, condition, *rest = given
+    states = [value for value in rest if value is not None]
     stacked = len(body.outputs) - 1 - count
-    if stacked < 0 or len(node.outputs) > count + stacked or any(value is None for value in states):
+    if stacked < 0 or len(node.outputs) > count + stacked or len(states) < count:
         raise InputError(f"a subgraph of {count} states must have {1 + count} outputs or more")
     endless = Fixed("endless", np.array(_ENDLESS, np.int64))
     return _converted(emitter, Loop(
@@ -68,11 +68,10 @@ def _loop(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
 def _scan(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     if node.opset < 9:
         raise UnsupportedError("of an operator set before 9")
-    body, values, scans = body_of(node, "body"), captured(node, inputs), node.int("num_scan_inputs", 0)
-    count = len(body.inputs) - scans
-    given = inputs[: len(body.inputs)]
-    if scans < 1 or count < 0 or len(given) < len(body.inputs) or None in given or len(body.outputs) < count:
-        raise InputError(f"{len(inputs)} inputs and {scans} that are scanned do not fit its subgraph")
+    body, (own, values), scans = body_of(node, "body"), apart(node, inputs), node.int("num_scan_inputs", 0)
+    count, given = len(body.inputs) - scans, [value for value in own if value is not None]
+    if scans < 1 or count < 0 or len(given) != len(body.inputs) or len(body.outputs) < count:
+        raise InputError(f"{len(own)} inputs and {scans} that are scanned do not fit its subgraph")
     scanned = given[count:]
     axes = _axes(node, "input", scans, [len(value.shape) for value in scanned])
     stacks = _axes(node, "output", len(body.outputs) - count, None)
@@ -193,10 +192,11 @@ def _next_form(first: Value, made: Value, form: Form, *, first_time: bool) -> Fo
         return form
     if first_time and kind.real and kind.quantization is not None and exact(first, kind):
         return kind, order
-    if form[0] == FLOAT:
-        return form
-    if form[0].real:
-        return FLOAT, plain(len(order))
+    if kind.real or kind == FLOAT:
+        if form[0] == FLOAT:
+            return form
+        if form[0].real:
+            return FLOAT, plain(len(order))
     return common([first, made], "a state that is")
 
 
