@@ -132,3 +132,16 @@ def test_a_constant_number_behind_a_sum_is_a_table(op: str) -> None:
     y = draft.node("dense", [x, weights], (3, 12), scale=1.0)
     network = check(draft, [draft.node(op, [y, draft.constant(())], y.shape, scale=2.0)])
     assert len(network.layers) == 1
+
+
+@pytest.mark.parametrize("slopes", [21, 1])
+@pytest.mark.parametrize(("rounding", "within"), [("reference", 1), ("onnxruntime", 0)])
+def test_slopes_of_negative_numbers(slopes: int, rounding: str, within: int) -> None:
+    draft = Draft(np.random.default_rng(10))
+    x, held = (
+        draft.input((1, 6, 5, 21), "uint8"),
+        draft.constant((slopes,), quantization=Quantization.of(0.01)),
+    )
+    y = draft.node("prelu", [x, held], x.shape, scale=0.1)
+    z = draft.node("max_pool2d", [y], x.shape, like=y, kernel=(1, 1), strides=(1, 1), pads=(0,) * 4)
+    assert not check(draft, [y, z], rounding=rounding, within=within if slopes > 1 else 0).host

@@ -28,7 +28,6 @@ SHARE = 0.9
 #: Why a node may run on the host; every other reason is a failure.
 KNOWN = (
     "a batch of [23] images: the machine takes one",
-    "no way to do prelu on the accelerator",
     "no multiplier rounds .* as LiteRT's sums of float32 products do",
 )
 
