@@ -14,7 +14,7 @@ UNARY: dict[str, list[dict]] = {
     "clip": [{"low": 0.0, "high": math.inf}, {"low": 0.0, "high": 6.0}, {"low": -0.7, "high": 1.3}],
     "leaky_relu": [{"alpha": 0.125}, {"alpha": 0.3}],
     "sigmoid": [{}], "tanh": [{}], "hard_swish": [{}], "silu": [{}], "exp": [{}], "requantize": [{}],
-    "gelu": [{"tanh": False}, {"tanh": True}],
+    "gelu": [{"tanh": False}, {"tanh": True}], "elu": [{"alpha": 1.0}], "softplus": [{}], "mish": [{}],
 }  # fmt: skip
 
 
@@ -85,6 +85,13 @@ def reduction(g: Grower) -> Tensor:
     return g.made(f"reduce_{op}", [x], shape, like=like, axes=axes, keep=keep)
 
 
+def cumsum(g: Grower) -> Tensor:
+    """Sums of all that came before, along an axis."""
+    x = g.rows()
+    axis = g.whole(0, len(x.shape) - 1)
+    return g.made("cumsum", [x], x.shape, axis=axis, exclusive=g.chance(), reverse=g.chance())
+
+
 def softmax(g: Grower) -> Tensor:
     """Along the last axis; what it makes is in 1/256, as in LiteRT, or in any steps."""
     x = g.any(lambda t: len(t.shape) > 1, lambda: (g.size(9), g.size(40)))
@@ -102,5 +109,5 @@ def norm(g: Grower) -> Tensor:
     return g.made(op, operands, x.shape, within=1, share=0.2, axis=len(x.shape) - 1, epsilon=1e-5)
 
 
-FUNCTIONS = {"unary": unary, "binary": binary, "pool": pool, "reduction": reduction,
+FUNCTIONS = {"unary": unary, "binary": binary, "pool": pool, "reduction": reduction, "cumsum": cumsum,
              "softmax": softmax, "norm": norm}  # fmt: skip
