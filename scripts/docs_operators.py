@@ -52,6 +52,8 @@ def _names(names: list[str]) -> str:
 
 def _where(op: str) -> str:
     """Units that carry an operator out where everything is quantized to what the machine has."""
+    if OPS[op].bodies:
+        return "the host decides; what is in the subgraphs runs where it does elsewhere"
     if op in UNARY:
         return "FUSE: a table, alone or in a drain"
     if op in IN_PLACE:

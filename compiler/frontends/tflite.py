@@ -10,7 +10,7 @@ import tflite
 from numpy.typing import NDArray
 
 from compiler.frontends.build import GraphBuilder
-from compiler.frontends.tflite_control import CONVERTERS
+from compiler.frontends.tflite_control import CONVERTERS, STATE
 from compiler.frontends.tflite_ops import Operator
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
@@ -114,6 +114,12 @@ class _Reader:
         """Convert everything."""
         count = self._count(self.source.OperatorsLength(), "operators")
         operators = [self._operator(i) for i in range(count)]
+        for operator in operators:
+            if operator.kind in STATE:
+                raise InputError(
+                    f"operator {operator.name!r}: models that keep state from one sample to the next are not "
+                    "supported; make the state an input and an output"
+                )
         unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in CONVERTERS]
         if unknown:
             more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""

@@ -19,6 +19,8 @@ _COMPARISONS = {
     "GREATER_EQUAL": ("less_equal", True), "EQUAL": ("equal", False), "LOGICAL_AND": ("logical_and", False),
     "LOGICAL_OR": ("logical_or", False),
 }  # fmt: skip
+#: Operators of models that keep state from one sample to the next.
+STATE = frozenset(("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"))
 _REDUCTIONS = {
     "SUM": "reduce_sum", "MEAN": "reduce_mean", "REDUCE_MAX": "reduce_max", "REDUCE_MIN": "reduce_min",
 }  # fmt: skip
@@ -77,16 +79,6 @@ def _while(
     )  # fmt: skip
 
 
-@converts("CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE")
-def _state(
-    build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
-) -> None:
-    raise InputError(
-        f"operator {operator.name!r}: models that keep state from one sample to the next are not supported; "
-        "make the state an input and an output"
-    )
-
-
 @converts(*_COMPARISONS)
 def _compare(
     build: GraphBuilder, operator: Operator, inputs: list[Tensor | None], outputs: list[Tensor]
@@ -114,4 +106,4 @@ def _reduce(
     build.node(operator.name, _REDUCTIONS[operator.kind], [x], outputs[0], axes=chosen, keep=keep)
 
 
-__all__ = ["CONVERTERS"]
+__all__ = ["CONVERTERS", "STATE"]
