@@ -29,22 +29,9 @@ ONE = Quantization((1.0,), (0,))
 _MOST_NODES = 1 << 18
 #: Operators that work on each element by itself.
 _ELEMENTWISE = frozenset(
-    (
-        "add",
-        "sub",
-        "mul",
-        "clip",
-        "leaky_relu",
-        "sigmoid",
-        "tanh",
-        "hard_swish",
-        "gelu",
-        "silu",
-        "elu",
-        "softplus",
-        "mish",
-    )
-)
+    ("add", "sub", "mul", "clip", "leaky_relu", "sigmoid", "tanh", "hard_swish", "gelu", "silu", "elu",
+     "softplus", "mish")
+)  # fmt: skip
 
 
 class Emitter:

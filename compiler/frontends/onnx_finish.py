@@ -57,7 +57,7 @@ def _needed(graph: Graph, names: dict[str, str]) -> Graph:
     needed, kept = set(names), list[Node]()
     for node in reversed(list(graph)):
         if needed.intersection(node.outputs):
-            needed.update(node.inputs)
+            needed.update(node.inputs, node.outputs)
             kept.append(node)
     wanted = set(names.values())
     called = dict(names)

@@ -1,10 +1,10 @@
 """ONNX models with control flow: helpers, a network that may leave early, a recurrent network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from tests.compiler.onnx_models import model, node
 
@@ -17,14 +17,13 @@ def subgraph(
     nodes: Sequence[onnx.NodeProto],
     inputs: Sequence[tuple[str, int]],
     outputs: Sequence[tuple[str, int]],
-    constants: Mapping[str, np.ndarray] | None = None,
+    shape: tuple[int, ...] | None = None,
 ) -> onnx.GraphProto:
-    """A subgraph; integers and bools in it are scalars, shapes of others are not declared."""
+    """A subgraph; integers and bools in it are scalars, others have the shape, or none is declared."""
     return helper.make_graph(
         list(nodes), "body",
-        [helper.make_tensor_value_info(name, kind, None if kind == FLOAT else ()) for name, kind in inputs],
-        [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs],
-        [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()],
+        *([helper.make_tensor_value_info(name, kind, shape if kind == FLOAT else ()) for name, kind in part]
+          for part in (inputs, outputs)),
     )  # fmt: skip
 
 
