@@ -20,11 +20,11 @@ def subgraph(
     shape: tuple[int, ...] | None = None,
 ) -> onnx.GraphProto:
     """A subgraph; integers and bools in it are scalars, others have the shape, or none is declared."""
-    return helper.make_graph(
-        list(nodes), "body",
-        *([helper.make_tensor_value_info(name, kind, shape if kind == FLOAT else ()) for name, kind in part]
-          for part in (inputs, outputs)),
-    )  # fmt: skip
+    ins, outs = (
+        [helper.make_tensor_value_info(name, kind, shape if kind == FLOAT else ()) for name, kind in part]
+        for part in (inputs, outputs)
+    )
+    return helper.make_graph(list(nodes), "body", ins, outs)
 
 
 def branch(output: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
