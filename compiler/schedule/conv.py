@@ -140,7 +140,20 @@ class _Conv:
 
 
 def conv_tilings(spot: Spot, layer: ConvLayer) -> Tilings:
-    """Of a convolution, or a product with constant weights."""
+    """Of a convolution, or a product with constant weights.
+
+    A group of channels has buffers of its own, and two that follow one another are at work at the same time: each gets
+    half the room if there is a way to cut it so.
+    """
+    if layer.groups > 1:
+        found = list(_tilings(replace(spot, free=spot.free // 2), layer))
+        if found:
+            yield from found
+            return
+    yield from _tilings(spot, layer)
+
+
+def _tilings(spot: Spot, layer: ConvLayer) -> Tilings:
     for together in _together(spot, layer):
         wide = joined(layer, together) if together > 1 else layer
         for layout in _layouts(spot, wide):
