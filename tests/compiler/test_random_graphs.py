@@ -145,3 +145,16 @@ def test_slopes_of_negative_numbers(slopes: int, rounding: str, within: int) -> 
     y = draft.node("prelu", [x, held], x.shape, scale=0.1)
     z = draft.node("max_pool2d", [y], x.shape, like=y, kernel=(1, 1), strides=(1, 1), pads=(0,) * 4)
     assert not check(draft, [y, z], rounding=rounding, within=within if slopes > 1 else 0).host
+
+
+def test_groups_that_follow_one_another_share_the_scratchpad() -> None:
+    """The weights of one group fit, those of two do not."""
+    draft = Draft(np.random.default_rng(11))
+    x, weights = (
+        draft.input((1, 1, 1, 6000)),
+        draft.constant((20, 1, 4, 3000), quantization=Quantization.of(0.01)),
+    )
+    window = {"strides": (1, 3), "pads": (0, 6, 0, 2), "dilations": (1, 2), "groups": 2}
+    assert not check(
+        draft, [draft.node("conv2d", [x, weights], (1, 1, 1, 20), scale=99.0, **window)], "n16"
+    ).host
