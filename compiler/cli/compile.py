@@ -104,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.output import read_input
     from compiler.listing import listing
     from compiler.package import to_bytes
+    from compiler.quantize.report import summary
     from compiler.schedule.schedule import Schedule
     from hw.errors import InputError
 
@@ -144,5 +145,7 @@ def run(args: argparse.Namespace) -> int:
         f"{sum(len(program.words) for program in programs):,} words; {document['memory']:,} bytes of DRAM"
     )
     lines = [f"on the host: {each.node} ({each.op}): {each.reason}" for each in network.host]
+    if network.quantization is not None:
+        lines += summary(network.quantization.document())
     report(document, "\n".join([*lines, text]), args.json)
     return 0

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from compiler.quantize.report import summary
+
 
 def table(document: Mapping[str, Any]) -> str:
     """Layers with their cycles, then the sums."""
@@ -17,6 +19,8 @@ def table(document: Mapping[str, Any]) -> str:
         f"output {name}: {each['dtype']}{each['shape']}, sha256 {each['sha256'][:16]}"
         for name, each in document["outputs"].items()
     ]
+    if document.get("quantization"):
+        lines += summary(document["quantization"])
     return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ from compiler.host import Kernels, evaluate
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from compiler.passes import simplify
+from compiler.quantize.alone import measured_alone
 from compiler.quantize.bodies import Watched, quantize_bodies
 from compiler.quantize.plan import EDGE, EDGE_INSIDE, Sharing, kept_float
 from compiler.quantize.prepare import means_as_pools
@@ -93,7 +94,7 @@ def quantize(
     for report in reports:
         reasons |= {name: EDGE_INSIDE if why == EDGE else why for name, why in report.kept.items()}
     report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons)
-    return made, report
+    return made, measured_alone(report, graph, made, rewriter.integers, measured, rounding)
 
 
 def _calibrated(

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+#: So many nodes are named in a summary.
+_NOISIEST = 3
+
 
 @dataclass(frozen=True)
 class TensorReport:
@@ -29,6 +32,8 @@ class TensorReport:
     zero_point: int
     method: str
     sqnr_db: float | None
+    node: str = ""
+    alone_db: float | None = None
 
 
 @dataclass(frozen=True)
@@ -99,17 +104,37 @@ class QuantizationReport:
         return QuantizationReport(**counts, random=bool(document["random"]), **fields)
 
     def __str__(self) -> str:
-        made_up = ", made up: not to be trusted" if self.random else ""
-        lines = [f"quantized with {self.samples} samples{made_up}; errors on {self.measured} of them"]
-        for each in self.outputs:
-            top = "" if each.top1 is None else f", same top 1 in {each.top1:.1%}"
-            lines.append(f"output {each.name}: {_db(each.sqnr_db)}, at most {each.max_abs:.4g} off{top}")
-        lines.append(f"{'tensor':<44}{'scale':>12}{'zero':>6}{'SQNR':>10}  range")
+        lines = summary(self.document())
+        lines.append(f"{'tensor':<44}{'scale':>12}{'zero':>6}{'SQNR':>10}{'alone':>10}  range")
         for each in self.tensors:
-            name = each.name if len(each.name) < 44 else f"{each.name[:40]}..."
-            numbers = f"{each.scale:>12.5g}{each.zero_point:>6}{_db(each.sqnr_db):>10}"
-            lines.append(f"{name:<44}{numbers}  {each.method}")
+            name = _short(each.node or each.name)
+            noise = f"{_db(each.sqnr_db):>10}{'' if each.alone_db is None else _db(each.alone_db):>10}"
+            lines.append(f"{name:<44}{each.scale:>12.5g}{each.zero_point:>6}{noise}  {each.method}")
         return "\n".join(lines)
+
+
+def summary(document: Mapping[str, Any]) -> list[str]:
+    """What a report's document says in a few lines: the outputs, and the nodes that add most noise."""
+    made_up = ", made up: not to be trusted" if document["random"] else ""
+    lines = [
+        f"quantized with {document['samples']} samples{made_up}; against float on {document['measured']} of them:"
+    ]
+    for each in document["outputs"]:
+        top = "" if each["top1"] is None else f", same top 1 in {each['top1']:.1%}"
+        lines.append(
+            f"  output {each['name']}: {_db(each['sqnr_db'])}, at most {each['max_abs']:.4g} off{top}"
+        )
+    noisy = sorted(
+        (each["alone_db"], each["node"]) for each in document["tensors"] if each.get("alone_db") is not None
+    )
+    if noisy:
+        worst = ", ".join(f"{_short(name)} {_db(db)}" for db, name in noisy[:_NOISIEST])
+        lines.append(f"  least signal over noise of a node alone: {worst}")
+    return lines
+
+
+def _short(name: str) -> str:
+    return name if len(name) < 44 else f"{name[:40]}..."
 
 
 def _db(value: float | None) -> str:

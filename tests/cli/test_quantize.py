@@ -80,3 +80,12 @@ def test_files_that_do_not_fit_are_refused(mla, network, data, tmp_path):
     np.save(images, np.zeros((1, 49, 10, 1), np.int8))
     quantized = mla("run", trained("kws_ref_model"), "--calibrate", images)
     assert quantized.status == 2 and "calibration is for float models" in quantized.err
+
+
+def test_both_verbs_print_what_quantization_lost(mla, network, data, tmp_path):
+    for verb, *more in (("run", "--device", "golden"), ("compile", "-o", tmp_path / "block.mla")):
+        result = mla(verb, network, "--calibrate", data, *more)
+        told = result.out.splitlines()[-3:] if verb == "run" else result.out.splitlines()[-4:-1]
+        assert told[0] == "quantized with 5 samples; against float on 5 of them:", result.out
+        assert "output y: " in told[1] and " dB, at most " in told[1] and "same top 1 in" in told[1]
+        assert "of a node alone: " in told[2] and told[2].count(" dB") == 3

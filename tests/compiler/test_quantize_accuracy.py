@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.frontends.build import GraphBuilder
 from compiler.host import evaluate
+from compiler.ir.tensor import Tensor
 from compiler.quantize import quantize
+from compiler.quantize.report import summary
 from hw.errors import InputError
 from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, graph_of, numbers, samples
 from tests.compiler.onnx_models import model, node, read
@@ -106,7 +109,9 @@ def test_the_report_is_what_the_graphs_make_of_the_samples(tmp_path):
     assert output.top1 == np.mean(found.argmax(-1) == wanted.argmax(-1))
     document = report.document()
     assert document["outputs"][0]["name"] == "y" and len(document["tensors"]) == len(report.tensors)
-    assert "output y" in str(report) and all(each.name in str(report) for each in report.tensors)
+    assert "output y" in str(report) and all(
+        (each.node or each.name) in str(report) for each in report.tensors
+    )
 
 
 # ---- calibration data
@@ -157,3 +162,29 @@ def test_quantized_models_and_unknown_names_are_refused(tmp_path):
         compile(made, calibration=samples(IMAGE))
     with pytest.raises(InputError, match="no node and no operator 'nothing'"):
         quantize(graph, samples(IMAGE), skip=["nothing"])
+
+
+def test_noise_is_told_of_the_node_that_adds_it():
+    """The second of three layers has a weight that leaves the others few steps."""
+    rng = np.random.default_rng(2)
+    weights = [rng.normal(size=(16, 16)).astype(np.float32) / 4 for _ in range(3)]
+    weights[1][0, 0] = 60
+    build, last = GraphBuilder("dense"), Tensor("x", (1, 16), "float32")
+    build.graph.add_input(last)
+    for i, each in enumerate(weights):
+        output = Tensor(f"y{i}", (1, 16), "float32")
+        last = build.node(f"layer{i}", "dense", [last, build.constant("w", each)], output)
+    graph = build.graph.finish(["y2"])
+    samples = {"x": rng.normal(size=(6, 1, 16)).astype(np.float32)}
+    _, report = quantize(graph, samples, per_channel=False)
+    alone = {each.node: each.alone_db for each in report.tensors}
+    assert alone.pop("") is None
+    noise = {name: db for name, db in alone.items() if db is not None}
+    assert len(noise) == 3 and min(noise, key=lambda name: noise[name]) == "layer1"
+    assert min(noise["layer0"], noise["layer2"]) > noise["layer1"] + 6
+    after = {each.node: each.sqnr_db for each in report.tensors}
+    assert after["layer2"] is not None and after["layer2"] < noise["layer2"] - 6
+    assert summary(report.document())[-1].split(": ")[1].startswith("layer1 ")
+    _, made_up = quantize(graph, samples, random=True)
+    assert all(each.alone_db is None for each in made_up.tensors)
+    assert len(summary(made_up.document())) == 2 and "not to be trusted" in str(made_up)
