@@ -10,6 +10,7 @@ from compiler.cli.output import check_output, write_output
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
+    from compiler.ir.graph import Graph
     from compiler.record import Record
 
 SUMMARY = "print or draw a model at any stage of the compiler"
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--size", metavar="NAME=N", type=_size, action="append", default=[],
-        help="size of a dimension that an .onnx file only names; again for others",
+        help="size of a dimension that an .onnx file only names, or a PyTorch module leaves open; again for others",
     )  # fmt: skip
     add_compile(parser)
     add_target(parser)
@@ -52,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the stage, or write it to a file."""
     from compiler.draw import FORMATS
-    from compiler.frontends.model import read_model
     from compiler.views import STAGES, view_of
 
     if args.stage is not None and args.stage not in STAGES:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.output)
     form = _format(args)
     if args.stage is None and form == "text":
-        text = str(read_model(args.model, dict(args.size)))
+        text = str(_read(args))
     else:
         stage = args.stage or "imported"
         text = FORMATS[form](view_of(_record(args, stage), stage))
@@ -77,16 +77,24 @@ def _format(args: argparse.Namespace) -> str:
     return args.format or (suffix if suffix in _FORMATS else "text")
 
 
+def _read(args: argparse.Namespace) -> "Graph":
+    from compiler.cli.samples import first_sample
+    from compiler.frontends.model import read_model
+    from compiler.frontends.torch_reference import is_reference
+
+    example = first_sample(args.calibrate) if is_reference(args.model) else None
+    return read_model(args.model, dict(args.size), example=example)
+
+
 def _record(args: argparse.Namespace, stage: str) -> "Record":
     """The stages that there are by then: a model that does not compile can be seen before it fails."""
     from compiler.cli.compile import compile_model
-    from compiler.frontends.model import read_model
     from compiler.passes import simplify
     from compiler.record import Record
     from compiler.views import EARLY
     from hw.config import load_target
 
-    graph = read_model(args.model, dict(args.size))
+    graph = _read(args)
     record = Record(load_target(args.target), args.rounding or "reference")
     if stage in EARLY:
         record.graphs["imported"] = graph

@@ -39,6 +39,9 @@ def small():
 def network():
     return small(), torch.zeros(1, 3, 6, 6)
 
+def open_batch():
+    return small(), torch.zeros(2, 3, 6, 6), {"input": {0: torch.export.Dim("batch")}}
+
 def branch():
     return Branch(), torch.zeros(2, 3)
 
@@ -110,6 +113,13 @@ def test_graph_prints_a_module(mla, nets):
     result = mla("graph", f"{nets}:network")
     assert result.status == 0 and result.out.startswith(f"graph {nets}.network(")
     assert "user code" not in result.out and "0/conv2d" in result.out
+    staged = mla("graph", f"{nets}:small", "--calibrate", "data.npy", "--stage", "layers", "--target", "n8")
+    assert staged.status == 0 and "3/linear" in staged.out
+
+
+def test_open_dimensions_get_their_size(mla, nets):
+    result = mla("graph", f"{nets}:open_batch", "--size", "batch=5")
+    assert result.status == 0 and "%input: float32[5, 3, 6, 6]" in result.out
 
 
 @pytest.mark.parametrize(
