@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from compiler.codegen.network import Code
+from compiler.codegen.code import Code
 from compiler.network import Network, Stage
 from hw.errors import InputError, shown
 from hw.isa.assembler import assemble

@@ -7,7 +7,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.network import Code
+from compiler.codegen.code import Code
 from compiler.ir.graph import Graph
 from compiler.ir.ops import Attributes
 from compiler.ir.tensor import Tensor

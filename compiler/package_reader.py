@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.network import Code
+from compiler.codegen.code import Code
 from compiler.codegen.programs import Part
 from compiler.ir.control import mismatch
 from compiler.ir.graph import Graph, Node

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
+from compiler.codegen.code import Code
 from compiler.codegen.making import Making
-from compiler.codegen.network import Code, generate
+from compiler.codegen.network import generate
 from compiler.host import Kernels
 from compiler.ir.graph import Graph
 from compiler.lower.groups import find_fusions, group

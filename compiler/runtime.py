@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.cache.proofs import prove
 from compiler.cache.store import Store
-from compiler.codegen.network import Code
+from compiler.codegen.code import Code
 from compiler.codegen.programs import batches
 from compiler.decide import decide, value_of
 from compiler.host import evaluate

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 
 from compiler.api import compile
-from compiler.codegen.network import Code
+from compiler.codegen.code import Code
 from compiler.frontends.model import read_model
 from compiler.ir.graph import Graph
 from compiler.network import Network

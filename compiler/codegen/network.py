@@ -1,16 +1,15 @@
 """The code of a whole network: steps of its layers, one sequence, places, semaphores, programs."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.codegen.code import Code
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
 from compiler.codegen.making import Making
 from compiler.codegen.order import arrange, lifetimes, workers
 from compiler.codegen.overlap import turns
-from compiler.codegen.programs import Part, cut
+from compiler.codegen.programs import cut
 from compiler.codegen.steps import StepMaker
 from compiler.codegen.sync import Issued, synchronize
 from compiler.codegen.tidy import tidy
@@ -22,52 +21,8 @@ from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import DTYPE_BYTES, Unit
-from hw.isa.program import Program
 
 _ALIGN = 64
-
-
-@dataclass(frozen=True)
-class Code:
-    """A network as the machine runs it.
-
-    Parameters
-    ----------
-    config : MlaConfig
-        For this machine.
-    parts : tuple of Part
-        Programs, in order. Operand 0 is the address of the model's memory, then come those of the inputs and of the
-        outputs.
-    tags : tuple of int
-        Tag of each layer; neighbours share one if there are more layers than tags.
-    image : array of uint8
-        What the model's memory holds at the start; zeros where it belongs to other code.
-    memory : int
-        Bytes of the model's memory.
-    places : dict
-        Operand that holds the address of each input and output.
-    """
-
-    config: MlaConfig
-    parts: tuple[Part, ...]
-    tags: tuple[int, ...]
-    image: NDArray[np.uint8]
-    memory: int
-    places: dict[str, int]
-
-    @property
-    def programs(self) -> tuple[Program, ...]:
-        """The programs alone."""
-        return tuple(part.program for part in self.parts)
-
-    @property
-    def program_names(self) -> tuple[str, ...]:
-        """For each layer the name of the first program that has a part in it; one that only loads has that before."""
-        names = {layer: part.program.name for part in reversed(self.parts) for layer in part.layers}
-        out: list[str] = []
-        for layer in range(len(self.tags)):
-            out.append(names.get(layer, out[-1] if out else self.parts[0].program.name))
-        return tuple(out)
 
 
 def generate(

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfc
 
 from compiler.host.call import Array, Call, Operator, Real
 from compiler.host.fixed import half_away, multiplied
@@ -18,6 +17,13 @@ Single = NDArray[np.float32]
 _LEAST, _MOST, _MOST_NEGATIVE = np.float32(1 / 256), np.float32(128), np.float32(-127.99609375)
 
 
+def _erfc(x: Array) -> Array:
+    """The complementary error function."""
+    from scipy.special import erfc  # takes longer to load than small networks to compile
+
+    return erfc(x)
+
+
 def sigmoid(x: Real) -> Real:
     """1 / (1 + exp(-x)) without overflow."""
     power = np.exp(-np.abs(x))
@@ -28,7 +34,7 @@ def gelu(x: Real, tanh: bool) -> Real:
     """Product of x and Phi(x), or its approximation by tanh."""
     if tanh:
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-    return 0.5 * x * erfc(-x / np.sqrt(2))
+    return 0.5 * x * _erfc(-x / np.sqrt(2))
 
 
 def _by_table(call: Call, function: Callable[[Call], Array]) -> Array:
@@ -84,7 +90,7 @@ def _single_gelu(x: Single, tanh: bool) -> Array:
     if tanh:
         inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
         return half * (np.float32(1) + np.tanh(inner.astype(np.float64)).astype(np.float32))
-    return half * erfc((x * np.float32(-np.sqrt(0.5))).astype(np.float64)).astype(np.float32)
+    return half * _erfc((x * np.float32(-np.sqrt(0.5))).astype(np.float64)).astype(np.float32)
 
 
 def _gelu(call: Call) -> Array:

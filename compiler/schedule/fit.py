@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from compiler.codegen.code import Code
 from compiler.codegen.command import Memory
 from compiler.codegen.making import Making
-from compiler.codegen.network import Code, generate
+from compiler.codegen.network import generate
 from compiler.codegen.steps import StepMaker
 from compiler.lower.lower import Lowered
 from compiler.memory.plan import MemoryFullError

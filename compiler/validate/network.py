@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from compiler.codegen.network import Code
+from compiler.codegen.code import Code
 from compiler.network import Network, Stage
 from compiler.validate.check import Call, validate
 from compiler.validate.errors import ValidationError

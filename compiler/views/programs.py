@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from compiler.codegen.code import Code
 from compiler.codegen.making import Making
-from compiler.codegen.network import Code
 from compiler.ir.ops import OPS
 from compiler.network import Control, Network, Stage
 from compiler.views.layers import makers

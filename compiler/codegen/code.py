@@ -1,0 +1,53 @@
+"""A network as the machine runs it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.programs import Part
+from hw.config import MlaConfig
+from hw.isa.program import Program
+
+
+@dataclass(frozen=True)
+class Code:
+    """A network as the machine runs it.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        For this machine.
+    parts : tuple of Part
+        Programs, in order. Operand 0 is the address of the model's memory, then come those of the inputs and of the
+        outputs.
+    tags : tuple of int
+        Tag of each layer; neighbours share one if there are more layers than tags.
+    image : array of uint8
+        What the model's memory holds at the start; zeros where it belongs to other code.
+    memory : int
+        Bytes of the model's memory.
+    places : dict
+        Operand that holds the address of each input and output.
+    """
+
+    config: MlaConfig
+    parts: tuple[Part, ...]
+    tags: tuple[int, ...]
+    image: NDArray[np.uint8]
+    memory: int
+    places: dict[str, int]
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs alone."""
+        return tuple(part.program for part in self.parts)
+
+    @property
+    def program_names(self) -> tuple[str, ...]:
+        """For each layer the name of the first program that has a part in it; one that only loads has that before."""
+        names = {layer: part.program.name for part in reversed(self.parts) for layer in part.layers}
+        out: list[str] = []
+        for layer in range(len(self.tags)):
+            out.append(names.get(layer, out[-1] if out else self.parts[0].program.name))
+        return tuple(out)
