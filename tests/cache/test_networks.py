@@ -173,3 +173,43 @@ def test_a_record_is_made_anew():
     record = Record()
     compile(KWS)
     assert compile(KWS, record=record).origin == Origin.COMPILED and record.parts
+
+
+def product(weights: np.ndarray, op: str = "Relu") -> onnx.ModelProto:
+    """A quantized product with these weights, and an operator."""
+    node, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    constants = {"w": weights, "s": np.float32(0.1), "z": np.int8(0)}
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        node("DequantizeLinear", ["xq", "s", "z"], ["xr"]),
+        node("DequantizeLinear", ["w", "s", "z"], ["wr"]),
+        node("MatMul", ["xr", "wr"], ["m"]),
+        node("QuantizeLinear", ["m", "s", "z"], ["mq"]),
+        node("DequantizeLinear", ["mq", "s", "z"], ["mr"]),
+        node(op, ["mr"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes, "product", [info("x", 1, [1, 64])], [info("y", 1, [1, 64])],
+        [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )  # fmt: skip
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+
+
+def test_constants_in_files_of_their_own_count(tmp_path):
+    path, x = tmp_path / "model.onnx", np.ones((1, 64), np.float32)
+    outputs = []
+    for value in (1, 1, 2):
+        model_proto = product(np.full((64, 64), value, np.int8))
+        onnx.save(model_proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+        network = compile(path, "n4")
+        outputs.append((network.origin, network(x)["y"][0, 0]))
+    assert [origin for origin, _ in outputs] == [Origin.COMPILED, Origin.CACHE, Origin.COMPILED]
+    assert outputs[0][1] == outputs[1][1] != outputs[2][1]
+
+
+def test_operators_that_only_the_host_has_are_kept_too(tmp_path):
+    path, x = tmp_path / "model.onnx", np.linspace(-1, 1, 64, dtype=np.float32)[None]
+    onnx.save(product(np.eye(64, dtype=np.int8), "Sign"), path)
+    first, again = compile(path, "n4"), compile(path, "n4")
+    assert again.origin == Origin.CACHE and first.host == again.host
+    np.testing.assert_array_equal(first(x)["y"], again(x)["y"])
