@@ -1,6 +1,6 @@
 """A compiled network: what a session needs to run it, and reports to describe it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.code import Code
+from compiler.hosted import HostNode
 from compiler.ir.graph import Graph
 from compiler.ir.ops import Attributes
 from compiler.ir.tensor import Tensor
@@ -41,29 +42,6 @@ class LayerInfo:
     floor: Floor
     tag: int
     program: str
-
-
-@dataclass(frozen=True)
-class HostNode:
-    """A node that runs on the host, and why; at the `edge` it only converts or lays out float inputs or outputs."""
-
-    node: str
-    op: str
-    reason: str
-    edge: bool = False
-
-
-def check_strict(name: str, host: Iterable[HostNode]) -> None:
-    """Refuse nodes on the host that are more than conversions at the edges of the model of this name.
-
-    Raises
-    ------
-    InputError
-        There are some; all are named.
-    """
-    found = [f"{each.node} ({each.op}): {each.reason}" for each in host if not each.edge]
-    if found:
-        raise InputError(f"{name}: not for the accelerator: {'; '.join(found)}")
 
 
 class Origin(StrEnum):

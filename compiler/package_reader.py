@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from compiler.codegen.code import Code
 from compiler.codegen.programs import Part
+from compiler.hosted import HostNode
 from compiler.ir.control import mismatch
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.network import Body, Control, HostNode, LayerInfo, Network, Stage
+from compiler.network import Body, Control, LayerInfo, Network, Stage
 from compiler.profile.floors import Floor
 from compiler.quantize.report import QuantizationReport
 from compiler.schedule.schedule import Schedule

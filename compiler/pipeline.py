@@ -8,12 +8,13 @@ from compiler.codegen.code import Code
 from compiler.codegen.making import Making
 from compiler.codegen.network import generate
 from compiler.host import Kernels
+from compiler.hosted import HostNode, check_strict
 from compiler.ir.graph import Graph
 from compiler.lower.groups import find_fusions, group
 from compiler.lower.interface import interface
 from compiler.lower.lower import Lowered, lower
 from compiler.lower.partition import Part, partition
-from compiler.network import Body, Control, HostNode, LayerInfo, Network, Stage, check_strict
+from compiler.network import Body, Control, LayerInfo, Network, Stage
 from compiler.options import Options
 from compiler.passes import simplify
 from compiler.passes.batch import with_batch

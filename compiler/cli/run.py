@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 def network_of(args: argparse.Namespace) -> "Network":
     """The network of a compiled file, or of a model that is compiled now."""
-    from compiler.network import check_strict
+    from compiler.hosted import check_strict
     from compiler.package import SUFFIX, read_package
     from hw.config import load_target
     from hw.errors import InputError
