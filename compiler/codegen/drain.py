@@ -7,7 +7,7 @@ from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
 from compiler.lower.layer import Drain, Residual
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
-from hw.isa.enums import Requant, Unit
+from hw.isa.enums import DTYPE_BYTES, Requant, Unit
 
 
 class Drainer:
@@ -43,7 +43,8 @@ class Drainer:
         self.turn_to(0)
         self.n = context.config.n
         self.channels = len(drain.bias)
-        size = rows * self.y.w * min(columns * self.n, self.channels) + self.n
+        self.bytes = DTYPE_BYTES[drain.dtype]
+        size = (rows * self.y.w * min(columns * self.n, self.channels) + self.n) * self.bytes
         buffers = context.schedule.y_buffers
         self.out = Turns(Memory.SP, f"{name}.y", size, buffers)
         self.table = None if drain.table is None else context.tables(name, drain.table)
@@ -55,8 +56,8 @@ class Drainer:
 
     def add(self, step: Step, acc: Ref, slot: Ref, start: int, rows: int, block: int, blocks: int) -> None:
         """Let a step drain output rows `start` on and `blocks` blocks of channels from `block` on."""
-        first = self.channel + block * self.n
-        width = min(blocks * self.n, self.channels - block * self.n)
+        lanes = min(blocks * self.n, self.channels - block * self.n)
+        first, width = (self.channel + block * self.n) * self.bytes, lanes * self.bytes
         pixels = rows * self.y.w
         place, pixel = (
             (self.y.at(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
@@ -73,8 +74,8 @@ class Drainer:
             "d_base": place,
             "d_x": pixel,
             "d_y": self.y.row if self.y.on_chip else self.y.w * pixel,
-            "d_n": self.n,
-            "lanes_tail": (width - 1) % self.n + 1,
+            "d_n": self.n * self.bytes,
+            "lanes_tail": (lanes - 1) % self.n + 1,
             "zp": self.drain.zp,
             "clip_lo": self.drain.clip[0],
             "clip_hi": self.drain.clip[1],

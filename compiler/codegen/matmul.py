@@ -8,7 +8,7 @@ from compiler.kernels.scaling import bytes_word
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.matmul import MatmulLayer, Stack
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
-from hw.isa.enums import Dtype, Requant, Unit
+from hw.isa.enums import DTYPE_BYTES, Dtype, Requant, Unit
 
 
 class Matrices:
@@ -26,11 +26,12 @@ class Matrices:
         self.stack = stack
         self.home = context.homes[stack.name]
         #: Bytes from row to row.
-        self.pitch = self.home.to(stack.pitch, 1)
+        self.bytes = DTYPE_BYTES[stack.dtype]
+        self.pitch = self.home.to(stack.pitch, self.bytes)
 
     def at(self, start: int, row: int, column: int) -> Ref:
         """Address of an element of the matrix that begins at element `start`."""
-        return self.home.at().plus(self.home.to(start + row * self.stack.pitch + column, 1))
+        return self.home.at().plus(self.home.to(start + row * self.stack.pitch + column, self.bytes))
 
 
 class MatmulSteps:
@@ -65,7 +66,8 @@ class MatmulSteps:
         )  # fmt: skip
         self.acc = Turns(Memory.ACC, f"{name}.acc", self.rows * self.columns, schedule.acc_buffers)
         self.table = None if layer.table is None else Tables(context, name, layer.table)
-        self.out = Turns(Memory.SP, f"{name}.y", self.rows * width + n, schedule.y_buffers)
+        size = (self.rows * width + n) * self.y.bytes
+        self.out = Turns(Memory.SP, f"{name}.y", size, schedule.y_buffers)
 
     def _load_a(self, key: Hashable, place: Ref) -> list[Command]:
         start, row, rows, k, depth = key  # type: ignore[misc]
@@ -145,7 +147,8 @@ class MatmulSteps:
         self, step: Step, acc: Ref, start: int, rows: tuple[int, int], blocks: tuple[int, int]
     ) -> None:
         n, layer = self.n, self.layer
-        first, width = self._span(*blocks, self.width)
+        first, lanes = self._span(*blocks, self.width)
+        width = lanes * self.y.bytes
         target = self.y.at(start, rows[0], first)
         place, pitch = (target, self.y.pitch) if self.y.home.on_chip else (self.out.next(), width)
         parts = {"d_dst": 1, "d_dtype": layer.out.dtype, "tail_dim": FUSE_DIMS.index("n")}
@@ -154,8 +157,8 @@ class MatmulSteps:
             self.context.command(
                 Unit.FUSE, src=FUSE_SRC.pack(requant=Requant.IMM, rounding=layer.rounding), stage=stage,
                 a_base=acc, a_n=rows[1], a_v=1, x_count=rows[1], n_count=blocks[1], d_base=place, d_x=pitch,
-                d_n=n, lanes_tail=(width - 1) % n + 1, mult=layer.mult, shifts=bytes_word(layer.exponent),
-                zp=layer.out.zp, clip_lo=layer.clip[0], clip_hi=layer.clip[1],
+                d_n=n * self.y.bytes, lanes_tail=(lanes - 1) % n + 1, mult=layer.mult,
+                shifts=bytes_word(layer.exponent), zp=layer.out.zp, clip_lo=layer.clip[0], clip_hi=layer.clip[1],
             )
         )  # fmt: skip
         if not self.y.home.on_chip:

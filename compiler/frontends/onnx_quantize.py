@@ -113,6 +113,8 @@ def targets(model: Model) -> dict[str, Kind]:
     def wanted(user: FileNode, name: str) -> Kind | None:
         if user.op == "QuantizeLinear" and user.inputs[0] == name:
             return _whole(user, model.constants)
+        if user.op == ":integers":
+            return Kind("int32", ONE, True)
         if user.op not in _PASSING or (user.op != "Concat" and user.inputs[0] != name):
             return None
         kinds = {found.get(made) for made in (user.outputs if user.op == "Split" else user.outputs[:1])}
@@ -160,6 +162,16 @@ def _quantize(emitter: Emitter, node: FileNode, inputs: list[Value | None]) -> S
     op = "requantize" if x.quantized else "quantize"
     source = x.tensor if x.quantized else emitter.operand(x, x.order, FLOAT)
     return [Flow(name, emitter.convert(op, source, kind), x.order)]
+
+
+@converts(":integers", inputs=(1, 1))
+def _integers(emitter: Emitter, node: FileNode, inputs: list[Value]) -> Sequence[Value]:
+    """Real numbers that are integers, as such."""
+    (x,) = inputs
+    if isinstance(x, Fixed):
+        return [Fixed(node.outputs[0], np.rint(x.real()).astype(np.int32))]
+    exact = x.tensor.dtype == "int32" and x.tensor.quantization == ONE
+    return [Flow(node.outputs[0], x.tensor, x.order, x.real and not exact)]
 
 
 @converts("DequantizeLinear", inputs=(2, 3))

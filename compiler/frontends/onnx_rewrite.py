@@ -57,10 +57,12 @@ class _Parts:
 
     def real(self, at: int, part: str, axis: int = 1) -> str:
         """The real number of inputs `at` (integers, scale, zero point)."""
+        self._known(at + 1)
         return self.add("DequantizeLinear", self.inputs[at : at + 3], part, axis=axis)
 
     def finish(self, op: str, inputs: tuple[str, ...], at: int, **attributes: object) -> list[FileNode]:
         """The operator itself, and the quantization by inputs `at` (scale, zero point)."""
+        self._known(at)
         output = f"{self.node.name}:real"
         self.add(op, inputs, "", **attributes)
         self.nodes[-1] = replace(self.nodes[-1], outputs=(output,))
@@ -76,6 +78,12 @@ class _Parts:
             )
         )
         return self.nodes
+
+    def _known(self, at: int) -> None:
+        """Refuse a scale or zero point that flows."""
+        for name, what in zip(self.inputs[at : at + 2], ("a scale", "a zero point"), strict=True):
+            if name:
+                self.fixed(name, what)
 
     def constant(self, part: str, data: np.ndarray) -> str:
         """A constant that the nodes use."""
@@ -193,8 +201,12 @@ def _reads(node: FileNode, dynamic: tuple[str, ...]) -> bool:
 
 @_expands("MatMulInteger", "ConvInteger")
 def _integer(model: Model, node: FileNode) -> list[FileNode]:
-    """The same with real numbers, one step of which is one; the sums are exact up to 2**24."""
+    """The same with real numbers, one step of which is one.
+
+    Sums of integers that were quantized at run time stay real numbers, for which the file scales them at once.
+    """
     parts = _Parts(model, node, 2, 4)
+    dynamic = any(n.op == "DynamicQuantizeLinear" and parts.inputs[0] in n.outputs for n in model.nodes)
     one, operands = parts.constant("one", np.array(1, np.float32)), []
     for at, part, axis in ((0, "a", -2), (1, "b", 0 if node.op == "ConvInteger" else -1)):
         zero, scale = parts.inputs[at + 2], one
@@ -202,4 +214,10 @@ def _integer(model: Model, node: FileNode) -> list[FileNode]:
             scale = parts.constant(f"ones_{part}", np.ones(size, np.float32))
         operands.append(parts.add("DequantizeLinear", (parts.inputs[at], scale, zero), part, axis=axis))
     parts.add(node.op[: -len("Integer")], tuple(operands), "")
+    if not dynamic:
+        real = f"{node.name}:real"
+        parts.nodes[-1] = replace(parts.nodes[-1], outputs=(real,))
+        parts.nodes.append(
+            FileNode(f"{node.name}:integers", ":integers", (real,), node.outputs, {}, node.opset)
+        )
     return parts.nodes

@@ -42,6 +42,8 @@ def _settled(call: Call, sums: Array, bias: tuple[Array, ...]) -> Array:
 
 def _requantized(call: Call, sums: Int64) -> Int64:
     """Sums in the output's scale, as each of LiteRT's kernels rounds."""
+    if (_ratio(call, np.float64) == 1).all():
+        return sums  # they are what is wanted
     # XNNPACK has products of two tensors only where the second has no zero point.
     in_xnnpack = call.delegated and (call.node.op != "matmul" or call.zero(1) == 0)
     if in_xnnpack or call.kernels == "onnxruntime":

@@ -5,7 +5,7 @@ from typing import cast
 import numpy as np
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.kernels.add import LEFT_SHIFT, raw_fields, residual_fields
 from compiler.kernels.scaling import float32_multiplier, float32_ratio, quantize_multiplier
 from compiler.lower.layer import Drain, Residual
@@ -98,7 +98,23 @@ def weights_of(low: Lowering) -> tuple[Tensor, Tensor | None]:
         raise UnsupportedError("weights and bias must be constants")
     if weights.dtype not in ("int8", "uint8") or low.x.dtype not in ("int8", "uint8"):
         raise UnsupportedError(f"products of {low.x.dtype} and {weights.dtype} are not for the array")
-    return weights, bias[0] if bias else None
+    return _one_zero(weights), bias[0] if bias else None
+
+
+def _one_zero(weights: Tensor) -> Tensor:
+    """The same weights with one zero point, where 8 bits hold them so."""
+    q = weights.quantization
+    if q is None or q.axis is None or weights.data is None or len(set(q.zero_point)) == 1:
+        return weights
+    shape = [1] * len(weights.shape)
+    shape[q.axis] = -1
+    centred = weights.data.astype(np.int64) - np.array(q.zero_point, np.int64).reshape(shape)
+    fits = centred.min() >= -128 and centred.max() <= 127
+    zero = 0 if fits else int(np.clip(-128 - centred.min(), -128, 127))
+    if (centred + zero).max() > 127 or (centred + zero).min() < -128:
+        return weights
+    moved = Quantization(q.scale, (zero,) * len(q.scale), q.axis)
+    return Tensor(weights.name, weights.shape, "int8", moved, (centred + zero).astype(np.int8))
 
 
 def zero_of(weights: Tensor) -> int:

@@ -26,7 +26,7 @@ class Stack:
     name : str
         The tensor.
     dtype : Dtype
-        Of its elements: one byte each.
+        Of its elements: one byte each, or of sums four.
     zp : int
         Zero point.
     starts : tuple of int
@@ -95,8 +95,8 @@ def lower_matmul(low: Lowering) -> MatmulLayer:
     graph, node = low.graph, low.anchor
     first, second = graph.ins(node)
     made = graph.out(node)
-    for tensor in (first, second, made):
-        if tensor.dtype not in _BYTES or len(tensor.shape) < 2:
+    for tensor, dtypes in ((first, _BYTES), (second, _BYTES), (made, (*_BYTES, "int32"))):
+        if tensor.dtype not in dtypes or len(tensor.shape) < 2:
             raise UnsupportedError(
                 f"{tensor.dtype}{list(tensor.shape)} is no factor or product for the array"
             )

@@ -11,6 +11,7 @@ from compiler.lower.norm import NormLayer
 from compiler.lower.reduce import ReduceLayer
 from compiler.schedule.schedule import LayerSchedule
 from hw.errors import InputError
+from hw.isa.enums import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from compiler.schedule.spot import Spot
@@ -51,7 +52,7 @@ def _matmul_tilings(spot: "Spot", layer: MatmulLayer, depth: int) -> _Tilings:
     blocks, parts = ceil_div(width, n), ceil_div(ceil_div(k, n), depth)
     batches, span = len(layer.out.starts), min(depth * n, k)
     a_here, b_here = (spot.on_chip(s.name) for s in (layer.a, layer.b))
-    y_here = spot.on_chip(layer.y)
+    y_here, size = spot.on_chip(layer.y), DTYPE_BYTES[layer.out.dtype]
     for rows, columns in product(cuts(m), cuts(blocks)):
         down, across = ceil_div(m, rows), ceil_div(blocks, columns)
         tiles = down * across
@@ -63,7 +64,7 @@ def _matmul_tilings(spot: "Spot", layer: MatmulLayer, depth: int) -> _Tilings:
             x_buffers = 2 if parts == 1 or order == "rows" else min(2, parts)
             used = 0 if a_here else x_buffers * (rows * span + n)
             used += 0 if b_here else w_buffers * (span * broad + n)
-            used += 0 if y_here else 2 * (rows * broad + n)
+            used += 0 if y_here else 2 * (rows * broad + n) * size
             if used > spot.free:
                 continue
             a_times = across if order == "channels" and down > 1 else 1
@@ -71,7 +72,7 @@ def _matmul_tilings(spot: "Spot", layer: MatmulLayer, depth: int) -> _Tilings:
             array = tiles * ceil_div(k, n) * columns * (max(rows, n) + 4)
             bus = 0 if a_here else a_times * m * k / n
             bus += 0 if b_here else b_times * k * blocks
-            bus += 0 if y_here else m * blocks
+            bus += 0 if y_here else m * blocks * size
             steps = tiles * parts
             start = (0 if a_here else rows * span / n) + (0 if b_here else span * columns)
             cycles = batches * (max(array, bus, m * blocks, steps * _TILE) + 8 * steps)

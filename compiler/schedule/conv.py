@@ -21,6 +21,7 @@ from compiler.schedule.spot import (
     slots_together,
     sums_together,
 )
+from hw.isa.enums import DTYPE_BYTES
 
 #: Outer loop, and whether all weights have a place of their own.
 _ORDERS = (("rows", True), ("rows", False), ("channels", False))
@@ -99,11 +100,11 @@ class _Conv:
         bands = layer.batch * ceil_div(self.y.h, tile.band)
         if sums * min(2, tiles * groups) > spot.acc_rows:
             return None
-        whole = tile.depth == self.k_blocks
+        whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         part = 1.0 if whole else tile.depth * n / self.in_c
         w_bytes = tile.columns * self.taps * min(tile.depth * n, self.in_c) * n
         x_bytes, x_beats = self._image(tile.band, part)
-        y_bytes = 0 if spot.y_on_chip else 2 * sums * n * (2 if layer.drain.residual else 1)
+        y_bytes = 0 if spot.y_on_chip else 2 * sums * n * size * (2 if layer.drain.residual else 1)
         w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
         w_buffers = w_tiles if tile.resident else min(2, w_tiles)
         parts = 1 if whole else w_tiles // groups
@@ -120,7 +121,7 @@ class _Conv:
         array = tiles * self.blocks * self.passes * self._pass(pixels / tiles)
         drain = pixels * self.blocks
         bus = w_times * self.blocks * self.taps * self.in_c + x_times * bands * x_beats / part
-        bus += 0 if spot.y_on_chip else drain
+        bus += 0 if spot.y_on_chip else drain * size
         steps = tiles * groups * parts
         cycles = max(array, bus * CROWDED, drain, steps * TILE) + sums + w_bytes / n + x_beats + steps * 8
         cycles += spot.beside * (tile.rows / self.y.h if tile.order == "rows" else 1)
@@ -213,7 +214,7 @@ def depthwise_tilings(spot: Spot, layer: DepthwiseLayer) -> Tilings:
                 x_bytes = image_rows(band, layer.strides[0], kernel_h, x.h) * x.w * columns * n + n
                 used = columns * kernel_h * taps * n * 2
                 used += 0 if spot.x_on_chip else 2 * x_bytes
-                used += 0 if spot.y_on_chip else 2 * rows * y.w * columns * n
+                used += 0 if spot.y_on_chip else 2 * rows * y.w * columns * n * DTYPE_BYTES[layer.drain.dtype]
                 if used > spot.free:
                     continue
                 keep = columns == 1
