@@ -11,7 +11,7 @@ from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import FileNode, Model
 from compiler.frontends.onnx_registry import converts, known
 from compiler.frontends.onnx_shape import reshaped
-from compiler.frontends.onnx_values import FLOAT, Fixed, UnsupportedError, Value
+from compiler.frontends.onnx_values import FLOAT, Fixed, UnsupportedError, Value, channels_last
 from compiler.frontends.onnx_view import View
 from hw.errors import InputError, shown
 
@@ -99,6 +99,8 @@ def _convert_batch_norm(emitter: Emitter, node: FileNode, inputs: list[Any]) -> 
     if len(x.shape) < 2:
         raise InputError(f"shape {list(x.shape)} has no channels")
     factor, shift = batch_norm_constants(node, [known(v, "a statistic") for v in given], x.shape[1])
+    x = emitter.flow(x)
+    x = emitter.in_order(x, channels_last(x.rank))  # where a channel's numbers are those of a column
     shape = (x.shape[1], *(1,) * (len(x.shape) - 2))
     parts = [
         reshaped(emitter, f"{node.name}:{part}", Fixed(node.name, data), shape)

@@ -12,6 +12,7 @@ from compiler.frontends.onnx_file import FileNode
 from compiler.frontends.onnx_registry import choice, converts, integers, known
 from compiler.frontends.onnx_shape import kept_order, renamed
 from compiler.frontends.onnx_values import (
+    Fixed,
     Flow,
     UnsupportedError,
     Value,
@@ -41,13 +42,25 @@ def _pool(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
     counted = bool(mean and node.int("count_include_pad", 0) and any(slide.pads))
     if counted and node.int("ceil_mode", 0):
         raise UnsupportedError("counted padding with rounding up")
-    more: dict[str, Any] = {"count_pads": counted} if mean else {}
+    more: dict[str, Any] = {"count_pads": False} if mean else {}
+    pads = slide.pads
+    if counted:  # zeros like others
+        x, pads = _framed(emitter, node, x, pads), (0, 0, 0, 0)
     made = emitter.emit(
         node, "avg_pool2d" if mean else "max_pool2d", [emitter.operand(x, x.order, kind)],
         (*x.shape[:2], *slide.outputs), x.order, kind, kernel=slide.kernel, strides=slide.strides,
-        pads=slide.pads, **more,
+        pads=pads, **more,
     )  # fmt: skip
     return [as_given(emitter, node, made, given)]
+
+
+def _framed(emitter: Emitter, node: FileNode, x: Flow, pads: tuple[int, ...]) -> Flow:
+    """Images with zeros around them: so many on top, left, below, right."""
+    top, left, bottom, right = pads
+    batch, channels, height, width = x.shape
+    shape = (batch, channels, top + height + bottom, left + width + right)
+    edges = ((0, 0), (top, bottom), (left, right), (0, 0))
+    return emitter.emit(node, "pad", [x.tensor], shape, x.order, x.kind, "framed", pads=edges, value=0.0)
 
 
 @converts("GlobalAveragePool", "GlobalMaxPool", inputs=(1, 1))
@@ -115,6 +128,8 @@ def _resize(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Val
         return [renamed(x, node.outputs[0])]
     x = emitter.in_order(x, channels_last(4))
     centers = _centers(node, x.shape[2:], shape[2:], scales[2:])
+    if centers is None:
+        return [_gathered(emitter, node, x, shape, scales)]
     return [
         emitter.emit(
             node, "resize_nearest", [x.tensor], shape, x.order, x.kind, size=shape[2:], centers=centers
@@ -150,8 +165,20 @@ def _resized(node: FileNode, x: Flow, inputs: list[Any]) -> tuple[list[float], t
     return scales, tuple(shape)
 
 
-def _centers(node: FileNode, old: tuple[int, ...], new: tuple[int, ...], scales: list[float]) -> bool:
-    """Whether the graph's operator measures from centres to pick the elements that the file's picks."""
+def _gathered(emitter: Emitter, node: FileNode, x: Flow, shape: tuple[int, ...], scales: list[float]) -> Flow:
+    """Rows, then columns, picked by number."""
+    for axis, part in ((2, "rows"), (3, "")):
+        picked = _picked(node, x.shape[axis], shape[axis], scales[axis]).astype(np.int32)
+        places = emitter.constant(f"{node.name}:places{axis}", Fixed(node.name, picked))
+        made = (*x.shape[:axis], shape[axis], *x.shape[axis + 1 :])
+        x = emitter.emit(
+            node, "gather", [x.tensor, places], made, x.order, x.kind, part, axis=x.order.index(axis)
+        )
+    return x
+
+
+def _centers(node: FileNode, old: tuple[int, ...], new: tuple[int, ...], scales: list[float]) -> bool | None:
+    """Whether the graph's operator measures from centres to pick the elements that the file's picks; None: neither."""
     wanted = [_picked(node, *v) for v in zip(old, new, scales, strict=True)]
     for centers in (False, True):
         made = [
@@ -160,9 +187,7 @@ def _centers(node: FileNode, old: tuple[int, ...], new: tuple[int, ...], scales:
         ]
         if all(np.array_equal(a, b) for a, b in zip(wanted, made, strict=True)):
             return centers
-    raise UnsupportedError(
-        f"resizing {list(old)} to {list(new)} by {node.text('coordinate_transformation_mode', 'half_pixel')},"
-    )
+    return None
 
 
 def _picked(node: FileNode, size: int, count: int, scale: float) -> np.ndarray:

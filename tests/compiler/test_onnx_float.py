@@ -71,7 +71,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], list[Any], dict[str
     "max_pool_1d": ("MaxPool", {"kernel_shape": [3], "strides": [2]}, SIGNAL, [], None),
     "mean_pool": ("AveragePool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, IMAGE, [], None),
     "mean_pool_counted": ("AveragePool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1},
-                          IMAGE, [], {"transpose": 2, "avg_pool2d": 1}),
+                          IMAGE, [], {"transpose": 2, "pad": 1, "avg_pool2d": 1}),
     "global_mean": ("GlobalAveragePool", {}, IMAGE, [], {"reduce_mean": 1}),
     "global_max": ("GlobalMaxPool", {}, IMAGE, [], {"reduce_max": 1}),
     "sum": ("ReduceSum", {"keepdims": 0}, IMAGE, [ints(1, -1)], {"reduce_sum": 1}),
