@@ -10,8 +10,8 @@ from compiler.frontends.onnx_registry import converts
 from compiler.frontends.onnx_values import Value
 
 _FUNCTIONS = (
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Cos", "Cosh", "Elu", "Erf", "Floor",
-    "Log", "Mish", "Reciprocal", "Round", "Selu", "Shrink", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt",
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Cos", "Cosh", "Erf", "Floor",
+    "Log", "Reciprocal", "Round", "Selu", "Shrink", "Sign", "Sin", "Sinh", "Softsign", "Sqrt",
     "Tan", "ThresholdedRelu",
 )  # fmt: skip
 
