@@ -80,8 +80,6 @@ def _edges(graph: Graph) -> set[str]:
 
 def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
     """Why a node has no quantized form."""
-    if node.op == "onnx":
-        return node.attributes["why"]
     if node.bodies:
         return "control flow, whose subgraphs are quantized by themselves"
     if node.op == "onnx":
