@@ -52,11 +52,11 @@ test: $(READY) cxx  ## run all tests
 bench: $(READY) cxx  ## print the performance tables and write docs/benchmarks.md (SUITES="gemm conv tiny nets sim")
 	$(BIN)/python -m scripts.bench $(SUITES)
 
-# The suite first, so that both lanes of random programs start together on both processes.
-soak: $(READY) cxx  ## all tests, then random programs, with line coverage (SECONDS=600 or PROGRAMS=20000; COVERAGE=0)
+# The random programs by themselves, so that their two lanes are the two processes' only work.
+soak: $(READY) cxx  ## all tests and long ones, then random programs, with line coverage (SECONDS=600 or PROGRAMS=20000; COVERAGE=0)
 	@rm -rf $(COUNTS)
-	$(if $(COUNTING),$(PYTEST) $(COUNTING) --ignore=tests/soak tests)
-	MLA_SOAK_SECONDS=$(SECONDS) MLA_SOAK_PROGRAMS=$(or $(PROGRAMS),0) $(PYTEST) $(COUNTING) tests/soak
+	$(PYTEST) $(COUNTING) --ignore=tests/soak/test_random_programs.py $(if $(COUNTING),tests,tests/soak)
+	MLA_SOAK_SECONDS=$(SECONDS) MLA_SOAK_PROGRAMS=$(or $(PROGRAMS),0) $(PYTEST) $(COUNTING) tests/soak/test_random_programs.py
 	$(if $(COUNTING),$(BIN)/python -m scripts.coverage $(COUNTS) --json $(COUNTS).json)
 
 lint: $(READY)  ## style, format, types, and who may import whom
