@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.options import add_json, add_seed, add_target, integer
-from compiler.cli.output import check_output, check_report, report, write_output
+from compiler.cli.output import check_outputs, report, write_output
 
 if TYPE_CHECKING:
     from compiler.ir.graph import Graph
@@ -108,10 +108,11 @@ def run(args: argparse.Namespace) -> int:
     from compiler.schedule.schedule import Schedule
     from hw.errors import InputError
 
-    check_report(args.json)
-    for path in (args.output, args.save_schedule, args.listing):
-        if path:
-            check_output(path)
+    check_outputs(
+        [args.output, args.save_schedule, args.listing],
+        [Path(args.model), args.schedule, args.calibrate],
+        args.json,
+    )
     schedule = None
     if args.schedule:
         try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_seed, add_target
-from compiler.cli.output import check_output, write_output
+from compiler.cli.output import check_outputs, write_output
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.stage is not None and args.stage not in STAGES:
         raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(args.stage)}")
-    if args.output:
-        check_output(args.output)
+    check_outputs([args.output], [Path(args.model)])
     form = _format(args)
     if args.stage is None and form == "text":
         text = str(_read(args))

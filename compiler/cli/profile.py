@@ -5,7 +5,7 @@ from pathlib import Path
 
 from compiler.cli.compile import add_compile
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
-from compiler.cli.output import check_output, check_report, report, write_output
+from compiler.cli.output import check_outputs, report, write_output
 
 SUMMARY = "run a model on the simulated chip and show where its cycles went"
 EXAMPLE = "mla profile network.tflite --report network.html --trace network.json"
@@ -44,10 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.run import STEADY, document, run_samples
     from compiler.runtime import open_rtl
 
-    check_report(args.json)
-    for path in (args.trace, args.report):
-        if path:
-            check_output(path)
+    check_outputs([args.trace, args.report], [Path(args.model), args.input, args.calibrate], args.json)
     network = network_of(args)
     samples = read_samples(network.sample, args.input, args.limit, args.seed)
     rate = args.dram_bytes_per_cycle or network.config.n

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, say_how_made
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
-from compiler.cli.output import check_output, check_report, report, write_output
+from compiler.cli.output import check_outputs, report, write_output
 
 if TYPE_CHECKING:
     from compiler.network import Network
@@ -53,9 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.run import STEADY, document, run_samples
     from compiler.runtime import open_device
 
-    check_report(args.json)
-    if args.out:
-        check_output(args.out)
+    check_outputs([args.out], [Path(args.model), args.input, args.calibrate], args.json)
     network = network_of(args)
     for each in network.host:
         say(f"on the host: {each.node} ({each.op}): {each.reason}")

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 from numpy.typing import NDArray
 
 from compiler.host import Kernels, evaluate
@@ -76,7 +77,7 @@ def _add_errors(
                 continue
             if node.op not in _EXACT:
                 errors[float_name].add(wanted[float_name], q.dequantized(found))
-            values[name] = stored(wanted[float_name], q)
+            values[name] = np.asarray(stored(wanted[float_name], q))
 
 
 def _operand(tensor: Tensor, values: Mapping[str, NDArray]) -> NDArray:
