@@ -13,7 +13,9 @@ from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.network import Network
 from compiler.run import Run, document, run_samples
+from compiler.runtime import Session, dram_bytes
 from cosim.device import Device
+from cosim.golden import GoldenDevice
 
 #: Opens a machine for a network.
 OpenDevice = Callable[[Network], Device]
@@ -46,17 +48,19 @@ class Work:
     ----------
     model : Graph or path
         As `compiler.compile` takes it.
-    inputs, expected : dict of arrays
+    inputs : dict of arrays
         By name.
+    expected : dict of arrays or None
+        By name; None: what the golden model makes of the same programs.
     within : dict
         Outputs for which a bound is promised, not equality.
     apart : int
-        What `expected` itself is away from the reference, at most.
+        What layers fed with the reference's inputs are away from it, at most.
     """
 
     model: Graph | Path
     inputs: Mapping[str, NDArray]
-    expected: Mapping[str, NDArray]
+    expected: Mapping[str, NDArray] | None
     within: Mapping[str, int] = field(default_factory=dict)
     apart: int = 0
 
@@ -95,7 +99,11 @@ def run_case(
     with open_device(network) as device:
         run = run_samples(device, network, [work.inputs], say, back_to_back=False)
     found = document(network, run)
-    difference, exact = _difference(run.outputs, work)
+    expected = work.expected
+    if expected is None:
+        with GoldenDevice(network.config, dram_bytes(network)) as golden:
+            expected = Session(golden, network).run(work.inputs)
+    difference, exact = _difference(run.outputs, expected, work.within)
     kept = (
         "cycles", "macs", "utilization", "floor_cycles", "floor_layerwise_cycles", "load_cycles", "energy_uj",
         "dram_bytes_read", "dram_bytes_written", "where",
@@ -106,16 +114,18 @@ def run_case(
         "host_ops": found["host_ops"],
         "exact": exact,
         "reference": case.reference,
-        "max_abs_diff": max(difference, work.apart),
+        "max_abs_diff": max(int(difference), work.apart),
     }, run
 
 
-def _difference(outputs: Mapping[str, NDArray], work: Work) -> tuple[int, bool]:
+def _difference(
+    outputs: Mapping[str, NDArray], expected: Mapping[str, NDArray], within: Mapping[str, int]
+) -> tuple[float, bool]:
     """The greatest difference, and whether every one is within its bound."""
-    most, exact = 0, True
-    for name, expected in work.expected.items():
-        found = outputs[name].reshape(expected.shape).astype(np.int64)
-        difference = int(np.abs(found - expected).max())
+    most, exact = 0.0, True
+    for name, wanted in expected.items():
+        found = outputs[name].reshape(wanted.shape).astype(np.float64)
+        difference = float(np.abs(found - wanted).max())
         most = max(most, difference)
-        exact &= difference <= work.within.get(name, 0)
+        exact &= difference <= within.get(name, 0)
     return most, exact
