@@ -41,7 +41,7 @@ class Run:
     cycles : list of int or None
         Of each batch of samples by itself, everything cold; None on a machine without a clock.
     steady : float or None
-        Cycles a sample takes when they come one right behind the other.
+        Cycles a batch takes when they come one right behind the other.
     load_cycles : int or None
         What loading the programs took.
     split : Split or None
@@ -109,7 +109,6 @@ def run_samples(
         return Run(len(samples), outputs, None, None, None, None, *work)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
     steady = session.steady(filled[:together]) if back_to_back else None
-    steady = None if steady is None else steady / network.batch
     return Run(len(samples), outputs, cycles, steady, session.load_cycles, parts, *work, recording)
 
 
@@ -138,8 +137,8 @@ def document(network: Network, run: Run) -> dict[str, Any]:
         "samples": run.samples,
         "batch": network.batch,
         "cycles": cycles,
-        "cycles_per_sample": None if run.cycles is None else _each(median(run.cycles), network.batch),
-        "steady_cycles_per_sample": run.steady,
+        "cycles_per_sample": None if run.cycles is None else _each(run, median(run.cycles)),
+        "steady_cycles_per_sample": None if run.steady is None else _each(run, run.steady),
         "load_cycles": run.load_cycles,
         "macs": macs,
         "utilization": None if not cycles else macs / (cycles * config.n**2),
@@ -178,9 +177,9 @@ def _of_samples(network: Network, run: Run, macs: int) -> int:
     return macs * run.samples // (len(run.floors) * network.batch)
 
 
-def _each(cycles: float, batch: int) -> float:
-    """Cycles of one sample of a batch."""
-    return cycles if batch == 1 else cycles / batch
+def _each(run: Run, cycles: float) -> float:
+    """Cycles of one sample, to a tenth, from those of a batch: samples that only fill up the last batch are none."""
+    return cycles if len(run.floors) == run.samples else round(cycles * len(run.floors) / run.samples, 1)
 
 
 def _layers(network: Network, run: Run, infos: list[tuple[LayerInfo, int]]) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
     steady = "the host takes part" if steady is None else f"{steady:,.0f} back to back"
     return [
         *lines,
-        f"{document['cycles_per_sample']:,} cycles a sample, {steady}; "
+        f"{document['cycles_per_sample']:,.0f} cycles a sample, {steady}; "
         f"utilization {document['utilization'] or 0:.1%}, floor {document['floor_cycles'] // document['samples']:,}, "
         f"layer by layer {document['floor_layerwise_cycles'] // document['samples']:,}",
         f"where they went: {where}",

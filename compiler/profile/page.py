@@ -29,7 +29,7 @@ def page(document: Mapping[str, Any], work: Sequence[Span]) -> str:
     title = f"{document['model']} on {document['target']}"
     total = document["cycles"]
     facts = (
-        f"samples: {document['samples']}; cycles of each: {document['cycles_per_sample']:,}; utilization "
+        f"samples: {document['samples']}; cycles of each: {document['cycles_per_sample']:,.0f}; utilization "
         f"{document['utilization']:.1%}; at least {document['floor_cycles'] // document['samples']:,} cycles, layer by "
         f"layer {document['floor_layerwise_cycles'] // document['samples']:,}; {document['energy_uj']:.1f} uJ in all; "
         f"DRAM {document['dram']['bytes_per_cycle']:g} bytes a cycle, latency {document['dram']['latency']}"

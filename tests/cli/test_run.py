@@ -115,10 +115,24 @@ def test_batches_change_cycles_and_not_results(mla, samples, tmp_path):
     )
     assert one["outputs"] == two["outputs"]
     assert (one["batch"], two["batch"], two["samples"]) == (1, 2, 3)
-    assert two["macs"] == one["macs"] and two["cycles_per_sample"] < one["cycles_per_sample"]
+    assert two["macs"] == one["macs"]
     assert two["floor_cycles"] <= two["cycles"] and sum(two["where"].values()) == two["cycles"]
     assert sum(layer["cycles"] for layer in two["layers"]) == two["cycles"]
     assert sum(layer["macs"] for layer in two["layers"]) == two["macs"]
+
+
+@pytest.mark.parametrize(("limit", "batches"), [(1, 1), (2, 1), (3, 2)])
+def test_a_batch_that_is_filled_up_counts_whole(mla, samples, limit, batches):
+    """Cycles, floor and utilization are those of the samples that there are, however full the batch is."""
+    run = ("run", KWS, "--input", samples, "--limit", limit, "--batch", 2, "--json", "-")
+    report = json.loads(mla(*run).out)
+    each = report["cycles_per_sample"]
+    assert abs(each * limit - report["cycles"]) <= report["cycles"] / 100  # batches differ by little
+    assert each >= report["floor_cycles"] / limit and round(each, 1) == each
+    assert report["steady_cycles_per_sample"] * limit >= report["floor_cycles"]
+    assert abs(report["utilization"] * each * 256 / (report["macs"] / limit) - 1) < 0.01
+    full = json.loads(mla("run", KWS, "--batch", 2, "--input", samples, "--limit", 2, "--json", "-").out)
+    assert report["floor_cycles"] == batches * full["floor_cycles"]
 
 
 def test_a_compiled_file_keeps_its_batch(mla, complains, samples, tmp_path):
