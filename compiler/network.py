@@ -175,10 +175,8 @@ class Network:
     def sample(self) -> tuple[Tensor, ...]:
         """The inputs of one sample."""
         return tuple(
-            replace(tensor, shape=(tensor.shape[0] // self.batch, *tensor.shape[1:]))
-            if tensor.shape
-            else tensor
-            for tensor in self.inputs
+            replace(each, shape=(each.shape[0] // self.batch, *each.shape[1:])) if each.shape else each
+            for each in self.inputs
         )
 
     @property
@@ -217,11 +215,15 @@ class Network:
         Raises
         ------
         InputError
-            An input is missing, or not of the model's shape and type.
+            An input is missing, one too many, given twice, or not of the model's shape and type.
         """
         from compiler.runtime import Session, dram_bytes
 
-        positional = dict(zip((tensor.name for tensor in self.inputs), inputs, strict=False))
+        names = [tensor.name for tensor in self.inputs]
+        positional = dict(zip(names, inputs, strict=False))
+        if len(inputs) + len(named) > len(positional | named):
+            given = ", ".join([f"{len(inputs)} by place", *named])
+            raise InputError(f"inputs must be {', '.join(names)}, each given once, not {given}")
         with GoldenDevice(self.config, dram_bytes(self)) as device:
             return Session(device, self).run(positional | named)
 

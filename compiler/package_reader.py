@@ -31,6 +31,17 @@ def _typed(value: Any, kind: type, what: str) -> Any:
     return value
 
 
+def _same(made: Tensor, used: Tensor) -> None:
+    """A tensor is the same wherever the file names it."""
+    one, other = (f"{t.name!r} of {t.dtype}{list(t.shape)}" for t in (made, used))
+    if one != other:
+        raise ValueError(f"{one} is taken as {other}")
+
+
+def _sorted(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return sorted(tensors, key=lambda tensor: tensor.name)
+
+
 class PackageReader:
     """One archive on its way to a network."""
 
@@ -105,12 +116,14 @@ class PackageReader:
     ) -> tuple[Stage, ...]:
         """Stages of the network or of a subgraph, each of which has its inputs from those before."""
         stages = tuple(self._stage(f"{folder}stage{i}", each) for i, each in enumerate(values))
-        known = {tensor.name for tensor in inputs}
+        known = {tensor.name: tensor for tensor in inputs}
         for wanted, made in [*((stage.inputs, stage.outputs) for stage in stages), (outputs, ())]:
-            missing = [tensor.name for tensor in wanted if tensor.name not in known and not tensor.constant]
-            if missing:
-                raise ValueError(f"{folder}: nothing makes {missing[0]!r}")
-            known |= {tensor.name for tensor in made}
+            for tensor in wanted:
+                if tensor.name in known:
+                    _same(known[tensor.name], tensor)
+                elif not tensor.constant:
+                    raise ValueError(f"{folder}: nothing makes {tensor.name!r}")
+            known |= {tensor.name: tensor for tensor in made}
         return stages
 
     def _control(self, folder: str, values: dict) -> Control:
@@ -142,7 +155,11 @@ class PackageReader:
         if "control" in values:
             return Stage(inputs, outputs, control=self._control(folder, values["control"]))
         if "graph" in values:
-            return Stage(inputs, outputs, graph=self._graph(folder, values["graph"]))
+            graph = self._graph(folder, values["graph"])
+            for outer, inner in zip((inputs, outputs), graph.ends, strict=True):
+                for tensor, other in zip(_sorted(outer), _sorted(inner), strict=True):
+                    _same(other, tensor)
+            return Stage(inputs, outputs, graph=graph)
         code = values["code"]
         parts = tuple(
             Part(

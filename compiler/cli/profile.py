@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Compile, run with a probe, report."""
     from compiler.cache.store import Store
     from compiler.cli.profile_table import table
-    from compiler.cli.run import head, network_of, say
+    from compiler.cli.run import head, named, network_of, say
     from compiler.cli.samples import read_samples
     from compiler.profile.page import page
     from compiler.profile.timeline import spans
@@ -50,7 +50,10 @@ def run(args: argparse.Namespace) -> int:
     rate = args.dram_bytes_per_cycle or network.config.n
     probe = bool(args.trace or args.report)
     together = min(-(-len(samples) // network.batch), STEADY)
-    with open_rtl(network, together, args.dram_latency, rate, say, probe=probe) as device:
+    with (
+        named(args.model),
+        open_rtl(network, together, args.dram_latency, rate, say, probe=probe) as device,
+    ):
         result = run_samples(
             device, network, samples, say, recorder=device if probe else None,
             proofs=None if args.no_cache else Store(),

@@ -3,6 +3,8 @@
 import argparse
 import io
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +63,10 @@ def run(args: argparse.Namespace) -> int:
     say_how_made(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
     together = min(-(-len(samples) // network.batch), STEADY)
-    with open_device(network, args.device, together, args.dram_latency, rate, say) as device:
+    with (
+        named(args.model),
+        open_device(network, args.device, together, args.dram_latency, rate, say) as device,
+    ):
         result = run_samples(device, network, samples, say, proofs=None if args.no_cache else Store())
     whole = head(args, args.device, rate) | document(network, result)
     if args.out:
@@ -83,6 +88,8 @@ def network_of(args: argparse.Namespace) -> "Network":
         return compile_model(args)
     if args.calibrate:
         raise InputError(f"{args.model} is compiled already: --calibrate is for float models")
+    if args.size:
+        raise InputError(f"{args.model} is compiled already: --size is for models with open dimensions")
     network = read_package(args.model)
     if network.config != load_target(args.target):
         raise InputError(f"{args.model} was compiled for another machine than --target {args.target}")
@@ -95,6 +102,20 @@ def network_of(args: argparse.Namespace) -> "Network":
             f"{args.model} was compiled for a batch of {network.batch}, not for --batch {args.batch}"
         )
     return network
+
+
+@contextmanager
+def named(model: Path) -> Iterator[None]:
+    """Errors of a compiled file that only show when it runs name the file."""
+    from compiler.package import SUFFIX
+    from hw.errors import InputError
+
+    try:
+        yield
+    except InputError as error:
+        if model.suffix.lower() != SUFFIX:
+            raise
+        raise InputError(f"{model}: {error}") from None
 
 
 def head(args: argparse.Namespace, device: str, bytes_per_cycle: float) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """Models of which a part runs on the host."""
 
+import json
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -135,6 +138,37 @@ def test_damaged_files_give_a_message(tmp_path) -> None:
     assert refused > 250
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_package(tmp_path / "none.mla")
+
+
+@pytest.mark.parametrize("where", [("inputs", 0), ("stages", 0, "inputs", 0), ("stages", -1, "outputs", 0)])
+def test_shapes_that_differ_within_a_file_give_a_message(tmp_path, where) -> None:
+    """Each alone: of the network, of a stage, and of the stage that makes an output."""
+    path = tmp_path / "network.mla"
+    path.write_bytes(to_bytes(compiled(3)[1]))
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(members["manifest.json"])
+    place = manifest
+    for key in where:
+        place = place[key]
+    place["shape"] = [7, 9]
+    members["manifest.json"] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    with pytest.raises(InputError, match=rf"^{path}: damaged .*{place['name']}.*\[7, 9\]"):
+        read_package(path)
+
+
+def test_inputs_of_a_call_are_given_once() -> None:
+    draft, network = compiled(3)
+    inputs = draft.random_inputs()
+    first = network.inputs[0].name
+    for places, names in (([*inputs.values(), inputs[first]], {}), (inputs.values(), {first: inputs[first]})):
+        with pytest.raises(InputError, match=rf"inputs must be {first}.*, each given once, not \d+ by place"):
+            network(*places, **names)
+    by_place, by_name = network(*(inputs[each.name] for each in network.inputs)), network(**inputs)
+    assert all(np.array_equal(by_place[name], by_name[name]) for name in by_name)
 
 
 def test_an_encrypted_file_gives_a_message(tmp_path) -> None:
