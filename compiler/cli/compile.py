@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.options import add_json, add_seed, add_target, integer
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer, size
 from compiler.cli.output import check_outputs, report, write_output
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
     add_compile(parser)
     add_target(parser)
+    add_memory(parser, "; changes nothing in the programs")
     add_seed(parser)
     add_json(parser)
 
@@ -62,6 +63,10 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         help="samples at a time, so that weights are loaded once for them (default: 1)",
     )  # fmt: skip
     parser.add_argument(
+        "--size", metavar="NAME=N", type=size, action="append", default=[],
+        help="size of a dimension that an .onnx file only names, or a PyTorch module leaves open; again for others",
+    )  # fmt: skip
+    parser.add_argument(
         "--no-cache", action="store_true", help="compile and prove again what was compiled and proved before"
     )
 
@@ -83,7 +88,9 @@ def compile_model(
     if graph is None and is_reference(args.model):
         example = first_sample(args.calibrate or vars(args).get("input"))
     keep = record is None and not args.no_cache
-    source = Source(args.model if graph is None else graph, Store() if keep else None, example=example)
+    source = Source(
+        args.model if graph is None else graph, Store() if keep else None, sizes=dict(args.size), example=example
+    )  # fmt: skip
     calibration = None
     if args.calibrate:
         calibration = read_samples(source.inputs, args.calibrate, None, args.seed)
@@ -132,6 +139,11 @@ def run(args: argparse.Namespace) -> int:
     document = {
         "model": str(args.model),
         "target": Path(args.target).stem,
+        "dram": {
+            "latency": args.dram_latency,
+            "bytes_per_cycle": args.dram_bytes_per_cycle or network.config.n,
+            "used": False,  # no program depends on it: files run with any
+        },
         "layers": len(network.infos),
         "programs": [{"name": program.name, "words": len(program.words)} for program in programs],
         "memory": sum(code.memory for code in network.codes),

@@ -19,13 +19,6 @@ EXAMPLE = "mla graph network.onnx --stage scheduled --format svg -o network.svg"
 _FORMATS = ("text", "dot", "svg", "json")
 
 
-def _size(text: str) -> tuple[str, int]:
-    name, _, size = text.rpartition("=")
-    if not name or not (size.isascii() and size.isdigit() and len(size) < 19 and int(size)):
-        raise argparse.ArgumentTypeError(f"must be NAME=N, N at least 1, not {shown(text)}")
-    return name, int(size)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .onnx or .tflite file, {REFERENCE}")
@@ -41,10 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="write there, not to standard output"
     )
-    parser.add_argument(
-        "--size", metavar="NAME=N", type=_size, action="append", default=[],
-        help="size of a dimension that an .onnx file only names, or a PyTorch module leaves open; again for others",
-    )  # fmt: skip
     add_compile(parser)
     add_target(parser)
     add_seed(parser)

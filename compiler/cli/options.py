@@ -35,21 +35,29 @@ def add_target(parser: argparse.ArgumentParser, default: str = "n16") -> None:
     )
 
 
-def add_memory(parser: argparse.ArgumentParser) -> None:
-    """Add the two options of the DRAM model; bytes per cycle defaults to one row, n bytes."""
+def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
+    """Add the two options of the DRAM model, with a note for their help; bytes per cycle default to one row, n."""
     parser.add_argument(
         "--dram-latency",
         metavar="CYCLES",
         type=integer(1, _MAX_LATENCY),
         default=100,
-        help="from address to first read beat (default: %(default)s)",
+        help=f"from address to first read beat{note} (default: %(default)s)",
     )
     parser.add_argument(
         "--dram-bytes-per-cycle",
         metavar="BYTES",
         type=integer(1, _MAX_RATE),
-        help="reads and writes together (default: n)",
+        help=f"reads and writes together{note} (default: n)",
     )
+
+
+def size(text: str) -> tuple[str, int]:
+    """Argument type: `NAME=N`, the size of a dimension that has a name."""
+    name, _, number = text.rpartition("=")
+    if not name or not (number.isascii() and number.isdigit() and len(number) < 19 and int(number)):
+        raise argparse.ArgumentTypeError(f"must be NAME=N, N at least 1, not {shown(text)}")
+    return name, int(number)
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,55 @@
+"""`--size`, and the memory's options, at every verb that compiles."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.compiler.onnx_models import node, small
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """An .onnx file of which a dimension only has a name."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(small(node("Relu", "x", "y"), shape=("n", "width")).SerializeToString())
+    return path
+
+
+def test_sizes_at_every_verb(mla, complains, model: Path, tmp_path: Path) -> None:
+    package, size = tmp_path / "model.mla", ("--size", "width=5", "--target", "n4")
+    for width in (5, 6):  # one after the other: a size is part of what is found again
+        report = mla(
+            "run", model, "--device", "golden", "--target", "n4", "--size", f"width={width}", "--json", "-"
+        )
+        assert json.loads(report.out)["outputs"]["y"]["shape"] == [1, width]
+    complains(2, "give it as --size width=N", "run", model, "--device", "golden")
+    assert mla("compile", model, "-o", package, *size).status == 0
+    report = json.loads(mla("run", package, "--device", "golden", "--target", "n4", "--json", "-").out)
+    assert report["outputs"]["y"]["shape"] == [1, 5]
+    complains(2, f"{package} is compiled already: --size", "run", package, *size)
+    profile = mla("profile", model, "--size", "width", "--target", "n4")
+    assert profile.status == 2 and "must be NAME=N" in profile.err
+    profile = mla("profile", model, *size, "--json", "-")
+    assert json.loads(profile.out)["outputs"]["y"]["shape"] == [1, 5]
+
+
+def test_compiling_takes_the_memory_and_does_not_use_it(mla, complains, model: Path, tmp_path: Path) -> None:
+    made = []
+    for more in ((), ("--dram-latency", 40, "--dram-bytes-per-cycle", 8)):
+        run = (
+            "compile",
+            model,
+            "-o",
+            tmp_path / "model.mla",
+            "--size",
+            "width=5",
+            "--target",
+            "n4",
+            "--no-cache",
+        )
+        report = json.loads(mla(*run, "--json", "-", *more).out)
+        made.append((tmp_path / "model.mla").read_bytes())
+    assert report["dram"] == {"latency": 40, "bytes_per_cycle": 8, "used": False}
+    assert made[0] == made[1]
+    complains(2, "must be an integer in 1..1000000", *run, "--dram-latency", 0)
