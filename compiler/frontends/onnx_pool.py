@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,14 @@ def _pool(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
     mean = node.op == "AveragePool"
     x = emitter.movable(as_images(emitter, node, given))
     kind = emitter.arithmetic(node, x) if mean else x.kind
-    counted = bool(mean and node.int("count_include_pad", 0) and any(slide.pads))
-    if counted and node.int("ceil_mode", 0):
-        raise UnsupportedError("counted padding with rounding up")
     more: dict[str, Any] = {"count_pads": False} if mean else {}
     pads = slide.pads
-    if counted:  # zeros like others
-        x, pads = _framed(emitter, node, x, pads), (0, 0, 0, 0)
+    if mean and node.int("count_include_pad", 0) and any(pads):
+        # The file's own pads are zeros like others; what rounding up adds behind them is not counted.
+        floor = {**node.attributes, "ceil_mode": 0}
+        own = flat(window(replace(node, attributes=floor), given.shape[2:], kernel), rank).pads
+        pads = tuple(every - counted for every, counted in zip(pads, own, strict=True))
+        x = _framed(emitter, node, x, own) if any(own) else x
     made = emitter.emit(
         node, "avg_pool2d" if mean else "max_pool2d", [emitter.operand(x, x.order, kind)],
         (*x.shape[:2], *slide.outputs), x.order, kind, kernel=slide.kernel, strides=slide.strides,
