@@ -163,6 +163,10 @@ def read_proto(model: onnx.ModelProto, folder: Path | None) -> Model:
         raise InputError(
             f"operator set must be {_LEAST_OPSET} or later, not {opset}; onnx.version_converter updates it"
         )
+    if opset > (most := onnx.defs.onnx_opset_version()):
+        raise InputError(
+            f"operator set must be {most} or earlier, the last that onnx {onnx.__version__} has, not {opset}"
+        )
     model = inlined(model)
     return _model(model.graph, opset, tuple(model.opset_import), folder)
 
