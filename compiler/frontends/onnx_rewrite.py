@@ -91,6 +91,16 @@ class _Parts:
         self.model.constants[name] = Fixed(name, data)
         return name
 
+    def whole(self, at: int, *numbers: int) -> None:
+        """Refuse inputs `numbers`, the scale or zero point of input `at`, that have several for one that flows."""
+        given = [self.model.constants.get(self.inputs[number]) for number in numbers]
+        if self.inputs[at] not in self.model.constants and any(
+            v is not None and v.data.size > 1 for v in given
+        ):
+            raise UnsupportedError(
+                f"scales or zero points along an axis of {self.inputs[at]!r}, which flows,"
+            )
+
     def fixed(self, name: str, what: str) -> Fixed:
         """An input that must be known."""
         value = self.model.constants.get(name)
@@ -112,6 +122,9 @@ def _bias(parts: _Parts, name: str, x_scale: str, w_scale: str) -> tuple[str, ..
 def _conv(model: Model, node: FileNode) -> list[FileNode]:
     parts = _Parts(model, node, 8, 9)
     _images_only(node)
+    for at, what in ((3, "a kernel"), (8, "a bias")):
+        if parts.inputs[at]:
+            parts.fixed(parts.inputs[at], what)
     operands = (parts.real(0, "x"), parts.real(3, "w", axis=0))
     return parts.finish("Conv", operands + _bias(parts, parts.inputs[8], parts.inputs[1], parts.inputs[4]), 6)
 
@@ -119,6 +132,8 @@ def _conv(model: Model, node: FileNode) -> list[FileNode]:
 @_expands("QLinearMatMul")
 def _matmul(model: Model, node: FileNode) -> list[FileNode]:
     parts = _Parts(model, node, 8, 8)
+    parts.whole(0, 1, 2)
+    parts.whole(3, 4, 5)
     return parts.finish("MatMul", (parts.real(0, "a", axis=-2), parts.real(3, "b", axis=-1)), 6)
 
 
@@ -179,9 +194,11 @@ def _dynamic(model: Model, node: FileNode) -> list[FileNode]:
     outputs = (*node.outputs, "", "")[:3]
     readers = [n for n in model.nodes if outputs[0] in n.inputs]
     if any(output.name in outputs for output in model.outputs) or not all(
-        _reads(n, outputs) for n in readers
+        _reads(model, n, outputs) for n in readers
     ):
-        raise UnsupportedError("dynamic quantization that others than MatMulInteger and ConvInteger read")
+        raise UnsupportedError(
+            "dynamic quantization that others than MatMulInteger and ConvInteger with known weights read"
+        )
     for name, number in ((outputs[1], np.float32(1)), (outputs[2], np.uint8(0))):
         if name:
             model.constants[name] = Fixed(name, np.array(number))
@@ -189,14 +206,29 @@ def _dynamic(model: Model, node: FileNode) -> list[FileNode]:
     return [replace(parts.nodes[0], outputs=outputs[:1])]
 
 
-def _reads(node: FileNode, dynamic: tuple[str, ...]) -> bool:
-    """A node reads dynamically quantized integers together with their scale or zero point."""
+def _reads(model: Model, node: FileNode, dynamic: tuple[str, ...]) -> bool:
+    """A node reads dynamically quantized integers together with their scale or zero point, and is rewritten."""
     first, *more = (*node.inputs, "", "", "")
     if first != dynamic[0] or dynamic[0] in more:
         return False
     if node.op == "DequantizeLinear":
         return tuple(more[:2]) == dynamic[1:]
-    return node.op in ("MatMulInteger", "ConvInteger") and more[1] == dynamic[2] != ""
+    if node.op not in ("MatMulInteger", "ConvInteger") or more[1] != dynamic[2] or not more[1]:
+        return False
+    try:
+        _check_weights(_Parts(model, node, 2, 4))
+    except InputError:
+        return False
+    return True
+
+
+def _check_weights(parts: _Parts) -> None:
+    """Refuse weights that no real operator takes."""
+    if parts.inputs[3]:
+        parts.fixed(parts.inputs[3], "a zero point")
+    if parts.node.op == "ConvInteger":
+        parts.fixed(parts.inputs[1], "a kernel")
+    parts.whole(1, 3)
 
 
 @_expands("MatMulInteger", "ConvInteger")
@@ -206,6 +238,8 @@ def _integer(model: Model, node: FileNode) -> list[FileNode]:
     Sums of integers that were quantized at run time stay real numbers, for which the file scales them at once.
     """
     parts = _Parts(model, node, 2, 4)
+    _check_weights(parts)
+    parts.whole(0, 2)
     dynamic = any(n.op == "DynamicQuantizeLinear" and parts.inputs[0] in n.outputs for n in model.nodes)
     one, operands = parts.constant("one", np.array(1, np.float32)), []
     for at, part, axis in ((0, "a", -2), (1, "b", 0 if node.op == "ConvInteger" else -1)):
