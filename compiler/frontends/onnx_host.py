@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from compiler.frontends.onnx_emit import Emitter
 from compiler.frontends.onnx_file import Declared, FileNode
+from compiler.frontends.onnx_reference import check_reference
 from compiler.frontends.onnx_tensors import DTYPES, type_name
 from compiler.frontends.onnx_values import FLOAT, Fixed, Flow, Kind, UnsupportedError, Value, plain
 from compiler.ir.tensor import Tensor
@@ -49,6 +50,7 @@ def on_host(
         The host has no such operator either, or a shape or type of it is none that the graph has.
     """
     proto = _source(node, why)
+    check_reference(proto, inputs)
     if any(isinstance(value, Fixed) and value.narrow for value in inputs):
         raise UnsupportedError(why)  # its type would be another here
     operands = [None if value is None else _operand(emitter, value) for value in inputs]
