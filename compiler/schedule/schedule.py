@@ -7,6 +7,10 @@ from typing import Any
 from hw.errors import InputError, shown
 
 VERSION = 1
+#: Tiles of results at once, each of which has a place of its own: a machine's queues are far shorter.
+_MOST_RESULTS = 256
+#: Larger sizes mean no more than this one, which is past the end of every layer.
+_MOST = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +34,7 @@ class LayerSchedule:
     order : str
         Outer loop: "rows" keeps the image of a tile while the weights go by, "channels" keeps the weights.
     x_buffers, w_buffers, y_buffers, acc_buffers : int
-        Tiles there is room for at once. Only what comes from or goes to DRAM has buffers.
+        Tiles there is room for at once, of results at most 256. Only what comes from or goes to DRAM has buffers.
     fold : bool
         Kernel columns are part of the reduction dimension: fills the array when there are few channels.
     strips : bool
@@ -79,6 +83,9 @@ class LayerSchedule:
             least = 0 if item.name == "prefetch" else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 raise InputError(f"schedule: {item.name} must be at least {least}, not {shown(value)}")
+            most = _MOST_RESULTS if item.name in ("y_buffers", "acc_buffers") else _MOST
+            if isinstance(value, int) and value > most:
+                raise InputError(f"schedule: {item.name} must be at most {most}, not {shown(value)}")
         if self.order not in ("rows", "channels"):
             raise InputError(f'schedule: order must be "rows" or "channels", not {shown(self.order)}')
 

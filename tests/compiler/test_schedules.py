@@ -1,7 +1,8 @@
 """Any legal schedule gives the same outputs; what is not legal is refused."""
 
+import json
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -107,3 +108,12 @@ def test_what_does_not_fit_names_the_layer() -> None:
     layers = network.schedule.layers | {name: LayerSchedule(rows=31, columns=1, acc_buffers=2)}
     with pytest.raises(InputError, match=f"layer '{name}'.*does not fit acc"):
         compile(RESNET, "n16", schedule=replace(network.schedule, layers=layers))
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(LayerSchedule) if type(item.default) is int])
+def test_numbers_that_no_machine_can_hold(name: str) -> None:
+    text = json.dumps({"schema_version": 1, "layers": {"conv7": {name: 1 << 40}}})
+    most = 256 if name in ("y_buffers", "acc_buffers") else 1 << 24
+    with pytest.raises(InputError, match=rf"layer 'conv7'.*{name} must be at most {most}"):
+        Schedule.from_json(text)
+    assert getattr(LayerSchedule(**{name: most}), name) == most
