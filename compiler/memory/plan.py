@@ -40,6 +40,33 @@ class _Taken:
     users: frozenset[int]
 
 
+#: Places of the sequence that are looked up together.
+_TOGETHER = 64
+
+
+class _Times:
+    """What is taken, by the places of the sequence: in a long one few are in use at the same time."""
+
+    def __init__(self) -> None:
+        self.spans: dict[int, list[_Taken]] = {}
+
+    def add(self, taken: _Taken) -> None:
+        """Take something."""
+        for span in range(taken.first // _TOGETHER, taken.last // _TOGETHER + 1):
+            self.spans.setdefault(span, []).append(taken)
+
+    def between(self, first: int, last: int) -> list[_Taken]:
+        """What is in use somewhere from the first to the last place."""
+        spans = range(first // _TOGETHER, last // _TOGETHER + 1)
+        return [
+            taken
+            for span in spans
+            for taken in self.spans.get(span, ())
+            # In the first of the spans that both are in: once.
+            if max(taken.first // _TOGETHER, spans[0]) == span and taken.first <= last and first <= taken.last
+        ]
+
+
 def plan(
     config: MlaConfig, lives: Mapping[Ring, tuple[int, int]], users: Mapping[Ring, frozenset[int]]
 ) -> dict[Ring, int]:
@@ -106,10 +133,10 @@ def _place(
     """
     capacity, bank, align = sizes
     starts: dict[Ring, int] = {}
-    taken: list[_Taken] = []
+    taken = _Times()
     for ring in sorted(rings, key=lambda r: (-r.total, lives[r])):
         first, last = lives[ring]
-        near = [t for t in taken if t.first <= last and first <= t.last]
+        near = taken.between(first, last)
         wide = capacity if ring in packed else bank
         start = _start(ring.total, users[ring], near, capacity, wide, align)
         if start is None:
@@ -118,7 +145,7 @@ def _place(
             full = MemoryFullError(_message(ring, here, capacity), ring.memory, first, last, names)
             raise _NoRoomError(full, set(here))
         starts[ring] = start
-        taken.append(_Taken(start, start + ring.total, first, last, users[ring]))
+        taken.add(_Taken(start, start + ring.total, first, last, users[ring]))
     return starts
 
 

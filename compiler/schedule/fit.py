@@ -1,6 +1,8 @@
 """A schedule made to fit: prefetching gives way, then taking turns and second buffers, then tensors on chip."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 
 from compiler.codegen.code import Code
 from compiler.codegen.command import Memory
@@ -14,6 +16,9 @@ from hw.config import MlaConfig
 
 #: What prefetching is divided by where memory is short: each attempt makes all code anew.
 _LESS = 8
+#: So many attempts change only layers at the place that is too full. From then on the reach around it doubles with each
+#: attempt: a long network with many such places would take an attempt for every one of them.
+_LOCAL = 8
 
 
 def fit(
@@ -29,16 +34,17 @@ def fit(
     """
     makers = {layer.y: layer.name for layer in lowered.layers}
     maker = StepMaker(config)
-    while True:
+    for attempt in count():
         try:
             return schedule, generate(config, lowered, schedule, numbers, offset, seen, maker)
         except MemoryFullError as error:
             layers = dict(schedule.layers)
-            turns = [layer for layer in error.layers if layers[layer].overlap]
-            ahead = [layer for layer in error.layers if layers[layer].prefetch]
+            here = _around(list(makers.values()), error.layers, attempt)
+            turns = [layer for layer in here if layers[layer].overlap]
+            ahead = [layer for layer in here if layers[layer].prefetch]
             kept = [makers[name] for name in error.rings if name in makers]
             kept = [layer for layer in kept if layers[layer].on_chip and error.memory == Memory.SP]
-            double = [layer for layer in error.layers if layers[layer].slot_buffers > 1]
+            double = [layer for layer in here if layers[layer].slot_buffers > 1]
             if turns and (error.memory != Memory.SP or not ahead):
                 layers |= {layer: replace(layers[layer], overlap=False) for layer in turns}
                 ahead = []
@@ -51,3 +57,13 @@ def fit(
             for layer in ahead:
                 layers[layer] = replace(layers[layer], prefetch=layers[layer].prefetch // _LESS)
             schedule = replace(schedule, layers=layers)
+    raise AssertionError("attempts end with a schedule or an error")
+
+
+def _around(names: list[str], layers: Sequence[str], attempt: int) -> list[str]:
+    """Layers at a place that is too full, with those beside it that later attempts change too."""
+    if attempt < _LOCAL or not layers:
+        return list(layers)
+    reach = 1 << min(attempt - _LOCAL, len(names).bit_length())
+    places = [names.index(layer) for layer in layers]
+    return names[max(min(places) - reach, 0) : max(places) + reach + 1]

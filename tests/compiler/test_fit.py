@@ -1,8 +1,13 @@
 """Schedules that the machine's memories do not hold are made to fit."""
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+import pytest
+
+from compiler.codegen.code import Code
 from compiler.ir.tensor import Tensor
+from compiler.schedule import fit as fitting
 from tests.compiler.graphs import Draft, check
 
 
@@ -42,3 +47,21 @@ def test_a_residual_that_finds_no_place_between_large_weights_goes_to_dram(rng: 
     second = block(first)
     network = check(draft, [conv(second, 960)], "n16")
     assert not all(each.on_chip for name, each in network.schedule.layers.items() if name != "n1")
+
+
+def test_attempts_do_not_grow_with_the_length_of_a_network(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts, generate = [0], fitting.generate
+
+    def counted(*given: Any) -> Code:
+        attempts[0] += 1
+        return generate(*given)
+
+    monkeypatch.setattr(fitting, "generate", counted)
+    draft = Draft(rng)
+    x = draft.input((1, 1, 1, 4))
+    for _ in range(250):  # a table each: they are too many everywhere
+        x = draft.node("sigmoid", [x], x.shape)
+    check(draft, [x], "n16")
+    assert 8 < attempts[0] < 24
