@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from compiler.bench.peers import peer_of
-from compiler.draw.style import CAUSE_COLOURS, SOFT
+from compiler.draw.style import CAUSE_COLOURS, SOFT, text_width
 from compiler.draw.svg import Svg
 
 Documents = Mapping[str, Mapping[str, Any]]
@@ -71,7 +71,7 @@ def benchmark_picture(documents: Documents) -> str:
     for cause, colour in CAUSE_COLOURS.items():
         svg.box(x, 40, 10, 10, colour, radius=1)
         svg.text(x + 14, 49, cause, 10, fill=SOFT)
-        x += 96
+        x += 30 + 1.1 * text_width(cause, 10)
     y = 76.0
     for suite in TITLES:
         for result in documents.get(suite, {"results": []})["results"]:
