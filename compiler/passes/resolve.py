@@ -10,7 +10,7 @@ from compiler.host import run_node
 from compiler.ir.control import loop_operands, truth
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
-from compiler.passes.trips import known_trips
+from compiler.passes.trips import MOST_NODES, check_work, known_trips, unrolled_nodes
 
 Names = dict[str, str]
 
@@ -19,6 +19,7 @@ def resolve_control(graph: Graph) -> Graph:
     """The same graph without the control flow that is known beforehand."""
     if not any(node.bodies for node in graph):
         return graph
+    check_work(graph)
     return _Resolver(graph).run()
 
 
@@ -29,6 +30,8 @@ class _Resolver:
         self.old, self.new = graph, Graph(graph.name)
         self.tensors, self.nodes = set(graph.tensors), set(graph.nodes)  # names that are taken
         self.constants: dict[int, str] = {}  # by identity
+        self.room = MOST_NODES  # nodes that loops may still become
+        self.unrolling = False
         self.renamed: Names = {}  # what is an output of the graph
 
     def run(self) -> Graph:
@@ -69,14 +72,21 @@ class _Resolver:
             if values[0] is None:
                 return None
             return self._inline(node.bodies[0 if truth(values[0]) else 1], inputs[1:], here)
-        trips = known_trips(node, values)
+        # What is inside a loop that is unrolled has been counted with it.
+        trips = known_trips(node, values, MOST_NODES if self.unrolling else self.room)
         stacks = [source.tensors[name] for name in node.outputs[node.attributes["states"] :]]
         scanned = [self.new.tensors[name] for name in loop_operands(node.attributes, inputs).scanned]
         if trips is None or any(stack.shape[0] != trips for stack in stacks):
             return None
         if any(tensor.shape[0] < trips for tensor in scanned):
             return None  # an error, if it comes to that
-        return self._unrolled(node, inputs, trips, stacks, here)
+        if self.unrolling:
+            return self._unrolled(node, inputs, trips, stacks, here)
+        self.room -= unrolled_nodes(node, values, trips)
+        self.unrolling = True
+        made = self._unrolled(node, inputs, trips, stacks, here)
+        self.unrolling = False
+        return made
 
     def _unrolled(
         self, node: Node, inputs: list[str], trips: int, stacks: list[Tensor], here: str
