@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 from hw.errors import shown
 
@@ -50,6 +51,15 @@ def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
         type=integer(1, _MAX_RATE),
         help=f"reads and writes together{note} (default: n)",
     )
+
+
+def add_samples(parser: argparse.ArgumentParser, models: str) -> None:
+    """Add the model, what kinds of it there are, and the samples of its inputs."""
+    parser.add_argument("model", metavar="MODEL", type=Path, help=models)
+    parser.add_argument(
+        "--input", metavar="FILE", type=Path, help=".npy, or .npz with an array for each input; first axis: samples"
+    )  # fmt: skip
+    parser.add_argument("--limit", metavar="K", type=integer(1), help="only the first K samples")
 
 
 def size(text: str) -> tuple[str, int]:

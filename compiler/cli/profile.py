@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from compiler.cli.compile import add_compile
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
+from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.options import add_json, add_memory, add_samples, add_seed, add_target
 from compiler.cli.output import check_outputs, report, write_output
 
 SUMMARY = "run a model on the simulated chip and show where its cycles went"
@@ -13,13 +13,7 @@ EXAMPLE = "mla profile network.tflite --report network.html --trace network.json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument(
-        "model", metavar="MODEL", type=Path, help="a .tflite or .onnx file, or a .mla file of mla compile"
-    )
-    parser.add_argument(
-        "--input", metavar="FILE", type=Path, help=".npy, or .npz with an array for each input; first axis: samples"
-    )  # fmt: skip
-    parser.add_argument("--limit", metavar="K", type=integer(1), help="only the first K samples")
+    add_samples(parser, f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}")
     parser.add_argument(
         "--trace", metavar="FILE.json", type=Path,
         help="write the units over time during the first sample, for ui.perfetto.dev",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, say_how_made
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
+from compiler.cli.options import add_json, add_memory, add_samples, add_seed, add_target
 from compiler.cli.output import check_outputs, report, write_output
 
 if TYPE_CHECKING:
@@ -21,19 +21,7 @@ EXAMPLE = "mla run network.tflite --input images.npy --json -"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        type=Path,
-        help=f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}",
-    )
-    parser.add_argument(
-        "--input",
-        metavar="FILE",
-        type=Path,
-        help=".npy, or .npz with an array for each input; first axis: samples",
-    )
-    parser.add_argument("--limit", metavar="K", type=integer(1), help="only the first K samples")
+    add_samples(parser, f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}")
     parser.add_argument(
         "--device", choices=("rtl", "golden"), default="rtl", help="what to run on (default: %(default)s)"
     )
