@@ -83,6 +83,8 @@ class Chip(wiring.Component):
             queue.output.ready.eq(engine.ready & may_start),
             queue.done.eq(datapath.done[unit]),
             queue.flush.eq(control.flush),
+            queue.word_valid.eq(core.word_valid[unit]),
+            queue.word.eq(core.word),
         ]
 
     def _program(
@@ -103,17 +105,8 @@ class Chip(wiring.Component):
             control.start.ready.eq(core.start.ready & may_start),
             core.tag_hold.eq(meter.seq_hold),
         ]
-        for name in (
-            "fetch_addr",
-            "fetch_en",
-            "operand_addr",
-            "seg_index",
-            "in_use",
-            "halted",
-            "steps",
-            "trap",
-            "blocked_pc",
-        ):
+        told = ("fetch_addr", "fetch_en", "operand_addr", "seg_index", "in_use", "halted", "steps", "trap")
+        for name in (*told, "blocked_pc"):
             m.d.comb += getattr(control, name).eq(getattr(core, name))
         for name in ("fetch_data", "operand_data", "seg_info", "stop", "step_limit", "windows"):
             m.d.comb += getattr(core, name).eq(getattr(control, name))
@@ -199,8 +192,8 @@ class Chip(wiring.Component):
                 getattr(meter, f"{name}_events").eq(getattr(datapath, f"{name}_events")),
             ]
         state, matrix_queue, seq = meter.state, queues[Unit.MATRIX], meter.seq_events
-        m.d.comb += [state[name].eq(datapath.matrix_state[name]) for name in MATRIX_STATE]
         m.d.comb += [
+            *(state[name].eq(datapath.matrix_state[name]) for name in MATRIX_STATE),
             state.head_queued.eq(matrix_queue.queued != 0),
             state.head_waits.eq(matrix_queue.head_waits),
             state.program_runs.eq(core.running),
@@ -215,8 +208,8 @@ class Chip(wiring.Component):
         ]
         m.d.comb += [seq[name].eq(datapath.sp_events[name]) for name in datapath.sp_events.shape().members]
         self._dispatches(m, control, core, meter)
-        m.d.comb += [seq[name].eq(getattr(core, name)) for name in PULSES]
         m.d.comb += [
+            *(seq[name].eq(getattr(core, name)) for name in PULSES),
             seq.acc_reads.eq(datapath.acc_reads),
             seq.acc_conflicts.eq(datapath.acc_conflicts),
             meter.select.eq(control.counter_select),

@@ -48,6 +48,8 @@ class MlaConfig:
         Longest AXI burst in beats.
     windows : int
         DRAM protection windows.
+    serial_commands : int
+        0: a command moves to its unit's queue at once; 1: as words of 32 bits, one a cycle, with far fewer wires.
     """
 
     n: int = 16
@@ -69,6 +71,7 @@ class MlaConfig:
     call_depth: int = 4
     max_burst: int = 64
     windows: int = 4
+    serial_commands: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -77,6 +80,7 @@ class MlaConfig:
                 raise InputError(f"{field.name} must be an integer, not {shown(value)}")
         self._check_set("n", (4, 8, 16, 32))
         self._check_set("fuse_rate", tuple(r for r in (1, 2, 4, 8) if r <= self.n))
+        self._check_set("serial_commands", (0, 1))
         self._check_set("sp_banks", (4, 8))
         self._check_set("acc_banks", (2, 4, 8))
         self._check_power("sp_bytes", 16 * self.n * self.sp_banks, 1 << (SP_ADDR_BITS - 1))

@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import ACC_ADDR_BITS, SP_ADDR_BITS, MlaConfig
-from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
+from hw.isa.commands import FIELD_INDEX_BITS, PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.counters import COUNTERS
 from hw.isa.enums import Unit
 from hw.isa.fields import Field, Packed
@@ -59,6 +59,12 @@ def command_layout(unit: Unit) -> data.StructLayout:
     members |= DERIVED[unit]
     members["meta"] = META_LAYOUT
     return data.StructLayout(members)
+
+
+#: What carries one field to a unit that gets its commands in words: `index` counts the fields, then the derived ones.
+WORD_LAYOUT = data.StructLayout({"index": FIELD_INDEX_BITS, "data": 32})
+#: Indices of no field: all fields return to their defaults; the command is complete.
+CLEAR_WORD, END_WORD = (1 << FIELD_INDEX_BITS) - 1, (1 << FIELD_INDEX_BITS) - 2
 
 
 def command_stream(unit: Unit) -> stream.Signature:

@@ -1,6 +1,6 @@
 """Requantization parameter slots: bias, multipliers and exponents of every lane."""
 
-from amaranth.hdl import Elaboratable, Module, Signal
+from amaranth.hdl import Cat, Elaboratable, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -57,35 +57,43 @@ class Params(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        self._part(m, "bias", 0, 4, (("bias", 32),))
-        self._part(m, "scale", 4, 5, (("mult", 32), ("exponent", 8)))
-        self._part(m, "scale", 9, 5, (("neg_mult", 32), ("neg_exponent", 8)))
+        self._memory(m, "bias", "bias", 0, 32)
+        self._memory(m, "scale", "mult", 4, 32)
+        self._memory(m, "scale", "exponent", 8, 8)
+        self._memory(m, "scale", "neg_mult", 9, 32)
+        self._memory(m, "scale", "neg_exponent", 13, 8)
         return m
 
-    def _part(
-        self, m: Module, read: str, first: int, rows: int, outputs: tuple[tuple[str, int], ...]
-    ) -> None:
-        """A memory of some rows of each slot; each output takes its bytes in turn, all N lanes of it."""
-        n = self._n
-        m.submodules[f"{outputs[0][0]}_ram"] = ram = Ram(
-            width=8 * n * rows, depth=self._slots, granularity=8 * n, exclusive=True
+    def _memory(self, m: Module, read: str, name: str, first: int, width: int) -> None:
+        """Memory of one parameter, `width` bits for each lane: rows `first` and following of each slot.
+
+        Its words are as few rows as hold the lanes of a beat.
+        """
+        n, rows = self._n, width // 8
+        in_word = max(1, self._lanes * rows // n)
+        beats = in_word * n // (self._lanes * rows)  # whose lanes are in one word
+        row_bits, word_bits = (rows - 1).bit_length(), (rows // in_word - 1).bit_length()
+        m.submodules[f"{name}_ram"] = ram = Ram(
+            width=8 * n * in_word, depth=self._slots * rows // in_word, granularity=8 * n, exclusive=True
         )
-        row_shift = n.bit_length() - 1
-        row = self.write.addr[row_shift : row_shift + _ROW_BITS]
+        shift, beat_bits = n.bit_length() - 1, (beats - 1).bit_length()
+        row, slot = self.write.addr[shift : shift + _ROW_BITS], self.write.addr[shift + _ROW_BITS :]
+        place = Signal(max(row_bits, 1), name=f"{name}_place")
         hit = self.write.valid & ~self.write.table
+        wanted = getattr(self, f"{read}_part")
         m.d.comb += [
-            ram.w_addr.eq(self.write.addr[row_shift + _ROW_BITS :]),
-            ram.w_data.eq(self.write.data.replicate(rows)),
-            *(ram.w_en[i].eq(hit & (row == first + i)) for i in range(rows)),
-            ram.r0_addr.eq(getattr(self, f"{read}_slot")),
+            place.eq(row - first),
+            ram.w_addr.eq(Cat(place[row_bits - word_bits : row_bits], slot)),
+            ram.w_data.eq(self.write.data.replicate(in_word)),
+            *(
+                ram.w_en[i].eq(hit & Cat(row == r for r in range(first + i, first + rows, in_word)).any())
+                for i in range(in_word)
+            ),
+            ram.r0_addr.eq(Cat(wanted[beat_bits : beat_bits + word_bits], getattr(self, f"{read}_slot"))),
             ram.r0_en.eq(getattr(self, f"{read}_en")),
         ]
-        part = Signal(PART_BITS, name=f"{outputs[0][0]}_part")
-        m.d.sync += part.eq(getattr(self, f"{read}_part"))
-        position = 0
-        for name, width in outputs:
-            target = getattr(self, name)
-            row = [ram.r0_data[position + i * width : position + (i + 1) * width] for i in range(n)]
-            for lane, value in enumerate(part_of(row, part, self._lanes)):
-                m.d.comb += target[lane].eq(register(m, f"{name}_{lane}", value))
-            position += n * width
+        part = Signal(PART_BITS, name=f"{name}_part")
+        m.d.sync += part.eq(wanted)
+        lanes_in_word = [ram.r0_data[i : i + width] for i in range(0, len(ram.r0_data), width)]
+        for lane, value in enumerate(part_of(lanes_in_word, part, self._lanes)):
+            m.d.comb += getattr(self, name)[lane].eq(register(m, f"{name}_{lane}", value))

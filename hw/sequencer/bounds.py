@@ -18,6 +18,16 @@ from hw.sequencer.layouts import windows_layout
 
 #: Walk increments, modulo 2**20: the first address, then those of the four coordinate dimensions.
 INCREMENTS_LAYOUT = data.StructLayout(dict.fromkeys(("start", "du1", "du2", "dv1", "dv2"), 20))
+#: Increment that each derived field of a command takes.
+INCREMENT_OF = {
+    "a_start": "start",
+    "a_dy": "du1",
+    "a_dky": "du2",
+    "a_dwy": "du2",
+    "a_dx": "dv1",
+    "a_dkx": "dv2",
+    "a_dwx": "dv2",
+}
 
 
 class BoundsChecker(wiring.Component):

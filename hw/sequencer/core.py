@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
-from hw.layouts import command_stream
+from hw.layouts import WORD_LAYOUT, command_stream
 from hw.sequencer.config_registers import ConfigRegisters
 from hw.sequencer.core_connect import connect_frames, connect_issue, count_steps
 from hw.sequencer.core_execute import Execute
@@ -72,6 +72,8 @@ class Core(wiring.Component):
         Host registers.
     load, matrix, fuse, store : Out
         Checked commands; an offer is withdrawn only by `clear` and the cycle after `stop`.
+    word_valid, word : Out
+        With `serial_commands`, their fields, by unit.
     seq_tokens : In, seq_take : Out
         Semaphores of the sequencer.
     unit_idle : In
@@ -109,6 +111,8 @@ class Core(wiring.Component):
                 "step_limit": In(32),
                 "windows": In(windows_layout(config)),
                 **{u.name.lower(): Out(command_stream(u)) for u in Unit},
+                "word_valid": Out(len(Unit)),
+                "word": Out(WORD_LAYOUT),
                 "seq_tokens": In(16),
                 "seq_take": Out(16),
                 "unit_idle": In(4),

@@ -6,6 +6,7 @@ from amaranth.lib.wiring import connect, flipped
 
 from hw.isa.enums import Unit
 from hw.isa.micro import ISSUE_D
+from hw.sequencer.command_words import CommandWords
 from hw.sequencer.config_registers import ConfigRegisters
 from hw.sequencer.core_calls import CallStack
 from hw.sequencer.core_execute import Execute
@@ -115,6 +116,27 @@ def connect_issue(
         name = unit.name.lower()
         m.d.comb += getattr(issue, f"config_{name}").eq(getattr(registers, name))
         connect(m, getattr(issue, name), flipped(getattr(core, name)))
+    if core.config.serial_commands:
+        _connect_words(m, core, issue, registers)
+
+
+def _connect_words(m: Module, core: wiring.Component, issue: Issue, registers: ConfigRegisters) -> None:
+    """What sends the fields of commands in words."""
+    m.submodules.words = words = CommandWords()
+    m.d.comb += [
+        *(
+            getattr(words, name).eq(getattr(registers, name))
+            for name in ("w_en", "w_field", "w_data", "clear")
+        ),
+        words.start.eq(issue.start),
+        words.unit.eq(issue.unit),
+        words.passed.eq(issue.passed),
+        words.increments.eq(issue.increments),
+        words.stop.eq(issue.clear),
+        issue.sent.eq(words.sent),
+        core.word_valid.eq(words.valid),
+        core.word.eq(words.word),
+    ]
 
 
 def count_steps(m: Module, core: wiring.Component, execute: Execute, started: Value) -> None:

@@ -7,21 +7,10 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.isa.enums import Trap, Unit
 from hw.layouts import DERIVED, META_LAYOUT, command_stream
-from hw.sequencer.bounds import BoundsChecker
+from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT, BoundsChecker
 from hw.sequencer.config_registers import config_layout
 from hw.sequencer.issue_rules import RULES
 from hw.sequencer.layouts import windows_layout
-
-#: Increment of `hw.sequencer.bounds.INCREMENTS_LAYOUT` that each derived field of a command takes.
-_INCREMENTS = {
-    "a_start": "start",
-    "a_dy": "du1",
-    "a_dky": "du2",
-    "a_dwy": "du2",
-    "a_dx": "dv1",
-    "a_dkx": "dv2",
-    "a_dwx": "dv2",
-}
 
 
 class Issue(wiring.Component):
@@ -47,8 +36,12 @@ class Issue(wiring.Component):
         DRAM windows.
     clear : In
         Gives up; the only thing that withdraws an offer.
+    sent : In
+        With `serial_commands`: the command's words are on their way to its queue.
+    passed, increments : Out
+        The command is legal, and its increments, from the verdict to `issued`.
     load, matrix, fuse, store : Out
-        Commands.
+        Commands; with `serial_commands` only their `meta`.
     issued : Out
         Pulse: the command is queued.
     full : Out
@@ -69,6 +62,9 @@ class Issue(wiring.Component):
                 **{f"config_{u.name.lower()}": In(config_layout(u)) for u in Unit},
                 "windows": In(windows_layout(config)),
                 "clear": In(1),
+                "sent": In(1),
+                "passed": Out(1),
+                "increments": Out(INCREMENTS_LAYOUT),
                 **{u.name.lower(): Out(command_stream(u)) for u in Unit},
                 "issued": Out(1),
                 "full": Out(1),
@@ -103,7 +99,9 @@ class Issue(wiring.Component):
         m.d.comb += [
             refused.eq(bad_command | checker.bad | checker.fail),
             self.trap.eq(checker.done & refused),
-            offer.eq(((checker.done & ~refused) | waiting) & ~self.clear),
+            self.passed.eq((checker.done & ~refused) | waiting),
+            self.increments.eq(checker.increments),
+            offer.eq(self.passed & (self.sent if self.config.serial_commands else 1) & ~self.clear),
             self.issued.eq(offer & ready),
             self.full.eq(offer & ~ready),
             self.cause.eq(Trap.SP_BOUNDS + checker.fail_kind[2:]),
@@ -111,7 +109,7 @@ class Issue(wiring.Component):
         ]
         with m.If(bad_command | checker.bad):
             m.d.comb += [self.cause.eq(Trap.BAD_COMMAND), self.address.eq(0)]
-        m.d.sync += waiting.eq(self.full & ~self.clear)
+        m.d.sync += waiting.eq(self.passed & ~self.issued & ~self.clear)
         self._offer(m, checker, offer, ready)
         return m
 
@@ -131,11 +129,15 @@ class Issue(wiring.Component):
         for unit in Unit:
             name = unit.name.lower()
             port = getattr(self, name)
-            derived = [checker.increments[_INCREMENTS[field]] for field in DERIVED[unit]]
+            derived = [checker.increments[INCREMENT_OF[field]] for field in DERIVED[unit]]
             here = Signal(name=f"to_{name}")
+            if self.config.serial_commands:
+                m.d.comb += port.payload.meta.eq(self.meta)
+            else:
+                whole = Cat(getattr(self, f"config_{name}"), *derived, self.meta)
+                m.d.comb += port.payload.as_value().eq(whole)
             m.d.comb += [
                 here.eq(self.unit == int(unit)),
-                port.payload.as_value().eq(Cat(getattr(self, f"config_{name}"), *derived, self.meta)),
                 port.valid.eq(offer & here),
             ]
             with m.If(here):

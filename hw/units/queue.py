@@ -6,9 +6,10 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
-from hw.layouts import META_LAYOUT, command_layout, command_stream
+from hw.layouts import META_LAYOUT, WORD_LAYOUT, command_layout, command_stream
 from hw.memory.ram import Ram
 from hw.sequencer.layouts import SemaphorePort
+from hw.units.queue_words import WordQueue
 
 #: Commands of one unit that may have started and not retired.
 STARTED_MAX = 16
@@ -22,19 +23,21 @@ class CommandQueue(wiring.Component):
     done, its signals are given.
 
     Latency: a command can start two cycles after it was queued; its signals are given in the cycle of `done`.
-    Throughput: one command a cycle at each end.
+    Throughput: one command a cycle at each end. With `serial_commands` its words must have arrived, too.
 
     Parameters
     ----------
     unit : Unit
         Whose commands these are.
     config : MlaConfig
-        `queue_depth` commands fit.
+        `queue_depth` commands fit; `serial_commands` tells how they come.
 
     Members
     -------
     input : In
-        Commands from the sequencer.
+        Commands from the sequencer; with `serial_commands` only their `meta`.
+    word_valid, word : In
+        Fields of the command that is pushed next, with `serial_commands`.
     output : Out
         Commands to the engine; an offer is only withdrawn by `flush`.
     done : In
@@ -63,11 +66,13 @@ class CommandQueue(wiring.Component):
     """
 
     def __init__(self, unit: Unit, config: MlaConfig):
-        self.unit, self.depth = unit, config.queue_depth
+        self.unit, self.depth, self._serial = unit, config.queue_depth, config.serial_commands
         self.in_flight = Signal(range(STARTED_MAX + 1))
         super().__init__(
             {
                 "input": In(command_stream(unit)),
+                "word_valid": In(1),
+                "word": In(WORD_LAYOUT),
                 "output": Out(command_stream(unit)),
                 "done": In(1),
                 "semaphores": Out(SemaphorePort()),
@@ -100,31 +105,50 @@ class CommandQueue(wiring.Component):
 
     def _commands(self, m: Module, push: Value, start: Value) -> None:
         """Ring of queued commands."""
-        layout = command_layout(self.unit)
-        body = layout.size - META_LAYOUT.size
-        m.submodules.commands = ram = Ram(width=body, depth=self.depth, exclusive=True)
         # What decides about the start is small, and should be there early in a cycle.
         m.submodules.metas = metas = Ram(width=META_LAYOUT.size, depth=self.depth, comb=True)
         write = _pointer(m, "command_write", self.depth, push, self.flush)
         read = _pointer(m, "command_read", self.depth, start, self.flush)
+        body = self._words(m, start) if self._serial else self._bodies(m, push, start, write, read)
+        m.d.comb += [
+            metas.w_addr.eq(write),
+            metas.w_data.eq(self.input.payload.meta),
+            metas.w_en.eq(push),
+            metas.r0_addr.eq(read),
+            self.output.payload.eq(Cat(body, metas.r0_data)),
+        ]
+        with m.If(self.flush):
+            m.d.sync += self.queued.eq(0)
+        with m.Elif(push != start):
+            m.d.sync += self.queued.eq(Mux(push, self.queued + 1, self.queued - 1))
+
+    def _bodies(self, m: Module, push: Value, start: Value, write: Signal, read: Signal) -> Value:
+        """Fields of the head, of commands that come whole."""
+        body = command_layout(self.unit).size - META_LAYOUT.size
+        m.submodules.commands = ram = Ram(width=body, depth=self.depth, exclusive=True)
         # The memory is read a cycle ahead: a command that is the head as soon as it is pushed comes a cycle later.
         pushed = Signal()
         m.d.sync += pushed.eq(push)
         m.d.comb += [
             ram.w_addr.eq(write),
             ram.w_en.eq(push),
-            Cat(ram.w_data, metas.w_data).eq(self.input.payload),
+            ram.w_data.eq(self.input.payload.as_value()[:body]),
             ram.r0_addr.eq(Mux(start, _after(read, self.depth), read)),
-            metas.w_addr.eq(write),
-            metas.w_en.eq(push),
-            metas.r0_addr.eq(read),
-            self.output.payload.eq(Cat(ram.r0_data, metas.r0_data)),
             self._coming.eq(pushed & (self.queued == 1)),
         ]
-        with m.If(self.flush):
-            m.d.sync += self.queued.eq(0)
-        with m.Elif(push != start):
-            m.d.sync += self.queued.eq(Mux(push, self.queued + 1, self.queued - 1))
+        return ram.r0_data
+
+    def _words(self, m: Module, start: Value) -> Value:
+        """Fields of the head, of commands that come in words."""
+        m.submodules.words = words = WordQueue(self.unit, self.depth)
+        m.d.comb += [
+            words.valid.eq(self.word_valid),
+            words.word.eq(self.word),
+            words.take.eq(start),
+            words.flush.eq(self.flush),
+            self._coming.eq((self.queued != 0) & ~words.loaded),
+        ]
+        return words.body
 
     def _started(self, m: Module, start: Value) -> None:
         """Ring of what started commands owe."""

@@ -1,0 +1,167 @@
+"""Commands as words: how fields travel to a unit that does not get its commands whole."""
+
+from amaranth.hdl import Array, Cat, Elaboratable, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
+from hw.isa.enums import Unit
+from hw.layouts import CLEAR_WORD, DERIVED, END_WORD, WORD_LAYOUT
+from hw.memory.ram import Ram
+from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT
+
+
+class CommandWords(wiring.Component):
+    """Sends what changed in a unit's fields since its last command, then the derived increments, then an end.
+
+    A unit keeps its fields from command to command, so that only those travel that were written since. The wires to
+    the units are those of one word.
+
+    Latency: the first word comes two cycles after `start` if fields have to return to their defaults, the first field
+    five cycles after it; one word a cycle from there on. The increments wait for `passed`. Throughput: one command at
+    a time.
+
+    Members
+    -------
+    w_en, w_field, w_data, clear : In
+        As `ConfigRegisters` has them.
+    start, unit : In
+        Sends; `unit` stays unchanged until `sent`, and no field of it is written.
+    passed, increments : In
+        The command is legal and these are its increments.
+    stop : In
+        Gives up.
+    valid : Out
+        Mask of the unit that `word` is for.
+    word : Out
+        What goes to its queue, which has room always.
+    sent : Out
+        All words are on their way; until the next `start`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "w_en": In(1),
+                "w_field": In(2 + FIELD_INDEX_BITS),
+                "w_data": In(32),
+                "clear": In(len(Unit)),
+                "start": In(1),
+                "unit": In(2),
+                "passed": In(1),
+                "increments": In(INCREMENTS_LAYOUT),
+                "stop": In(1),
+                "valid": Out(len(Unit)),
+                "word": Out(WORD_LAYOUT),
+                "sent": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        changed, cleared = self._changes(m)
+        busy, next_word = Signal(), Signal(WORD_LAYOUT)
+        present, ends = Signal(), Signal()
+        found = self._fields(m, changed, next_word, present)
+        self._tail(m, busy, found, next_word, present, ends)
+        with m.If(self.start & Array(cleared)[self.unit]):
+            m.d.comb += [present.eq(1), next_word.index.eq(CLEAR_WORD)]
+        m.d.sync += [
+            self.word.eq(next_word),
+            self.valid.eq(Cat(present & ~self.stop & (self.unit == int(unit)) for unit in Unit)),
+        ]
+        with m.If(self.stop | ends):
+            m.d.sync += busy.eq(0)
+        with m.Elif(self.start):
+            m.d.sync += busy.eq(1)
+        with m.If(self.stop | self.start):
+            m.d.sync += self.sent.eq(0)
+        with m.Elif(ends):
+            m.d.sync += self.sent.eq(1)
+        return m
+
+    def _changes(self, m: Module) -> tuple[list[Signal], list[Signal]]:
+        """Fields of each unit that were written since its last command, and whether all had been cleared before."""
+        changed, cleared = [], []
+        for unit in Unit:
+            name = unit.name.lower()
+            fields, all_of = (
+                Signal(len(UNIT_FIELDS[unit]), name=f"{name}_changed"),
+                Signal(name=f"{name}_cleared"),
+            )
+            here = self.w_en & (self.w_field[FIELD_INDEX_BITS:] == int(unit))
+            with m.If(self.clear[unit]):
+                m.d.sync += [fields.eq(0), all_of.eq(1)]
+            with m.Elif(self.start & (self.unit == int(unit))):
+                m.d.sync += [fields.eq(0), all_of.eq(0)]
+            with m.Elif(here):
+                m.d.sync += fields.eq(fields | (1 << self.w_field[:FIELD_INDEX_BITS]))
+            changed.append(fields)
+            cleared.append(all_of)
+        return changed, cleared
+
+    def _fields(self, m: Module, changed: list[Signal], word: data.View, present: Signal) -> Signal:
+        """Words of the changed fields; returns whether all are out."""
+        most = max(len(fields) for fields in UNIT_FIELDS)
+        m.submodules.values = values = Ram(width=32, depth=len(Unit) << FIELD_INDEX_BITS, exclusive=True)
+        m.d.comb += [
+            values.w_en.eq(self.w_en),
+            values.w_addr.eq(self.w_field),
+            values.w_data.eq(self.w_data),
+        ]
+        # Choosing a field, telling its number and reading its value have a cycle each.
+        left, first = Signal(most), Signal(most)
+        lowest, number = Signal(most), Signal(FIELD_INDEX_BITS)
+        index, numbered, read = Signal(FIELD_INDEX_BITS), Signal(), Signal()
+        m.d.comb += first.eq(left & -left)
+        m.d.sync += [
+            lowest.eq(Mux(self.stop, 0, first)),
+            number.eq(
+                Cat(
+                    Cat(lowest[i] for i in range(most) if i >> bit & 1).any()
+                    for bit in range(FIELD_INDEX_BITS)
+                )
+            ),
+            numbered.eq(lowest.any() & ~self.stop),
+            index.eq(number),
+            read.eq(numbered & ~self.stop),
+        ]
+        with m.If(self.stop):
+            m.d.sync += left.eq(0)
+        with m.Elif(self.start):
+            m.d.sync += left.eq(Array(changed)[self.unit])
+        with m.Else():
+            m.d.sync += left.eq(left & ~first)
+        m.d.comb += values.r0_addr.eq(Cat(number, self.unit))
+        with m.If(read):
+            m.d.comb += [present.eq(1), word.index.eq(index), word.data.eq(values.r0_data)]
+        out = Signal()
+        m.d.comb += out.eq(~(left.any() | lowest.any() | numbered | read))
+        return out
+
+    def _tail(
+        self, m: Module, busy: Signal, found: Signal, word: data.View, present: Signal, ends: Signal
+    ) -> None:
+        """Increments, where the unit has some, and the end."""
+        position, ready = Signal(range(8)), Signal()
+        m.d.comb += ready.eq(busy & found & self.passed)
+        with m.If(~ready):
+            m.d.sync += position.eq(0)
+        with m.Else():
+            m.d.sync += position.eq(position + 1)
+        with m.If(ready), m.Switch(self.unit):
+            for unit in Unit:
+                with m.Case(int(unit)), m.Switch(position):
+                    for k, name in enumerate(DERIVED[unit]):
+                        with m.Case(k):
+                            m.d.comb += [
+                                present.eq(1),
+                                word.index.eq(len(UNIT_FIELDS[unit]) + k),
+                                word.data.eq(self.increments[INCREMENT_OF[name]]),
+                            ]
+                    with m.Case(len(DERIVED[unit])):
+                        m.d.comb += [present.eq(1), ends.eq(1), word.index.eq(END_WORD)]
+
+
+def _with_bit(most: int, bit: int) -> list[int]:
+    return [i for i in range(most) if i >> bit & 1]
