@@ -92,12 +92,12 @@ class WordQueue(wiring.Component):
         """Registers of the fields."""
         widths = [(field.width, field.default) for field in UNIT_FIELDS[self.unit]]
         widths += [(width, 0) for width in DERIVED[self.unit].values()]
-        parts = []
+        parts, clear = [], Signal()
+        m.d.comb += clear.eq(word.index == CLEAR_WORD)
         for number, (width, default) in enumerate(widths):
             part = Signal(width, name=f"field{number}", init=default & ((1 << width) - 1))
-            with m.If(use & (word.index == number)):
-                m.d.sync += part.eq(word.data)
-            with m.Elif(use & (word.index == CLEAR_WORD)):
-                m.d.sync += part.eq(part.init)
+            with m.If(use & (clear | (word.index == number))):
+                # The word that clears carries 0: only bits that become 1 then need logic.
+                m.d.sync += part.eq(word.data | Mux(clear, part.init, 0))
             parts.append(part)
         m.d.comb += self.body.eq(Cat(parts))
