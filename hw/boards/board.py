@@ -39,6 +39,8 @@ class Board:
         From there to the chip's clock.
     pins : dict
         Site of each port of `hw.boards.top.BoardTop`.
+    dsp_columns, dsp_rows : tuple of int
+        Positions of the device's blocks of four multipliers.
     """
 
     name: str
@@ -49,6 +51,8 @@ class Board:
     input_mhz: int
     pll: Pll
     pins: dict[str, str] = field(hash=False)
+    dsp_columns: tuple[int, ...] = ()
+    dsp_rows: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         oscillator = self.clock_mhz * self.pll.output
@@ -59,6 +63,15 @@ class Board:
     def clock_mhz(self) -> float:
         """Frequency of the chip, which every placement must reach."""
         return self.input_mhz * self.pll.feedback / self.pll.reference
+
+    def multiplier(self, block: int, row: int, number: int) -> str | None:
+        """The placer's name of a multiplier: its block in a row, the row, its number in the block; None if the device
+        has none there.
+        """
+        if block >= len(self.dsp_columns) or row >= len(self.dsp_rows):
+            return None
+        offset = (0, 1, 4, 5)[number]
+        return f"X{self.dsp_columns[block] + offset}/Y{self.dsp_rows[row]}/MULT18_{offset}"
 
     def constraints(self) -> str:
         """The pins and the input clock in Lattice's LPF syntax."""
@@ -82,6 +95,8 @@ BOARDS = {
             input_mhz=25,
             pll=Pll(reference=5, feedback=12, output=10),
             pins={"clk_in": "G2", "rst_in": "T1", "scan_in": "B11", "shift": "C11", "scan_out": "A10"},
+            dsp_columns=(4, 13, 22, 31, 40, 49, 58, 69, 78, 87, 96, 105, 114),
+            dsp_rows=(10, 34, 58),
         ),
     )
 }

@@ -8,6 +8,7 @@ from amaranth.lib import wiring
 
 from hw.boards.board import Board
 from hw.boards.folder import workplace
+from hw.boards.multipliers import fix_multipliers
 from hw.boards.report import BoardReport, parse_seed, write_report
 from hw.boards.tools import ECPPACK, NEXTPNR, YOSYS, Job, Say, run_all, silent
 from hw.boards.top import BoardTop
@@ -60,6 +61,7 @@ def build_component(
         script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"
         synthesis = Job(tool=YOSYS, arguments=["-p", script], folder=work, log="yosys.log", title="synthesis")
         run_all([synthesis], say=say)
+        fix_multipliers(work / "top.json", board)
         run_all([_place(board, work, seed) for seed in numbers], workers=os.cpu_count() or 1, say=say)
         results = tuple(parse_seed((work / f"seed{n}.json").read_text(), n) for n in numbers)
         report = BoardReport(
