@@ -2,7 +2,7 @@
 
 The placer's analytic step draws all of the array together, as its wires ask for; the multipliers lie in three rows
 across the whole device and end up to 80 tiles away from their registers. With fixed multipliers the rest follows
-them: that shortens the wires of the device by a quarter.
+them: that shortens all wires together by a third.
 """
 
 import json
