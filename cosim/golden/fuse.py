@@ -61,8 +61,8 @@ def run_fuse(memories: Memories, c: Config) -> tuple[Events, Written]:
 
 def _run_block(memories: Memories, c: Config, block: Block, written: Written) -> int:
     row = operand_b(memories, c, block, memories.config.n)
-    value = combine(c, operand_a(memories, c, block), row)
-    value, changed = requantize(memories, c, block, value, row)
+    a, exponent = operand_a(memories, c, block)
+    value, changed = requantize(memories, c, block, combine(c, a, row), exponent, row)
     counted = block.active if c.reduce == Reduce.NONE else block.active & block.valid[:, None]
     saturations = int(np.count_nonzero(changed & counted))
     if c.table:

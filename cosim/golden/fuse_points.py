@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cosim.golden.command import Config
+from cosim.golden.floats import unpack
 from cosim.golden.memory import Memories, gather
 from cosim.golden.scale import wrap32
 from hw.isa.commands import FUSE_DIMS
@@ -87,21 +88,28 @@ def points(c: Config, n: int, first: int, last: int) -> Block:
     return Block(index, valid, u, v, lanes, int(lanes.max()))
 
 
-def operand_a(memories: Memories, c: Config, block: Block) -> np.ndarray:
-    """Operand A, zero where the point is padding."""
+def operand_a(memories: Memories, c: Config, block: Block) -> tuple[np.ndarray, np.ndarray | int]:
+    """Operand A, zero where the point is padding, and the exponents of its elements: of float32 numbers the
+    operand is the significand.
+    """
     address = np.where(
         block.valid, c.a_base + block.index["n"] * c.a_n + block.u * c.a_u + block.v * c.a_v, 0
     )
+    exponent: np.ndarray | int = 0
     if c.a_src:
-        a = gather(memories.sp, address, block.width, Dtype(c.a_dtype)).astype(np.int64) - signed16(
-            c.zp_ab, 0
-        )
-        a = wrap32(a) if c.a_dtype == Dtype.I32 else a
+        a = gather(memories.sp, address, block.width, Dtype(c.a_dtype)).astype(np.int64)
     else:
         a = memories.acc[address, : block.width].astype(np.int64)
+    if c.a_float:
+        a, exponent = unpack(a)
+    elif c.a_src:
+        a = a - signed16(c.zp_ab, 0)
+        a = wrap32(a) if c.a_dtype == Dtype.I32 else a
     if not block.valid.all():
         a[~block.valid] = 0
-    return a
+        if c.a_float:
+            exponent = np.where(block.valid[:, None], exponent, 0)
+    return a, exponent
 
 
 def operand_b(memories: Memories, c: Config, block: Block, n: int) -> np.ndarray | None:

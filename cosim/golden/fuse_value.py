@@ -3,26 +3,40 @@
 import numpy as np
 
 from cosim.golden.command import Config
+from cosim.golden.floats import pack
 from cosim.golden.fuse_points import Block, signed8, signed16
 from cosim.golden.memory import Memories, gather
 from cosim.golden.scale import saturate, scale, wrap32
 from hw.isa.enums import Dtype, Requant, Rounding
 
+#: Exponent with which `scale` by 1 changes nothing.
+_IDENTITY = 31
+
 
 def requantize(
-    memories: Memories, c: Config, block: Block, value: np.ndarray, row: np.ndarray | None
+    memories: Memories,
+    c: Config,
+    block: Block,
+    value: np.ndarray,
+    exponent: np.ndarray | int,
+    row: np.ndarray | None,
 ) -> tuple:
-    """Step 2: the clipped value, and which lanes the clip changed."""
+    """Step 2: the clipped value, and which lanes the clip changed. `exponent` is that of A's elements."""
     lanes = _parameters(memories, c, block, row)
     if c.bias_en:
         value = wrap32(value + lanes["bias"])
+    mult, power = lanes["mult"], lanes["exp"]
     rounding = Rounding(c.rounding)
-    if c.requant != Requant.OFF:
-        scaled = scale(value, lanes["mult"], lanes["exp"], 0, rounding)
-        if c.neg_en:
-            negative = scale(value, lanes["neg_mult"], lanes["neg_exp"], 0, rounding)
-            scaled = np.where(value < 0, negative, scaled)
-        value = scaled
+    if c.requant == Requant.OFF:
+        mult, power, rounding = 1, _IDENTITY, Rounding.SINGLE
+    elif c.neg_en:
+        mult = np.where(value < 0, lanes["neg_mult"], mult)
+        power = np.where(value < 0, lanes["neg_exp"], power)
+    if c.to_float:
+        value = pack(value * mult, power + exponent - _IDENTITY)
+        return value, np.zeros(value.shape, bool)
+    if c.requant != Requant.OFF or c.a_float:
+        value = scale(value, mult, power + exponent, 0, rounding)
     if c.zp:
         value = value + c.zp
     clipped = saturate(value, c.clip_lo, c.clip_hi)

@@ -86,6 +86,7 @@ class Decoder(wiring.Component):
             self.source.rq_lane.eq(src.rq_lane),
             self.source.a_zp.eq(Mux(a_sp, cmd.zp_ab[:16].as_signed(), 0)),
             self.source.b_zp.eq(Mux(b_sp, cmd.zp_ab[16:].as_signed(), 0)),
+            self.source.a_float.eq(stage.a_float),
             self.op.add.eq(src.op == Op.ADD),
             self.op.sub.eq(src.op == Op.SUB),
             self.op.product.eq((src.op == Op.MUL) | (src.op == Op.SQUARE)),
@@ -97,7 +98,7 @@ class Decoder(wiring.Component):
 
     def _requant(self, m: Module) -> None:
         cmd, src, rq = self.cmd, self.cmd.src, self.requant
-        off = src.requant == Requant.OFF
+        off, to_float = src.requant == Requant.OFF, cmd.stage.to_float
         m.d.comb += [
             rq.slot.eq(src.requant == Requant.SLOT),
             rq.row.eq(src.requant == Requant.ROW),
@@ -106,11 +107,12 @@ class Decoder(wiring.Component):
             rq.exponent.eq(Mux(off, _IDENTITY, cmd.shifts[:8].as_signed())),
             rq.neg_mult.eq(cmd.neg_mult),
             rq.neg_exponent.eq(cmd.shifts[8:16].as_signed()),
-            rq.rounding.eq(Mux(off, Rounding.SINGLE, src.rounding)),
-            rq.zp.eq(cmd.zp),
-            rq.lo.eq(_least(m, "rq_low", cmd.clip_lo, cmd.clip_hi)),
-            rq.hi.eq(cmd.clip_hi),
+            rq.rounding.eq(Mux(to_float, Rounding.EVEN, Mux(off, Rounding.SINGLE, src.rounding))),
+            rq.zp.eq(Mux(to_float, 0, cmd.zp)),
+            rq.lo.eq(Mux(to_float, Const(_MIN, signed(32)), _least(m, "rq_low", cmd.clip_lo, cmd.clip_hi))),
+            rq.hi.eq(Mux(to_float, Const(_MAX, signed(32)), cmd.clip_hi)),
             rq.count_all.eq(cmd.stage.reduce == Reduce.NONE),
+            rq.to_float.eq(to_float),
         ]
 
     def _tables_and_residual(self, m: Module) -> None:

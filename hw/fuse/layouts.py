@@ -80,6 +80,7 @@ SOURCE_CONTROL = data.StructLayout(
         "rq_lane": 5,
         "a_zp": _S16,
         "b_zp": _S16,
+        "a_float": 1,
     }
 )
 OP_CONTROL = data.StructLayout(
@@ -111,6 +112,7 @@ def requant_control(n: int) -> data.StructLayout:
             "lo": _S32,
             "hi": _S32,
             "count_all": 1,
+            "to_float": 1,
             "mask": unsigned(n),
             "mask_tail": unsigned(n),
         }

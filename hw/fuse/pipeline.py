@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from amaranth.hdl import Elaboratable, Module
+from amaranth.hdl import Elaboratable, Module, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -144,8 +144,9 @@ class Pipeline(wiring.Component):
                 for n in ("mult", "exponent", "neg_mult", "neg_exponent")
             ),
         ]
-        for name in ("row_mult", "row_exponent"):
-            m.d.comb += getattr(requant_, name).eq(delay(m, name, getattr(source_, name), operator.LATENCY))
+        for name in ("row_mult", "row_exponent", "a_exponent"):
+            value = Value.cast(getattr(source_, name))
+            m.d.comb += Value.cast(getattr(requant_, name)).eq(delay(m, name, value, operator.LATENCY))
 
     def _values(self, m: Module) -> None:
         """Steps 2 to 4."""

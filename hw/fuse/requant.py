@@ -6,9 +6,13 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse import clip as clipping
+from hw.fuse import floats
 from hw.fuse import scale as scaling
+from hw.fuse.delay import Delay
+from hw.fuse.floats import EXPONENT_BITS
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, requant_control
 from hw.fuse.scale import ScaleLane
+from hw.fuse.scale_control import EXPONENT_BITS as EXPONENT_SUM_BITS
 from hw.fuse.scale_control import ScaleControl
 from hw.fuse.store import fetch
 from hw.registers import follow, register
@@ -17,6 +21,8 @@ from hw.trees import tree_sum
 _SCALED = 1 + scaling.LATENCY
 #: Cycles from the biased value to the result; the count of changed lanes comes one cycle after the result.
 LATENCY = _SCALED + clipping.LATENCY
+#: Exponent with which a product is shifted as far as it can be.
+_LEAST_EXPONENT = -128
 #: Bits of a count of changed lanes.
 COUNT_BITS = 6
 
@@ -44,6 +50,8 @@ class Requantizer(wiring.Component):
         The slot's parameters, together with the value.
     row_mult, row_exponent : In
         The row's parameters, together with the value.
+    a_exponent : In(lanes of EXPONENT_BITS)
+        Added to the exponents, together with the value.
     o : Out(lanes)
         Result.
     changed : Out(COUNT_BITS)
@@ -66,6 +74,7 @@ class Requantizer(wiring.Component):
                 "neg_exponent": In(narrow),
                 "row_mult": In(signed(32)),
                 "row_exponent": In(signed(8)),
+                "a_exponent": In(lanes(self._lanes, EXPONENT_BITS)),
                 "o": Out(row),
                 "changed": Out(COUNT_BITS),
             }
@@ -82,29 +91,44 @@ class Requantizer(wiring.Component):
             ("slot", "row", "neg_en", "mult", "exponent", "neg_mult", "neg_exponent"),
             beats[0].cmd,
         )
-        mode = fetch(m, "mode", self.controls, ("rounding",), beats[1].cmd)
+        mode = fetch(m, "mode", self.controls, ("rounding", "to_float"), beats[1].cmd)
         offset = fetch(m, "offset", self.controls, ("zp",), beats[_SCALED].cmd)
         limits = fetch(
-            m, "limits", self.controls, ("lo", "hi", "count_all", "mask", "mask_tail"), beats[_SCALED + 1].cmd
+            m,
+            "limits",
+            self.controls,
+            ("lo", "hi", "count_all", "to_float", "mask", "mask_tail"),
+            beats[_SCALED + 1].cmd,
+        )
+        m.submodules.exponents = exponents = Delay(
+            width=EXPONENT_SUM_BITS * self._lanes, cycles=scaling.ROUNDED
         )
         changed = Signal(self._lanes)
         for lane in range(self._lanes):
             m.submodules[f"scale_{lane}"] = scale = ScaleLane()
             m.submodules[f"control_{lane}"] = control = ScaleControl()
             m.d.comb += scale.x.eq(register(m, f"x_{lane}", self.value[lane]))
-            self._factors(m, lane, factors, scale, control)
-            m.d.comb += [control.rounding.eq(mode.rounding), scale.steps.eq(control.steps)]
+            exponent = self._factors(m, lane, factors, scale)
+            place = slice(EXPONENT_SUM_BITS * lane, EXPONENT_SUM_BITS * (lane + 1))
+            m.d.comb += [
+                # A float32 result is rounded to its own bits only, however small it is.
+                control.exponent.eq(Mux(mode.to_float, _LEAST_EXPONENT, exponent)),
+                control.rounding.eq(mode.rounding),
+                scale.steps.eq(control.steps),
+                exponents.i[place].eq(exponent),
+            ]
+            number = floats.pack(m, lane, scale.rounded, scale.dropped, exponents.o[place].as_signed())
             total = clipping.add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
             limited, differs = clipping.clip(m, f"lane_{lane}", total, limits.lo, limits.hi)
-            m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", limited))
+            result = Mux(limits.to_float, number, limited)
+            m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", result))
             m.d.comb += changed[lane].eq(differs)
         counted = register(m, "counted", changed & self._counting(m, beats[_SCALED + 1], limits))
         m.d.comb += self.changed.eq(register(m, "population", tree_sum(m, "changed_count", list(counted))))
         return m
 
-    def _factors(
-        self, m: Module, lane: int, factors: data.View, scale: ScaleLane, control: ScaleControl
-    ) -> None:
+    def _factors(self, m: Module, lane: int, factors: data.View, scale: ScaleLane) -> Signal:
+        """Connects the multiplier, returns the exponent."""
         second = Signal(name=f"second_{lane}")
         mult, exponent = Signal(signed(32), name=f"mult_{lane}"), Signal(signed(8), name=f"exponent_{lane}")
         m.d.comb += second.eq(factors.neg_en & self.value[lane][-1])
@@ -119,10 +143,9 @@ class Requantizer(wiring.Component):
             m.d.comb += [mult.eq(self.row_mult), exponent.eq(self.row_exponent)]
         with m.Else():
             m.d.comb += [mult.eq(factors.mult), exponent.eq(factors.exponent)]
-        m.d.comb += [
-            scale.mult.eq(register(m, f"mult_{lane}_1", mult)),
-            control.exponent.eq(register(m, f"exponent_{lane}_1", exponent)),
-        ]
+        m.d.comb += scale.mult.eq(register(m, f"mult_{lane}_1", mult))
+        total = exponent + self.a_exponent[lane]
+        return register(m, f"exponent_{lane}_1", total, signed(EXPONENT_SUM_BITS))
 
     def _counting(self, m: Module, beat: data.View, limits: data.View) -> Value:
         """Lanes whose clip is counted."""

@@ -9,8 +9,9 @@ from amaranth.lib.wiring import In, Out
 from hw.fuse.scale_control import SCALE_STEPS
 from hw.registers import register
 
-#: Cycles from the operands to the result.
+#: Cycles from the operands to the result, and to the product rounded once.
 LATENCY = 7
+ROUNDED = 5
 _MAX = (1 << 31) - 1
 #: Bits left by the shift by bytes: a result, the bit that rounds it, and what the shift by bits can still drop.
 _KEPT = 40
@@ -93,6 +94,8 @@ class ScaleLane(wiring.Component):
         From a ScaleControl given its inputs together with the operands.
     o : Out(signed(32))
         Result.
+    rounded : Out(signed(33)), dropped : Out(6)
+        ROUNDED cycles after the operands: the product after its first rounding, and how many bits that dropped.
     """
 
     def __init__(self, *, x_width: int = 32):
@@ -103,6 +106,8 @@ class ScaleLane(wiring.Component):
                 "mult": In(signed(32)),
                 "steps": In(SCALE_STEPS),
                 "o": Out(signed(32)),
+                "rounded": Out(signed(33)),
+                "dropped": Out(6),
             }
         )
 
@@ -114,6 +119,7 @@ class ScaleLane(wiring.Component):
         part = self._coarse(m, doubled, self._bytes(m, doubled))
         floor, rounds, excess, done = self._fine(m, part)
         total = register(m, "total", floor + rounds, signed(33))
+        m.d.comb += [self.rounded.eq(total), self.dropped.eq(register(m, "dropped_5", done))]
         excess_5, negative_5 = register(m, "excess_5", excess), register(m, "negative_5", part.negative)
         left = Signal(6)
         m.d.comb += left.eq(steps.shift_4 - done)

@@ -7,6 +7,9 @@ from amaranth.lib.wiring import In, Out
 from hw.isa.enums import Rounding
 from hw.registers import delay
 
+#: Bits of an exponent: of a requantization's with that of a float32 number added.
+EXPONENT_BITS = 10
+
 #: What a lane of `scale` is told, each part in the cycle that needs it (cycles after the operands in its name).
 SCALE_STEPS = data.StructLayout(
     {
@@ -40,7 +43,7 @@ class ScaleControl(wiring.Component):
 
     Members
     -------
-    exponent : In(signed(8)), ls : In(5), rounding : In(2)
+    exponent : In(signed(EXPONENT_BITS)), ls : In(5), rounding : In(2)
         As in the definition of `scale`.
     raw : In(1)
         Only multiply, and keep the low 32 bits.
@@ -52,7 +55,7 @@ class ScaleControl(wiring.Component):
         self._most = most_shift(x_width)
         super().__init__(
             {
-                "exponent": In(signed(8)),
+                "exponent": In(signed(EXPONENT_BITS)),
                 "ls": In(5),
                 "rounding": In(2),
                 "raw": In(1),
@@ -62,7 +65,7 @@ class ScaleControl(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        twice, total, first, second = Signal(), Signal(signed(10)), Signal(6), Signal(5)
+        twice, total, first, second = Signal(), Signal(signed(EXPONENT_BITS)), Signal(6), Signal(5)
         m.d.comb += [
             twice.eq((self.rounding == Rounding.DOUBLE) & (self.exponent < 0) & ~self.raw),
             total.eq(31 - self.ls - self.exponent),

@@ -7,6 +7,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
+from hw.fuse import floats
+from hw.fuse.floats import EXPONENT_BITS
 from hw.fuse.layouts import BEAT, SOURCE_CONTROL, control_write, lanes, lanes_of, part_of
 from hw.fuse.store import fetch
 from hw.isa.enums import Dtype
@@ -40,6 +42,8 @@ class Source(wiring.Component):
         Beat going in and coming out.
     a, b : Out(lanes)
         Operands, zero points subtracted; A is 0 where the point is padding.
+    a_exponent : Out(lanes of EXPONENT_BITS)
+        Exponents of A's elements: not 0 only where they are float32 numbers, of which `a` has the significand.
     r : Out(lanes of 16 bits)
         Elements of the residual, zero point not subtracted.
     row_mult : Out(signed(32)), row_exponent : Out(signed(8))
@@ -59,6 +63,7 @@ class Source(wiring.Component):
                 "o_beat": Out(BEAT),
                 "a": Out(lanes(self._lanes)),
                 "b": Out(lanes(self._lanes)),
+                "a_exponent": Out(lanes(self._lanes, EXPONENT_BITS)),
                 "r": Out(lanes(self._lanes, 16)),
                 "row_mult": Out(signed(32)),
                 "row_exponent": Out(signed(8)),
@@ -76,7 +81,9 @@ class Source(wiring.Component):
             ("a_dtype", "b_dtype", "r_dtype", "b_lane", "b_bcast", "rq_lane"),
             self.beat.cmd,
         )
-        offsets = fetch(m, "offsets", self.controls, ("a_zp", "b_zp", "b_bcast", "b_on"), beats[1].cmd)
+        offsets = fetch(
+            m, "offsets", self.controls, ("a_zp", "a_float", "b_zp", "b_bcast", "b_on"), beats[1].cmd
+        )
         a_rows = self._rows(self._operand(m, "a", 0, 4, self.acc_load[0]), (8, 16, 32))
         b_rows = self._rows(self._operand(m, "b", 4, 4, self.acc_load[1]), (8, 16, 32))
         r_rows = self._rows(self._operand(m, "r", 8, 2, None), (8, 16))
@@ -93,10 +100,12 @@ class Source(wiring.Component):
         exponent = self._select(m, "row_exponent", next_rows, types.rq_lane, types.b_dtype)
         b_each = [Mux(offsets.b_bcast, b_one, b) for b in delay_all(m, "b_raw", b_raw)]
         for lane, (a, b) in enumerate(zip(delay_all(m, "a_raw", a_raw), b_each, strict=True)):
+            number = floats.unpack(m, lane, a)
+            value = Mux(offsets.a_float, number.significand, a - offsets.a_zp)
+            power = Mux(offsets.a_float & beats[1].live, number.exponent, 0)
             m.d.comb += [
-                self.a[lane].eq(
-                    register(m, f"a_{lane}", Mux(beats[1].live, a - offsets.a_zp, 0), signed(32))
-                ),
+                self.a[lane].eq(register(m, f"a_{lane}", Mux(beats[1].live, value, 0), signed(32))),
+                self.a_exponent[lane].eq(register(m, f"a_exponent_{lane}", power, signed(EXPONENT_BITS))),
                 self.b[lane].eq(register(m, f"b_{lane}", Mux(offsets.b_on, b - offsets.b_zp, 0), signed(32))),
             ]
         m.d.comb += [

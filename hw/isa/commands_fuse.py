@@ -55,6 +55,8 @@ FUSE_STAGE = Packed(
             doc="dimension whose last step uses lanes_tail: 0 wx, 1 wy, 2 x, 3 y, 4 n, 7 none",
             default=7,
         ),
+        Field("a_float", 1, doc="A's int32 are float32 numbers; their exponents go to step 2"),
+        Field("to_float", 1, doc="step 2 makes float32 numbers, without zero point and clip"),
     ),
 )
 

@@ -7,6 +7,7 @@ history with the oldest pixel first.
 from math import isqrt
 
 from cosim.golden.command import Config
+from tests.support.floats import float32, significand
 
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
 SIZE = (1, 1, 2, 4)
@@ -278,13 +279,17 @@ class Fuse:
     def value(self, index: dict[str, int], u: int, v: int, valid: bool, lane: int, counted: bool) -> int:
         """Steps 1 to 4 of one lane."""
         c, mem, n = self.c, self.mem, self.n
-        a = 0
+        a = power = 0
         if valid:
             at = c.a_base + index["n"] * c.a_n + u * c.a_u + v * c.a_v
             if c.a_src:
-                a = s32(element(mem["sp"], at + lane * SIZE[c.a_dtype], c.a_dtype) - sx(c.zp_ab, 16))
+                a = element(mem["sp"], at + lane * SIZE[c.a_dtype], c.a_dtype)
             else:
                 a = mem["acc"][at * n + lane]
+            if c.a_float:
+                a, power = significand(a)
+            elif c.a_src:
+                a = s32(a - sx(c.zp_ab, 16))
         row = [0] * n
         if c.b_src:
             at = self.address("b", index)
@@ -302,9 +307,11 @@ class Fuse:
             a = s32(a - b)
         elif c.op >= 3:
             a = s32(sx(a, 18) * sx(b if c.op == 3 else a, 18) >> c.op_shift)
-        return self.stages(a, row, index, lane, counted)
+        return self.stages(a, power, row, index, lane, counted)
 
-    def stages(self, value: int, row: list[int], index: dict[str, int], lane: int, counted: bool) -> int:
+    def stages(
+        self, value: int, power: int, row: list[int], index: dict[str, int], lane: int, counted: bool
+    ) -> int:
         """Steps 2 to 4."""
         c, mem, n = self.c, self.mem, self.n
         bias, m, e, m2, e2 = c.bias, c.mult, sx(c.shifts, 8), c.neg_mult, sx(c.shifts >> 8, 8)
@@ -318,15 +325,16 @@ class Fuse:
             m, e = row[c.rq_lane], sx(row[c.rq_lane + 1], 8)
         if c.bias_en:
             value = s32(value + bias)
-        if c.requant:
-            value = (
-                scale(value, m2, e2, 0, c.rounding)
-                if c.neg_en and value < 0
-                else scale(value, m, e, 0, c.rounding)
-            )
-        exact = value + c.zp
-        value = clip(exact, c.clip_lo, c.clip_hi)
-        self.saturations += counted and value != exact
+        if not c.requant:
+            m, e = 1, 31
+        elif c.neg_en and value < 0:
+            m, e = m2, e2
+        if c.to_float:
+            value = float32(value * m, e + power - 31)
+        else:
+            exact = scale(value, m, e + power, 0, c.rounding if c.requant else 1) + c.zp
+            value = clip(exact, c.clip_lo, c.clip_hi)
+            self.saturations += counted and value != exact
         table = lambda v: element(mem["table"], c.table_slot * 512 + 2 * (v & 255), 2)  # noqa: E731
         if c.table:
             value = table(value)

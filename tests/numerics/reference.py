@@ -7,6 +7,8 @@ from math import isqrt
 
 import numpy as np
 
+from tests.support.floats import float32, significand
+
 DOUBLE, SINGLE, EVEN, AWAY = range(4)
 MIN, MAX = -(1 << 31), (1 << 31) - 1
 
@@ -166,18 +168,19 @@ class Machine:
 
     def _operands(
         self, c: dict[str, int], index: dict[str, int]
-    ) -> tuple[list[int], list[int], list[int], bool]:
+    ) -> tuple[list[tuple[int, int]], list[int], list[int], bool]:
         u = c["u0"] + index["y"] * c["u_y"] + index["wy"] * c["u_wy"]
         v = c["v0"] + index["x"] * c["v_x"] + index["wx"] * c["v_wx"]
         live = (not c["u_lim"] or 0 <= u < c["u_lim"]) and (not c["v_lim"] or 0 <= v < c["v_lim"])
-        a, b_row = [0] * self.n, [0] * self.n
+        a, b_row = [(0, 0)] * self.n, [0] * self.n
         a_zp, b_zp = wrap(c["zp_ab"], 16), wrap(c["zp_ab"] >> 16, 16)
         if live:
             address = c["a_base"] + index["n"] * c["a_n"] + u * c["a_u"] + v * c["a_v"]
-            if c["a_src"]:
-                a = [wrap(e - a_zp) for e in self.elements(address, c["a_dtype"])]
+            row = self.elements(address, c["a_dtype"]) if c["a_src"] else [int(e) for e in self.acc[address]]
+            if c["a_float"]:
+                a = [significand(e) for e in row]
             else:
-                a = [int(e) for e in self.acc[address]]
+                a = [(wrap(e - a_zp) if c["a_src"] else e, 0) for e in row]
         if c["b_src"]:
             address = self._address(c, "b", index)
             if c["b_src"] == 2:
@@ -198,11 +201,13 @@ class Machine:
         table = self.tables[c["table_slot"]]
         values, clipped = [], []
         for lane in range(self.n):
-            value = self._operator(c, a[lane], b[lane])
+            element, power = a[lane]
+            value = self._operator(c, element, b[lane])
             if c["bias_en"]:
                 value = wrap(value + (slots[lane]["bias"] if slots else c["bias"]))
-            value = self._requantize(c, value, slots[lane] if slots else None, b_row) + c["zp"]
-            limited = clip(value, c["clip_lo"], c["clip_hi"])
+            value = self._requantize(c, value, power, slots[lane] if slots else None, b_row)
+            value += 0 if c["to_float"] else c["zp"]
+            limited = value if c["to_float"] else clip(value, c["clip_lo"], c["clip_hi"])
             clipped.append(limited != value)
             value = limited
             if c["table"]:
@@ -222,11 +227,13 @@ class Machine:
         return wrap((a, a + b, a - b)[c["op"]])
 
     @staticmethod
-    def _requantize(c: dict[str, int], value: int, slot: dict[str, int] | None, b_row: list[int]) -> int:
-        kind = c["requant"]
+    def _requantize(
+        c: dict[str, int], value: int, power: int, slot: dict[str, int] | None, b_row: list[int]
+    ) -> int:
+        kind, rounding = c["requant"], c["rounding"]
         if kind == 0:
-            return value
-        if slot is not None:
+            pair, rounding = (1, 31), SINGLE
+        elif slot is not None:
             pair = (slot["nm"], slot["ne"]) if c["neg_en"] and value < 0 else (slot["m"], slot["e"])
         elif c["neg_en"] and value < 0:
             pair = c["neg_mult"], wrap(c["shifts"] >> 8, 8)
@@ -234,7 +241,10 @@ class Machine:
             pair = b_row[c["rq_lane"]], wrap(b_row[c["rq_lane"] + 1], 8)
         else:
             pair = c["mult"], wrap(c["shifts"], 8)
-        return scale(value, *pair, 0, c["rounding"])
+        mult, exponent = pair
+        if c["to_float"]:
+            return float32(value * mult, exponent + power - 31)
+        return scale(value, mult, exponent + power, 0, rounding)
 
     @staticmethod
     def _residual(c: dict[str, int], value: int, element: int) -> int:

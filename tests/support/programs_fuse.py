@@ -78,6 +78,7 @@ def _operands(arena: Arena, rng: random.Random) -> dict[str, int]:
         "a_v": stride(),
         "a_n": stride(),
         "zp_ab": rng.choice((0, rng.getrandbits(32))),
+        "a_float": int(rng.random() < 0.15),
     }
 
 
@@ -104,6 +105,7 @@ def _requant(arena: Arena, rng: random.Random) -> dict[str, int]:
         "requant": rng.choice((0, 1, 1, 2, 3)),
         "rq_lane": rng.randrange(max(1, config.n - 1)),
         "rounding": rng.randrange(4),
+        "to_float": int(rng.random() < 0.15),
         "bias_en": rng.randrange(2),
         "neg_en": int(rng.random() < 0.3),
         "bias": _i32(rng),

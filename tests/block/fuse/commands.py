@@ -118,6 +118,7 @@ def _fuse_word(rng: random.Random, c: dict[str, int], n: int, tables: int) -> No
     c["table_slot"] = rng.randrange(tables)
     c["table"], c["table2"] = rng.random() < 0.2, rng.random() < 0.1
     c["residual"] = rng.random() < 0.3
+    c["a_float"], c["to_float"] = rng.random() < 0.2, rng.random() < 0.2
     c["lane_reduce"] = rng.choice((0, 0, 1, 2, 3))
     c["reduce"] = rng.choice((0, 1, 2, 3))
     c["d_lane"] = rng.randrange(n)
