@@ -23,8 +23,9 @@ class ElementwiseSteps:
         image = layer.shapes[layer.y]
         self.pixels, self.channels = image.h * image.w, image.c
         self.total = self.pixels * self.channels
-        homes = [context.homes[name] for name in (layer.x, layer.y, *([layer.other] if layer.other else []))]
-        self.flat = not self._by_channel() and all(home.compact for home in homes)
+        names = (layer.x, layer.y, *([layer.other] if layer.other else []))
+        compact = all(context.homes[name].compact(self._bytes(name)) for name in names)
+        self.flat = compact and not self._by_channel()
         if self.flat:
             self.pixels, self.channels = ceil_div(self.total, self.n), self.n
         self.blocks = ceil_div(self.channels, self.n)

@@ -34,10 +34,9 @@ class Home:
         """It lies in the scratchpad."""
         return self.ring.memory == Memory.SP
 
-    @property
-    def compact(self) -> bool:
-        """Its bytes follow one another without gaps."""
-        return self.pixel == self.c and (self.h == 1 or self.row == self.w * self.c)
+    def compact(self, size: int) -> bool:
+        """Its elements, of so many bytes, follow one another without gaps."""
+        return self.pixel == self.c * size and (self.h == 1 or self.row == self.w * self.pixel)
 
     @property
     def even(self) -> bool:

@@ -9,6 +9,7 @@ from compiler.codegen.command import Memory, Ring, Step
 from compiler.codegen.conv import conv_steps
 from compiler.codegen.conv_transpose import conv_transpose_steps
 from compiler.codegen.depthwise import depthwise_steps
+from compiler.codegen.dynamic import dynamic_steps
 from compiler.codegen.elementwise import elementwise_steps
 from compiler.codegen.home import Home
 from compiler.codegen.matmul import matmul_steps
@@ -20,6 +21,7 @@ from compiler.codegen.reduce import reduce_steps
 from compiler.codegen.softmax import softmax_steps
 from compiler.ir.tensor import Tensor
 from compiler.lower.conv_transpose import ConvTransposeLayer
+from compiler.lower.dynamic import DynamicLayer
 from compiler.lower.layer import (
     ConvLayer,
     DepthwiseLayer,
@@ -48,6 +50,7 @@ _GENERATORS = {
     MatmulLayer: matmul_steps,
     ReduceLayer: reduce_steps,
     NormLayer: norm_steps,
+    DynamicLayer: dynamic_steps,
 }
 
 #: What the steps of a layer depend on: its schedule and where its tensors live.

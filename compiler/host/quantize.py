@@ -42,7 +42,24 @@ def requantize(call: Call) -> Array:
     return requantized(call, call.values[0])
 
 
+def _dynamic(call: Call) -> tuple[np.float32, int]:
+    """Step and zero byte, as onnxruntime finds them."""
+    x = call.values[0].astype(np.float32)
+    low, high = (np.float32(f(x, initial=np.float32(0))) for f in (np.min, np.max))
+    scale = np.float32(1) if low == high else (high - low) / np.float32(255)
+    return scale, int(np.rint(np.clip(np.float32(0) - low / scale, 0, 255)))
+
+
+def dynamic_quantize(call: Call) -> Array:
+    """Nearest steps of the range's 255th part, ties to even."""
+    scale, zero = _dynamic(call)
+    return np.clip(np.rint(call.values[0].astype(np.float32) / scale) + zero, 0, 255).astype(np.int64)
+
+
 QUANTIZE: dict[str, Operator] = {
+    "dynamic_quantize": dynamic_quantize,
+    "dynamic_scale": lambda call: np.array(_dynamic(call)[0]),
+    "dynamic_zero": lambda call: np.array(_dynamic(call)[1]),
     "quantize": quantize,
     "dequantize": lambda call: call.numbers(),
     "requantize": requantize,

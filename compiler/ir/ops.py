@@ -148,6 +148,9 @@ OPS: dict[str, Spec] = {
     "resize_nearest": Spec((1, 1), "nearest neighbour", {"size": "pair", "centers": "bool"}),
     "quantize": Spec((1, 1), "integers of the output's quantization that come nearest to x"),
     "dequantize": Spec((1, 1), "the real numbers x stands for"),
+    "dynamic_quantize": Spec((1, 1), "bytes of x: steps of 1/255 of its range, zero among them"),
+    "dynamic_scale": Spec((1, 1), "the step of dynamic_quantize"),
+    "dynamic_zero": Spec((1, 1), "the byte that stands for zero in dynamic_quantize"),
     "requantize": Spec((1, 1), "the same numbers in the output's quantization"),
     "function": Spec(
         (1, 1),

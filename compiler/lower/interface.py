@@ -1,7 +1,8 @@
 """What of a graph is its interface: float numbers of the caller becoming integers, and integers becoming float again.
 
-The machine has no float numbers, so these conversions run on the host wherever the caller wants float32. They and what
-lays the float tensors out beside them compute nothing of the model's own.
+These conversions, and what lays the float tensors out beside them, compute nothing of the model's own. The host touches
+every number it hands over anyway, and integers are a quarter of the bytes: so it converts, unless there is nothing else
+to do on the machine.
 """
 
 from collections.abc import Collection
@@ -15,6 +16,13 @@ _FLOAT = "float32"
 def interface(graph: Graph, host: Collection[str]) -> set[str]:
     """Those of the nodes on the host that only convert, or lay out, float inputs and outputs of the graph."""
     return _behind_inputs(graph, host) | _before_outputs(graph, host)
+
+
+def handed_over(graph: Graph, host: Collection[str]) -> set[str]:
+    """Conversions that the machine could do, beside those nodes that are the `host`'s, but that the host does."""
+    device = {node.name: node.op for node in graph if node.name not in host}
+    found = interface(graph, [node.name for node in graph]) & device.keys()
+    return found if any(op != "reshape" for name, op in device.items() if name not in found) else set()
 
 
 def _is_float(graph: Graph, name: str) -> bool:

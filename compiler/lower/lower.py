@@ -10,7 +10,10 @@ from compiler.ir.graph import Graph
 from compiler.lower.conv_transpose import lower_conv_transpose
 from compiler.lower.cumsum import lower_cumsum
 from compiler.lower.drains import drain_of, rounding_of, weights_of, zero_of
+from compiler.lower.dynamic import QUANTIZED, SCALE, ZERO, lower_dynamic
 from compiler.lower.elementwise import lower_binary, lower_unary
+from compiler.lower.floats import FLOAT, lower_dequantize, lower_quantize
+from compiler.lower.floats import OPERATORS as FLOATS
 from compiler.lower.groups import Group
 from compiler.lower.layer import (
     ConvLayer,
@@ -83,6 +86,8 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
             op = lowering.anchor.op
             if all(t.constant for node in nodes for t in graph.ins(node)):
                 raise UnsupportedError("all it reads is constant")
+            if op not in FLOATS and _has_floats(graph, nodes):
+                raise UnsupportedError(f"{op} of {FLOAT} tensors")
             if op in IN_PLACE:
                 out.layers += IN_PLACE[op](out, lowering)
             elif op in LOWERINGS:
@@ -94,6 +99,11 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
         except UnsupportedError as error:
             out.refused |= {node.name: str(error) for node in nodes}
     return out
+
+
+def _has_floats(graph: Graph, nodes: Group) -> bool:
+    names = (name for node in nodes for name in (*node.inputs, *node.outputs))
+    return any(graph.tensors[name].dtype == FLOAT for name in names)
 
 
 def _conv(low: Lowering) -> Layer:
@@ -209,6 +219,9 @@ LOWERINGS: dict[str, Callable[[Lowering], Layer]] = {
     "layer_norm": lower_norm,
     "rms_norm": lower_norm,
     "prelu": lower_prelu,
+    **dict.fromkeys((QUANTIZED, SCALE, ZERO), lower_dynamic),
+    "quantize": lower_quantize,
+    "dequantize": lower_dequantize,
     **dict.fromkeys(BINARY, lower_binary),
     **dict.fromkeys(UNARY, lower_unary),
     **MOVES,

@@ -14,7 +14,7 @@ from compiler.lower.layer import Image
 from hw.isa.enums import Dtype
 
 DTYPES: Mapping[str, Dtype] = {
-    "int8": Dtype.I8, "uint8": Dtype.U8, "int16": Dtype.I16, "int32": Dtype.I32,
+    "int8": Dtype.I8, "uint8": Dtype.U8, "int16": Dtype.I16, "int32": Dtype.I32, "float32": Dtype.I32,
 }  # fmt: skip
 
 

@@ -190,17 +190,6 @@ def _resize(low: Lowering) -> Layer:
     return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
 
 
-def stays_real(low: Lowering) -> Layer:
-    """Refuse what makes real numbers of integers, or integers of real numbers.
-
-    Raises
-    ------
-    UnsupportedError
-        Always.
-    """
-    raise UnsupportedError("numbers that are not integers stay on the host")
-
-
 MOVES: dict[str, Callable[[Lowering], Layer]] = {
     "transpose": _transpose,
     "slice": _slice,
@@ -208,6 +197,4 @@ MOVES: dict[str, Callable[[Lowering], Layer]] = {
     "gather": _gather,
     "resize_nearest": _resize,
     "requantize": _requantize,
-    "quantize": stays_real,
-    "dequantize": stays_real,
 }

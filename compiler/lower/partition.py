@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from compiler.ir.graph import Graph, Node
+from compiler.lower.interface import handed_over
 from compiler.lower.lower import lower
 from compiler.passes.rebuild import rebuild
 
@@ -13,6 +14,9 @@ DECIDES = {
     True: "the host decides what runs; the accelerator runs the layers of the subgraphs",
     False: "the host decides what runs, and there is nothing for the accelerator in the subgraphs",
 }
+
+#: Why conversions of the caller's numbers are the host's.
+HANDED_OVER = "the caller's float numbers are converted as they are handed over"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +53,7 @@ def partition(graph: Graph, rounding: str) -> tuple[list[Part], dict[str, str]]:
     """
     inside = {node.name: [partition(body, rounding) for body in node.bodies] for node in graph if node.bodies}
     reasons = lower(graph, [(node,) for node in graph if not node.bodies], rounding).refused
+    reasons |= dict.fromkeys(handed_over(graph, reasons), HANDED_OVER)
     for name, found in inside.items():
         device = any(part.on_device for parts, _ in found for part in parts)
         reasons[name] = DECIDES[device]

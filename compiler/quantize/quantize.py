@@ -28,7 +28,9 @@ def is_float(graph: Graph) -> bool:
     graphs = {id(each): each for each, _ in graph.walk()}.values()
     if any(tensor.quantization is not None for each in graphs for tensor in each.tensors.values()):
         return False
-    return any(each.tensors[name].dtype == "float32" for each, node in graph.walk() for name in node.outputs)
+    # The scale of a dynamic quantization belongs to integers.
+    nodes = ((each, node) for each, node in graph.walk() if node.op != "dynamic_scale")
+    return any(each.tensors[name].dtype == "float32" for each, node in nodes for name in node.outputs)
 
 
 def quantize(

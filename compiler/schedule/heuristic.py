@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from compiler.lower.conv_transpose import ConvTransposeLayer
+from compiler.lower.dynamic import DynamicLayer
 from compiler.lower.layer import (
     ConvLayer,
     DepthwiseLayer,
@@ -25,7 +26,13 @@ from compiler.schedule.moves import from_dram, move_tilings
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.schedule.share import AROUND, shared, sharing
 from compiler.schedule.spot import Spot
-from compiler.schedule.vector import elementwise_tilings, pool_tilings, prelu_tilings, softmax_tilings
+from compiler.schedule.vector import (
+    dynamic_tilings,
+    elementwise_tilings,
+    pool_tilings,
+    prelu_tilings,
+    softmax_tilings,
+)
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.enums import DTYPE_BYTES
@@ -136,6 +143,7 @@ def _schedule(spot: Spot, layer: Layer) -> tuple[float, LayerSchedule]:
         ElementwiseLayer: elementwise_tilings, SoftmaxLayer: softmax_tilings, MoveLayer: move_tilings,
         ConvTransposeLayer: transposed_tilings, MatmulLayer: matmul_tilings, ReduceLayer: reduce_tilings,
         NormLayer: norm_tilings, PReluLayer: prelu_tilings,
+        DynamicLayer: dynamic_tilings,
     }[type(layer)]  # fmt: skip
     best = min(tilings(spot, layer), key=lambda tiling: tiling[0], default=None)
     if best is None:

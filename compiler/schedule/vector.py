@@ -1,6 +1,7 @@
 """Tilings of layers that FUSE carries out alone, each with its estimated cycles."""
 
 from compiler.kernels.tiles import ceil_div, cuts
+from compiler.lower.dynamic import ROWS, DynamicLayer
 from compiler.lower.layer import ElementwiseLayer, PoolLayer, SoftmaxLayer
 from compiler.lower.prelu import PReluLayer
 from compiler.schedule.compute import check_row
@@ -37,7 +38,21 @@ def elementwise_tilings(spot: Spot, layer: ElementwiseLayer) -> Tilings:
         if (used > spot.free and not (spot.x_on_chip and spot.y_on_chip)) or rows > 0xFFFF:
             continue
         tiles = ceil_div(total, rows)
-        yield max(total, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
+        # A row of wider elements takes as many reads or writes.
+        work = total * max(sizes)
+        yield max(work, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
+
+
+def dynamic_tilings(spot: Spot, layer: DynamicLayer) -> Tilings:
+    """Of a dynamic quantization: all numbers once for their range, once for their bytes."""
+    n, x = spot.config.n, layer.shapes[layer.x]
+    total, size = ceil_div(x.h * x.w * x.c, n), DTYPE_BYTES[x.dtype]
+    for rows in cuts(total):
+        tiles = ceil_div(total, rows)
+        used = 2 * (rows + 1) * n * size + 2 * (rows + size) * n + 2 * n
+        if used > spot.free or rows > 0xFFFF or tiles + ROWS > spot.acc_rows:
+            continue
+        yield 3 * max(total * size, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
 
 
 def prelu_tilings(spot: Spot, layer: PReluLayer) -> Tilings:

@@ -1,0 +1,253 @@
+"""Dynamic quantization as commands of FUSE: the range of the numbers, then all that follows from it, then the bytes.
+
+The patterns of float32 numbers that are not negative are in the order of the numbers, as integers; those of negative
+ones are, less the sign. So the greatest number and the least, both taken with zero, are found as integers: high, low.
+E is the greater one's exponent field. With fixed(v) = v * 2**(156 - E), which is below 2**30, and range = fixed(high)
++ fixed(low), a number v becomes v * 255 * 2**(156 - E) / range, and the scale is range / 255 * 2**(E - 156).
+Multipliers and exponents made of E and range lie side by side in rows of the accumulator, where requantization by row
+finds them. Numbers below 2**-97 are too small for this: they count as zero.
+"""
+
+from collections.abc import Hashable
+
+from compiler.codegen.build import Context, Tiles, Turns, pieces
+from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.kernels.scaling import bytes_word
+from compiler.kernels.tiles import ceil_div
+from compiler.lower.dynamic import QUANTIZED, ROWS, SCALE, DynamicLayer
+from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
+from hw.isa.enums import BSource, Dtype, Op, Post, Reduce, Requant, Rounding, Unit
+
+_BYTES = 4  # of a float32 number
+_LEAST = -(1 << 31)
+#: `scale` by 1 with this exponent changes nothing; with this one it drops the fraction of a pattern.
+_SAME, _FIELD = 31, 31 - 23
+_HALF = 1 << 22
+#: Exponent with which a multiplier of 2**30 makes fixed(v), less E; and the least exponent field that fits.
+_FIXED, _SMALLEST = 157, 30
+#: 2**38 / 255, and the exponent that goes with it, plus E.
+_PART, _PARTS = round(2**38 / 255), -163
+_ONE = 0x3F800000  # the pattern of 1.0
+_STEPS = 255
+_WIDE = 1 << 15
+
+#: Rows of the accumulator: low and high; fixed's multiplier and exponent; its exponent alone; range; its reciprocal;
+#: the bytes' multiplier and exponent; the zero point; ones; the scale's multiplier and exponent; the range and the
+#: scale as float32 numbers; whether the range is empty; the pattern of 1.0 if so.
+_ENDS, _FIX, _ALONE, _RANGE, _INVERSE, _BYTE, _ZERO, _ONES, _UNIT, _SINGLE, _PATTERN, _EMPTY, _WHOLE = range(
+    ROWS
+)
+
+_Fields = dict[str, int | Ref]
+
+
+class DynamicSteps:
+    """The steps of one layer: tiles of N numbers a row, the scalars in between, and tiles again for the bytes."""
+
+    def __init__(self, context: Context, layer: DynamicLayer):
+        self.context, self.layer, self.n = context, layer, context.config.n
+        self.x, self.y = context.homes[layer.x], context.homes[layer.y]
+        image = layer.shapes[layer.x]
+        self.total = image.h * image.w * image.c
+        lines = ceil_div(self.total, self.n)
+        self.pieces = list(pieces(lines, min(context.schedule.rows, lines)))
+        rows, name = self.pieces[0][1], layer.name
+        size = rows * self.n
+        self.tiles = Tiles(
+            Ring(Memory.SP, f"{name}.x", (size + self.n) * _BYTES, context.schedule.x_buffers), self._load
+        )
+        self.out = Turns(Memory.SP, f"{name}.y", size + _BYTES * self.n, context.schedule.y_buffers)
+        self.found = Ref(Ring(Memory.ACC, f"{name}.found", len(self.pieces)))
+        self.rows = Ref(Ring(Memory.ACC, f"{name}.rows", ROWS))
+        self.zero = Ref(Ring(Memory.SP, f"{name}.zero", 2 * self.n))
+
+    def steps(self) -> list[Step]:
+        """All of them."""
+        steps = [self._range(number, *piece) for number, piece in enumerate(self.pieces)]
+        if self.layer.makes == QUANTIZED:
+            steps[-1].fuse += self._commands(
+                [*self._ends(), *self._factors(), *self._zero(), *self._spread()]
+            )
+            return steps + [self._tile(*piece) for piece in self.pieces]
+        ends = [*self._ends(), *(self._scale() if self.layer.makes == SCALE else self._zero_alone())]
+        steps[-1].fuse += self._commands(ends)
+        return [*steps, self._scalar()]
+
+    def _commands(self, commands: list[_Fields]) -> list[Command]:
+        return [self.context.command(Unit.FUSE, **fields) for fields in commands]
+
+    def _count(self, start: int, rows: int) -> int:
+        """Numbers in some rows."""
+        return min(rows * self.n, self.total - start * self.n)
+
+    def _load(self, key: Hashable, place: Ref) -> list[Command]:
+        start, rows = key  # type: ignore[misc]
+        source = self.x.at().plus(start * self.n * _BYTES)
+        return [
+            self.context.command(Unit.LOAD, dram=source, dst=place, len=self._count(start, rows) * _BYTES)
+        ]
+
+    def _numbers(self, start: int, rows: int, step: Step) -> _Fields:
+        """Operand A: some of the numbers, N a point."""
+        x = self.tiles.get((start, rows), step) if not self.x.on_chip else None
+        last = (self._count(start, rows) - 1) % self.n + 1
+        return {
+            "a_base": x or self.x.at().plus(start * self.n * _BYTES), "a_v": self.n * _BYTES, "lanes_tail": last,
+        }  # fmt: skip
+
+    def _range(self, number: int, start: int, rows: int) -> Step:
+        """Patterns of the least and the greatest number of a tile, as far as they are beyond zero."""
+        step = Step()
+        common = self._numbers(start, rows, step) | {
+            "wx_count": rows, "v_wx": 1, "clip_lo": 0, "d_base": self.found.plus(number),
+            "stage": FUSE_STAGE.pack(
+                reduce=Reduce.MAX, lane_reduce=Reduce.MAX, tail_dim=FUSE_DIMS.index("wx")
+            ),
+        }  # fmt: skip
+        for lane, bias in enumerate((_LEAST, 0)):
+            src = FUSE_SRC.pack(a_src=1, a_dtype=Dtype.I32, bias_en=1, d_lane=lane)
+            step.fuse += self._commands([{**common, "src": src, "bias": bias}])
+        return step
+
+    def _ends(self) -> list[_Fields]:
+        """The row of all tiles together."""
+        return [
+            {
+                "a_base": self.found, "a_v": 1, "v_wx": 1, "wx_count": len(self.pieces), "lanes": 2,
+                "d_base": self.rows.plus(_ENDS), "stage": FUSE_STAGE.pack(reduce=Reduce.MAX),
+            },
+            *self._exponent(_FIX, 1, Reduce.MIN), *self._exponent(_ALONE, 0, Reduce.MIN),
+            self._constant(_FIX, 1 << 30),
+            self._one(_ENDS, _RANGE, lane=0, lanes=2, a_float=1) | {
+                "src": FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN),
+                "b_base": self.rows.plus(_FIX),
+            },
+        ]  # fmt: skip
+
+    def _exponent(self, row: int, lane: int, how: Reduce) -> list[_Fields]:
+        """_FIXED - E or, of the maximum, E + _PARTS."""
+        sign, offset = (-1, _FIXED) if how == Reduce.MIN else (1, _PARTS)
+        src = {"requant": Requant.IMM, "rounding": Rounding.SINGLE, "bias_en": 1, "d_lane": lane}
+        return [
+            self._one(_ENDS, row, lane=lane, lanes=2, lane_reduce=how) | {
+                "src": FUSE_SRC.pack(**src), "bias": -_HALF + (sign < 0), "mult": sign,
+                "shifts": bytes_word(_FIELD), "zp": offset, "clip_lo": -128,
+                "clip_hi": _FIXED - _SMALLEST if sign < 0 else 127,
+            }
+        ]  # fmt: skip
+
+    def _factors(self) -> list[_Fields]:
+        """What makes bytes of numbers."""
+        return [
+            self._one(_RANGE, _INVERSE, lane=0, post=Post.RECIP) | {"src": FUSE_SRC.pack(), "post_shift": 7},
+            self._one(_INVERSE, _BYTE, lane=0) | self._times(_STEPS << 23, 0),
+            self._one(_ALONE, _BYTE, lane=1) | {
+                "src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, b_lane=1, op=Op.ADD, d_lane=1),
+                "b_base": self.rows.plus(_INVERSE), "clip_lo": -128, "clip_hi": 127,
+            },
+        ]  # fmt: skip
+
+    def _zero(self) -> list[_Fields]:
+        return [
+            self._one(_ENDS, _ZERO, lane=0, a_float=1) | self._by_row() | {"clip_lo": 0, "clip_hi": _STEPS},
+        ]
+
+    def _spread(self) -> list[_Fields]:
+        """The zero point N times, as a summand."""
+        return [
+            {"a_base": self.rows.plus(_ENDS), "d_base": self.rows.plus(_ONES)} | self._times(0, 0) | {"zp": 1},
+            {
+                "a_base": self.rows.plus(_ONES), "b_base": self.rows.plus(_ZERO), "d_base": self.zero,
+                "src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, op=Op.MUL),
+                "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=Dtype.I16),
+            },
+        ]  # fmt: skip
+
+    def _tile(self, start: int, rows: int) -> Step:
+        """Bytes of a tile."""
+        step = Step()
+        place = Ref(self.y.ring, 0, self.y.offset + start * self.n) if self.y.on_chip else self.out.next()
+        command = self._numbers(start, rows, step) | self._by_row() | {
+            "x_count": rows, "v_x": 1, "d_base": place, "d_x": self.n, "clip_lo": -_WIDE, "clip_hi": _WIDE - 1,
+            "r_base": self.zero, "x_mult": 1, "r_mult": 1, "o_mult": 1, "r_shifts": bytes_word(0, 0, _SAME),
+            "r_lo": 0, "r_hi": _STEPS,
+            "stage": FUSE_STAGE.pack(
+                a_float=1, residual=1, r_dtype=Dtype.I16, r_raw=1, d_dst=1, d_dtype=Dtype.U8,
+                tail_dim=FUSE_DIMS.index("x"),
+            ),
+        }  # fmt: skip
+        command["src"] = FUSE_SRC.pack(
+            a_src=1, a_dtype=Dtype.I32, b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN
+        )
+        step.fuse += self._commands([command])
+        if not self.y.on_chip:
+            step.stores.append(self._store(place, start * self.n, self._count(start, rows)))
+        return step
+
+    def _zero_alone(self) -> list[_Fields]:
+        return [*self._factors(), *self._zero()]
+
+    def _scale(self) -> list[_Fields]:
+        """The pattern of the scale; 1.0 if all numbers are zero, as onnxruntime has it."""
+        return [
+            *self._exponent(_UNIT, 1, Reduce.MAX),
+            self._constant(_UNIT, _PART),
+            self._one(_RANGE, _SINGLE, lane=0, to_float=1),
+            self._one(_SINGLE, _PATTERN, lane=0, a_float=1, to_float=1) | {
+                "src": FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN),
+                "b_base": self.rows.plus(_UNIT),
+            },
+            self._one(_RANGE, _EMPTY, lane=0) | self._times(-1, _SAME) | {
+                "zp": 1, "clip_lo": 0, "clip_hi": 1,
+            },
+            self._one(_EMPTY, _WHOLE, lane=0) | self._times(_ONE, _SAME),
+        ]  # fmt: skip
+
+    def _scalar(self) -> Step:
+        """The zero point or the scale, from the accumulator to where it belongs."""
+        step, scale = Step(), self.layer.makes == SCALE
+        size, dtype = (_BYTES, Dtype.I32) if scale else (1, Dtype.U8)
+        place = Ref(self.y.ring, 0, self.y.offset) if self.y.on_chip else self.out.next()
+        command: _Fields = {
+            "a_base": self.rows.plus(_WHOLE if scale else _ZERO), "lanes": 1, "d_base": place,
+            "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=dtype),
+        }  # fmt: skip
+        if scale:
+            command |= {
+                "src": FUSE_SRC.pack(b_src=BSource.ACC, op=Op.ADD),
+                "b_base": self.rows.plus(_PATTERN),
+            }
+        step.fuse += self._commands([command])
+        if not self.y.on_chip:
+            step.stores.append(self._store(place, 0, size))
+        return step
+
+    def _store(self, place: Ref, first: int, length: int) -> Command:
+        target = Ref(self.y.ring, 0, self.y.offset + first)
+        return self.context.command(Unit.STORE, dram=target, src=place, len=length)
+
+    def _one(self, a: int, d: int, *, lane: int, lanes: int = 1, **stage: int) -> _Fields:
+        """Some lanes of a row to one lane of another."""
+        stage = {"lane_reduce": Reduce.SUM} | stage
+        return {
+            "a_base": self.rows.plus(a), "lanes": lanes, "d_base": self.rows.plus(d),
+            "stage": FUSE_STAGE.pack(**stage), "src": FUSE_SRC.pack(d_lane=lane),
+        }  # fmt: skip
+
+    def _constant(self, row: int, value: int) -> _Fields:
+        return self._one(_ENDS, row, lane=0) | self._times(0, 0) | {"zp": value}
+
+    @staticmethod
+    def _times(mult: int, exponent: int) -> _Fields:
+        src = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
+        return {"src": src, "mult": mult, "shifts": bytes_word(exponent)}
+
+    def _by_row(self) -> _Fields:
+        """Times the bytes' factor."""
+        src = FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN)
+        return {"src": src, "b_base": self.rows.plus(_BYTE)}
+
+
+def dynamic_steps(context: Context, layer: DynamicLayer) -> list[Step]:
+    """The steps of a dynamic quantization."""
+    return DynamicSteps(context, layer).steps()

@@ -1,0 +1,25 @@
+"""Dynamic quantization: scale and zero point follow from the numbers themselves."""
+
+from dataclasses import dataclass
+
+from compiler.lower.layer import Layer
+from compiler.lower.lowering import Lowering, UnsupportedError
+
+#: Rows of the accumulator for what is found, beside one for each tile.
+ROWS = 13
+#: Operators of the graph; each finds the range by itself.
+QUANTIZED, SCALE, ZERO = "dynamic_quantize", "dynamic_scale", "dynamic_zero"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DynamicLayer(Layer):
+    """What makes bytes of float32 numbers, their scale, or their zero point: `makes` is the operator."""
+
+    makes: str
+
+
+def lower_dynamic(low: Lowering) -> Layer:
+    """The layer of one of the three operators."""
+    if low.x.dtype != "float32":
+        raise UnsupportedError(f"{low.anchor.op} of {low.x.dtype} tensors")
+    return DynamicLayer(**low.common(), makes=low.anchor.op)
