@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 from numpy.typing import ArrayLike, NDArray
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 from onnx.defs import onnx_opset_version
 
 from compiler.api import compile
+from compiler.devices import open_device
 from compiler.frontends.onnx import read_onnx
-from compiler.frontends.onnx_file import from_bytes
+from compiler.frontends.onnx.file import from_bytes
+from compiler.frontends.onnx.one_node import one_node
 from compiler.network import Network
-from compiler.runtime import Session, open_device
+from compiler.runtime import Session
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
 
@@ -222,37 +223,6 @@ class MlaBackend(Backend):
         if all(array.dtype == "float32" and np.isfinite(array).all() for array in sample.values()):
             kwargs.setdefault("calibration", [sample])
         return cls.run_model(model, sample, device, **kwargs)
-
-
-def one_node(
-    node: NodeProto,
-    arrays: Mapping[str, NDArray],
-    inputs: Sequence[str],
-    opset: int,
-    outputs: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
-) -> ModelProto:
-    """A model of one node; arrays that are not among the inputs are constants."""
-    made = {name: value for name, value in zip(node.output, outputs or (), strict=False) if name}
-    graph = helper.make_graph(
-        [node], node.name or node.op_type,
-        [helper.make_tensor_value_info(name, _type_of(arrays[name]), arrays[name].shape) for name in inputs],
-        [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(made[name][0])), made[name][1])
-            if name in made else ValueInfoProto(name=name)
-            for name in node.output if name
-        ],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items() if name not in inputs],
-    )  # fmt: skip
-    imports = [helper.make_opsetid("", opset)] + [helper.make_opsetid(node.domain, 1)] * bool(node.domain)
-    model = helper.make_model(graph, opset_imports=imports)
-    return model if made else onnx.shape_inference.infer_shapes(model, data_prop=True)
-
-
-def _type_of(array: NDArray) -> int:
-    try:
-        return helper.np_dtype_to_tensor_dtype(array.dtype)
-    except (KeyError, ValueError):
-        raise InputError(f"an input must be an array of numbers, not of {array.dtype}") from None
 
 
 prepare = MlaBackend.prepare

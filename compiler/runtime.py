@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +18,9 @@ from compiler.network import Network, Stage
 from compiler.validate import Call
 from cosim.device import Device
 from cosim.driver import Driver
-from cosim.golden import GoldenDevice
 from cosim.programs import Candidate
 from hw.isa.macro import SLOT_BYTES
 from hw.isa.program import Program
-
-if TYPE_CHECKING:
-    from cosim.rtl.rtl_device import RtlDevice
 
 _ALIGN = 64
 _PAGE = 4096
@@ -47,33 +42,6 @@ def dram_bytes(network: Network, samples: int = 1) -> int:
             total += stage.code.memory + _ALIGN + samples * io
             program = max(program, *(len(each.image) for each in stage.code.programs))
     return -(-(total + program) // _PAGE) * _PAGE
-
-
-def open_device(
-    network: Network,
-    kind: str,
-    samples: int,
-    latency: int,
-    bytes_per_cycle: float,
-    say: Callable[[str], None],
-) -> Device:
-    """A machine for a network: the RTL ("rtl") or the golden model ("golden"), with room for as many samples."""
-    if kind == "golden":
-        return GoldenDevice(network.config, dram_bytes(network, samples))
-    return open_rtl(network, samples, latency, bytes_per_cycle, say)
-
-
-def open_rtl(
-    network: Network, samples: int, latency: int, bytes_per_cycle: float, say: Callable[[str], None], *,
-    probe: bool = False,
-) -> "RtlDevice":  # fmt: skip
-    """The RTL for a network; with `probe` it can record what its units do."""
-    from cosim.rtl.build import Variant
-    from cosim.rtl.rtl_device import RtlDevice
-
-    say("opening the machine (the first time its simulator is built: minutes)")
-    size, variant = dram_bytes(network, samples), Variant(probe=probe)
-    return RtlDevice(network.config, size, latency=latency, bytes_per_cycle=bytes_per_cycle, variant=variant)
 
 
 @dataclass

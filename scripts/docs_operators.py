@@ -1,6 +1,8 @@
 """The table of operators in docs/operators.md, from the tables of the compiler."""
 
-from compiler.frontends import onnx, onnx_registry, tflite
+from compiler.frontends import tflite
+from compiler.frontends.onnx import read_onnx
+from compiler.frontends.onnx.registry import CONVERSIONS
 from compiler.ir.ops import OPS
 from compiler.lower.groups import ANCHORS
 from compiler.lower.lower import LOWERINGS
@@ -33,11 +35,11 @@ def _table() -> str:
         for name, spec in OPS.items()
     ]
     lists = [
-        f"ONNX: {_names(list(onnx_registry.CONVERSIONS))}.",
+        f"ONNX: {_names(list(CONVERSIONS))}.",
         "",
         f"TFLite: {_names(list(tflite.CONVERTERS))}.",
     ]
-    assert onnx.read_onnx  # the module whose import enters all conversions
+    assert read_onnx  # the module whose import enters all conversions
     return "\n".join(
         [
             "| operator | what it computes | attributes | where it runs |", "| --- | --- | --- | --- |", *rows, "",

@@ -8,8 +8,8 @@ import numpy as np
 
 from compiler.bench import conv, gemm, nets, speed, tiny
 from compiler.bench.case import Case, OpenDevice, run_case
+from compiler.devices import open_device
 from compiler.network import Network
-from compiler.runtime import open_device
 from cosim.device import Device
 from hw.config import MlaConfig
 from hw.errors import InputError, shown

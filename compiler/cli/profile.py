@@ -32,11 +32,11 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.profile_table import table
     from compiler.cli.run import head, named, network_of, say
     from compiler.cli.samples import read_samples
+    from compiler.devices import open_rtl
     from compiler.profile.page import page
     from compiler.profile.timeline import spans
     from compiler.profile.trace import trace_json
     from compiler.run import STEADY, document, run_samples
-    from compiler.runtime import open_rtl
 
     check_outputs([args.trace, args.report], [Path(args.model), args.input, args.calibrate], args.json)
     network = network_of(args)

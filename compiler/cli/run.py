@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cache.store import Store
     from compiler.cli.run_table import table
     from compiler.cli.samples import read_samples
+    from compiler.devices import open_device
     from compiler.run import STEADY, document, run_samples
-    from compiler.runtime import open_device
 
     check_outputs([args.out], [Path(args.model), args.input, args.calibrate], args.json)
     network = network_of(args)

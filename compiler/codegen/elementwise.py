@@ -6,7 +6,7 @@ from compiler.codegen.build import Context, Parameters, Tables, Tiles, Turns, pi
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
 from compiler.kernels.tiles import ceil_div
-from compiler.lower.layer import ElementwiseLayer, Spread
+from compiler.lower.elementwise_layer import ElementwiseLayer, Spread
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import DTYPE_BYTES, BSource, Requant, Unit
 

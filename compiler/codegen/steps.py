@@ -22,15 +22,8 @@ from compiler.codegen.softmax import softmax_steps
 from compiler.ir.tensor import Tensor
 from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.dynamic import DynamicLayer
-from compiler.lower.layer import (
-    ConvLayer,
-    DepthwiseLayer,
-    ElementwiseLayer,
-    Layer,
-    MoveLayer,
-    PoolLayer,
-    SoftmaxLayer,
-)
+from compiler.lower.elementwise_layer import ElementwiseLayer
+from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer, MoveLayer, PoolLayer, SoftmaxLayer
 from compiler.lower.matmul import MatmulLayer
 from compiler.lower.norm import NormLayer
 from compiler.lower.prelu import PReluLayer

@@ -5,7 +5,8 @@ from typing import cast
 from compiler.ir.tensor import Tensor
 from compiler.kernels.add import LEFT_SHIFT, raw_fields, residual_fields
 from compiler.kernels.mul import mul
-from compiler.lower.layer import ElementwiseLayer, Layer, Spread
+from compiler.lower.elementwise_layer import ElementwiseLayer, Spread
+from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine, clip_range
 from compiler.lower.unary import EIGHT_BITS, is_unary, table_of
 from hw.isa.enums import Op, Requant, Rounding

@@ -6,7 +6,8 @@ import numpy as np
 
 from compiler.kernels.scaling import bytes_word, halves_word
 from compiler.lower.dynamic import QUANTIZED, SCALE, ZERO
-from compiler.lower.layer import Drain, ElementwiseLayer, Layer
+from compiler.lower.elementwise_layer import ElementwiseLayer
+from compiler.lower.layer import Drain, Layer
 from compiler.lower.lowering import Lowering, UnsupportedError
 from hw.isa.enums import Requant, Rounding
 

@@ -10,7 +10,7 @@ from compiler.host import Kernels, run_node
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
-from compiler.lower.layer import ElementwiseLayer
+from compiler.lower.elementwise_layer import ElementwiseLayer
 from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range
 from compiler.lower.reduce import bytes_only
 from cosim.golden.scale import scale

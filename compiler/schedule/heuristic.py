@@ -4,16 +4,8 @@ from dataclasses import replace
 
 from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.dynamic import DynamicLayer
-from compiler.lower.layer import (
-    ConvLayer,
-    DepthwiseLayer,
-    ElementwiseLayer,
-    Image,
-    Layer,
-    MoveLayer,
-    PoolLayer,
-    SoftmaxLayer,
-)
+from compiler.lower.elementwise_layer import ElementwiseLayer
+from compiler.lower.layer import ConvLayer, DepthwiseLayer, Image, Layer, MoveLayer, PoolLayer, SoftmaxLayer
 from compiler.lower.lower import Lowered
 from compiler.lower.lowering import image_of
 from compiler.lower.matmul import MatmulLayer

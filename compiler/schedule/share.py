@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compiler.lower.layer import ElementwiseLayer, PoolLayer, SoftmaxLayer
+from compiler.lower.elementwise_layer import ElementwiseLayer
+from compiler.lower.layer import PoolLayer, SoftmaxLayer
 from compiler.lower.lower import Lowered
 from compiler.lower.norm import NormLayer
 from compiler.lower.reduce import ReduceLayer

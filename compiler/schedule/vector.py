@@ -2,7 +2,8 @@
 
 from compiler.kernels.tiles import ceil_div, cuts
 from compiler.lower.dynamic import ROWS, DynamicLayer
-from compiler.lower.layer import ElementwiseLayer, PoolLayer, SoftmaxLayer
+from compiler.lower.elementwise_layer import ElementwiseLayer
+from compiler.lower.layer import PoolLayer, SoftmaxLayer
 from compiler.lower.prelu import PReluLayer
 from compiler.schedule.compute import check_row
 from compiler.schedule.schedule import LayerSchedule

@@ -3,8 +3,8 @@
 import pytest
 
 from compiler.bench import format_table, run_suite
+from compiler.devices import open_device
 from compiler.network import Network
-from compiler.runtime import open_device
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError

@@ -9,12 +9,12 @@ import pytest
 
 from compiler.api import compile
 from compiler.cli.main import main
+from compiler.devices import open_device
 from compiler.frontends.onnx import read_onnx
 from compiler.host import evaluate
 from compiler.network import Network
 from compiler.passes.trips import MOST_UNROLLED
 from compiler.run import document, run_samples
-from compiler.runtime import open_device
 from tests.compiler.control_models import branch, early_exit, integer, recurrent, subgraph
 from tests.compiler.onnx_models import model, node, reference
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from compiler.backend import MlaBackend, one_node
+from compiler.backend import MlaBackend
+from compiler.frontends.onnx.one_node import one_node
 from tests.compiler.onnx_models import reference
 
 BYTES = ("int8", "uint8")

@@ -1,0 +1,39 @@
+"""Opens the machine that a network runs on."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from compiler.network import Network
+from compiler.runtime import dram_bytes
+from cosim.device import Device
+from cosim.golden import GoldenDevice
+
+if TYPE_CHECKING:
+    from cosim.rtl.rtl_device import RtlDevice
+
+
+def open_device(
+    network: Network,
+    kind: str,
+    samples: int,
+    latency: int,
+    bytes_per_cycle: float,
+    say: Callable[[str], None],
+) -> Device:
+    """A machine for a network: the RTL ("rtl") or the golden model ("golden"), with room for as many samples."""
+    if kind == "golden":
+        return GoldenDevice(network.config, dram_bytes(network, samples))
+    return open_rtl(network, samples, latency, bytes_per_cycle, say)
+
+
+def open_rtl(
+    network: Network, samples: int, latency: int, bytes_per_cycle: float, say: Callable[[str], None], *,
+    probe: bool = False,
+) -> "RtlDevice":  # fmt: skip
+    """The RTL for a network; with `probe` it can record what its units do."""
+    from cosim.rtl.build import Variant
+    from cosim.rtl.rtl_device import RtlDevice
+
+    say("opening the machine (the first time its simulator is built: minutes)")
+    size, variant = dram_bytes(network, samples), Variant(probe=probe)
+    return RtlDevice(network.config, size, latency=latency, bytes_per_cycle=bytes_per_cycle, variant=variant)

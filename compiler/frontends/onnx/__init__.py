@@ -1,0 +1,10 @@
+"""ONNX files: `read_onnx` makes a graph of a model.
+
+What happens to a file, in this order: `file.py` reads it as plain data, `fold.py` computes what is known beforehand,
+`rewrite.py`, `patterns.py` and `fuse.py` turn nodes into others, `operators` converts each, `finish.py` adds outputs.
+"""
+
+from compiler.frontends.onnx.errors import UnsupportedNodesError
+from compiler.frontends.onnx.read import read_onnx
+
+__all__ = ["UnsupportedNodesError", "read_onnx"]

@@ -1,0 +1,197 @@
+"""ONNX files as plain data: nodes in an order in which they can run, constants, inputs and outputs."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto
+
+from compiler.frontends.onnx.local import inlined
+from compiler.frontends.onnx.node import Declared, FileNode, Model, Source
+from compiler.frontends.onnx.order import in_order
+from compiler.frontends.onnx.tensors import DTYPES, NARROW, read_tensor, type_name
+from compiler.frontends.onnx.values import Fixed
+from hw.errors import InputError, shown
+
+#: Operators before this set broadcast by attributes of their own.
+_LEAST_OPSET = 7
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_FIELDS = {
+    AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.TENSOR: "t",
+    AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
+}  # fmt: skip
+
+
+def parsed(path: Path) -> onnx.ModelProto:
+    """The protocol buffer in a file; InputError if it cannot be read or is none."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}") from None
+    return from_bytes(data)
+
+
+def from_bytes(data: bytes) -> onnx.ModelProto:
+    """The protocol buffer that bytes are; InputError if they are none."""
+    try:
+        return onnx.ModelProto.FromString(data)
+    except (DecodeError, ValueError, RuntimeError):
+        raise InputError("is no ONNX file, or a damaged one") from None
+
+
+def read_proto(model: onnx.ModelProto, folder: Path | None) -> Model:
+    """The contents of a model, checked as far as that goes without knowing operators.
+
+    Parameters
+    ----------
+    model : ModelProto
+        As the file has it.
+    folder : Path or None
+        Where external data lies; None: there must be none.
+
+    Raises
+    ------
+    InputError
+        It is damaged, or its nodes have no order; does not name the file.
+    """
+    if not model.HasField("graph") or not model.graph.output:
+        raise InputError("is no ONNX file: it has no graph with outputs")
+    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    others = all(node.domain not in ("", "ai.onnx") for node in model.graph.node)
+    opset = max(versions, default=_LEAST_OPSET if others else 1)
+    if opset < _LEAST_OPSET:
+        raise InputError(
+            f"operator set must be {_LEAST_OPSET} or later, not {opset}; onnx.version_converter updates it"
+        )
+    if opset > (most := onnx.defs.onnx_opset_version()):
+        raise InputError(
+            f"operator set must be {most} or earlier, the last that onnx {onnx.__version__} has, not {opset}"
+        )
+    model = inlined(model)
+    return _model(model.graph, opset, tuple(model.opset_import), folder)
+
+
+def _model(
+    graph: Any,
+    opset: int,
+    versions: tuple[onnx.OperatorSetIdProto, ...],
+    folder: Path | None,
+    *,
+    inside: bool = False,
+) -> Model:
+    """A graph; one `inside` of a node may read what is made outside, and need not declare types."""
+    if graph.sparse_initializer:
+        raise InputError("sparse constants are not supported")
+    constants: dict[str, Fixed] = {}
+    for tensor in graph.initializer:
+        _check_text(tensor.name)
+        if tensor.name in constants:
+            raise InputError(f"tensor {shown(tensor.name)} is there twice")
+        constants[tensor.name] = Fixed(
+            tensor.name, read_tensor(tensor, folder), narrow=tensor.data_type in NARROW
+        )
+    declared = _named if inside else _declared
+    inputs = [declared(v) for v in graph.input if v.name not in constants]
+    nodes = [_node(i, Source(node, versions), opset, folder) for i, node in enumerate(graph.node)]
+    known = [*constants, *(value.name for value in inputs)]
+    outputs = [declared(v) for v in graph.output]
+    named = [] if inside else [v.name for v in outputs]
+    for names, what in ((known, "tensor"), (named, "output")):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise InputError(f"{what} {shown(twice[0])} is there twice")
+    if not inside:
+        return Model(in_order(nodes, known), constants, inputs, outputs)
+    captured = _captured(nodes, known, outputs)
+    return Model(in_order(nodes, [*known, *captured]), constants, inputs, outputs, captured).used()
+
+
+def _captured(nodes: list[FileNode], known: Iterable[str], outputs: list[Declared]) -> tuple[str, ...]:
+    """What a subgraph reads and does not make."""
+    made = {*known, "", *(name for node in nodes for name in node.outputs)}
+    read = [*(name for node in nodes for name in node.inputs), *(output.name for output in outputs)]
+    return tuple(dict.fromkeys(name for name in read if name not in made))
+
+
+def _check_text(text: str | bytes) -> None:
+    """Refuse a name whose bytes are no UTF-8; the decoder leaves those as they are."""
+    if not isinstance(text, str):
+        raise InputError(f"a name must be text in UTF-8, not {shown(text)}")
+
+
+def _named(value: Any) -> Declared:
+    """An input or output of a subgraph, whose type follows from what goes in."""
+    _check_text(value.name)
+    if not value.name:
+        raise InputError("an input or output of a subgraph must have a name")
+    return Declared(value.name, "", None)
+
+
+def _declared(value: Any) -> Declared:
+    _check_text(value.name)
+    kind = value.type.tensor_type
+    if not value.name or value.type.WhichOneof("value") != "tensor_type":
+        raise InputError(f"{shown(value.name)} must be a tensor with a name")
+    if kind.elem_type not in DTYPES:
+        raise InputError(f"tensor {shown(value.name)}: type {type_name(kind.elem_type)} is not supported")
+    shape = None
+    if kind.HasField("shape"):
+        for size in kind.shape.dim:
+            _check_text(size.dim_param)
+        shape = tuple(d.dim_value if d.dim_value > 0 else d.dim_param or None for d in kind.shape.dim)
+    return Declared(value.name, DTYPES[kind.elem_type], shape)
+
+
+def _node(index: int, source: Source, opset: int, folder: Path | None) -> FileNode:
+    node: Any = source.proto
+    for text in (node.op_type, node.domain, node.name, *node.input, *node.output):
+        _check_text(text)
+    known = node.domain in _DOMAINS and _IDENTIFIER.fullmatch(node.op_type)
+    op = node.op_type if known else f"{node.domain}.{node.op_type}"
+    name = node.name or f"{op.lower()}_{index}"
+    if not any(node.output):
+        raise InputError(f"node {shown(name)} makes nothing")
+    attributes = {a.name: _attribute(name, a, folder) for a in node.attribute}
+    bodies = [
+        _body(name, a, opset, source.versions, folder)
+        for a in node.attribute
+        if a.type == AttributeProto.GRAPH
+    ]
+    attributes |= dict(bodies)
+    captured = tuple(dict.fromkeys(name for _, body in bodies for name in body.captured))
+    return FileNode(name, op, (*node.input, *captured), tuple(node.output), attributes, opset, source)
+
+
+def _body(
+    node: str,
+    attribute: Any,
+    opset: int,
+    versions: tuple[onnx.OperatorSetIdProto, ...],
+    folder: Path | None,
+) -> tuple[str, Model]:
+    """A subgraph, by the name of its attribute."""
+    try:
+        return attribute.name, _model(attribute.g, opset, versions, folder, inside=True)
+    except InputError as error:
+        raise InputError(f"{shown(attribute.name)} of node {shown(node)}: {error}") from None
+
+
+def _attribute(node: str, attribute: Any, folder: Path | None) -> Any:
+    """An attribute as Python has it; those that hold graphs are None here."""
+    part = _FIELDS.get(attribute.type)
+    if part is None:
+        return None
+    value = getattr(attribute, part)
+    if part == "t":
+        try:
+            if value.data_type in NARROW:
+                raise InputError(f"a constant of type {type_name(value.data_type)} is not supported")
+            return read_tensor(value, folder)
+        except InputError as error:
+            raise InputError(f"node {shown(node)}: {error}") from None
+    return tuple(value) if part.endswith("s") and part != "s" else value

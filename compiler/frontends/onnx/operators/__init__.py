@@ -1,0 +1,1 @@
+"""ONNX operators: for each a conversion to nodes of the graph."""

@@ -1,0 +1,88 @@
+"""ONNX operators that change a value's type, or nothing of it, and those that tell its shape."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.onnx.emit import ONE, Emitter
+from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.operators.quantize import reread
+from compiler.frontends.onnx.operators.shape import renamed, reshaped
+from compiler.frontends.onnx.registry import converts, known
+from compiler.frontends.onnx.tensors import type_name, widened
+from compiler.frontends.onnx.values import Fixed, Flow, UnsupportedError, Value
+from hw.errors import shown
+
+
+@converts("Identity", "Dropout", inputs=(1, 3))
+def _identity(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    (x, _ratio, training) = inputs
+    if node.op == "Dropout" and training is not None and known(training, "training mode").data.any():
+        raise UnsupportedError("training")
+    return [renamed(x, node.outputs[0])]
+
+
+@converts("Cast", inputs=(1, 1))
+def _cast(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    to = node.int("to", 0)
+    dtype = widened(to)
+    if dtype is None:
+        raise UnsupportedError(f"a cast to {type_name(to)}")
+    return [_cast_to(emitter, node, inputs[0], dtype)]
+
+
+@converts("CastLike", inputs=(2, 2))
+def _cast_like(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, like = inputs
+    real = like.quantization is not None if isinstance(like, Fixed) else like.real
+    given = like.data.dtype.name if isinstance(like, Fixed) else like.tensor.dtype
+    return [_cast_to(emitter, node, x, "float32" if real else given)]
+
+
+def _cast_to(emitter: Emitter, node: FileNode, x: Value, dtype: str) -> Value:
+    """A value as numbers of another type."""
+    name = node.outputs[0]
+    if isinstance(x, Fixed):
+        return x if dtype == "float32" and x.quantization else Fixed(name, x.numbers().astype(dtype))
+    have = "float32" if x.real else x.tensor.dtype
+    if have == dtype:
+        return renamed(x, name)
+    if dtype == "float32" and have != "bool":
+        if x.tensor.quantization is None:
+            raise UnsupportedError(f"a cast of {have} numbers that are computed")
+        as_real = Flow(x.name, x.tensor, x.order, real=True)
+        if x.tensor.quantization == ONE:
+            return renamed(as_real, name)
+        return reread(emitter, node, x, ONE)
+    if have in ("int32", "int64") and dtype in ("int32", "int64"):
+        return renamed(x, name)
+    raise UnsupportedError(f"a cast of {have} to {dtype}")
+
+
+@converts("Expand", inputs=(2, 2))
+def _expand(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, shape = inputs
+    sizes = tuple(known(shape, "shape").integers())
+    if (
+        math.prod(sizes) == 1
+        or sizes == x.shape
+        or all(a in (1, b) for a, b in zip(sizes[::-1], x.shape[::-1], strict=False))
+    ):
+        more = max(len(sizes) - len(x.shape), 0)
+        return [reshaped(emitter, node.outputs[0], x, (1,) * more + x.shape)]
+    raise UnsupportedError(f"expanding shape {list(x.shape)} to {shown(list(sizes))}")
+
+
+@converts("Shape", inputs=(1, 1))
+def _shape(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    (x,) = inputs
+    end = node.int("end", len(x.shape))
+    return [Fixed(node.outputs[0], np.array(x.shape[node.int("start", 0) : end], np.int64))]
+
+
+@converts("Size", inputs=(1, 1))
+def _size(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    (x,) = inputs
+    return [Fixed(node.outputs[0], np.array(math.prod(x.shape), np.int64))]

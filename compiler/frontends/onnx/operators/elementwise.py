@@ -1,0 +1,216 @@
+"""ONNX operators that work on each element by itself."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.onnx.emit import Emitter
+from compiler.frontends.onnx.host import function
+from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.operators.shape import renamed, with_ones
+from compiler.frontends.onnx.registry import choice, converts, known
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    Fixed,
+    Flow,
+    Kind,
+    Order,
+    UnsupportedError,
+    Value,
+    broadcast,
+    channels_last,
+    plain,
+)
+from hw.errors import InputError
+
+_UNARY = {
+    "Sigmoid": "sigmoid", "Tanh": "tanh", "HardSwish": "hard_swish", "Exp": "exp", "Silu": "silu",
+    "Softplus": "softplus", "Mish": "mish",
+}  # fmt: skip
+
+
+def order_of(operands: Sequence[Value], rank: int) -> Order:
+    """The order that most elements of the operands lie in already."""
+    elements: dict[Order, int] = {}
+    for value in operands:
+        if isinstance(value, Flow) and value.rank == rank:
+            elements[value.order] = elements.get(value.order, 0) + value.tensor.elements
+    return max(elements, key=lambda o: (elements[o], o != plain(rank))) if elements else plain(rank)
+
+
+def binary(
+    emitter: Emitter,
+    node: FileNode,
+    op: str,
+    operands: Sequence[Value],
+    part: str = "",
+    kind: Kind | None = None,
+) -> Flow:
+    """A node of two operands that are broadcast."""
+    shape = broadcast([v.shape for v in operands])
+    rank = len(shape)
+    if not any(isinstance(v, Flow) for v in operands):
+        operands = [emitter.flow(operands[0]), *operands[1:]]
+    order = order_of(operands, rank)
+    if order == plain(rank):
+        order = _vector_last([v.shape for v in operands], shape)
+    equal = [_one_scale(emitter, v) for v in operands]
+    kind = kind or emitter.arithmetic(node, *equal)
+    if order != plain(rank):
+        equal = [with_ones(emitter, v.name, v, set(range(rank - len(v.shape)))) for v in equal]
+    tensors = [
+        emitter.operand(v, order if order != plain(rank) else plain(len(v.shape)), kind) for v in equal
+    ]
+    return emitter.emit(node, op, tensors, shape, order, kind, part)
+
+
+def _vector_last(shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> Order:
+    """The plain order, or where a vector is spread over the rest, one with it last, as the machine spreads rows."""
+    rank = len(whole)
+    for shape in shapes:
+        long = [i for i, size in enumerate(shape, rank - len(shape)) if size > 1]
+        if rank > 2 and len(long) == 1 and long[0] < rank - 1 and math.prod(whole) > whole[long[0]]:
+            return (*(i for i in range(rank) if i != long[0]), long[0])
+    return plain(rank)
+
+
+def _one_scale(emitter: Emitter, value: Value) -> Value:
+    """A value with one scale at most."""
+    if isinstance(value, Fixed) and value.quantization is not None and not value.quantization.whole:
+        return Fixed(value.name, value.real())
+    return emitter.movable(value) if isinstance(value, Flow) and value.real else value
+
+
+@converts("Add", "Sub", "Mul", inputs=(2, 2))
+def _binary(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [binary(emitter, node, node.op.lower(), inputs)]
+
+
+@converts("Sum", inputs=(1, None))
+def _sum(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    total, kind = inputs[0], FLOAT if len(inputs) > 2 else None
+    for i, value in enumerate(inputs[1:]):
+        total = binary(emitter, node, "add", [total, value], f"{i}" if i < len(inputs) - 2 else "", kind)
+    return [renamed(total, node.outputs[0])]
+
+
+@converts("Mean", inputs=(1, None))
+def _mean(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    part = Fixed(f"{node.name}:part", np.array(1 / len(inputs), np.float32))
+    total = inputs[0]
+    for i, value in enumerate(inputs[1:]):
+        total = binary(emitter, node, "add", [total, value], f"{i}", FLOAT)
+    return [binary(emitter, node, "mul", [total, part])]
+
+
+@converts("Div", inputs=(2, 2))
+def _divide(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, divisor = inputs
+    numbers = known(divisor, "a divisor")
+    if isinstance(x, Flow) and emitter.arithmetic(node, x) != FLOAT and not x.real:
+        raise UnsupportedError("a division of integers")
+    reciprocal = Fixed(f"{numbers.name}:reciprocal", np.float32(1.0) / numbers.real())
+    return [binary(emitter, node, "mul", [x, reciprocal])]
+
+
+@converts("Neg", inputs=(1, 1))
+def _negative(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [binary(emitter, node, "mul", [inputs[0], Fixed(f"{node.name}:minus", np.array(-1, np.float32))])]
+
+
+@converts("Pow", inputs=(2, 2))
+def _power(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    x, exponent = inputs
+    exponent = known(exponent, "an exponent")
+    number = exponent.scalar()
+    if number == 2:
+        return [binary(emitter, node, "mul", [x, x])]
+    if number == 3:
+        return [
+            binary(
+                emitter, node, "mul", [binary(emitter, node, "mul", [x, x], "square", FLOAT), x], "", FLOAT
+            )
+        ]
+    if number is None:
+        raise UnsupportedError("a power for each element")
+    return [function(emitter, node, x, Fixed(exponent.name, np.array(number, np.float32)))]
+
+
+def unary(emitter: Emitter, node: FileNode, op: str, x: Value, **attributes: Any) -> Flow:
+    """A node of one operand."""
+    x = emitter.flow(x)
+    kind = emitter.arithmetic(node, x)
+    return emitter.emit(node, op, [emitter.operand(x, x.order, kind)], x.shape, x.order, kind, **attributes)
+
+
+@converts(*_UNARY, inputs=(1, 1))
+def _unary(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, _UNARY[node.op], inputs[0])]
+
+
+@converts("Swish", inputs=(1, 1))
+def _swish(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    if node.float("alpha", 1.0) != 1.0:
+        raise UnsupportedError(f"a steepness of {node.float('alpha', 1.0)}")
+    return [unary(emitter, node, "silu", inputs[0])]
+
+
+@converts("Gelu", "FastGelu", inputs=(1, 1))
+def _gelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    tanh = node.op == "FastGelu" or choice(node, "approximate", "none", "none", "tanh") == "tanh"
+    return [unary(emitter, node, "gelu", inputs[0], tanh=tanh)]
+
+
+@converts("LeakyRelu", inputs=(1, 1))
+def _leaky_relu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, "leaky_relu", inputs[0], alpha=finite(node.float("alpha", 0.01)))]
+
+
+@converts("Elu", inputs=(1, 1))
+def _elu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    return [unary(emitter, node, "elu", inputs[0], alpha=finite(node.float("alpha", 1.0)))]
+
+
+def finite(number: float) -> float:
+    """A number that must be finite."""
+    if not math.isfinite(number):
+        raise InputError(f"a number must be finite, not {number}")
+    return number
+
+
+@converts("PRelu", inputs=(2, 2))
+def _prelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """The slope is one number or one for each channel, and channels come last."""
+    x, slope = emitter.flow(inputs[0]), known(inputs[1], "a slope")
+    shape = broadcast([x.shape, slope.shape])
+    if shape != x.shape:
+        raise InputError(f"slopes {list(slope.shape)} do not fit x {list(x.shape)}")
+    number = slope.scalar()
+    if number is not None:
+        return [unary(emitter, node, "leaky_relu", x, alpha=finite(number))]
+    slope = slope.reshaped((1,) * (x.rank - len(slope.shape)) + slope.shape)
+    if slope.quantization is not None and not slope.quantization.whole:
+        slope = Fixed(slope.name, slope.real())
+    along = [i for i, size in enumerate(slope.shape) if size > 1]
+    order = channels_last(x.rank) if along == [1] else plain(x.rank)
+    kind = emitter.arithmetic(node, x, slope)
+    flat = slope.transposed(order)
+    if len(along) == 1 and order[-1] == along[0]:
+        flat = flat.reshaped((slope.data.size,))
+    operands = [emitter.operand(x, order, kind), emitter.operand(flat, plain(len(flat.shape)), kind)]
+    return [emitter.emit(node, "prelu", operands, shape, order, kind)]
+
+
+@converts("HardSigmoid", inputs=(1, 1))
+def _hard_sigmoid(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """Alpha times x plus beta, clipped."""
+    alpha, beta = node.float("alpha", 0.2), node.float("beta", 0.5)
+    numbers = [
+        Fixed(f"{node.name}:{part}", np.array(finite(number), np.float32))
+        for part, number in (("alpha", alpha), ("beta", beta))
+    ]
+    scaled = binary(emitter, node, "mul", [inputs[0], numbers[0]], "scaled", FLOAT)
+    moved = binary(emitter, node, "add", [scaled, numbers[1]], "moved", FLOAT)
+    return [emitter.emit(node, "clip", [moved.tensor], moved.shape, moved.order, FLOAT, low=0.0, high=1.0)]

@@ -1,0 +1,24 @@
+"""What converts the nodes of a graph of an ONNX file, as conversions of nodes with subgraphs see it."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from compiler.frontends.onnx.emit import Emitter
+from compiler.frontends.onnx.node import Model
+from compiler.frontends.onnx.values import Fixed, Value
+
+
+class Reader(Protocol):
+    """Who converts the nodes of a graph of the file, and of subgraphs (`convert.py`)."""
+
+    def inside(self, model: Model, constants: Mapping[str, Fixed]) -> "Reader":
+        """The same for a subgraph, some of whose inputs and captured values are known."""
+        ...
+
+    def emitter(self, room: int) -> Emitter:
+        """What builds a graph of its own for the nodes."""
+        ...
+
+    def convert(self, emitter: Emitter, values: dict[str, Value]) -> None:
+        """Add what the nodes become; values get what they make. Raises UnsupportedError if that cannot be done."""
+        ...

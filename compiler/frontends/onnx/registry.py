@@ -1,0 +1,73 @@
+"""The conversions of ONNX operators, entered by the modules that have them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from compiler.frontends.onnx.emit import Emitter
+from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.values import Fixed, UnsupportedError, Value
+from hw.errors import InputError, shown
+
+_Input = TypeVar("_Input")
+#: From the builder, the node and its inputs (as many as it can have, None where absent) to its outputs.
+Function = Callable[[Emitter, FileNode, list[Any]], Sequence[Value]]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How one operator is converted, and how many inputs it must and can have; None: any number."""
+
+    function: Function
+    least: int
+    most: int | None
+
+    def __call__(self, emitter: Emitter, node: FileNode, inputs: list[Value | None]) -> Sequence[Value]:
+        """Convert a node."""
+        return self.function(emitter, node, self.checked(inputs))
+
+    def checked(self, inputs: "list[_Input | None]") -> "list[_Input | None]":
+        """The inputs, or their names, filled up with None."""
+        while inputs and inputs[-1] is None:
+            inputs = inputs[:-1]
+        most = len(inputs) if self.most is None else self.most
+        if not self.least <= len(inputs) <= most or None in inputs[: self.least]:
+            count = f"{self.least}" if self.least == self.most else f"{self.least}..{self.most or ''}"
+            raise InputError(f"must have {count} inputs, not {sum(v is not None for v in inputs)}")
+        return inputs + [None] * (most - len(inputs))
+
+
+#: By operator.
+CONVERSIONS: dict[str, Conversion] = {}
+
+
+def converts(*ops: str, inputs: tuple[int, int | None]) -> Callable[[Function], Function]:
+    """Enter a function as the conversion of operators that have so many inputs."""
+
+    def enter(function: Function) -> Function:
+        CONVERSIONS.update(dict.fromkeys(ops, Conversion(function, *inputs)))
+        return function
+
+    return enter
+
+
+def known(value: Value | None, what: str) -> Fixed:
+    """A value that must be known beforehand."""
+    if not isinstance(value, Fixed):
+        raise UnsupportedError(f"{what} that is not constant")
+    return value
+
+
+def integers(node: FileNode, key: str, value: Value | None) -> tuple[int, ...] | None:
+    """What is an attribute in old operator sets and an input in later ones; None if neither is there."""
+    if value is not None:
+        return tuple(known(value, key).integers())
+    return node.ints(key)
+
+
+def choice(node: FileNode, key: str, default: str, *choices: str) -> str:
+    """An attribute that must be one of several texts."""
+    value = node.text(key, default)
+    if value not in choices:
+        raise InputError(f"attribute {key} must be one of {', '.join(choices)}, not {shown(value)}")
+    return value
