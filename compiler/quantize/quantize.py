@@ -90,7 +90,7 @@ def quantize(
         TensorReport(name, *_meaning(tensor), choices[sharing.root(name)].method, errors[name].sqnr_db)
         for name, tensor in names.items()
     )
-    outputs = output_reports([name for name in graph.outputs if name in errors], errors)
+    outputs = output_reports([n for n in graph.outputs if n in errors], errors, _from_integers(made))
     tensors += tuple(each for report in reports for each in report.tensors)
     reasons = dict(rewriter.reasons) | unseen
     for report in reports:
@@ -156,6 +156,16 @@ def _measured(
             if name in found:
                 errors[name].add(wanted[name], found[name])
     return errors
+
+
+def _from_integers(graph: Graph) -> set[str]:
+    """Tensors that are quantized, or computed from such."""
+    found: set[str] = set()
+    for node in graph:
+        inside = any(_from_integers(body) for body in node.bodies)
+        if inside or any(graph.tensors[n].quantization or n in found for n in (*node.inputs, *node.outputs)):
+            found |= set(node.outputs)
+    return found
 
 
 def _meaning(tensor: Tensor) -> tuple[float, int]:

@@ -1,6 +1,6 @@
 """How well a quantized graph does what the float one did."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -49,12 +49,19 @@ class OutputReport:
         As that of a tensor.
     top1 : float or None
         In what part of the rows along the last dimension the greatest element is the same; None where a row has one.
+    quantized : bool
+        Something that it is computed from is quantized; else it is the float graph's own.
+    values, left_out : int
+        How many there were, and how many of them were infinite or no numbers, which no error counts.
     """
 
     name: str
     max_abs: float
     sqnr_db: float | None
     top1: float | None
+    quantized: bool = True
+    values: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,14 +123,13 @@ class QuantizationReport:
 def summary(document: Mapping[str, Any]) -> list[str]:
     """What a report's document says in a few lines: the outputs, and the nodes that add most noise."""
     made_up = ", made up: not to be trusted" if document["random"] else ""
+    if not document["tensors"]:
+        return [f"nothing is quantized: no node has a form in 8 bits, {len(document['kept'])} stay float"]
     lines = [
         f"quantized with {document['samples']} samples{made_up}; against float on {document['measured']} of them:"
     ]
     for each in document["outputs"]:
-        top = "" if each["top1"] is None else f", same top 1 in {each['top1']:.1%}"
-        lines.append(
-            f"  output {each['name']}: {_db(each['sqnr_db'])}, at most {each['max_abs']:.4g} off{top}"
-        )
+        lines.append(f"  output {each['name']}: {_output(each)}")
     noisy = sorted(
         (each["alone_db"], each["node"]) for each in document["tensors"] if each.get("alone_db") is not None
     )
@@ -131,6 +137,19 @@ def summary(document: Mapping[str, Any]) -> list[str]:
         worst = ", ".join(f"{_short(name)} {_db(db)}" for db, name in noisy[:_NOISIEST])
         lines.append(f"  least signal over noise of a node alone: {worst}")
     return lines
+
+
+def _output(output: Mapping[str, Any]) -> str:
+    """How near an output is to float, and what that was measured on."""
+    left_out, values = output.get("left_out", 0), output.get("values", 0)
+    none = f"{left_out:,} of its {values:,} values are infinite or no numbers" if left_out else ""
+    if not output.get("quantized", True):
+        return f"not quantized, nothing of it ran in 8 bits{none and f'; {none}'}"
+    if left_out and left_out == values:
+        return f"not measured: {none}"
+    top = "" if output["top1"] is None else f", same top 1 in {output['top1']:.1%}"
+    rest = f"; {none}, the rest is compared" if none else ""
+    return f"{_db(output['sqnr_db'])}, at most {output['max_abs']:.4g} off{top}{rest}"
 
 
 def _short(name: str) -> str:
@@ -143,26 +162,30 @@ def _db(value: float | None) -> str:
 
 @dataclass
 class Errors:
-    """Errors of one tensor, summed over samples."""
+    """Errors of one tensor, summed over samples; of values that are finite in both graphs."""
 
     signal: float = 0.0
     noise: float = 0.0
     max_abs: float = 0.0
     rows: int = 0
     same: int = 0
+    values: int = 0
+    left_out: int = 0
 
     def add(self, wanted: NDArray, found: NDArray) -> None:
         """Another sample, as real numbers."""
         numbers = np.isfinite(wanted) & np.isfinite(found)
+        self.values += numbers.size
+        self.left_out += numbers.size - int(numbers.sum())
         wide = np.where(numbers, wanted, 0).astype(np.float64)
         off = np.where(numbers, found, 0).astype(np.float64) - wide
         self.signal += float(np.square(wide).sum())
         self.noise += float(np.square(off).sum())
         self.max_abs = max(self.max_abs, float(np.abs(off).max(initial=0.0)))
         if wanted.ndim and wanted.shape[-1] > 1:
-            agree = wanted.argmax(-1) == found.argmax(-1)
-            self.rows += agree.size
-            self.same += int(agree.sum())
+            whole = numbers.all(-1)
+            self.rows += int(whole.sum())
+            self.same += int((wanted.argmax(-1) == found.argmax(-1))[whole].sum())
 
     @property
     def sqnr_db(self) -> float | None:
@@ -177,6 +200,12 @@ class Errors:
         return self.same / self.rows if self.rows else None
 
 
-def output_reports(names: Sequence[str], errors: Mapping[str, Errors]) -> tuple[OutputReport, ...]:
-    """Reports of the outputs."""
-    return tuple(OutputReport(n, errors[n].max_abs, errors[n].sqnr_db, errors[n].top1) for n in names)
+def output_reports(
+    names: Sequence[str], errors: Mapping[str, Errors], quantized: Collection[str]
+) -> tuple[OutputReport, ...]:
+    """Reports of the outputs, of which some are `quantized`."""
+    return tuple(_report(name, errors[name], name in quantized) for name in names)
+
+
+def _report(name: str, of: Errors, quantized: bool) -> OutputReport:
+    return OutputReport(name, of.max_abs, of.sqnr_db, of.top1, quantized, of.values, of.left_out)

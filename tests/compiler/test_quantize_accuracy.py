@@ -5,6 +5,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.frontends.build import GraphBuilder
+from compiler.frontends.onnx import read_onnx
 from compiler.host import evaluate
 from compiler.ir.tensor import Tensor
 from compiler.quantize import quantize
@@ -188,3 +189,40 @@ def test_noise_is_told_of_the_node_that_adds_it():
     _, made_up = quantize(graph, samples, random=True)
     assert all(each.alone_db is None for each in made_up.tensors)
     assert len(summary(made_up.document())) == 2 and "not to be trusted" in str(made_up)
+
+
+def _report_of(tmp_path, nodes, constants, given, outputs=("y",)):
+    path = tmp_path / "m.onnx"
+    made = model(nodes, {"x": given[0]}, list(outputs), constants)
+    path.write_bytes(made.SerializeToString())
+    _, report = quantize(read_onnx(path), [{"x": each} for each in given])
+    return report
+
+
+def test_what_stays_on_the_host_is_not_called_exact(tmp_path):
+    nodes = [node("Relu", "x", "y"), node("Det", "x", "d")]
+    report = _report_of(tmp_path, nodes, {}, [numbers(4, 4, seed=i) for i in range(3)], ("y", "d"))
+    y, d = report.outputs
+    assert (y.quantized, d.quantized) == (True, False) and y.values == 3 * 16
+    _, first, second, *_ = summary(report.document())
+    assert "dB" in first and "output d: not quantized" in second and "exact" not in second
+
+
+def test_a_model_that_stays_float_is_not_called_quantized(tmp_path):
+    report = _report_of(tmp_path, [node("Det", "x", "y")], {}, [numbers(4, 4)])
+    assert summary(report.document()) == ["nothing is quantized: no node has a form in 8 bits, 1 stay float"]
+
+
+def test_numbers_that_are_none_are_counted_and_not_called_exact(tmp_path):
+    bad = numbers(6, 5)
+    bad[2] = np.nan
+    relu, product = node("Relu", "x", "r"), node("MatMul", "r w", "y")
+    part, whole = (
+        _report_of(tmp_path, [relu, product], {"w": each}, [numbers(3, 6, seed=i) for i in range(2)])
+        for each in (np.where(np.arange(5) == 1, bad, 1).astype(np.float32), bad)
+    )
+    (line,) = (line for line in summary(part.document()) if "output y" in line)
+    assert part.outputs[0].left_out == 6 and "6 of its 30 values are infinite or no numbers" in line
+    assert "dB" in line and part.outputs[0].top1 is None
+    (line,) = (line for line in summary(whole.document()) if "output y" in line)
+    assert line == "  output y: not measured: 30 of its 30 values are infinite or no numbers"
