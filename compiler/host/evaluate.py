@@ -83,7 +83,7 @@ def run_node(
     ------
     InputError
         The number of inputs, a shape or type is wrong; a window, index or quantization is none the operator can have;
-        the result is not of the shape the graph says.
+        the result is not of the shape the graph says; there is too little memory.
     """
     if rounding not in KERNELS:
         raise InputError(f"rounding must be {' or '.join(KERNELS)}, not {shown(rounding)}")
@@ -103,6 +103,9 @@ def run_node(
             result = finished(call, OPERATORS[node.op](call))
         except (ValueError, IndexError) as error:
             raise call.error(f"cannot be computed: {error}") from None
+        except MemoryError:
+            shapes = " and ".join(_kind(tensor) for tensor in (*tensors, call.output))
+            raise call.error(f"there is too little memory to compute {shapes}") from None
     if result.shape != call.output.shape:
         raise call.error(
             f"makes shape {list(result.shape)}, but {call.output.name!r} is {list(call.output.shape)}"

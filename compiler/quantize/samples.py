@@ -43,7 +43,12 @@ def random_samples(graph: Graph, seed: int, count: int = RANDOM_SAMPLES) -> list
 def _random(rng: np.random.Generator, tensor: Tensor) -> NDArray:
     if tensor.dtype != "float32":
         return np.zeros(tensor.shape, tensor.dtype)
-    return rng.standard_normal(tensor.shape).astype(np.float32)
+    try:
+        return rng.standard_normal(tensor.shape).astype(np.float32)
+    except MemoryError:
+        raise InputError(
+            f"input {tensor.name!r} of {tensor.elements:,} elements does not fit in memory"
+        ) from None
 
 
 def _split(graph: Graph, given: Mapping[str, NDArray]) -> list[Sample]:

@@ -12,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.frontends.model import read_model
 from compiler.frontends.onnx import UnsupportedNodesError, read_onnx
+from compiler.host import evaluate
+from compiler.host.table import OPERATORS
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
 from tests.compiler.onnx_models import node, small
@@ -144,7 +146,8 @@ def test_a_variant_that_the_accelerator_lacks_is_the_hosts_and_says_why(tmp_path
         (small(node("Range", "a b d", "r"), node("Add", "x r", "y"), a=np.array(0), b=np.array(1 << 50), d=np.array(1)),
          "node 'Range:r': its constant result would have shape [1125899906842624], more than 16,777,216 elements"),
         (small(node("Pad", "x p", "y"), p=np.array([0, 0, 1 << 40, 0])),
-         "node 'Pad:y': widths [0, 0, 1099511627776, 0] do not fit shape [2, 3]"),
+         "node 'Pad:y': widths [0, 0, 1099511627776, 0] do not fit shape [2, 3]; each must be less than "
+         "2,147,483,648"),
         (small(node("Relu", "x", "y"), kind=TensorProto.DOUBLE), "tensor 'x': type double is not supported"),
         (small(node("Relu", "x", "y"), shape=("n", "width")),
          "dimension 1 of input 'x' has no size; give it as --size width=N"),
@@ -179,6 +182,52 @@ def test_constants_that_grow_take_no_memory(tmp_path: Path, nodes: list, array: 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert "its constant" in refusal(tmp_path, made)
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < _ROOM
+
+
+IMAGE = (1, 4, 6, 6)
+FILTERS = np.ones((4, 4, 3, 3), np.float32)
+
+
+def _sizes(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+#: Nodes that a number is put into, as a size.
+FAR: dict[str, Callable[[int], onnx.ModelProto]] = {
+    "Reshape": lambda n: small(node("Reshape", "x s", "y"), s=_sizes(n, n)),
+    "Expand": lambda n: small(node("Expand", "x s", "y"), shape=(1, 1), s=_sizes(n, n)),
+    "Tile": lambda n: small(node("Tile", "x s", "y"), s=_sizes(n, n)),
+    "Pad": lambda n: small(node("Pad", "x s", "y"), s=_sizes(n, n, n, n)),
+    "ConstantOfShape": lambda n: small(node("ConstantOfShape", "s", "y"), s=_sizes(n, n)),
+    "Resize": lambda n: small(node("Resize", "x - - s", "y"), shape=IMAGE, s=_sizes(1, 4, n, n)),
+    "Conv": lambda n: small(node("Conv", "x w", "y", pads=[n] * 4), shape=IMAGE, w=FILTERS),
+    "ConvTranspose": lambda n: small(node("ConvTranspose", "x w", "y", strides=[n, n]), shape=IMAGE, w=FILTERS),
+    "MaxPool": lambda n: small(node("MaxPool", "x", "y", kernel_shape=[n, n], pads=[n - 1] * 4), shape=IMAGE),
+    "LpPool": lambda n: small(node("LpPool", "x", "y", kernel_shape=[2, 2], pads=[n] * 4), shape=IMAGE),
+    "HannWindow": lambda n: small(node("HannWindow", "s", "y"), s=np.array(n)),
+    "OneHot": lambda n: small(node("OneHot", "x s v", "y"), kind=TensorProto.INT64, s=np.array(n), v=_sizes(0, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [1 << 28, 1 << 40, 1 << 62, (1 << 63) - 1])
+@pytest.mark.parametrize("op", FAR)
+def test_sizes_that_nothing_holds_are_refused_before_anything_is_made(
+    tmp_path: Path, op: str, number: int
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    text = refusal(tmp_path, FAR[op](number))
+    assert text.startswith(f"node '{op}:y': ") and "damaged" not in text
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < _ROOM
+
+
+def test_what_takes_more_memory_than_there_is_names_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> np.ndarray:
+        raise MemoryError
+
+    monkeypatch.setitem(OPERATORS, "exp", none_left)
+    graph = read_onnx(small(node("Exp", "x", "y")))
+    with pytest.raises(InputError, match=r"'Exp:y' \(exp\): there is too little memory to compute float32"):
+        evaluate(graph, {"x": np.zeros((2, 3), np.float32)})
 
 
 def test_sizes(tmp_path: Path) -> None:

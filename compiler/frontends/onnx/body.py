@@ -8,7 +8,17 @@ import numpy as np
 from compiler.frontends.onnx.emit import ONE, Emitter
 from compiler.frontends.onnx.node import FileNode, Model
 from compiler.frontends.onnx.operators.quantize import quantized
-from compiler.frontends.onnx.values import FLOAT, Fixed, Flow, Kind, Order, UnsupportedError, Value, plain
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    Fixed,
+    Flow,
+    Kind,
+    Order,
+    UnsupportedError,
+    Value,
+    check_size,
+    plain,
+)
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
@@ -189,5 +199,6 @@ def outside(
     if not kind.real and q is None and kind.dtype not in ("float32", "bool"):
         meaning = emitter.meanings.get(name)
         q = meaning if meaning == ONE else None
+    check_size(shape or tensor.shape)
     made = Tensor(emitter.build.fresh(name or "unused"), shape or tensor.shape, tensor.dtype, q)
     return Flow(name, made, order, kind.real)

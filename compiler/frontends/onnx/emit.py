@@ -15,6 +15,7 @@ from compiler.frontends.onnx.values import (
     UnsupportedError,
     Value,
     arranged,
+    check_size,
     plain,
 )
 from compiler.ir.tensor import Quantization, Tensor
@@ -184,9 +185,7 @@ class Emitter:
             Output of the file's node.
         """
         wish = (node.outputs[index] or node.name) + (f":{part}" if part else "")
-        for size in shape:
-            if size < 1:
-                raise InputError(f"its output would have shape {list(shape)}")
+        check_size(shape)
         if len(self.build.graph.nodes) >= _MOST_NODES:
             raise InputError(f"the graph would have more than {_MOST_NODES:,} nodes")
         output = Tensor(self.build.fresh(wish), arranged(shape, order), kind.dtype, kind.quantization)

@@ -246,5 +246,5 @@ def _matmul(node: FileNode, inputs: list[Any]) -> NDArray:
 @_folds("Trilu")
 def _triangle(node: FileNode, inputs: list[Any]) -> NDArray:
     x, given = [*inputs, None][:2]
-    k = given.integers()[0] if given is not None else 0
-    return (np.triu if node.int("upper", 1) else np.tril)(x.numbers(), k)
+    k, most = 0 if given is None else given.integers()[0], max(x.shape, default=1)
+    return (np.triu if node.int("upper", 1) else np.tril)(x.numbers(), max(-most, min(k, most)))

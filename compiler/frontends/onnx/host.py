@@ -1,9 +1,9 @@
 """ONNX operators that the graph has no other form for: the host computes them as ONNX's own reference does."""
 
 import base64
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -12,12 +12,21 @@ from compiler.frontends.onnx.emit import Emitter
 from compiler.frontends.onnx.node import Declared, FileNode
 from compiler.frontends.onnx.reference import check_reference
 from compiler.frontends.onnx.tensors import DTYPES, type_name
-from compiler.frontends.onnx.values import FLOAT, Fixed, Flow, Kind, UnsupportedError, Value, plain
-from compiler.ir.tensor import Tensor
-from hw.errors import InputError, shown
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    Fixed,
+    Flow,
+    Kind,
+    UnsupportedError,
+    Value,
+    check_size,
+    plain,
+)
+from compiler.ir.tensor import MOST_ELEMENTS, Tensor
+from hw.errors import InputError
 
 #: An output of such an operator may have so many elements: what it takes to compute them is not known.
-_MOST = 1 << 28
+_MOST = 1 << 26
 _TYPES = {name: number for number, name in DTYPES.items()}
 #: What onnx's shape inference and reference raise.
 _REFUSALS = (
@@ -62,7 +71,12 @@ def on_host(
         if not name:
             made.append(None)
             continue
-        dtype, shape = _type_of(types[f"output{index}"], declared.get(name))
+        try:
+            dtype, shape = _type_of(types[f"output{index}"], declared.get(name))
+        except _UnknownShapeError:
+            raise _far(proto, inputs) or UnsupportedError(
+                "the shape of its output depends on its input: that"
+            ) from None
         kind = Kind(dtype, None if dtype in ("float32", "bool") else emitter.meanings.get(name))
         made.append(
             emitter.emit(
@@ -169,6 +183,25 @@ def _line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
+def _far(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> InputError | None:
+    """What is wrong with a node of unknown output shape that is told of a size which no tensor has."""
+    told = {f"input {i}": v.data for i, v in enumerate(inputs, 1) if isinstance(v, Fixed) and v.data.size}
+    told |= {f"attribute {a.name}": np.array([a.i, *a.ints]) for a in proto.attribute}
+    for what, numbers in told.items():
+        far = [int(n) for n in numbers.reshape(-1)[:_SHAPES]] if numbers.dtype.kind in "iu" else []
+        far = [n for n in far if abs(n) > MOST_ELEMENTS]
+        if far:
+            return InputError(
+                f"its {what} holds {far[0]}; a tensor can have {MOST_ELEMENTS:,} elements, and the shape of its output "
+                "is not known"
+            )
+    return None
+
+
+class _UnknownShapeError(Exception):
+    """A shape does not follow from what is known beforehand."""
+
+
 def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> tuple[str, tuple[int, ...]]:
     """Type and shape of an output: as they follow from the inputs, or as the model declares them."""
     kind = output.type.tensor_type
@@ -185,8 +218,7 @@ def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> tuple[st
         named = type_name(kind.elem_type) if output.type.WhichOneof("value") == "tensor_type" else "no tensor"
         raise UnsupportedError(f"its output is of type {named}: that")
     if sizes is None or not all(isinstance(size, int) for size in sizes):
-        raise UnsupportedError("the shape of its output depends on its input: that")
+        raise _UnknownShapeError
     shape = tuple(size for size in sizes if isinstance(size, int))
-    if math.prod(shape) > _MOST:
-        raise InputError(f"its output would have shape {shown(list(shape))}")
+    check_size(shape, _MOST)
     return dtype, shape

@@ -4,13 +4,14 @@ A value is known beforehand (`Fixed`) or flows at run time (`Flow`). The dimensi
 another order in the graph than in the file: transposing it costs nothing until something needs a certain order.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.tensor import Quantization, Tensor
-from hw.errors import InputError
+from compiler.ir.tensor import MOST_ELEMENTS, Quantization, Tensor
+from hw.errors import InputError, shown
 
 #: Which dimension of the file each dimension of the graph's tensor is.
 Order = tuple[int, ...]
@@ -189,3 +190,11 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     except ValueError:
         listed = " and ".join(str(list(shape)) for shape in shapes)
         raise InputError(f"shapes {listed} do not go together") from None
+
+
+def check_size(shape: tuple[int, ...], most: int = MOST_ELEMENTS) -> None:
+    """Refuse the shape of an output that nothing can hold, before anybody asks for its memory."""
+    if any(size < 1 for size in shape):
+        raise InputError(f"its output would have shape {shown(list(shape))}")
+    if math.prod(shape) > most:
+        raise InputError(f"its output would have shape {shown(list(shape))}, more than {most:,} elements")

@@ -1,5 +1,6 @@
 """ONNX convolutions and pooling: windows that slide over images."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.operators.shape import renamed, with_ones, without_ones
 from compiler.frontends.onnx.registry import choice, converts, known
 from compiler.frontends.onnx.values import FLOAT, Fixed, Flow, Kind, UnsupportedError, Value, channels_last
-from compiler.ir.tensor import Quantization, Tensor
+from compiler.ir.tensor import MOST_ELEMENTS, Quantization, Tensor
 from hw.errors import InputError, shown
 
 #: Sizes, strides and pads beyond this are damage.
@@ -40,7 +41,9 @@ def sizes_of(node: FileNode, key: str, count: int, default: int, least: int) -> 
     """An attribute with one size for each spatial dimension."""
     sizes = node.ints(key) or (default,) * count
     if len(sizes) != count or any(not least <= size < _MOST for size in sizes):
-        raise InputError(f"{key} must be {count} integers of at least {least}, not {shown(list(sizes))}")
+        raise InputError(
+            f"{key} must be {count} integers of at least {least} and less than {_MOST:,}, not {shown(list(sizes))}"
+        )
     return sizes
 
 
@@ -67,6 +70,11 @@ def window(node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> W
             steps += 1
             after[i] += stride - room % stride
         outputs.append(steps + 1)
+    padded = [low + size + high for low, size, high in zip(before, sizes, after, strict=True)]
+    if math.prod(padded) > MOST_ELEMENTS:
+        raise InputError(
+            f"with pads {list(pads)}, {list(sizes)} would be more than {MOST_ELEMENTS:,} elements"
+        )
     return Window(kernel, strides, dilations, before, tuple(after), tuple(outputs))
 
 

@@ -165,7 +165,9 @@ def _pad(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]
     starts = [max(-low, 0) for low in before]
     sizes = [n - s - max(-high, 0) for n, s, high in zip(x.shape, starts, after, strict=True)]
     if min(sizes) < 1 or max(*before, *after) >= _FAR:
-        raise InputError(f"widths {shown(list(widths))} do not fit shape {list(x.shape)}")
+        raise InputError(
+            f"widths {shown(list(widths))} do not fit shape {list(x.shape)}; each must be less than {_FAR:,}"
+        )
     x = part_of(emitter, node, x, starts, sizes, [1] * x.rank, "cut")
     edges = [(max(low, 0), max(high, 0)) for low, high in zip(before, after, strict=True)]
     q = x.tensor.quantization

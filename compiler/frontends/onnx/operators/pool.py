@@ -151,7 +151,9 @@ def _resized(node: FileNode, x: Flow, inputs: list[Any]) -> tuple[list[float], t
     if size_input is not None and known(size_input, "sizes").data.size:
         sizes = size_input.integers()
         if len(sizes) != len(places) or not all(0 < size < _MOST for size in sizes):
-            raise InputError(f"sizes {shown(sizes)} do not fit shape {list(x.shape)}")
+            raise InputError(
+                f"sizes {shown(sizes)} do not fit shape {list(x.shape)}; each must be 1 to {_MOST - 1:,}"
+            )
         for i, size in zip(places, sizes, strict=True):
             scales[i], shape[i] = size / x.shape[i], size
         return scales, tuple(shape)
@@ -162,7 +164,7 @@ def _resized(node: FileNode, x: Flow, inputs: list[Any]) -> tuple[list[float], t
         raise InputError(f"must have {len(places)} scales")
     for i, factor in zip(places, factors, strict=True):
         if not (math.isfinite(factor) and factor > 0 and 1 <= math.floor(factor * x.shape[i]) < _MOST):
-            raise InputError(f"scale {factor} does not fit size {x.shape[i]}")
+            raise InputError(f"scale {factor} of size {x.shape[i]} does not make 1 to {_MOST - 1:,}")
         scales[i], shape[i] = factor, math.floor(factor * x.shape[i])
     return scales, tuple(shape)
 
