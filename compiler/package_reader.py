@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.codegen.code import Code
 from compiler.codegen.programs import Part
+from compiler.host.onnx_node import check_node
 from compiler.hosted import HostNode
 from compiler.ir.control import mismatch
 from compiler.ir.graph import Graph, Node
@@ -210,6 +211,9 @@ class PackageReader:
             inner = tuple(self._graph(f"{folder}/node{i}/body{j}", body) for j, body in enumerate(bodies))
             made = {key: _tuples(value) for key, value in attributes.items()}
             graph.add_node(Node(name, op, tuple(ins), tuple(outs), made, inner))
+        for node in graph.nodes.values():
+            if node.op == "onnx":
+                check_node(node, graph.ins(node))
         return graph.finish([_typed(name, str, "output") for name in values["outputs"]])
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from compiler.host.call import Array, Call
+from compiler.ir.graph import GraphError, Node
+from compiler.ir.tensor import Tensor
 
 
 def onnx_node(call: Call) -> Array:
@@ -41,11 +43,42 @@ def _computed(call: Call, values: Sequence[Array], number: int) -> Array:
     return result
 
 
+def check_node(node: Node, inputs: Sequence[Tensor]) -> None:
+    """Refuse a node of a compiled file that its maker should have refused.
+
+    Raises
+    ------
+    GraphError
+        ONNX's reference would compute it as if it said something else, or there is none in it.
+    """
+    from compiler.host.onnx_reference import Given, LeftOutError, check_reference
+
+    name = f"node {node.name!r} ({node.attributes['operator']})"
+    try:
+        (proto,) = _model(node.attributes["model"]).graph.node
+    except (ValueError, DecodeError) as error:
+        raise GraphError(f"{name}: its model is damaged: {error}") from None
+    given = iter(inputs)
+    try:
+        known = [next(given, None) if text else None for text in proto.input]
+        check_reference(proto, [tensor and Given(tensor.shape, tensor.data) for tensor in known])
+    except LeftOutError as error:
+        raise GraphError(
+            f"{name}: {error} is left out by ONNX's reference; compile the model again"
+        ) from None
+
+
 @functools.lru_cache(64)
 def _evaluator(text: str) -> Any:
     """The reference's evaluator of a node; imported here because few models need it."""
-    import onnx
     from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator(_model(text))
+
+
+def _model(text: str) -> Any:
+    """The model of one node that a text holds."""
+    import onnx
 
     model = onnx.ModelProto.FromString(base64.b64decode(text, validate=True))
     graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
@@ -53,7 +86,7 @@ def _evaluator(text: str) -> Any:
         raise ValueError("must be a model of one node")
     if any(attribute.type in graphs for attribute in model.graph.node[0].attribute):
         raise ValueError("must hold no graphs")
-    return ReferenceEvaluator(model)
+    return model
 
 
 #: What the reference raises where inputs do not fit.

@@ -8,8 +8,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from compiler.api import compile
 from compiler.frontends.onnx import read_onnx
 from compiler.host import evaluate
+from compiler.package import read_package, to_bytes
 from hw.errors import InputError
 from tests.compiler.onnx_models import check, model, node, ops, read, small
 
@@ -172,3 +174,33 @@ def test_operator_sets_to_come(tmp_path: Path) -> None:
     made.opset_import[0].version = last + 1
     with pytest.raises(InputError, match=rf"operator set must be {last} or earlier, .*, not {last + 1}"):
         read(tmp_path, made)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "lengths", "message"),
+    [
+        ({"clip": 0.3}, None, "clip of 0.3"),
+        ({}, LENGTHS, "sequence_lens other than the 4 steps of all sequences"),
+    ],
+)
+def test_a_compiled_file_from_before_they_were_refused_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    attributes: dict,
+    lengths: np.ndarray | None,
+    message: str,
+) -> None:
+    text, held = "x w r" if lengths is None else "x w r - n", weights("GRU")
+    held |= {} if lengths is None else {"n": lengths}
+    recurrent = node("GRU", text, "y", hidden_size=HIDDEN, **attributes)
+    made = small(recurrent, shape=(STEPS, BATCH, SIZE), **held)
+    path = tmp_path / "old.mla"
+    with monkeypatch.context() as before:
+        before.setattr("compiler.frontends.onnx.host.check_reference", lambda *_: None)
+        path.write_bytes(to_bytes(compile(read_onnx(made), "n4")))
+    with pytest.raises(InputError) as error:
+        read_package(path)
+    assert str(error.value) == (
+        f"{path}: damaged compiled network: node 'GRU:y' (GRU): {message} is left out by ONNX's reference; "
+        "compile the model again"
+    )

@@ -15,10 +15,9 @@ from compiler.frontends.onnx.node import Declared, FileNode, Model, Source
 from compiler.frontends.onnx.order import in_order
 from compiler.frontends.onnx.tensors import DTYPES, NARROW, read_tensor, type_name
 from compiler.frontends.onnx.values import Fixed
+from compiler.frontends.onnx.versions import DEFAULT, LEAST, check_version, versions_of
 from hw.errors import InputError, shown
 
-#: Operators before this set broadcast by attributes of their own.
-_LEAST_OPSET = 7
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FIELDS = {
@@ -61,17 +60,9 @@ def read_proto(model: onnx.ModelProto, folder: Path | None) -> Model:
     """
     if not model.HasField("graph") or not model.graph.output:
         raise InputError("is no ONNX file: it has no graph with outputs")
-    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
     others = all(node.domain not in ("", "ai.onnx") for node in model.graph.node)
-    opset = max(versions, default=_LEAST_OPSET if others else 1)
-    if opset < _LEAST_OPSET:
-        raise InputError(
-            f"operator set must be {_LEAST_OPSET} or later, not {opset}; onnx.version_converter updates it"
-        )
-    if opset > (most := onnx.defs.onnx_opset_version()):
-        raise InputError(
-            f"operator set must be {most} or earlier, the last that onnx {onnx.__version__} has, not {opset}"
-        )
+    opset = versions_of(model.opset_import).get(DEFAULT, LEAST if others else 1)
+    check_version(opset)
     model = inlined(model)
     return _model(model.graph, opset, tuple(model.opset_import), folder)
 

@@ -10,7 +10,6 @@ from onnx.reference import ReferenceEvaluator
 
 from compiler.frontends.onnx.emit import Emitter
 from compiler.frontends.onnx.node import Declared, FileNode
-from compiler.frontends.onnx.reference import check_reference
 from compiler.frontends.onnx.tensors import DTYPES, type_name
 from compiler.frontends.onnx.values import (
     FLOAT,
@@ -22,6 +21,7 @@ from compiler.frontends.onnx.values import (
     check_size,
     plain,
 )
+from compiler.host.onnx_reference import Given, LeftOutError, check_reference
 from compiler.ir.tensor import MOST_ELEMENTS, Tensor
 from hw.errors import InputError
 
@@ -59,7 +59,10 @@ def on_host(
         The host has no such operator either, or a shape or type of it is none that the graph has.
     """
     proto = _source(node, why)
-    check_reference(proto, inputs)
+    try:
+        check_reference(proto, [value and _given(value) for value in inputs])
+    except LeftOutError as error:
+        raise UnsupportedError(str(error)) from None
     if any(isinstance(value, Fixed) and value.narrow for value in inputs):
         raise UnsupportedError(why)  # its type would be another here
     operands = [None if value is None else _operand(emitter, value) for value in inputs]
@@ -109,6 +112,10 @@ def function(emitter: Emitter, node: FileNode, x: Value, *constants: Fixed) -> F
     return emitter.emit(
         node, "function", [operand], x.shape, x.order, kind, operator=proto.op_type, model=_text(model)
     )
+
+
+def _given(value: Value) -> Given:
+    return Given(value.shape, value.data if isinstance(value, Fixed) else None)
 
 
 def _text(model: onnx.ModelProto) -> str:
