@@ -10,6 +10,7 @@ from compiler.host.call import Array, Call, Operator, Real
 from compiler.host.fixed import half_away, multiplied
 from compiler.host.hard_swish import hard_swish_steps
 from compiler.host.quantize import eighth_bits
+from compiler.host.roots import ROOTS
 
 Single = NDArray[np.float32]
 
@@ -156,6 +157,8 @@ ACTIVATION: dict[str, Operator] = {
     "gelu": _gelu,
     "silu": _unary(lambda x: x * sigmoid(x)),
     "exp": _unary(np.exp),
+    "log": _unary(np.log),
+    **ROOTS,
     "elu": _elu,
     "softplus": _unary(softplus),
     "mish": _unary(lambda x: x * np.tanh(softplus(x))),

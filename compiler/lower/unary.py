@@ -12,8 +12,8 @@ from compiler.ir.tensor import Tensor
 EIGHT_BITS = ("int8", "uint8")
 #: Functions of one number: a table of all 256 holds each.
 UNARY = (
-    "clip", "leaky_relu", "sigmoid", "tanh", "hard_swish", "gelu", "silu", "exp", "elu", "softplus", "mish",
-    "requantize", "function",
+    "clip", "leaky_relu", "sigmoid", "tanh", "hard_swish", "gelu", "silu", "exp", "log", "abs", "sqrt", "rsqrt",
+    "elu", "softplus", "mish", "requantize", "function",
 )  # fmt: skip
 BINARY = ("add", "sub", "mul")
 

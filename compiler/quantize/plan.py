@@ -22,7 +22,8 @@ _MOVING = frozenset(
 NORMS = frozenset(("layer_norm", "rms_norm"))
 _COMPUTING = frozenset(
     ("matmul", "add", "sub", "mul", "clip", "leaky_relu", "prelu", "sigmoid", "tanh", "hard_swish", "gelu", "silu",
-     "exp", "function", "elu", "softplus", "mish", "cumsum", "reduce_sum", "reduce_mean", "softmax")
+     "exp", "log", "abs", "sqrt", "rsqrt", "function", "elu", "softplus", "mish", "cumsum",
+     "reduce_sum", "reduce_mean", "softmax")
 )  # fmt: skip
 _QUANTIZED = _MOVING | _COMPUTING | NORMS | WEIGHTED.keys()
 #: Outputs of these have the quantization that TFLite demands.
