@@ -1,17 +1,16 @@
-"""TFLite files."""
+"""One graph of a TFLite file on its way."""
 
 import math
-import struct
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tflite
 from numpy.typing import NDArray
 
 from compiler.frontends.build import GraphBuilder
-from compiler.frontends.tflite_control import CONVERTERS, STATE
-from compiler.frontends.tflite_ops import Operator
+from compiler.frontends.tflite.control import STATE
+from compiler.frontends.tflite.known import KNOWN, known
+from compiler.frontends.tflite.registry import CONVERTERS, Conversion, Operator
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
@@ -26,89 +25,35 @@ DTYPES = {
     tflite.TensorType.INT16: "int16",
     tflite.TensorType.INT8: "int8",
 }
-_IDENTIFIER = b"TFL3"
-#: A file may have so many graphs, and with each as often as it is used so many nodes.
-_MOST_GRAPHS, _MOST_NODES = 1 << 10, 1 << 18
 #: So many nodes are named in one message.
 _MOST_NAMED = 20
 #: Index of an optional input that is not there.
 _ABSENT = -1
-#: What the accessors of a damaged file raise: offsets that point outside, sizes that are none.
-_DAMAGE = (
-    struct.error,
-    IndexError,
-    ValueError,
-    TypeError,
-    OverflowError,
-    AttributeError,
-    UnicodeDecodeError,
-    MemoryError,
-)
 
 
-def read_tflite(path: Path) -> Graph:
-    """The graph of a TFLite file.
+class Reader:
+    """One graph of a file on its way.
 
-    Raises
-    ------
-    InputError
-        The file cannot be read, is damaged, or has an operator that there is no conversion for; all such are named
-        at once.
+    Parameters
+    ----------
+    model : tflite.Model
+        The file.
+    index : int
+        Which of its graphs.
+    name : str
+        Of the file.
+    size : int
+        Of the file, in bytes.
+    subgraph : function
+        Gives a graph of the file by its number.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if data[4:8] != _IDENTIFIER:
-        raise InputError(f"{path}: is no TFLite file: bytes 4..7 must be {_IDENTIFIER!r}, not {data[4:8]!r}")
-    try:
-        return _File(path.stem, data).graph(0)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    except _DAMAGE as error:
-        raise InputError(f"{path}: damaged TFLite file: {error or type(error).__name__}") from None
 
-
-class _File:
-    """A file, whose first graph is the model; others are subgraphs of it."""
-
-    def __init__(self, name: str, data: bytes):
-        self.model, self.name, self.size = tflite.Model.GetRootAsModel(data, 0), name, len(data)
-        count = self.model.SubgraphsLength()
-        if not 1 <= count <= _MOST_GRAPHS:
-            raise InputError(f"must hold 1..{_MOST_GRAPHS} graphs, not {count}")
-        self._made: dict[int, Graph | None] = {}  # None while it is under way
-        self._nodes = 0
-
-    def graph(self, index: int) -> Graph:
-        """A graph of the file.
-
-        Raises
-        ------
-        InputError
-            There is none, it is part of itself, or all together are too large.
-        """
-        if not 0 <= index < self.model.SubgraphsLength():
-            raise InputError(f"there is no graph {index}, only {self.model.SubgraphsLength()}")
-        if index not in self._made:
-            self._made[index] = None
-            self._made[index] = _Reader(self, index).graph()
-        made = self._made[index]
-        if made is None:
-            raise InputError(f"graph {index} is a subgraph of itself")
-        self._nodes += sum(1 for _ in made.walk())
-        if self._nodes > _MOST_NODES:
-            raise InputError(f"its subgraphs have more than {_MOST_NODES:,} nodes")
-        return made
-
-
-class _Reader:
-    """One graph of a file on its way."""
-
-    def __init__(self, file: _File, index: int):
-        self.file, self.model, self.size = file, file.model, file.size
-        self.source = file.model.Subgraphs(index)
-        self.build = GraphBuilder(file.name if not index else f"{file.name}:{index}")
+    def __init__(
+        self, model: tflite.Model, index: int, name: str, size: int, subgraph: Callable[[int], Graph]
+    ):
+        self.model, self.size, self.subgraph = model, size, subgraph
+        self.source = model.Subgraphs(index)
+        self.build = GraphBuilder(name if not index else f"{name}:{index}")
 
     def graph(self) -> Graph:
         """Convert everything."""
@@ -120,7 +65,7 @@ class _Reader:
                     f"operator {operator.name!r}: models that keep state from one sample to the next are not "
                     "supported; make the state an input and an output"
                 )
-        unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in CONVERTERS]
+        unknown = [f"{o.name!r} ({o.kind})" for o in operators if o.kind not in CONVERTERS.keys() | KNOWN]
         if unknown:
             more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
             raise InputError(f"there is no conversion for node {', '.join(unknown[:_MOST_NAMED])}{more}")
@@ -131,15 +76,24 @@ class _Reader:
         for i, tensor in enumerate(self.tensors):
             if tensor.constant and i not in made:
                 self.build.graph.add_tensor(tensor)
+        self.results = {self._at(i).name for i in _indices(self.source.OutputsAsNumpy())}
         for operator in operators:
             self._convert(operator)
         return self.build.graph.finish([self._at(i).name for i in _indices(self.source.OutputsAsNumpy())])
 
     def _convert(self, operator: Operator) -> None:
         inputs = [None if i == _ABSENT else self._at(i) for i in operator.inputs]
-        outputs = [self.tensors[i] for i in operator.outputs]
+        outputs = [self._at(i) for i in operator.outputs]
+        conversion = Conversion(self.build, operator, inputs, outputs)
         try:
-            CONVERTERS[operator.kind](self.build, operator, inputs, outputs)
+            # Results of the graph are made by nodes where they can be.
+            wanted = any(tensor.name in self.results for tensor in outputs)
+            constants = None if wanted and operator.kind in CONVERTERS else known(conversion)
+            if constants is None:
+                CONVERTERS[operator.kind](conversion)
+                return
+            for i, tensor in zip(operator.outputs, constants, strict=True):
+                self.tensors[i] = self.build.graph.add_tensor(tensor)
         except InputError as error:
             if operator.name in str(error):
                 raise
@@ -160,7 +114,7 @@ class _Reader:
         return Operator(
             name=f"{kind.lower()}_{index}", kind=kind, options=operator.BuiltinOptions(),
             inputs=_indices(operator.InputsAsNumpy()), outputs=_indices(operator.OutputsAsNumpy()),
-            subgraph=self.file.graph,
+            subgraph=self.subgraph,
         )  # fmt: skip
 
     def _tensor(self, index: int, name: str) -> Tensor:

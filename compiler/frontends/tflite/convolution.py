@@ -1,0 +1,123 @@
+"""Convolutions and dense layers."""
+
+from typing import Any
+
+import numpy as np
+import tflite
+
+from compiler.frontends.build import same_pads
+from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.ir.tensor import Quantization, Tensor
+
+
+def window(
+    c: Conversion, x: Tensor, kernel: tuple[int, int], options: Any, dilations: tuple[int, int] = (1, 1)
+) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
+    """Strides and pads of a window that slides over images."""
+    strides = (options.StrideH(), options.StrideW())
+    if len(x.shape) != 4 or min(*strides, *dilations, *kernel) < 1:
+        raise c.error(f"no window {kernel} by {strides} over shape {list(x.shape)}")
+    if options.Padding() == tflite.Padding.VALID:
+        return strides, (0, 0, 0, 0)
+    (top, bottom), (left, right) = (
+        same_pads(size, k, stride, dilation)
+        for size, k, stride, dilation in zip(x.shape[1:3], kernel, strides, dilations, strict=True)
+    )
+    return strides, (top, left, bottom, right)
+
+
+def _bias(c: Conversion, x: Tensor, weights: Tensor, bias: Tensor, count: int) -> Tensor:
+    """A bias without a quantization of its own has that of the products it is added to."""
+    if bias.data is None or bias.shape != (count,):
+        raise c.error(f"its bias must be {count} constants, not shape {list(bias.shape)}")
+    if bias.quantization is not None or x.quantization is None or weights.quantization is None:
+        return bias
+    scales = tuple(
+        float(np.float32(x.quantization.scale[0]) * np.float32(s)) for s in weights.quantization.scale
+    )
+    meaning = Quantization(scales, (0,) * len(scales), 0 if len(scales) > 1 else None)
+    return c.build.constant(f"{bias.name}:scaled", bias.data, meaning)
+
+
+@converts("CONV_2D")
+def _conv(c: Conversion) -> None:
+    options = c.options(tflite.Conv2DOptions)
+    x, weights, *bias = c.given(2)
+    dilations = (options.DilationHFactor(), options.DilationWFactor())
+    if len(weights.shape) != 4 or not x.shape or x.shape[-1] % weights.shape[3]:
+        raise c.error(f"weights {list(weights.shape)} do not fit x {list(x.shape)}")
+    strides, pads = window(c, x, weights.shape[1:3], options, dilations)
+    biases = [_bias(c, x, weights, b, weights.shape[0]) for b in bias]
+    c.make_activated(
+        "conv2d", [x, weights, *biases], options.FusedActivationFunction(),
+        strides=strides, pads=pads, dilations=dilations, groups=x.shape[-1] // weights.shape[3],
+    )  # fmt: skip
+
+
+@converts("DEPTHWISE_CONV_2D")
+def _depthwise(c: Conversion) -> None:
+    options = c.options(tflite.DepthwiseConv2DOptions)
+    x, weights, *bias = c.given(2)
+    dilations = (options.DilationHFactor(), options.DilationWFactor())
+    if len(weights.shape) != 4 or weights.data is None or not x.shape or weights.shape[3] % x.shape[-1]:
+        raise c.error(f"weights {list(weights.shape)} do not fit x {list(x.shape)}")
+    strides, pads = window(c, x, weights.shape[1:3], options, dilations)
+    attributes: dict[str, Any] = {"strides": strides, "pads": pads, "dilations": dilations}
+    q = weights.quantization
+    if weights.shape[3] == x.shape[-1]:
+        op, data, axis = "depthwise_conv2d", weights.data[0], 2
+    else:  # several outputs for each channel: a grouped convolution
+        op, data, axis = "conv2d", weights.data.transpose(3, 1, 2, 0), 0
+        attributes |= {"groups": x.shape[-1]}
+    moved = None if q is None else Quantization(q.scale, q.zero_point, None if q.whole else axis)
+    filters = c.build.constant(f"{weights.name}:filters", data, moved)
+    biases = [_bias(c, x, weights, b, weights.shape[3]) for b in bias]
+    c.make_activated(op, [x, filters, *biases], options.FusedActivationFunction(), **attributes)
+
+
+@converts("TRANSPOSE_CONV")
+def _transposed(c: Conversion) -> None:
+    """Its first operand is the shape of the result, which the result has anyway; padding is that of the way back."""
+    options = c.options(tflite.TransposeConvOptions)
+    _, weights, x, *bias = c.given(3)
+    y, strides = c.output, (options.StrideH(), options.StrideW())
+    if len(weights.shape) != 4 or len(x.shape) != 4 or weights.shape[3] != x.shape[3] or min(strides) < 1:
+        raise c.error(f"weights {list(weights.shape)} by {strides} do not fit x {list(x.shape)}")
+    if len(y.shape) != 4 or (y.shape[0], y.shape[3]) != (x.shape[0], weights.shape[0]):
+        raise c.error(f"cannot make {list(y.shape)} of {list(x.shape)} with weights {list(weights.shape)}")
+    edges = []
+    for axis, stride in zip((1, 2), strides, strict=True):
+        size = y.shape[axis]
+        reach = (x.shape[axis] - 1) * stride + weights.shape[axis]
+        sizes = -(-size // stride), -(-(size - weights.shape[axis] + 1) // stride)
+        if x.shape[axis] != sizes[options.Padding() == tflite.Padding.VALID]:
+            raise c.error(f"{size} pixels along axis {axis} do not come from {x.shape[axis]} by {stride}")
+        before = max(reach - size, 0) // 2
+        edges.append((before, max(reach - size, 0) - before, max(size - reach, 0)))
+    (top, bottom, below), (left, right, beside) = edges
+    biases = [_bias(c, x, weights, b, weights.shape[0]) for b in bias]
+    c.make_activated(
+        "conv_transpose2d", [x, weights, *biases], options.FusedActivationFunction(), strides=strides,
+        pads=(top, left, bottom, right), dilations=(1, 1), groups=1, output_pads=(below, beside),
+    )  # fmt: skip
+
+
+@converts("FULLY_CONNECTED")
+def _dense(c: Conversion) -> None:
+    options = c.options(tflite.FullyConnectedOptions)
+    x, weights, *bias = c.given(2)
+    if len(weights.shape) != 2 or x.elements % weights.shape[1]:
+        raise c.error(f"weights {list(weights.shape)} do not fit x {list(x.shape)}")
+    rows = (x.elements // weights.shape[1], weights.shape[1])
+    if x.shape != rows and x.shape[-1:] != weights.shape[1:]:
+        x = c.reshaped("rows", x, rows)
+    made, output = (*x.shape[:-1], weights.shape[0]), c.output
+    operands = [x, weights, *(_bias(c, x, weights, b, weights.shape[0]) for b in bias)]
+    if made == output.shape:
+        c.make_activated("dense", operands, options.FusedActivationFunction())
+        return
+    flat = c.build.between(output, f"{output.name}:rows", made)
+    c.make_activated("dense", operands, options.FusedActivationFunction(), flat)
+    if flat.elements != output.elements:
+        raise c.error(f"makes shape {list(made)}, but {output.name!r} is {list(output.shape)}")
+    c.build.node(f"{c.operator.name}:shape", "reshape", [flat], output, shape=output.shape)

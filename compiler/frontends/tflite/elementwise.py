@@ -1,0 +1,125 @@
+"""Sums, products, and functions of single numbers."""
+
+import math
+
+import numpy as np
+import tflite
+
+from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.ir.tensor import Tensor
+
+_BINARY = {"ADD": tflite.AddOptions, "SUB": tflite.SubOptions, "MUL": tflite.MulOptions}
+#: Functions of one number that the graph has by themselves, with their attributes.
+_UNARY = {
+    "LOGISTIC": ("sigmoid", {}), "TANH": ("tanh", {}), "HARD_SWISH": ("hard_swish", {}), "EXP": ("exp", {}),
+    "ELU": ("elu", {"alpha": 1.0}), "LOG": ("log", {}), "ABS": ("abs", {}),
+    "SQRT": ("sqrt", {}), "RSQRT": ("rsqrt", {}),
+    "RELU": ("clip", {"low": 0.0, "high": math.inf}), "RELU6": ("clip", {"low": 0.0, "high": 6.0}),
+    "RELU_N1_TO_1": ("clip", {"low": -1.0, "high": 1.0}), "RELU_0_TO_1": ("clip", {"low": 0.0, "high": 1.0}),
+}  # fmt: skip
+
+
+def broadcast(c: Conversion, *operands: Tensor) -> tuple[int, ...]:
+    """The shape that operands have together, which must be that of the result."""
+    try:
+        shape = np.broadcast_shapes(*(tensor.shape for tensor in operands))
+    except ValueError:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in operands)
+        raise c.error(f"shapes {shapes} do not fit together") from None
+    c.expect(shape)
+    return shape
+
+
+@converts(*_BINARY)
+def _binary(c: Conversion) -> None:
+    activation = 0
+    if c.operator.options is not None:
+        activation = c.options(_BINARY[c.kind]).FusedActivationFunction()
+    operands = c.given(2)[:2]
+    broadcast(c, *operands)
+    c.make_activated(c.kind.lower(), operands, activation)
+
+
+@converts("DIV")
+def _divide(c: Conversion) -> None:
+    """By a constant: a product with its reciprocal."""
+    x, divisor = c.given(2)[:2]
+    if divisor.data is None or divisor.dtype != "float32" or not divisor.data.all():
+        raise c.error("a divisor must be float32 constants, none of them zero")
+    broadcast(c, x, divisor)
+    activation = 0 if c.operator.options is None else c.options(tflite.DivOptions).FusedActivationFunction()
+    reciprocal = c.build.constant(f"{divisor.name}:reciprocal", np.float32(1) / divisor.data)
+    c.make_activated("mul", [x, reciprocal], activation)
+
+
+@converts("NEG")
+def _negative(c: Conversion) -> None:
+    x = c.given(1)[0]
+    c.expect(x.shape)
+    dtype = np.dtype(x.dtype)
+    c.make("mul", [x, c.build.constant(f"{c.operator.name}:minus", np.array(-1, dtype))])
+
+
+@converts("SQUARE")
+def _square(c: Conversion) -> None:
+    x = c.given(1)[0]
+    c.expect(x.shape)
+    c.make("mul", [x, x])
+
+
+@converts("SQUARED_DIFFERENCE")
+def _squared_difference(c: Conversion) -> None:
+    a, b = c.given(2)[:2]
+    if a.quantization is not None:
+        raise c.error("is of float32 numbers only")
+    difference = c.step("difference", "sub", [a, b], broadcast(c, a, b))
+    c.make("mul", [difference, difference])
+
+
+@converts(*_UNARY)
+def _unary(c: Conversion) -> None:
+    op, attributes = _UNARY[c.kind]
+    x = c.given(1)[0]
+    c.expect(x.shape)
+    c.make(op, [x], **attributes)
+
+
+@converts("GELU")
+def _gelu(c: Conversion) -> None:
+    x = c.given(1)[0]
+    c.expect(x.shape)
+    tanh = c.operator.options is not None and bool(c.options(tflite.GeluOptions).Approximate())
+    c.make("gelu", [x], tanh=tanh)
+
+
+@converts("LEAKY_RELU")
+def _leaky_relu(c: Conversion) -> None:
+    x, alpha = c.given(1)[0], float(c.options(tflite.LeakyReluOptions).Alpha())
+    c.expect(x.shape)
+    if not math.isfinite(alpha):
+        raise c.error(f"alpha must be finite, not {alpha}")
+    c.make("leaky_relu", [x], alpha=alpha)
+
+
+@converts("PRELU")
+def _prelu(c: Conversion) -> None:
+    x, slope = c.given(2)[:2]
+    if broadcast(c, x, slope) != x.shape:
+        raise c.error(f"slopes {list(slope.shape)} do not fit x {list(x.shape)}")
+    c.make("prelu", [x, slope])
+
+
+@converts("QUANTIZE")
+def _quantize(c: Conversion) -> None:
+    x = c.given(1)[0]
+    c.expect(x.shape)
+    if c.output.quantization is None:
+        raise c.error(f"{c.output.name!r} has no scale to quantize to")
+    c.make("quantize" if x.quantization is None else "requantize", [x])
+
+
+@converts("DEQUANTIZE")
+def _dequantize(c: Conversion) -> None:
+    x = c.given(1)[0]
+    c.expect(x.shape)
+    c.make("dequantize", [x])
