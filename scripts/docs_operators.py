@@ -6,7 +6,7 @@ from compiler.frontends.onnx.registry import CONVERSIONS
 from compiler.ir.ops import OPS
 from compiler.lower.groups import ANCHORS
 from compiler.lower.lower import LOWERINGS
-from compiler.lower.moves import MOVES, stays_real
+from compiler.lower.moves import MOVES
 from compiler.lower.places import IN_PLACE
 from compiler.lower.unary import UNARY
 
@@ -60,7 +60,7 @@ def _where(op: str) -> str:
         return "FUSE: a table, alone or in a drain"
     if op in IN_PLACE:
         return "in place, else LOAD, STORE and FUSE"
-    if op in MOVES and MOVES[op] is not stays_real:
+    if op in MOVES:
         return "LOAD, STORE and FUSE"
     if op in ANCHORS:
         return "MATRIX and FUSE, with what follows in its drain"

@@ -2,10 +2,11 @@
 
 The patterns of float32 numbers that are not negative are in the order of the numbers, as integers; those of negative
 ones are, less the sign. So the greatest number and the least, both taken with zero, are found as integers: high, low.
-E is the greater one's exponent field. With fixed(v) = v * 2**(156 - E), which is below 2**30, and range = fixed(high)
-+ fixed(low), a number v becomes v * 255 * 2**(156 - E) / range, and the scale is range / 255 * 2**(E - 156).
-Multipliers and exponents made of E and range lie side by side in rows of the accumulator, where requantization by row
-finds them. Numbers below 2**-97 are too small for this: they count as zero.
+E is the greater one's exponent field. With fixed(v) = v * 2**(156 - E), which is below 2**30, the range is fixed(high)
++ fixed(low), rounded to a float32 number; a 255th of it, rounded again, is the scale (1 if the range is empty, as
+onnxruntime has it). The scale in turn is s * 2**(F - 150), s its significand and F its exponent field, and a number v
+becomes v / s * 2**(150 - F). Multipliers and exponents made of E, F and s lie side by side in rows of the accumulator,
+where requantization by row finds them. Ranges below 2**-97 are too small for this: they count as empty.
 """
 
 from collections.abc import Hashable
@@ -23,20 +24,26 @@ _LEAST = -(1 << 31)
 #: `scale` by 1 with this exponent changes nothing; with this one it drops the fraction of a pattern.
 _SAME, _FIELD = 31, 31 - 23
 _HALF = 1 << 22
-#: Exponent with which a multiplier of 2**30 makes fixed(v), less E; and the least exponent field that fits.
-_FIXED, _SMALLEST = 157, 30
+#: Exponents with which a multiplier of 2**30 makes fixed(v), less E; or the significand of the scale, less F.
+_FIXED, _WHOLE = 157, 151
 #: 2**38 / 255, and the exponent that goes with it, plus E.
 _PART, _PARTS = round(2**38 / 255), -163
 _ONE = 0x3F800000  # the pattern of 1.0
 _STEPS = 255
 _WIDE = 1 << 15
 
-#: Rows of the accumulator: low and high; fixed's multiplier and exponent; its exponent alone; range; its reciprocal;
-#: the bytes' multiplier and exponent; the zero point; ones; the scale's multiplier and exponent; the range and the
-#: scale as float32 numbers; whether the range is empty; the pattern of 1.0 if so.
-_ENDS, _FIX, _ALONE, _RANGE, _INVERSE, _BYTE, _ZERO, _ONES, _UNIT, _SINGLE, _PATTERN, _EMPTY, _WHOLE = range(
-    ROWS
-)
+#: Rows of the accumulator. Pairs of a multiplier and its exponent are in lanes 0 and 1.
+_ENDS = 0  # low and high
+_FIX = 1  # the pair that makes fixed numbers
+_RANGE, _SINGLE = 2, 3  # as an integer, as a float32 number
+_UNIT = 4  # the pair that makes the scale of the range
+_PATTERN = 5  # of the scale, 0 if the range is empty
+_EMPTY, _ALL = 6, 7  # whether it is empty; the pattern of 1.0 if so
+_SCALE = 8  # the pattern of the scale
+_UNFIX, _ALONE = 9, 10  # the pair that makes the scale's significand; its exponent in lane 0
+_SIGNIFICAND, _INVERSE = 11, 12  # of the scale; its reciprocal, a pair
+_BYTE = 13  # the pair that makes bytes
+_ZERO, _ONES = 14, 15  # the zero point in lane 0; ones
 
 _Fields = dict[str, int | Ref]
 
@@ -64,14 +71,14 @@ class DynamicSteps:
     def steps(self) -> list[Step]:
         """All of them."""
         steps = [self._range(number, *piece) for number, piece in enumerate(self.pieces)]
-        if self.layer.makes == QUANTIZED:
-            steps[-1].fuse += self._commands(
-                [*self._ends(), *self._factors(), *self._zero(), *self._spread()]
-            )
-            return steps + [self._tile(*piece) for piece in self.pieces]
-        ends = [*self._ends(), *(self._scale() if self.layer.makes == SCALE else self._zero_alone())]
-        steps[-1].fuse += self._commands(ends)
-        return [*steps, self._scalar()]
+        fuse = [*self._ends(), *self._scale()]
+        if self.layer.makes != SCALE:
+            fuse += self._factors()
+        if self.layer.makes != QUANTIZED:
+            steps[-1].fuse += self._commands(fuse)
+            return [*steps, self._scalar()]
+        steps[-1].fuse += self._commands([*fuse, *self._spread()])
+        return steps + [self._tile(*piece) for piece in self.pieces]
 
     def _commands(self, commands: list[_Fields]) -> list[Command]:
         return [self.context.command(Unit.FUSE, **fields) for fields in commands]
@@ -110,47 +117,55 @@ class DynamicSteps:
         return step
 
     def _ends(self) -> list[_Fields]:
-        """The row of all tiles together."""
+        """The least and the greatest number of all tiles together, and the range between them."""
         return [
             {
                 "a_base": self.found, "a_v": 1, "v_wx": 1, "wx_count": len(self.pieces), "lanes": 2,
                 "d_base": self.rows.plus(_ENDS), "stage": FUSE_STAGE.pack(reduce=Reduce.MAX),
             },
-            *self._exponent(_FIX, 1, Reduce.MIN), *self._exponent(_ALONE, 0, Reduce.MIN),
             self._constant(_FIX, 1 << 30),
-            self._one(_ENDS, _RANGE, lane=0, lanes=2, a_float=1) | {
-                "src": FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN),
-                "b_base": self.rows.plus(_FIX),
-            },
+            self._exponent(_ENDS, _FIX, 1, -1, _FIXED),
+            self._one(_ENDS, _RANGE, lanes=2, a_float=1) | self._by_row(_FIX),
+            self._one(_RANGE, _SINGLE, to_float=1),
         ]  # fmt: skip
 
-    def _exponent(self, row: int, lane: int, how: Reduce) -> list[_Fields]:
-        """_FIXED - E or, of the maximum, E + _PARTS."""
-        sign, offset = (-1, _FIXED) if how == Reduce.MIN else (1, _PARTS)
-        src = {"requant": Requant.IMM, "rounding": Rounding.SINGLE, "bias_en": 1, "d_lane": lane}
+    def _scale(self) -> list[_Fields]:
+        """A 255th of the range, or 1."""
         return [
-            self._one(_ENDS, row, lane=lane, lanes=2, lane_reduce=how) | {
-                "src": FUSE_SRC.pack(**src), "bias": -_HALF + (sign < 0), "mult": sign,
-                "shifts": bytes_word(_FIELD), "zp": offset, "clip_lo": -128,
-                "clip_hi": _FIXED - _SMALLEST if sign < 0 else 127,
-            }
+            self._constant(_UNIT, _PART),
+            self._exponent(_ENDS, _UNIT, 1, 1, _PARTS),
+            self._one(_SINGLE, _PATTERN, a_float=1, to_float=1) | self._by_row(_UNIT),
+            self._one(_RANGE, _EMPTY) | self._times(-1, _SAME) | {"zp": 1, "clip_lo": 0, "clip_hi": 1},
+            self._one(_EMPTY, _ALL) | self._times(_ONE, _SAME),
+            self._one(_ALL, _SCALE) | {
+                "src": FUSE_SRC.pack(b_src=BSource.ACC, op=Op.ADD), "b_base": self.rows.plus(_PATTERN),
+            },
         ]  # fmt: skip
 
     def _factors(self) -> list[_Fields]:
-        """What makes bytes of numbers."""
+        """What makes bytes of numbers, and the zero point."""
         return [
-            self._one(_RANGE, _INVERSE, lane=0, post=Post.RECIP) | {"src": FUSE_SRC.pack(), "post_shift": 7},
-            self._one(_INVERSE, _BYTE, lane=0) | self._times(_STEPS << 23, 0),
-            self._one(_ALONE, _BYTE, lane=1) | {
+            self._constant(_UNFIX, 1 << 30),
+            self._exponent(_SCALE, _UNFIX, 1, -1, _WHOLE),
+            self._exponent(_SCALE, _ALONE, 0, -1, _WHOLE),
+            self._one(_SCALE, _SIGNIFICAND, a_float=1) | self._by_row(_UNFIX),
+            self._one(_SIGNIFICAND, _INVERSE, post=Post.RECIP) | {"post_shift": -1},
+            self._one(_INVERSE, _BYTE),
+            self._one(_ALONE, _BYTE) | {
                 "src": FUSE_SRC.pack(b_src=BSource.ACC, b_bcast=1, b_lane=1, op=Op.ADD, d_lane=1),
                 "b_base": self.rows.plus(_INVERSE), "clip_lo": -128, "clip_hi": 127,
             },
+            self._one(_ENDS, _ZERO, a_float=1) | self._by_row(_BYTE) | {"clip_lo": 0, "clip_hi": _STEPS},
         ]  # fmt: skip
 
-    def _zero(self) -> list[_Fields]:
-        return [
-            self._one(_ENDS, _ZERO, lane=0, a_float=1) | self._by_row() | {"clip_lo": 0, "clip_hi": _STEPS},
-        ]
+    def _exponent(self, a: int, d: int, lane: int, sign: int, offset: int) -> _Fields:
+        """The greatest exponent field of a row, with its sign, plus an offset."""
+        src = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE, bias_en=1, d_lane=lane)
+        how = Reduce.MAX if sign > 0 else Reduce.MIN
+        return self._one(a, d, lanes=2 if a == _ENDS else 1, lane_reduce=how) | {
+            "src": src, "bias": -_HALF + (sign < 0), "mult": sign, "shifts": bytes_word(_FIELD),
+            "zp": offset, "clip_lo": -128, "clip_hi": 127,
+        }  # fmt: skip
 
     def _spread(self) -> list[_Fields]:
         """The zero point N times, as a summand."""
@@ -167,7 +182,7 @@ class DynamicSteps:
         """Bytes of a tile."""
         step = Step()
         place = Ref(self.y.ring, 0, self.y.offset + start * self.n) if self.y.on_chip else self.out.next()
-        command = self._numbers(start, rows, step) | self._by_row() | {
+        command = self._numbers(start, rows, step) | self._by_row(_BYTE) | {
             "x_count": rows, "v_x": 1, "d_base": place, "d_x": self.n, "clip_lo": -_WIDE, "clip_hi": _WIDE - 1,
             "r_base": self.zero, "x_mult": 1, "r_mult": 1, "o_mult": 1, "r_shifts": bytes_word(0, 0, _SAME),
             "r_lo": 0, "r_hi": _STEPS,
@@ -184,39 +199,15 @@ class DynamicSteps:
             step.stores.append(self._store(place, start * self.n, self._count(start, rows)))
         return step
 
-    def _zero_alone(self) -> list[_Fields]:
-        return [*self._factors(), *self._zero()]
-
-    def _scale(self) -> list[_Fields]:
-        """The pattern of the scale; 1.0 if all numbers are zero, as onnxruntime has it."""
-        return [
-            *self._exponent(_UNIT, 1, Reduce.MAX),
-            self._constant(_UNIT, _PART),
-            self._one(_RANGE, _SINGLE, lane=0, to_float=1),
-            self._one(_SINGLE, _PATTERN, lane=0, a_float=1, to_float=1) | {
-                "src": FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN),
-                "b_base": self.rows.plus(_UNIT),
-            },
-            self._one(_RANGE, _EMPTY, lane=0) | self._times(-1, _SAME) | {
-                "zp": 1, "clip_lo": 0, "clip_hi": 1,
-            },
-            self._one(_EMPTY, _WHOLE, lane=0) | self._times(_ONE, _SAME),
-        ]  # fmt: skip
-
     def _scalar(self) -> Step:
         """The zero point or the scale, from the accumulator to where it belongs."""
         step, scale = Step(), self.layer.makes == SCALE
         size, dtype = (_BYTES, Dtype.I32) if scale else (1, Dtype.U8)
         place = Ref(self.y.ring, 0, self.y.offset) if self.y.on_chip else self.out.next()
         command: _Fields = {
-            "a_base": self.rows.plus(_WHOLE if scale else _ZERO), "lanes": 1, "d_base": place,
+            "a_base": self.rows.plus(_SCALE if scale else _ZERO), "lanes": 1, "d_base": place,
             "stage": FUSE_STAGE.pack(d_dst=1, d_dtype=dtype),
         }  # fmt: skip
-        if scale:
-            command |= {
-                "src": FUSE_SRC.pack(b_src=BSource.ACC, op=Op.ADD),
-                "b_base": self.rows.plus(_PATTERN),
-            }
         step.fuse += self._commands([command])
         if not self.y.on_chip:
             step.stores.append(self._store(place, 0, size))
@@ -226,26 +217,25 @@ class DynamicSteps:
         target = Ref(self.y.ring, 0, self.y.offset + first)
         return self.context.command(Unit.STORE, dram=target, src=place, len=length)
 
-    def _one(self, a: int, d: int, *, lane: int, lanes: int = 1, **stage: int) -> _Fields:
+    def _one(self, a: int, d: int, *, lanes: int = 1, **stage: int) -> _Fields:
         """Some lanes of a row to one lane of another."""
-        stage = {"lane_reduce": Reduce.SUM} | stage
         return {
             "a_base": self.rows.plus(a), "lanes": lanes, "d_base": self.rows.plus(d),
-            "stage": FUSE_STAGE.pack(**stage), "src": FUSE_SRC.pack(d_lane=lane),
+            "stage": FUSE_STAGE.pack(**{"lane_reduce": Reduce.SUM, **stage}),
         }  # fmt: skip
 
     def _constant(self, row: int, value: int) -> _Fields:
-        return self._one(_ENDS, row, lane=0) | self._times(0, 0) | {"zp": value}
+        return self._one(_ENDS, row) | self._times(0, 0) | {"zp": value}
 
     @staticmethod
     def _times(mult: int, exponent: int) -> _Fields:
         src = FUSE_SRC.pack(requant=Requant.IMM, rounding=Rounding.SINGLE)
         return {"src": src, "mult": mult, "shifts": bytes_word(exponent)}
 
-    def _by_row(self) -> _Fields:
-        """Times the bytes' factor."""
+    def _by_row(self, row: int) -> _Fields:
+        """Times a pair."""
         src = FUSE_SRC.pack(b_src=BSource.ACC, requant=Requant.ROW, rounding=Rounding.EVEN)
-        return {"src": src, "b_base": self.rows.plus(_BYTE)}
+        return {"src": src, "b_base": self.rows.plus(row)}
 
 
 def dynamic_steps(context: Context, layer: DynamicLayer) -> list[Step]:

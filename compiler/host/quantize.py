@@ -4,6 +4,7 @@ import numpy as np
 
 from compiler.host.call import Array, Call, Operator, quantize_real
 from compiler.host.fixed import Int64, multiplied
+from compiler.ir.tensor import same_numbers
 
 #: Range of the quotient of scales that XNNPACK converts, in 1/256.
 _LEAST, _MOST = np.float32(1 / 256), np.float32(128)
@@ -15,7 +16,7 @@ def requantized(call: Call, stored: Array, index: int = 0, dtype: type = np.floa
     The quotient of the scales is taken in `dtype`: LiteRT's kernels differ in that.
     """
     whole = stored.astype(np.int64)
-    if call.tensors[index].quantization == call.output.quantization:
+    if same_numbers(call.tensors[index].quantization, call.output.quantization):
         return whole
     if call.kernels == "onnxruntime":
         real = (whole - call.zero(index)).astype(np.float32) * call.scale(index)

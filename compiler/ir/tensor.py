@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 MOST_ELEMENTS = 1 << 31
 
 
+def same_numbers(a: "Quantization | None", b: "Quantization | None") -> bool:
+    """Whether integers mean the same before and after a move of whole dimensions."""
+    return a == b or (a is not None and b is not None and (a.scale, a.zero_point) == (b.scale, b.zero_point))
+
+
 @dataclass(frozen=True)
 class Quantization:
     """Affine meaning of integers: real = scale * (q - zero_point).

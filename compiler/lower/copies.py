@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Tensor, same_numbers
 from compiler.kernels.scaling import float32_multiplier, quantize_multiplier
 from compiler.lower.layer import MoveLayer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine
@@ -54,7 +54,7 @@ def walks(x: Sequence[int], y: Sequence[int], axes: _Axes) -> Iterator[Walk]:
 def rescale(low: Lowering, x: Tensor) -> Rescale | None:
     """From the quantization of an input to that of the output; None if elements stay as they are."""
     y = low.y
-    if x.quantization == y.quantization and x.dtype == y.dtype:
+    if same_numbers(x.quantization, y.quantization) and x.dtype == y.dtype:
         return None
     a, b = affine(x), affine(y)
     if low.rounding == "onnxruntime":

@@ -6,7 +6,7 @@ from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError
 
 #: Rows of the accumulator for what is found, beside one for each tile.
-ROWS = 13
+ROWS = 16
 #: Operators of the graph; each finds the range by itself.
 QUANTIZED, SCALE, ZERO = "dynamic_quantize", "dynamic_scale", "dynamic_zero"
 

@@ -12,8 +12,11 @@ from compiler.lower.lowering import Lowering, UnsupportedError
 from hw.isa.enums import Requant, Rounding
 
 FLOAT = "float32"
-#: Operators that may have float32 operands.
-OPERATORS = frozenset(("quantize", "dequantize", QUANTIZED, SCALE, ZERO))
+#: Operators that may have float32 operands: those that convert, and those that only move them.
+OPERATORS = frozenset(
+    ("quantize", "dequantize", QUANTIZED, SCALE, ZERO, "reshape", "transpose", "slice", "concat", "gather",
+     "resize_nearest")
+)  # fmt: skip
 #: How quotients become integers.
 _NEAREST = {"reference": Rounding.AWAY, "xnnpack": Rounding.EVEN, "onnxruntime": Rounding.EVEN}
 #: Greatest magnitude of a zero point that is subtracted from an operand.

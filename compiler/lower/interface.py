@@ -22,7 +22,7 @@ def handed_over(graph: Graph, host: Collection[str]) -> set[str]:
     """Conversions that the machine could do, beside those nodes that are the `host`'s, but that the host does."""
     device = {node.name: node.op for node in graph if node.name not in host}
     found = interface(graph, [node.name for node in graph]) & device.keys()
-    return found if any(op != "reshape" for name, op in device.items() if name not in found) else set()
+    return found if any(op not in _LAYOUT for name, op in device.items() if name not in found) else set()
 
 
 def _is_float(graph: Graph, name: str) -> bool:

@@ -102,8 +102,9 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
 
 
 def _has_floats(graph: Graph, nodes: Group) -> bool:
-    names = (name for node in nodes for name in (*node.inputs, *node.outputs))
-    return any(graph.tensors[name].dtype == FLOAT for name in names)
+    """Whether numbers that are not known beforehand are float32."""
+    tensors = (graph.tensors[name] for node in nodes for name in (*node.inputs, *node.outputs))
+    return any(tensor.dtype == FLOAT and not tensor.constant for tensor in tensors)
 
 
 def _conv(low: Lowering) -> Layer:

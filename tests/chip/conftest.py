@@ -1,5 +1,6 @@
 """One RTL chip and one golden model (n4) for all tests of whole machines, reset before each."""
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -72,6 +73,14 @@ class Machine:
         self.driver.enqueue(self.ALIVE_OPCODE, [address])
         self.driver.run()
         assert (self.driver.fetch(address, (8,), np.uint8) == 0x5A).all()
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers whose seed is printed."""
+    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+    print(f"MLA_SEED={seed}")
+    return np.random.default_rng(seed)
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def outcome(case: Case, order: int | None) -> Outcome:
 def test_what_passes_does_not_depend_on_the_order(target):
     """Damaged programs that the validator lets through run without traps, to one outcome in any order of the units."""
     config, passed, refused = load_target(target), Counter(), Counter()
-    for seed in range(4000, 4050):
+    for seed in range(4000, 4070):
         case, rng = generate(config, seed), Random(seed)
         if traps(case):
             continue
@@ -105,7 +105,7 @@ def test_races_by_a_second_opinion(target):
     """With a semaphore or fence damaged, what passes has no race at all, and what is refused for one has one."""
     config, races, passed = load_target(target), [], 0
     device = WitnessedDevice(config, DRAM_BYTES)
-    for seed in range(5000, 5060):
+    for seed in range(5000, 5080):
         case, rng = generate(config, seed), Random(seed)
         if traps(case):
             continue

@@ -207,7 +207,13 @@ class Emitter:
             return tensor
         if tensor.quantization is None:
             raise UnsupportedError(f"{tensor.dtype} numbers of {tensor.name!r} as real ones")
-        return self.convert("dequantize", tensor, FLOAT)
+        q, last = tensor.quantization, len(tensor.shape) - 1
+        if q.axis in (None, last):
+            return self.convert("dequantize", tensor, FLOAT)
+        # The machine has a scale for each lane.
+        order = (*(axis for axis in range(last + 1) if axis != q.axis), q.axis)
+        real = self.convert("dequantize", self._transposed(tensor, order), FLOAT)
+        return self._transposed(real, tuple(order.index(axis) for axis in range(last + 1)))
 
     def _transposed(self, tensor: Tensor, perm: Order) -> Tensor:
         """A tensor transposed; reshaped where only dimensions of size one change places."""

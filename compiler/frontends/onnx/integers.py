@@ -6,22 +6,20 @@ import numpy as np
 
 from compiler.frontends.onnx.node import FileNode, Model
 from compiler.frontends.onnx.rewrite import Parts, expands
-from compiler.frontends.onnx.values import Fixed, UnsupportedError
+from compiler.frontends.onnx.values import Fixed
 from hw.errors import InputError
 
 
 @expands("DynamicQuantizeLinear")
 def _dynamic(model: Model, node: FileNode) -> list[FileNode]:
-    """Nothing: what reads it computes with the real numbers, one step of which is one."""
+    """Nothing, if what reads it can compute with the real numbers, one step of which is one; else itself."""
     parts = Parts(model, node, 1, 1)
     outputs = (*node.outputs, "", "")[:3]
     readers = [n for n in model.nodes if outputs[0] in n.inputs]
     if any(output.name in outputs for output in model.outputs) or not all(
         _reads(model, n, outputs) for n in readers
     ):
-        raise UnsupportedError(
-            "dynamic quantization that others than MatMulInteger and ConvInteger with known weights read"
-        )
+        return [node]
     for name, number in ((outputs[1], np.float32(1)), (outputs[2], np.uint8(0))):
         if name:
             model.constants[name] = Fixed(name, np.array(number))

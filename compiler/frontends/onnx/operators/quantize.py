@@ -130,7 +130,7 @@ def targets(model: Model) -> dict[str, Kind]:
 
 def meanings(model: Model) -> dict[str, Quantization]:
     """For integers of the file: what those who write or read them say that they mean."""
-    found: dict[str, Quantization] = {}
+    found = _along_axes(model)
     for node in model.nodes:
         name = {"QuantizeLinear": node.outputs[0], "DequantizeLinear": (*node.inputs, "")[0]}.get(node.op)
         kind = None if name is None else _whole(node, model.constants)
@@ -146,6 +146,26 @@ def meanings(model: Model) -> dict[str, Quantization]:
     return found
 
 
+def _along_axes(model: Model) -> dict[str, Quantization]:
+    """Inputs of the model that have scales along an axis."""
+    shapes = {each.name: each.shape for each in model.inputs}
+    found: dict[str, Quantization] = {}
+    for node in model.nodes:
+        name, *given = (*node.inputs, "", "", "")[:3]
+        scale, zero = (model.constants.get(each) for each in given)
+        declared = shapes.get(name) or ()
+        shape = tuple(size for size in declared if isinstance(size, int))
+        if node.op != "DequantizeLinear" or scale is None or (given[1] and zero is None):
+            continue
+        try:
+            q = parameters(node, scale, zero, shape if len(shape) == len(declared) else None)
+        except InputError:
+            continue  # the conversion of the node will say it
+        if q.axis is not None:
+            found.setdefault(name, q)
+    return found
+
+
 @converts("QuantizeLinear", inputs=(2, 3))
 def _quantize(emitter: Emitter, node: FileNode, inputs: list[Value | None]) -> Sequence[Value]:
     x, scale, zero = inputs
@@ -156,12 +176,25 @@ def _quantize(emitter: Emitter, node: FileNode, inputs: list[Value | None]) -> S
     name = node.outputs[0]
     if isinstance(x, Fixed):
         return [Fixed(name, quantized(x.real(), q, dtype))]
+    x = _channels_last(emitter, x, q)
     kind = Kind(dtype, _along(q, x), True)
     if x.kind == kind:
         return [Flow(name, x.tensor, x.order)]
     op = "requantize" if x.quantized else "quantize"
     source = x.tensor if x.quantized else emitter.operand(x, x.order, FLOAT)
     return [Flow(name, emitter.convert(op, source, kind), x.order)]
+
+
+@converts("DynamicQuantizeLinear", inputs=(1, 1))
+def _dynamic(emitter: Emitter, node: FileNode, inputs: list[Value]) -> Sequence[Value]:
+    x = emitter.flow(inputs[0])
+    tensor = emitter.operand(x, x.order, FLOAT)
+    made = [emitter.emit(node, "dynamic_quantize", [tensor], x.shape, x.order, Kind("uint8"))]
+    for index, (part, dtype) in enumerate((("scale", "float32"), ("zero", "uint8")), 1):
+        if node.outputs[index:] and node.outputs[index]:
+            kind = Kind(dtype)
+            made.append(emitter.emit(node, f"dynamic_{part}", [tensor], (), (), kind, part, index))
+    return made
 
 
 @converts(":integers", inputs=(1, 1))
@@ -187,10 +220,17 @@ def _dequantize(emitter: Emitter, node: FileNode, inputs: list[Value | None]) ->
         if x.data.dtype.kind not in "iu":
             raise InputError(f"dequantizes {x.data.dtype}, which must be integers")
         return [Fixed(x.name, x.data, parameters(node, scale, zero, x.shape))]
-    q = _along(parameters(node, scale, zero, x.shape), x)
-    if x.tensor.quantization == q and not x.real:
+    q = parameters(node, scale, zero, x.shape)
+    if x.tensor.quantization == _along(q, x) and not x.real:
         return [Flow(name, x.tensor, x.order, real=True)]
-    return [reread(emitter, node, x, q)]
+    return [reread(emitter, node, x, _along(q, x))]
+
+
+def _channels_last(emitter: Emitter, x: Flow, q: Quantization) -> Flow:
+    """The same value with the axis of its scales last, where the machine has a scale for each lane."""
+    if q.axis is None:
+        return x
+    return emitter.in_order(x, (*(axis for axis in x.order if axis != q.axis), q.axis))
 
 
 def _along(q: Quantization, x: Flow) -> Quantization:
