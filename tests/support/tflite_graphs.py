@@ -1,6 +1,6 @@
 """TFLite files of several graphs, as control flow needs them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +8,7 @@ import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
+from compiler.ir.tensor import Quantization
 from tests.numerics.litert import tensor
 
 
@@ -30,7 +31,7 @@ class FileGraph:
     operators: list[Operator]
     inputs: Sequence[str]
     outputs: Sequence[str]
-    meaning: dict[str, tuple[float, int]] = field(default_factory=dict)
+    meaning: Mapping[str, tuple[float, int] | Quantization] = field(default_factory=dict)
 
 
 def packed(graphs: Sequence[FileGraph]) -> bytes:
@@ -69,13 +70,14 @@ def _graph(graph: FileGraph, buffers: list, kinds: list[tuple[str, int]]) -> sch
 
 
 def _tensor(name: str, given: Any, graph: FileGraph, buffers: list) -> schema.TensorT:
-    scale, zero = graph.meaning.get(name, (None, 0))
-    scales, zeros = ([], []) if scale is None else ([scale], [zero])
+    meaning = graph.meaning.get(name)
+    q = Quantization.of(*meaning) if isinstance(meaning, tuple) else meaning
+    scales, zeros, axis = ([], [], 0) if q is None else (q.scale, q.zero_point, q.axis or 0)
     if not isinstance(given, np.ndarray):
         shape, dtype = given
-        return tensor(name, shape, getattr(schema.TensorType, dtype.upper()), scales, zeros)
+        return tensor(name, shape, getattr(schema.TensorType, dtype.upper()), scales, zeros, axis=axis)
     buffer = schema.BufferT()
     buffer.data = np.frombuffer(given.tobytes(), np.uint8)
     buffers.append(buffer)
     dtype = getattr(schema.TensorType, given.dtype.name.upper())
-    return tensor(name, given.shape, dtype, scales, zeros, len(buffers) - 1)
+    return tensor(name, given.shape, dtype, scales, zeros, len(buffers) - 1, axis)
