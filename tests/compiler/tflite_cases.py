@@ -55,11 +55,31 @@ def function(kind: str, scale: float | None = None, zero: int | None = None, low
     """A function of one number, whose result has a prescribed meaning; `low`: it is of no negative numbers."""
 
     def case(d: Draft) -> None:
-        least = np.iinfo(d.dtype).min if d.dtype != "float32" else 0
+        least, d.positive = np.iinfo(d.dtype).min if d.dtype != "float32" else 0, low
         x = d.input(shape_of(d, 3, 9), zero=least if low else None)
         d.op(kind, [x], d.tensors[x][0], scale=scale, zero=None if zero is None else least + zero)
 
     return case
+
+
+def divided(d: Draft) -> None:
+    d.positive = True
+    x, shape = d.input([3, 5, 7]), (3, 5, 7)
+    divisor = d.constant([(7,), (), shape][int(d.rng.integers(3))])
+    d.op("DIV", [x, divisor], shape, options("Div", fusedActivationFunction=0))
+
+
+def squared_difference(d: Draft) -> None:
+    shape = shape_of(d, 3, 9)
+    d.op("SQUARED_DIFFERENCE", [d.input(shape), d.input(shape)], shape)
+
+
+def power(d: Draft) -> None:
+    d.positive = True
+    exponent = d.constant(())
+    d.tensors[exponent] = np.array(d.rng.choice([0.5, 2, 3, -1]), np.float32)
+    x = d.input(shape_of(d, 3, 9))
+    d.op("POW", [x, exponent], d.tensors[x][0])
 
 
 def binary(kind: str) -> Case:
@@ -252,9 +272,10 @@ def resize(d: Draft) -> None:
 
 
 def transpose_conv(d: Draft) -> None:
+    """Without holes: pixels that no input reaches XNNPACK rounds otherwise."""
     _, h, w, channels = shape_of(d, 4, 6)
-    out, (kh, kw) = int(d.rng.integers(1, 20)), (int(v) for v in d.rng.integers(1, 5, 2))
     (sy, sx), same = (int(v) for v in d.rng.integers(1, 4, 2)), bool(d.rng.integers(2))
+    out, (kh, kw) = int(d.rng.integers(1, 20)), (int(v) for v in d.rng.integers((sy, sx), (5, 5)))
     size = [h * sy, w * sx] if same else [(h - 1) * sy + kh, (w - 1) * sx + kw]
     x = d.input((1, h, w, channels))
     weights, bias = d.weights((out, kh, kw, channels), 0)
@@ -321,6 +342,37 @@ def reduction(kind: str, *, same: bool = False) -> Case:
         d.op(kind, [x, d.held(axes)], kept, options("Reducer", keepDims=keep), like=x if same else None)
 
     return case
+
+
+def tile(d: Draft) -> None:
+    shape, times = shape_of(d, 4, 5), d.rng.integers(1, 4, 4)
+    times[1] = 2
+    x = d.input(shape)
+    d.op("TILE", [x, d.held(times)], [a * int(b) for a, b in zip(shape, times, strict=True)], like=x)
+
+
+def broadcast_to(d: Draft) -> None:
+    shape, lead = shape_of(d, 3, 5), int(d.rng.integers(2, 4))
+    given = [size if d.rng.integers(2) else 1 for size in shape]
+    x = d.input(given)
+    d.op("BROADCAST_TO", [x, d.held((lead, *shape))], (lead, *shape), like=x)
+
+
+def reverse(d: Draft) -> None:
+    shape = shape_of(d, 4)
+    x = d.input(shape)
+    d.op("REVERSE_V2", [x, d.held([some(d, 4)])], shape, like=x)
+
+
+def cumsum(d: Draft) -> None:
+    shape = shape_of(d, 3, 20)
+    settings = options("Cumsum", exclusive=bool(d.rng.integers(2)), reverse=bool(d.rng.integers(2)))
+    d.op("CUMSUM", [d.input(shape), d.held(some(d, 3))], shape, settings)
+
+
+def add_n(d: Draft) -> None:
+    shape = shape_of(d, 3, 9)
+    d.op("ADD_N", [d.input(shape) for _ in range(3)], shape)
 
 
 def softmax(d: Draft) -> None:

@@ -8,12 +8,16 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
 from compiler.api import compile
+from compiler.frontends.tflite import read_tflite
+from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
 from compiler.network import Network
 from tests.support.one_operator import RESOLVERS
 from tests.support.tflite_graphs import FileGraph, Operator, packed
 
 Shape = tuple[int, ...]
+#: Operators whose first version LiteRT has not.
+_VERSIONS = {"BROADCAST_TO": 2}
 
 
 class Draft:
@@ -34,6 +38,7 @@ class Draft:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.operators: list[Operator] = []
+        self.positive = False  # float numbers, all of them
 
     def input(self, shape: Sequence[int], **meaning: Any) -> str:
         """An input of the model."""
@@ -89,7 +94,7 @@ class Draft:
     ) -> list[str]:  # fmt: skip
         """An operator of several results."""
         names = [self._new(f"t{len(self.tensors)}", tuple(shape), **meaning) for shape in shapes]
-        self.operators.append(Operator(kind, list(inputs), names, options))
+        self.operators.append(Operator(kind, list(inputs), names, options, _VERSIONS.get(kind, 1)))
         self.outputs = [*self.outputs, *names]
         return names
 
@@ -102,7 +107,8 @@ class Draft:
         given = self.tensors[name]
         shape, dtype = given if isinstance(given, tuple) else (given.shape, given.dtype.name)
         if dtype == "float32":
-            return self.rng.normal(0, 1.5, shape).astype(np.float32)
+            numbers = self.rng.normal(0, 1.5, shape)
+            return np.asarray(np.abs(numbers) + 0.1 if self.positive else numbers).astype(np.float32)
         limits = np.iinfo(dtype)
         return np.asarray(self.rng.integers(limits.min, limits.max + 1, shape)).astype(dtype)
 
@@ -139,6 +145,13 @@ def litert(data: bytes, inputs: Sequence[np.ndarray], rounding: str) -> list[np.
         interpreter.set_tensor(details["index"], array)
     interpreter.invoke()
     return [interpreter.get_tensor(details["index"]) for details in interpreter.get_output_details()]
+
+
+def read(draft: Draft, folder: Path) -> Graph:
+    """The file as a graph."""
+    path = folder / "model.tflite"
+    path.write_bytes(draft.file())
+    return read_tflite(path)
 
 
 def check(draft: Draft, folder: Path, rounding: str, *, target: str = "n8", within: int = 0) -> Network:

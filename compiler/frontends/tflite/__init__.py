@@ -5,11 +5,13 @@ from compiler.frontends.tflite import (
     convolution,
     elementwise,
     extremes,
+    fallback,
     functions,
     padding,
     parts,
     pooling,
     products,
+    repeating,
     resizing,
     shaping,
     strides,
@@ -20,8 +22,8 @@ from compiler.frontends.tflite.registry import CONVERTERS
 
 #: Modules whose import enters all conversions.
 FAMILIES = (
-    control, convolution, elementwise, extremes, functions, padding, parts, pooling, products, resizing, shaping,
-    strides,
+    control, convolution, elementwise, extremes, fallback, functions, padding, parts, pooling, products, repeating,
+    resizing, shaping, strides,
 )  # fmt: skip
 
 __all__ = ["CONVERTERS", "FAMILIES", "KNOWN", "read_tflite"]

@@ -82,6 +82,13 @@ def _compare(c: Conversion) -> None:
     c.make(op, [b, a] if turned else [a, b])
 
 
+@converts("NOT_EQUAL")
+def _differ(c: Conversion) -> None:
+    a, b = c.given(2)[:2]
+    same = c.build.between(c.output, f"{c.output.name}:same")
+    c.make("logical_not", [c.build.node(f"{c.operator.name}:same", "equal", [a, b], same)])
+
+
 @converts("LOGICAL_NOT")
 def _not(c: Conversion) -> None:
     c.make("logical_not", c.given(1)[:1])

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import tflite
 
+from compiler.frontends.tflite.fallback import on_host
 from compiler.frontends.tflite.registry import Conversion, converts
 from compiler.ir.tensor import Tensor
 
@@ -42,12 +43,17 @@ def _binary(c: Conversion) -> None:
 
 @converts("DIV")
 def _divide(c: Conversion) -> None:
-    """By a constant: a product with its reciprocal."""
+    """By a constant: a product with its reciprocal; else it is the host's."""
     x, divisor = c.given(2)[:2]
-    if divisor.data is None or divisor.dtype != "float32" or not divisor.data.all():
-        raise c.error("a divisor must be float32 constants, none of them zero")
     broadcast(c, x, divisor)
     activation = 0 if c.operator.options is None else c.options(tflite.DivOptions).FusedActivationFunction()
+    if divisor.data is None or divisor.dtype != "float32" or not divisor.data.all():
+        if activation:
+            raise c.error(
+                "an activation behind a division by what is no constant of float32 is not supported"
+            )
+        on_host(c, "Div", [x, divisor])
+        return
     reciprocal = c.build.constant(f"{divisor.name}:reciprocal", np.float32(1) / divisor.data)
     c.make_activated("mul", [x, reciprocal], activation)
 
@@ -67,11 +73,24 @@ def _square(c: Conversion) -> None:
     c.make("mul", [x, x])
 
 
+@converts("ADD_N")
+def _add_all(c: Conversion) -> None:
+    """One after the other."""
+    total, *others = c.given(2)
+    for tensor in others:
+        if tensor.shape != total.shape or tensor.quantization is not None:
+            raise c.error("summands must be of one shape, and not quantized")
+    for i, tensor in enumerate(others[:-1]):
+        total = c.step(f"sum{i}", "add", [total, tensor], total.shape)
+    broadcast(c, total, others[-1])
+    c.make("add", [total, others[-1]])
+
+
 @converts("SQUARED_DIFFERENCE")
 def _squared_difference(c: Conversion) -> None:
     a, b = c.given(2)[:2]
     if a.quantization is not None:
-        raise c.error("is of float32 numbers only")
+        raise c.error("is supported of float32 numbers only")
     difference = c.step("difference", "sub", [a, b], broadcast(c, a, b))
     c.make("mul", [difference, difference])
 

@@ -53,7 +53,5 @@ def _beside(c: Conversion, part: str, x: Tensor, shape: tuple[int, ...]) -> Tens
     x = c.reshaped(f"{part}:rank", x, (1,) * (len(shape) - len(x.shape)) + x.shape)
     for axis, size in enumerate(shape):
         if x.shape[axis] != size:
-            again = c.constant(f"{part}:{axis}", [0] * size)
-            made = (*x.shape[:axis], size, *x.shape[axis + 1 :])
-            x = c.step(f"{part}:spread{axis}", "gather", [x, again], made, axis=axis)
+            x = c.rows(f"{part}:spread{axis}", x, axis, [0] * size)
     return c.reshaped(part, x, whole)

@@ -5,6 +5,7 @@ import base64
 import numpy as np
 from onnx import TensorProto, helper
 
+from compiler.frontends.tflite.fallback import on_host
 from compiler.frontends.tflite.registry import Conversion, converts
 
 #: ONNX's names of the format's operators.
@@ -21,16 +22,18 @@ def _function(c: Conversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
     if x.dtype != "float32":
-        raise c.error(f"is of float32 numbers only, not of {x.dtype}")
+        raise c.error(f"is supported of float32 numbers only, not of {x.dtype}")
     c.make("function", [x], operator=_FUNCTIONS[c.kind], model=_model(_FUNCTIONS[c.kind]))
 
 
 @converts("POW")
 def _power(c: Conversion) -> None:
+    """To one constant: a function of each number; else it is the host's."""
     x, exponent = c.given(2)[:2]
-    c.expect(x.shape)
     if x.dtype != "float32" or exponent.data is None or exponent.elements != 1:
-        raise c.error("is of float32 numbers and one constant exponent only")
+        on_host(c, "Pow", [x, exponent])
+        return
+    c.expect(x.shape)
     number = float(exponent.data.reshape(-1)[0])
     if number == 2:
         c.make("mul", [x, x])

@@ -40,8 +40,6 @@ _CONSTANTS: dict[str, Callable[[Conversion], NDArray]] = {
     "RANGE": _range,
     "FILL": _filled,
     "CAST": lambda c: np.asarray(c.given(1)[0].data),
-    "BROADCAST_TO": lambda c: np.broadcast_to(np.asarray(c.given(1)[0].data), c.output.shape),
-    "TILE": lambda c: np.tile(np.asarray(c.given(2)[0].data), c.numbers(c.given(2)[1], "numbers of copies")),
 }
 KNOWN = frozenset((*_SHAPES, *_CONSTANTS))
 #: Control flow is resolved later.
@@ -60,7 +58,7 @@ def known(c: Conversion) -> Sequence[Tensor] | None:
         return [_stored(c, _SHAPES[c.kind](c))]
     given = c.given(0)
     if not given or c.kind in _LATER or not all(tensor.constant for tensor in given):
-        if c.kind in _CONSTANTS:
+        if c.kind not in CONVERTERS:
             raise c.error(f"{c.kind} is supported of constants only")
         return None
     if any(output.elements > _MOST for output in c.outputs):

@@ -37,17 +37,13 @@ def _mirror_pad(c: Conversion) -> None:
     """Rows gathered along one dimension after the other."""
     x, pads = c.given(2)[:2]
     symmetric = c.options(tflite.MirrorPadOptions).Mode() == tflite.MirrorPadMode.SYMMETRIC
-    padded = [(axis, pair) for axis, pair in enumerate(_pairs(c, x, pads)) if any(pair)]
-    for axis, (before, after) in padded:
+    chosen = []
+    for axis, (before, after) in enumerate(_pairs(c, x, pads)):
         size, again = x.shape[axis], int(symmetric)
         if max(before, after) > size - 1 + again:
             raise c.error(f"axis {axis} of {size} has no {max(before, after)} elements to mirror")
         left = range(before - again, -again, -1)
         right = range(size - 2 + again, size - 2 + again - after, -1)
-        indices = c.constant(f"rows{axis}", [*left, *range(size), *right])
-        made = (*x.shape[:axis], size + before + after, *x.shape[axis + 1 :])
-        if made == c.output.shape:
-            c.make("gather", [x, indices], axis=axis)
-            return
-        x = c.step(f"axis{axis}", "gather", [x, indices], made, axis=axis)
-    c.make_shaped(x)
+        if before or after:
+            chosen.append((axis, [*left, *range(size), *right]))
+    c.make_rows(x, chosen)

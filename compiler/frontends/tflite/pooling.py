@@ -41,3 +41,12 @@ def _reduce(c: Conversion) -> None:
     kept = [1 if i in chosen else size for i, size in enumerate(x.shape) if keep or i not in chosen]
     c.expect(kept)
     c.make(_REDUCTIONS[c.kind], [x], axes=chosen, keep=keep)
+
+
+@converts("CUMSUM")
+def _cumulated(c: Conversion) -> None:
+    x, along = c.given(2)[:2]
+    options = c.options(tflite.CumsumOptions)
+    c.expect(x.shape)
+    axis = c.axis(c.numbers(along, "axis", 1)[0], len(x.shape))
+    c.make("cumsum", [x], axis=axis, exclusive=bool(options.Exclusive()), reverse=bool(options.Reverse()))

@@ -119,16 +119,31 @@ class Conversion:
         if made.shape != tuple(shape):
             raise self.error(f"makes shape {list(shape)}, but {made.name!r} is {list(made.shape)}")
 
-    def constant(self, part: str, values: Sequence[int]) -> Tensor:
-        """Indices for a node."""
-        return self.build.constant(f"{self.operator.name}:{part}", np.array(values, np.int32))
-
     def step(
         self, part: str, op: str, inputs: list[Tensor], shape: tuple[int, ...], **attributes: Any
     ) -> Tensor:
         """A node on the way, whose result means what its first input does; no attribute may be called `shape`."""
         between = self.build.between(inputs[0], f"{self.output.name}:{part}", shape)
         return self.build.node(f"{self.operator.name}:{part}", op, inputs, between, **attributes)
+
+    def rows(
+        self, part: str, x: Tensor, axis: int, indices: Sequence[int], output: Tensor | None = None
+    ) -> Tensor:
+        """Rows of x along an axis, by their numbers: on the way, or an output."""
+        numbers = self.build.constant(f"{self.operator.name}:{part} numbers", np.array(indices, np.int32))
+        if output is not None:
+            self.make("gather", [x, numbers], output, axis=axis)
+            return output
+        shape = (*x.shape[:axis], len(indices), *x.shape[axis + 1 :])
+        return self.step(part, "gather", [x, numbers], shape, axis=axis)
+
+    def make_rows(self, x: Tensor, chosen: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """The output, which is rows of x along one axis after the other."""
+        for number, (axis, indices) in enumerate(chosen, 1):
+            last = number == len(chosen)
+            x = self.rows(f"axis{axis}", x, axis, indices, self.output if last else None)
+        if not chosen:
+            self.make_shaped(x)
 
     def reshaped(self, part: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         """The same elements in another shape."""

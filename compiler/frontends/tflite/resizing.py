@@ -27,11 +27,7 @@ def _nearest(c: Conversion) -> None:
     if all(map(np.array_equal, lines, exact)):
         c.make("resize_nearest", [x], size=size, centers=centers)
         return
-    rows = c.step(
-        "rows", "gather", [x, c.constant("row numbers", lines[0].tolist())],
-        (x.shape[0], height, *x.shape[2:]), axis=1,
-    )  # fmt: skip
-    c.make("gather", [rows, c.constant("column numbers", lines[1].tolist())], axis=2)
+    c.make_rows(x, [(axis, line.tolist()) for axis, line in enumerate(lines, 1)])
 
 
 def _sources(total: int, wanted: int, *, corners: bool, centers: bool) -> np.ndarray:

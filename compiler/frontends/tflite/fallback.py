@@ -1,0 +1,124 @@
+"""Operators that only the host has: ONNX's reference computes them, in real numbers where they are quantized."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import tflite
+from onnx import helper, numpy_helper
+
+from compiler.frontends.tflite.registry import Conversion, converts
+from compiler.ir.tensor import Tensor
+
+#: Set of ONNX's operators that the nodes are of.
+_OPSET = 18
+_REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, TypeError)
+
+
+def on_host(c: Conversion, op: str, operands: Sequence[Tensor | None], **attributes: Any) -> None:
+    """A node of ONNX that makes the output.
+
+    Raises
+    ------
+    InputError
+        It does not, from these operands.
+    """
+    real = [None if tensor is None else _real(c, tensor) for tensor in operands]
+    made = c.output
+    if made.quantization is not None:
+        made = Tensor(c.build.fresh(f"{made.name}:real"), made.shape, "float32")
+    model = _model(c, op, real, made, attributes)
+    c.make(
+        "onnx", [tensor for tensor in real if tensor is not None], made, operator=op, model=model, number=0,
+        why=f"the accelerator has no {c.kind}: ONNX's reference computes it as {op}",
+    )  # fmt: skip
+    if made is not c.output:
+        c.build.node(f"{c.operator.name}:integers", "quantize", [made], c.output)
+
+
+def _real(c: Conversion, tensor: Tensor) -> Tensor:
+    """Real numbers as such."""
+    if tensor.quantization is None:
+        return tensor
+    number = Tensor(c.build.fresh(f"{tensor.name}:real"), tensor.shape, "float32")
+    return c.build.node(f"{c.operator.name}:{tensor.name}", "dequantize", [tensor], number)
+
+
+def _model(
+    c: Conversion, op: str, operands: Sequence[Tensor | None], made: Tensor, attributes: dict[str, Any]
+) -> str:
+    """The node alone, in base 64, if it makes what the file says."""
+    names = ["" if tensor is None else f"input{i}" for i, tensor in enumerate(operands)]
+    given, constants = [], []
+    for name, tensor in zip(names, operands, strict=True):
+        if tensor is not None:
+            given.append(helper.make_tensor_value_info(name, _number(tensor), tensor.shape))
+        if tensor is not None and tensor.data is not None:
+            constants.append(numpy_helper.from_array(tensor.data, name))
+    node = helper.make_node(op, names, ["output0"], **attributes)
+    graph = helper.make_graph([node], "node", given, [onnx.ValueInfoProto(name="output0")], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except _REFUSALS as error:
+        raise c.error(f"its operands do not fit: {str(error).strip().splitlines()[0][:200]}") from None
+    found = inferred.graph.output[0].type.tensor_type.shape
+    c.expect([size.dim_value for size in found.dim], made)
+    del inferred.graph.initializer[:]
+    return base64.b64encode(inferred.SerializeToString(deterministic=True)).decode()
+
+
+def _number(tensor: Tensor) -> int:
+    """ONNX's number of a type."""
+    return helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
+
+
+@converts("ARG_MAX", "ARG_MIN")
+def _arg(c: Conversion) -> None:
+    x, along = c.given(2)[:2]
+    axis = c.axis(c.numbers(along, "axis", 1)[0], len(x.shape))
+    on_host(c, "ArgMax" if c.kind == "ARG_MAX" else "ArgMin", [x], axis=axis, keepdims=0)
+
+
+@converts("SELECT_V2")
+def _select(c: Conversion) -> None:
+    on_host(c, "Where", c.given(3)[:3])
+
+
+@converts("GATHER_ND")
+def _gather(c: Conversion) -> None:
+    x, indices = c.given(2)[:2]
+    if indices.data is None:
+        raise c.error("its indices must be constants")
+    on_host(c, "GatherND", [x, c.build.constant(f"{indices.name}:wide", indices.data.astype(np.int64))])
+
+
+@converts("CAST")
+def _cast(c: Conversion) -> None:
+    on_host(c, "Cast", c.given(1)[:1], to=_number(c.output))
+
+
+@converts("LOG_SOFTMAX")
+def _log_softmax(c: Conversion) -> None:
+    on_host(c, "LogSoftmax", c.given(1)[:1], axis=-1)
+
+
+@converts("L2_NORMALIZATION")
+def _normalization(c: Conversion) -> None:
+    on_host(c, "LpNormalization", c.given(1)[:1], axis=-1, p=2)
+
+
+@converts("RESIZE_BILINEAR")
+def _bilinear(c: Conversion) -> None:
+    """Of the dimensions in the middle."""
+    options = c.options(tflite.ResizeBilinearOptions)
+    x, given = c.given(2)[:2]
+    size = c.numbers(given, "size", 2)
+    if len(x.shape) != 4 or min(size) < 1:
+        raise c.error(f"cannot make {list(size)} pixels of {list(x.shape)}")
+    places = "half_pixel" if options.HalfPixelCenters() else "asymmetric"
+    places = "align_corners" if options.AlignCorners() else places
+    whole = c.build.constant(f"{c.operator.name}:size", np.array([x.shape[0], *size, x.shape[3]], np.int64))
+    on_host(c, "Resize", [x, None, None, whole], mode="linear", coordinate_transformation_mode=places)
