@@ -6,6 +6,7 @@ import numpy as np
 import tflite
 
 from compiler.frontends.build import GraphBuilder
+from compiler.frontends.tflite.elementwise import broadcast
 from compiler.frontends.tflite.registry import Conversion, converts
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
@@ -79,12 +80,14 @@ def _while(c: Conversion) -> None:
 def _compare(c: Conversion) -> None:
     op, turned = _COMPARISONS[c.kind]
     a, b = c.given(2)[:2]
+    broadcast(c, a, b)
     c.make(op, [b, a] if turned else [a, b])
 
 
 @converts("NOT_EQUAL")
 def _differ(c: Conversion) -> None:
     a, b = c.given(2)[:2]
+    broadcast(c, a, b)
     same = c.build.between(c.output, f"{c.output.name}:same")
     c.make("logical_not", [c.build.node(f"{c.operator.name}:same", "equal", [a, b], same)])
 

@@ -11,18 +11,21 @@ from compiler.ir.tensor import Quantization, Tensor
 
 
 def window(
-    c: Conversion, x: Tensor, kernel: tuple[int, int], options: Any, dilations: tuple[int, int] = (1, 1)
-) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
-    """Strides and pads of a window that slides over images."""
+    c: Conversion, x: Tensor, kernel: tuple[int, int], channels: int, options: Any,
+    dilations: tuple[int, int] = (1, 1),
+) -> tuple[tuple[int, int], tuple[int, int, int, int]]:  # fmt: skip
+    """Strides and pads of a window that slides over images and makes so many channels."""
     strides = (options.StrideH(), options.StrideW())
     if len(x.shape) != 4 or min(*strides, *dilations, *kernel) < 1:
         raise c.error(f"no window {kernel} by {strides} over shape {list(x.shape)}")
-    if options.Padding() == tflite.Padding.VALID:
-        return strides, (0, 0, 0, 0)
-    (top, bottom), (left, right) = (
-        same_pads(size, k, stride, dilation)
-        for size, k, stride, dilation in zip(x.shape[1:3], kernel, strides, dilations, strict=True)
-    )
+    valid = options.Padding() == tflite.Padding.VALID
+    edges, sizes = [], []
+    for size, k, stride, dilation in zip(x.shape[1:3], kernel, strides, dilations, strict=True):
+        reach = (k - 1) * dilation
+        sizes.append(-(-(size - reach * valid) // stride))
+        edges.append((0, 0) if valid else same_pads(size, k, stride, dilation))
+    c.expect((x.shape[0], *sizes, channels))
+    (top, bottom), (left, right) = edges
     return strides, (top, left, bottom, right)
 
 
@@ -46,7 +49,7 @@ def _conv(c: Conversion) -> None:
     dilations = (options.DilationHFactor(), options.DilationWFactor())
     if len(weights.shape) != 4 or not x.shape or x.shape[-1] % weights.shape[3]:
         raise c.error(f"weights {list(weights.shape)} do not fit x {list(x.shape)}")
-    strides, pads = window(c, x, weights.shape[1:3], options, dilations)
+    strides, pads = window(c, x, weights.shape[1:3], weights.shape[0], options, dilations)
     biases = [_bias(c, x, weights, b, weights.shape[0]) for b in bias]
     c.make_activated(
         "conv2d", [x, weights, *biases], options.FusedActivationFunction(),
@@ -61,7 +64,7 @@ def _depthwise(c: Conversion) -> None:
     dilations = (options.DilationHFactor(), options.DilationWFactor())
     if len(weights.shape) != 4 or weights.data is None or not x.shape or weights.shape[3] % x.shape[-1]:
         raise c.error(f"weights {list(weights.shape)} do not fit x {list(x.shape)}")
-    strides, pads = window(c, x, weights.shape[1:3], options, dilations)
+    strides, pads = window(c, x, weights.shape[1:3], weights.shape[3], options, dilations)
     attributes: dict[str, Any] = {"strides": strides, "pads": pads, "dilations": dilations}
     q = weights.quantization
     if weights.shape[3] == x.shape[-1]:

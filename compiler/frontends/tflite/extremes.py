@@ -8,6 +8,9 @@ from compiler.frontends.tflite.elementwise import broadcast
 from compiler.frontends.tflite.registry import Conversion, converts
 from compiler.ir.tensor import Tensor
 
+#: Most elements of a constant that is spread.
+_MOST = 1 << 26
+
 
 @converts("MAXIMUM", "MINIMUM")
 def _extreme(c: Conversion) -> None:
@@ -48,6 +51,8 @@ def _beside(c: Conversion, part: str, x: Tensor, shape: tuple[int, ...]) -> Tens
     first = shape[0] if shape else 1
     whole = (first, 1, math.prod(shape) // first)
     if x.data is not None:
+        if math.prod(shape) > _MOST:
+            raise c.error(f"a constant spread over {list(shape)} has more than {_MOST:,} elements")
         data = np.ascontiguousarray(np.broadcast_to(x.data, shape)).reshape(whole)
         return c.build.constant(f"{x.name}:{part}", data, x.quantization)
     x = c.reshaped(f"{part}:rank", x, (1,) * (len(shape) - len(x.shape)) + x.shape)

@@ -1,28 +1,16 @@
 """A TFLite file and the graphs in it."""
 
-import struct
 from pathlib import Path
 
 import tflite
 
-from compiler.frontends.tflite.reader import Reader
+from compiler.frontends.tflite.reader import DAMAGE, Reader
 from compiler.ir.graph import Graph
 from hw.errors import InputError
 
 _IDENTIFIER = b"TFL3"
 #: A file may have so many graphs, and with each as often as it is used so many nodes.
 _MOST_GRAPHS, _MOST_NODES = 1 << 10, 1 << 18
-#: What the accessors of a damaged file raise: offsets that point outside, sizes that are none.
-_DAMAGE = (
-    struct.error,
-    IndexError,
-    ValueError,
-    TypeError,
-    OverflowError,
-    AttributeError,
-    UnicodeDecodeError,
-    MemoryError,
-)
 
 
 def read_tflite(path: Path) -> Graph:
@@ -44,7 +32,7 @@ def read_tflite(path: Path) -> Graph:
         return _File(path.stem, data).graph(0)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise InputError(f"{path}: damaged TFLite file: {error or type(error).__name__}") from None
 
 

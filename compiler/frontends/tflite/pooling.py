@@ -17,7 +17,7 @@ def _pool(c: Conversion) -> None:
     options = c.options(tflite.Pool2DOptions)
     x = c.given(1)[0]
     kernel = (options.FilterHeight(), options.FilterWidth())
-    strides, pads = window(c, x, kernel, options)
+    strides, pads = window(c, x, kernel, x.shape[-1] if x.shape else 0, options)
     attributes: dict[str, Any] = {"kernel": kernel, "strides": strides, "pads": pads}
     if c.kind == "AVERAGE_POOL_2D":
         attributes["count_pads"] = False
@@ -28,6 +28,9 @@ def _pool(c: Conversion) -> None:
 @converts("SOFTMAX")
 def _softmax(c: Conversion) -> None:
     x = c.given(1)[0]
+    c.expect(x.shape)
+    if not x.shape:
+        raise c.error("one number has no softmax")
     beta = float(c.options(tflite.SoftmaxOptions).Beta())
     c.make("softmax", [x], axis=len(x.shape) - 1, beta=beta)
 

@@ -1,6 +1,7 @@
 """One graph of a TFLite file on its way."""
 
 import math
+import struct
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from hw.errors import InputError
 #: numpy's names of the format's types.
 DTYPES = {
     tflite.TensorType.FLOAT32: "float32",
+    tflite.TensorType.FLOAT16: "float16",
     tflite.TensorType.INT32: "int32",
     tflite.TensorType.UINT8: "uint8",
     tflite.TensorType.INT64: "int64",
@@ -25,6 +27,17 @@ DTYPES = {
     tflite.TensorType.INT16: "int16",
     tflite.TensorType.INT8: "int8",
 }
+#: What the accessors of a damaged file raise: offsets that point outside, sizes that are none.
+DAMAGE = (
+    struct.error,
+    IndexError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    AttributeError,
+    UnicodeDecodeError,
+    MemoryError,
+)
 #: So many nodes are named in one message.
 _MOST_NAMED = 20
 #: Index of an optional input that is not there.
@@ -74,7 +87,7 @@ class Reader:
         for i in _indices(self.source.InputsAsNumpy()):
             self.build.graph.add_input(self._at(i))
         for i, tensor in enumerate(self.tensors):
-            if tensor.constant and i not in made:
+            if tensor is not None and tensor.constant and i not in made:
                 self.build.graph.add_tensor(tensor)
         self.results = {self._at(i).name for i in _indices(self.source.OutputsAsNumpy())}
         for operator in operators:
@@ -82,10 +95,10 @@ class Reader:
         return self.build.graph.finish([self._at(i).name for i in _indices(self.source.OutputsAsNumpy())])
 
     def _convert(self, operator: Operator) -> None:
-        inputs = [None if i == _ABSENT else self._at(i) for i in operator.inputs]
-        outputs = [self._at(i) for i in operator.outputs]
-        conversion = Conversion(self.build, operator, inputs, outputs)
         try:
+            inputs = [None if i == _ABSENT else self._found(i) for i in operator.inputs]
+            outputs = [self._at(i) for i in operator.outputs]
+            conversion = Conversion(self.build, operator, inputs, outputs)
             # Results of the graph are made by nodes where they can be.
             wanted = any(tensor.name in self.results for tensor in outputs)
             constants = None if wanted and operator.kind in CONVERTERS else known(conversion)
@@ -98,11 +111,21 @@ class Reader:
             if operator.name in str(error):
                 raise
             raise InputError(f"operator {operator.name!r}: {error}") from None
+        except DAMAGE as error:
+            raise InputError(
+                f"operator {operator.name!r} is damaged: {error or type(error).__name__}"
+            ) from None
 
-    def _at(self, index: int) -> Tensor:
+    def _found(self, index: int) -> Tensor | None:
         if not 0 <= index < len(self.tensors):
             raise ValueError(f"there is no tensor {index}, only {len(self.tensors)} of them")
         return self.tensors[index]
+
+    def _at(self, index: int) -> Tensor:
+        tensor = self._found(index)
+        if tensor is None:
+            raise InputError(f"tensor {self._names()[index]!r} has no elements")
+        return tensor
 
     def _operator(self, index: int) -> Operator:
         operator = self.source.Operators(index)
@@ -117,14 +140,22 @@ class Reader:
             subgraph=self.subgraph,
         )  # fmt: skip
 
-    def _tensor(self, index: int, name: str) -> Tensor:
+    def _tensor(self, index: int, name: str) -> Tensor | None:
+        """A tensor; None if it has no elements. Constants of float16 are the same numbers in float32."""
         source = self.source.Tensors(index)
         shape = tuple(int(size) for size in _array(source.ShapeAsNumpy()))
         if source.Type() not in DTYPES:
             raise InputError(f"tensor {name!r}: type number {source.Type()} is not supported")
+        if 0 in shape:
+            return None
         dtype = DTYPES[source.Type()]
         try:
-            return Tensor(name, shape, dtype, self._quantization(source), self._data(source, shape, dtype))
+            data = self._data(source, shape, dtype)
+            if dtype == "float16":
+                if data is None:
+                    raise ValueError("float16 is supported of constants only")
+                dtype, data = "float32", data.astype(np.float32)
+            return Tensor(name, shape, dtype, self._quantization(source), data)
         except ValueError as error:
             raise InputError(f"tensor {name!r}: {error}") from None
 
