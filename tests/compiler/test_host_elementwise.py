@@ -77,6 +77,17 @@ def gelu(rng: Rng, dtype: str, ties: bool) -> OneOperator:
     return unary("GELU", "gelu", options("Gelu", approximate=tanh), tanh=tanh)(rng, dtype, ties)
 
 
+def of_positive(kind: str) -> Case:
+    """A function of numbers that are not below zero: LiteRT has it of no others."""
+
+    def case(rng: Rng, dtype: str, ties: bool) -> OneOperator:
+        x = quantized(rng, "x", SHAPE, dtype, ties=ties, zero=np.iinfo(dtype).min)
+        y = quantized(rng, "y", SHAPE, dtype, ties=ties)
+        return OneOperator(getattr(OPERATOR, kind), None, kind.lower(), [x], y)
+
+    return case
+
+
 def exp(rng: Rng, dtype: str, ties: bool) -> OneOperator:
     """Of numbers that do not overflow an int32, which LiteRT does not saturate."""
     x = quantized(rng, "x", SHAPE, dtype, scale=rng.uniform(0.001, 0.05))
@@ -155,6 +166,10 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
     "hard_swish": (unary("HARD_SWISH", "hard_swish", options("HardSwish"), version=1), BYTES),
     "gelu": (gelu, BYTES),
     "exp": (exp, ("int8",)),
+    "abs": (unary("ABS", "abs"), ("int8",)),
+    "log": (of_positive("LOG"), ("int8",)),
+    "sqrt": (of_positive("SQRT"), ("int8",)),
+    "rsqrt": (of_positive("RSQRT"), ("int8",)),
     "elu": (unary("ELU", "elu", version=1, alpha=1.0), ("int8",)),
     "softmax": (softmax, BYTES),
     "quantize": (quantize, ALL),
@@ -175,7 +190,7 @@ LEFT_OUT = {
     ("elu", "int8", "reference"),
 }
 #: Tables made with the C library's functions, which round as its version does: an entry may differ by 1.
-BY_LIBRARY = ("sigmoid", "tanh", "gelu", "exp", "elu")
+BY_LIBRARY = ("sigmoid", "tanh", "gelu", "exp", "log", "elu")
 
 
 COMBINATIONS = [

@@ -21,7 +21,9 @@ def _tile(c: Conversion) -> None:
 
 @converts("BROADCAST_TO")
 def _broadcast(c: Conversion) -> None:
-    x, shape = c.given(1)[0], c.output.shape
+    x, wanted = c.given(2)[:2]
+    shape = c.output.shape
+    c.expect(c.numbers(wanted, "shape"))
     if len(shape) < len(x.shape) or c.output.elements > _MOST:
         raise c.error(f"{list(x.shape)} cannot become {list(shape)}")
     ranked = (1,) * (len(shape) - len(x.shape)) + x.shape

@@ -14,6 +14,7 @@ UNARY: dict[str, list[dict]] = {
     "clip": [{"low": 0.0, "high": math.inf}, {"low": 0.0, "high": 6.0}, {"low": -0.7, "high": 1.3}],
     "leaky_relu": [{"alpha": 0.125}, {"alpha": 0.3}],
     "sigmoid": [{}], "tanh": [{}], "hard_swish": [{}], "silu": [{}], "exp": [{}], "requantize": [{}],
+    "abs": [{}], "log": [{}], "sqrt": [{}], "rsqrt": [{}],
     "gelu": [{"tanh": False}, {"tanh": True}], "elu": [{"alpha": 1.0}], "softplus": [{}], "mish": [{}],
 }  # fmt: skip
 
