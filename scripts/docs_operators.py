@@ -37,7 +37,7 @@ def _table() -> str:
     lists = [
         f"ONNX: {_names(list(CONVERSIONS))}.",
         "",
-        f"TFLite: {_names([*tflite.CONVERTERS, *tflite.KNOWN])}.",
+        f"TFLite: {_names([*(tflite.CONVERTERS.keys() | tflite.KNOWN)])}.",
     ]
     assert read_onnx  # the module whose import enters all conversions
     return "\n".join(

@@ -307,6 +307,41 @@ def depthwise(d: Draft) -> None:
     d.op("DEPTHWISE_CONV_2D", [x, weights, bias], (1, *made, channels * times), settings, scale=0.3)
 
 
+def convolution(d: Draft) -> None:
+    n, h, w, channels = shape_of(d, 4, 9)
+    out, (kh, kw) = int(d.rng.integers(1, 20)), (int(v) for v in d.rng.integers(1, 4, 2))
+    sy, sx = (int(v) for v in d.rng.integers(1, 3, 2))
+    x = d.input((n, h, w, channels))
+    weights, bias = d.weights((out, kh, kw, channels), 0)
+    settings = options(
+        "Conv2D", padding=schema.Padding.SAME, strideH=sy, strideW=sx, dilationHFactor=1, dilationWFactor=1,
+        fusedActivationFunction=int(d.rng.choice([0, 1, 3])),
+    )  # fmt: skip
+    d.op("CONV_2D", [x, weights, bias], (n, -(-h // sy), -(-w // sx), out), settings, scale=0.4)
+
+
+def dense(d: Draft) -> None:
+    rows, k, n = (int(size) for size in d.rng.integers(1, 40, 3))
+    x = d.input((rows, k))
+    weights, bias = d.weights((n, k), 0)
+    settings = options("FullyConnected", fusedActivationFunction=0, weightsFormat=0, keepNumDims=False)
+    d.op("FULLY_CONNECTED", [x, weights, bias], (rows, n), settings, scale=0.4)
+
+
+def pool(kind: str) -> Case:
+    def case(d: Draft) -> None:
+        n, h, w, channels = shape_of(d, 4, 9)
+        kh, kw, sy, sx = (int(v) for v in d.rng.integers(1, 4, 4))
+        settings = options(
+            "Pool2D", padding=schema.Padding.SAME, strideH=sy, strideW=sx, filterHeight=kh, filterWidth=kw,
+            fusedActivationFunction=0,
+        )  # fmt: skip
+        x = d.input((n, h, w, channels))
+        d.op(kind, [x], (n, -(-h // sy), -(-w // sx), channels), settings, like=x)
+
+    return case
+
+
 def space_to_batch(d: Draft) -> None:
     """As dilated convolutions are written: to batches, and back with the edges cut."""
     blocks, outer = shape_of(d, 2, 3), shape_of(d, 2, 3)
