@@ -72,7 +72,8 @@ class ConvSteps:
         k_pieces = ceil_div(self.k_blocks, self.k_size)
         self.w_part = self.w_block if k_pieces == 1 else taps * self.k_size * n * n
         tiles = ceil_div(self.blocks, self.columns) * k_pieces
-        w_ring = Ring(Memory.SP, f"{name}.w", self.columns * self.w_part, min(schedule.w_buffers, tiles))
+        size = self.columns * self.w_part + self._behind()
+        w_ring = Ring(Memory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
         self.w = Tiles(w_ring, self._load_w)
         self.p = Parameters(self.context, name, layer.drain.part(part), self.columns)
         acc_tiles = ceil_div(self.blocks, self.columns) * ceil_div(self.y.h, self.rows) * layer.batch
@@ -86,6 +87,15 @@ class ConvSteps:
             self.context, name, layer.drain.part(part), self.images, self.rows, self.columns,
             self.group * self.out_c,
         )  # fmt: skip
+
+    def _behind(self) -> int:
+        """Bytes behind a tile of weights that MATRIX might read: the box of a command has whole blocks of rows.
+
+        Without room of their own they would be the next tile's, and MATRIX would wait for that one too.
+        """
+        if self.k_blocks == 1 or self.k_size < self.k_blocks:
+            return 0
+        return (self.k_blocks * self.config.n - self.reduction) * self.config.n
 
     def _load_w(self, key: Hashable, place: Ref) -> list[Command]:
         block, k = key  # type: ignore[misc]

@@ -59,7 +59,7 @@ class MatmulSteps:
         )  # fmt: skip
         self.b_tiles = Tiles(
             Ring(
-                Memory.SP, f"{name}.w", k * width + n,
+                Memory.SP, f"{name}.w", self._whole(width if layer.transposed else k) * self.b_tile + n,
                 min(schedule.w_buffers, tiles * ceil_div(self.blocks, self.columns)),
             ),
             self._load_b,
@@ -68,6 +68,13 @@ class MatmulSteps:
         self.table = None if layer.table is None else Tables(context, name, layer.table)
         size = (self.rows * width + n) * self.y.bytes
         self.out = Turns(Memory.SP, f"{name}.y", size, schedule.y_buffers)
+
+    def _whole(self, rows: int) -> int:
+        """Rows of a tile of the second factor that MATRIX might read: the box of a command has whole blocks of them.
+
+        Without room of their own those behind the last would be the next tile's, and MATRIX would wait for it too.
+        """
+        return ceil_div(rows, self.n) * self.n if rows > self.n else rows
 
     def _load_a(self, key: Hashable, place: Ref) -> list[Command]:
         start, row, rows, k, depth = key  # type: ignore[misc]

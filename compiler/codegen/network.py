@@ -86,7 +86,7 @@ class _Generator:
 
     def run(self) -> tuple[Code, Making]:
         steps, prefetch, after = self._steps()
-        commands = arrange(steps, prefetch, self.config.n, after)
+        commands = arrange(self.config, steps, prefetch, after)
         lives = lifetimes(commands)
         starts = self._places(commands, lives)
         image, memory = self._dram(lives, starts)

@@ -6,57 +6,53 @@ the one before that, LOAD as soon as the tile it overwrites is left. So the ring
 sequence are those that are in use at one time.
 """
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from compiler.codegen.command import Command, Ring, Step, Tile
-from compiler.codegen.effort import cycles, step_cycles
+from compiler.codegen.intime import Load, due
+from compiler.schedule.dram import Dram
+from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORE_MAX, Unit
 
-#: Cycles by which a load should be done before it is needed: the memory's latency, and delays of units.
-_MARGIN = 400
 #: So many loads at most go ahead of what reads them: half of what semaphores count to (docs/machine.md).
 _AHEAD = SEMAPHORE_MAX // 2
 
 
 def arrange(
-    steps: Sequence[Step], prefetch: Sequence[int], n: int, after: Mapping[int, int] | None = None
+    config: MlaConfig,
+    steps: Sequence[Step],
+    prefetch: Sequence[int],
+    after: Mapping[int, int] | None = None,
+    dram: Dram = Dram(),
 ) -> list[Command]:
     """All commands in order.
 
     Parameters
     ----------
+    config : MlaConfig
+        The machine.
     steps : sequence of Step
         In order.
     prefetch : sequence of int
         For each step the one from which on its loads may come.
-    n : int
-        Lanes of the machine.
     after : dict, optional
         For steps of layers that take turns the one from which on their loads find what others of them store.
+    dram : Dram
+        The memory.
     """
-    return _Arranger(steps, prefetch, n, after or {}).run()
-
-
-@dataclass(frozen=True)
-class _Load:
-    """A load, the first slot it may come in, and the slot that needs it."""
-
-    command: Command
-    early: int
-    needed: int
+    arranger = _Arranger(steps, prefetch, after or {})
+    return arranger.run(due(config, steps, list(arranger.loads()), dram))
 
 
 class _Arranger:
-    def __init__(self, steps: Sequence[Step], prefetch: Sequence[int], n: int, after: Mapping[int, int]):
-        self.steps, self.prefetch, self.n, self.after = steps, prefetch, n, after
+    def __init__(self, steps: Sequence[Step], prefetch: Sequence[int], after: Mapping[int, int]):
+        self.steps, self.prefetch, self.after = steps, prefetch, after
         self.out: list[Command] = []
         self.waiting: list[tuple[int, Command]] = []  # (slot it is due in, command): drains and stores
 
-    def run(self) -> list[Command]:
-        loads = deque(self._in_time(list(self._loads())))
+    def run(self, in_time: Sequence[tuple[int, Command]]) -> list[Command]:
+        loads = deque(in_time)
         for slot, step in enumerate(self.steps):
             while loads and loads[0][0] <= slot:
                 self._emit(loads.popleft()[1])
@@ -80,7 +76,7 @@ class _Arranger:
         for command in step.stores:
             self._emit(command)
 
-    def _loads(self) -> Iterator[_Load]:
+    def loads(self) -> Iterator[Load]:
         """All loads in order; one may come after the last use of what it overwrites and the making of what it reads."""
         free: dict[Tile, int] = {}
         made: dict[Ring, int] = {}
@@ -97,31 +93,11 @@ class _Arranger:
                 if len(readers) >= _AHEAD:
                     early = max(early, readers[-_AHEAD] + 1)
                 readers.append(slot)
-                yield _Load(command, early, slot)
+                yield Load(command, early, slot)
             for command in (*step.matrix, *step.fuse, *step.stores):
                 free |= dict.fromkeys((*command.sources, command.target), slot + 1)
             for command in step.stores:
                 (fresh if slot in self.after else made)[command.write().ring] = slot + 1
-
-    def _in_time(self, loads: list[_Load]) -> list[tuple[int, Command]]:
-        """The slot each load is due in: as late as it may be to be there in time, the bus busy with those behind it.
-
-        Loads that come sooner than they can start would fill the short queue of LOAD and hold the sequencer up.
-        """
-        begins = [0]
-        for step in self.steps:
-            begins.append(begins[-1] + step_cycles(step, self.n))
-        slots, start = [0] * len(loads), begins[-1]
-        for index in reversed(range(len(loads))):
-            load = loads[index]
-            start = min(start, begins[load.needed] - _MARGIN) - cycles(load.command, self.n)
-            slots[index] = max(bisect_right(begins, start) - 1, 0)
-        last = 0
-        out = []
-        for load, slot in zip(loads, slots, strict=True):
-            last = max(last, min(max(slot, load.early), load.needed))
-            out.append((last, load.command))
-        return out
 
     def _due(self, slot: int) -> None:
         """Emit what is due by now."""

@@ -1,0 +1,83 @@
+"""When loads are due: late enough that they hold nothing up, early enough to be there in time."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from compiler.codegen.command import Command, Step
+from compiler.codegen.effort import cycles, step_cycles
+from compiler.schedule.dram import Dram
+from hw.config import MlaConfig
+
+#: Cycles from a command's first request to its results beyond the memory's latency and its beats.
+_UNIT = 25
+#: Cycles beside the memory's latency by which a load should be done before it is needed: delays of units.
+_MARGIN = 300
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load, the first slot it may come in, and the slot that needs it."""
+
+    command: Command
+    early: int
+    needed: int
+
+
+def due(
+    config: MlaConfig, steps: Sequence[Step], loads: Sequence[Load], dram: Dram
+) -> list[tuple[int, Command]]:
+    """The slot each load is due in, loads in order.
+
+    As late as it may be to be there in time, the bus busy with those behind it; and not before there is room for it:
+    a load that comes sooner than it can start would fill the short queue of LOAD and hold the sequencer up, while
+    MATRIX could begin with what is there.
+    """
+    times = _Times(config, steps, loads, dram)
+    slots, start = [0] * len(loads), times.begins[-1]
+    for index in reversed(range(len(loads))):
+        load = loads[index]
+        in_time = times.begins[load.needed] - _MARGIN - dram.latency
+        start = min(start, in_time) - cycles(load.command, config.n) * dram.beat(config.n)
+        slots[index] = max(bisect_right(times.begins, start) - 1, times.room(index))
+    last, out = 0, []
+    for load, slot in zip(loads, slots, strict=True):
+        last = max(last, min(max(slot, load.early), load.needed))
+        out.append((last, load.command))
+    return out
+
+
+class _Times:
+    """When steps begin and requests of loads start if commands are issued in time."""
+
+    def __init__(self, config: MlaConfig, steps: Sequence[Step], loads: Sequence[Load], dram: Dram):
+        self.config, self.beat = config, dram.beat(config.n)
+        self.starts: list[float] = []
+        self.begins: list[float] = []
+        free = [0.0]  # when the step before a slot is done
+        address = bus = 0.0  # when the next request can go out, when the bus is free
+        for slot, step in enumerate(steps):
+            there = 0.0
+            while len(self.starts) < len(loads) and loads[len(self.starts)].needed == slot:
+                load = loads[len(self.starts)]
+                address = max(address, free[load.early])
+                self.starts.append(address)
+                bus = max(bus, address + dram.latency + _UNIT) + cycles(load.command, config.n) * self.beat
+                address += self._requests(load.command)
+                there = bus
+            bus += sum(cycles(command, config.n) for command in step.stores) * self.beat
+            self.begins.append(max(free[-1], there))
+            free.append(self.begins[-1] + step_cycles(step, config.n))
+        self.begins.append(free[-1])
+
+    def room(self, index: int) -> int:
+        """The first slot whose step begins when the queue has room for a load."""
+        before = index - self.config.queue_depth
+        return bisect_right(self.begins, self.starts[before]) if before >= 0 else 0
+
+    def _requests(self, command: Command) -> int:
+        """Bursts of a load, one a cycle."""
+        get = {name: value for name, value in command.fields.items() if isinstance(value, int)}.get
+        burst = self.config.max_burst * self.config.n
+        return prod(get(name, 1) for name in ("z_count", "y_count")) * -(-get("len", 1) // burst)
