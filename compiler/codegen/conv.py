@@ -1,7 +1,7 @@
 """Convolutions, and products with constant weights, as commands."""
 
 from collections.abc import Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,20 @@ def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
     padded = np.zeros((blocks * n, *weights.shape[1:]), np.uint8)
     padded[:out_c] = weights.view(np.uint8)
     return np.ascontiguousarray(padded.reshape(blocks, n, *weights.shape[1:]).transpose(0, 2, 3, 4, 1))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Output rows and blocks of output channels: a tile, or some of one."""
+
+    start: int
+    rows: int
+    block: int
+    blocks: int
+
+    def pixel(self, part: "_Part", width: int) -> int:
+        """Place of the first sum of a part among those of this tile."""
+        return ((part.block - self.block) * self.rows + part.start - self.start) * width
 
 
 class ConvSteps:
@@ -134,27 +148,51 @@ class ConvSteps:
             tiles = [(band, block) for band in bands for block in blocks]
         else:
             tiles = [(band, block) for block in blocks for band in bands]
-        return [step for band, block in tiles for step in self._tile(*band, *block)]
+        taper = self.context.schedule.taper
+        return [
+            step
+            for number, (band, block) in enumerate(tiles, 1)
+            for step in self._tile(*band, *block, taper=taper and number == len(tiles))
+        ]
 
-    def _tile(self, number: int, band: Rows, start: int, rows: int, block: int, blocks: int) -> list[Step]:
+    def _tile(
+        self, number: int, band: Rows, start: int, rows: int, block: int, blocks: int, *, taper: bool
+    ) -> list[Step]:
         self.image.turn_to(number)
         self.drain.turn_to(number)
-        acc = self.acc.next()
+        tile, acc = _Part(start, rows, block, blocks), self.acc.next()
         out = []
         for k, k_count in pieces(self.k_blocks, self.k_size):
-            step = Step()
-            step.matrix.append(self._matrix(step, acc, band, start, rows, block, blocks, k, k_count))
-            out.append(step)
-        slot = self.p.get(block, out[-1])
-        self.drain.add(out[-1], acc, slot, start, rows, block, blocks)
+            last = k + k_count == self.k_blocks
+            for part in self._tapered(tile) if last and taper else [tile]:
+                step = Step()
+                sums = acc.plus(tile.pixel(part, self.y.w))
+                step.matrix.append(self._matrix(step, sums, band, tile, part, k, k_count))
+                out.append(step)
+                if last:
+                    slot = self.p.get(part.block, step)
+                    self.drain.add(
+                        step, sums, slot, part.start, part.rows, part.block, part.blocks, tile.rows * self.y.w
+                    )
         return out
 
+    def _tapered(self, tile: "_Part") -> list["_Part"]:
+        """The parts of a last tile: all blocks but the last, then half of what is left while that fills the array."""
+        few = ceil_div(self.config.n, self.y.w)
+        last, start, left = tile.block + tile.blocks - 1, tile.start, tile.rows
+        parts = [replace(tile, blocks=tile.blocks - 1)] if tile.blocks > 1 else []
+        while left:
+            rows = left if left < 2 * few else ceil_div(left, 2)
+            parts.append(_Part(start, rows, last, 1))
+            start, left = start + rows, left - rows
+        return parts
+
     def _matrix(
-        self, step: Step, acc: Ref, band: Rows, start: int, rows: int, block: int, blocks: int, k: int,
-        k_count: int,
-    ) -> Command:  # fmt: skip
+        self, step: Step, sums: Ref, band: Rows, tile: "_Part", part: "_Part", k: int, k_count: int
+    ) -> Command:
         layer, n = self.layer, self.config.n
         last_k = k + k_count == self.k_blocks
+        weights = self.w.get((tile.block, k), step).plus((part.block - tile.block) * self.w_part)
         fields: dict[str, int | Ref] = {
             "word": MATRIX_WORD.pack(
                 accumulate=int(k > 0),
@@ -163,20 +201,21 @@ class ConvSteps:
             ),
             "a_zp": layer.x_zp,
             "w_zp": layer.w_zp,
-            "w_base": self.w.get((block, k), step),
-            "acc_base": acc,
+            "w_base": weights,
+            "acc_base": sums,
             "ic_count": k_count,
             "k_tail": (self.reduction - 1) % n + 1 if last_k else 0,
-            "oc_count": blocks,
-            "n_tail": (self.out_c - 1) % n + 1 if block + blocks == self.blocks else 0,
+            "oc_count": part.blocks,
+            "n_tail": (self.out_c - 1) % n + 1 if part.block + part.blocks == self.blocks else 0,
             "a_ic": n,
             "w_row": n,
             "w_ic": n * n,
             "w_oc": self.w_part,
             "acc_x": 1,
-            "acc_oc": rows * self.y.w,
+            "acc_oc": tile.rows * self.y.w,
         }
-        return self.context.command(Unit.MATRIX, **(fields | self.image.get(step, band, start, rows, k)))
+        image = self.image.get(step, band, part.start, part.rows, k)
+        return self.context.command(Unit.MATRIX, **(fields | image))
 
 
 def conv_steps(context: Context, layer: ConvLayer) -> list[Step]:

@@ -35,12 +35,12 @@ def due(
     MATRIX could begin with what is there.
     """
     times = _Times(config, steps, loads, dram)
-    slots, start = [0] * len(loads), times.begins[-1]
+    slots, start = [0] * len(loads), times.reads[-1]
     for index in reversed(range(len(loads))):
         load = loads[index]
-        in_time = times.begins[load.needed] - _MARGIN - dram.latency
+        in_time = times.reads[load.needed] - _MARGIN - dram.latency
         start = min(start, in_time) - cycles(load.command, config.n) * dram.beat(config.n)
-        slots[index] = max(bisect_right(times.begins, start) - 1, times.room(index))
+        slots[index] = max(bisect_right(times.reads, start) - 1, times.room(index))
     last, out = 0, []
     for load, slot in zip(loads, slots, strict=True):
         last = max(last, min(max(slot, load.early), load.needed))
@@ -49,12 +49,17 @@ def due(
 
 
 class _Times:
-    """When steps begin and requests of loads start if commands are issued in time."""
+    """When steps begin and requests of loads start if commands are issued in time.
+
+    `begins` has also the end of the last step; `reads` is the same without the time that stores have the bus.
+    """
 
     def __init__(self, config: MlaConfig, steps: Sequence[Step], loads: Sequence[Load], dram: Dram):
         self.config, self.beat = config, dram.beat(config.n)
         self.starts: list[float] = []
         self.begins: list[float] = []
+        self.reads: list[float] = []
+        stored = 0.0
         free = [0.0]  # when the step before a slot is done
         address = bus = 0.0  # when the next request can go out, when the bus is free
         for slot, step in enumerate(steps):
@@ -66,15 +71,18 @@ class _Times:
                 bus = max(bus, address + dram.latency + _UNIT) + cycles(load.command, config.n) * self.beat
                 address += self._requests(load.command)
                 there = bus
-            bus += sum(cycles(command, config.n) for command in step.stores) * self.beat
             self.begins.append(max(free[-1], there))
+            self.reads.append(max(self.begins[-1] - stored, *self.reads[-1:], 0.0))
             free.append(self.begins[-1] + step_cycles(step, config.n))
+            stores = sum(cycles(command, config.n) for command in step.stores) * self.beat
+            bus, stored = bus + stores, stored + stores
         self.begins.append(free[-1])
+        self.reads.append(max(free[-1] - stored, *self.reads[-1:], 0.0))
 
     def room(self, index: int) -> int:
         """The first slot whose step begins when the queue has room for a load."""
         before = index - self.config.queue_depth
-        return bisect_right(self.begins, self.starts[before]) if before >= 0 else 0
+        return bisect_right(self.begins, self.starts[before] + 60) if before >= 0 else 0
 
     def _requests(self, command: Command) -> int:
         """Bursts of a load, one a cycle."""

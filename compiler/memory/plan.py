@@ -40,6 +40,8 @@ class _Taken:
     users: frozenset[int]
 
 
+#: Commands so few places apart may be at work at the same time.
+_SOON = 8
 #: Places of the sequence that are looked up together.
 _TOGETHER = 64
 
@@ -137,8 +139,9 @@ def _place(
     for ring in sorted(rings, key=lambda r: (-r.total, lives[r])):
         first, last = lives[ring]
         near = taken.between(first, last)
+        around = taken.between(max(first - _SOON, 0), last + _SOON)
         wide = capacity if ring in packed else bank
-        start = _start(ring.total, users[ring], near, capacity, wide, align)
+        start = _start(ring.total, users[ring], near, around, capacity, wide, align)
         if start is None:
             here = [r for r in rings if lives[r][0] <= last and first <= lives[r][1]]
             names = tuple(r.name for r in sorted(here, key=lambda r: lives[r][0] - lives[r][1]))
@@ -150,10 +153,14 @@ def _place(
 
 
 def _start(
-    size: int, users: frozenset[int], near: list[_Taken], capacity: int, bank: int, align: int
-) -> int | None:
-    """Where a ring goes beside those in use at the same time: in the fewest shared banks, then lowest."""
-    candidates = {0, *(-(-t.end // align) * align for t in near), *range(0, capacity, bank)}
+    size: int, users: frozenset[int], near: list[_Taken], around: list[_Taken], capacity: int, bank: int,
+    align: int,
+) -> int | None:  # fmt: skip
+    """Where a ring goes beside those in use at the same time: in the fewest shared banks, then lowest.
+
+    Where something was or will be in use `around` that time, one would have to wait for the other.
+    """
+    candidates = {0, *(-(-t.end // align) * align for t in around), *range(0, capacity, bank)}
     fitting = [
         start
         for start in candidates
@@ -162,9 +169,10 @@ def _start(
     busy = _banks([t for t in near if t.users & users], bank)
     used = _banks(near, bank)
 
-    def shared(start: int) -> tuple[int, int]:
+    def shared(start: int) -> tuple[int, int, int]:
         banks = range(start // bank, (start + size - 1) // bank + 1)
-        return sum(b in busy for b in banks), sum(b in used for b in banks)
+        soon = sum(t.start < start + size and start < t.end for t in around)
+        return sum(b in busy for b in banks), soon, sum(b in used for b in banks)
 
     return min(fitting, key=lambda start: (shared(start), start), default=None)
 

@@ -47,6 +47,8 @@ class LayerSchedule:
         The output stays in the scratchpad.
     overlap : bool
         Its steps may take turns with those of the layers beside it that may too, as they need each other's results.
+    taper : bool
+        The last tile is drained in parts, the last of them small: what follows waits only for that one.
     joined : bool
         It is part of the program of the layer before: saves the dispatch, costs the freedom to replace it alone.
     """
@@ -68,6 +70,7 @@ class LayerSchedule:
     prefetch: int = 4
     on_chip: bool = True
     overlap: bool = False
+    taper: bool = False
     joined: bool = False
 
     def __post_init__(self) -> None:
