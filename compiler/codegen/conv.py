@@ -36,10 +36,6 @@ class _Part:
     block: int
     blocks: int
 
-    def pixel(self, part: "_Part", width: int) -> int:
-        """Place of the first sum of a part among those of this tile."""
-        return ((part.block - self.block) * self.rows + part.start - self.start) * width
-
 
 class ConvSteps:
     """The steps of one group of channels of a convolution.
@@ -160,24 +156,24 @@ class ConvSteps:
     ) -> list[Step]:
         self.image.turn_to(number)
         self.drain.turn_to(number)
-        tile, acc = _Part(start, rows, block, blocks), self.acc.next()
+        tile = _Part(start, rows, block, blocks)
+        parts = self._tapered(tile) if taper else [(tile, self.acc.next())]
         out = []
         for k, k_count in pieces(self.k_blocks, self.k_size):
-            last = k + k_count == self.k_blocks
-            for part in self._tapered(tile) if last and taper else [tile]:
+            for part, acc in parts:
                 step = Step()
-                sums = acc.plus(tile.pixel(part, self.y.w))
-                step.matrix.append(self._matrix(step, sums, band, tile, part, k, k_count))
+                step.matrix.append(self._matrix(step, acc, band, part, block, k, k_count))
                 out.append(step)
-                if last:
+                if k + k_count == self.k_blocks:
                     slot = self.p.get(part.block, step)
-                    self.drain.add(
-                        step, sums, slot, part.start, part.rows, part.block, part.blocks, tile.rows * self.y.w
-                    )
+                    self.drain.add(step, acc, slot, part.start, part.rows, part.block, part.blocks)
         return out
 
-    def _tapered(self, tile: "_Part") -> list["_Part"]:
-        """The parts of a last tile: all blocks but the last, then half of what is left while that fills the array."""
+    def _tapered(self, tile: _Part) -> list[tuple[_Part, Ref]]:
+        """The parts of a last tile: all blocks but the last, then half of what is left while that fills the array.
+
+        Each has sums of its own, in another bank if it can: FUSE would wait for the bank that MATRIX works on.
+        """
         few = ceil_div(self.config.n, self.y.w)
         last, start, left = tile.block + tile.blocks - 1, tile.start, tile.rows
         parts = [replace(tile, blocks=tile.blocks - 1)] if tile.blocks > 1 else []
@@ -185,14 +181,19 @@ class ConvSteps:
             rows = left if left < 2 * few else ceil_div(left, 2)
             parts.append(_Part(start, rows, last, 1))
             start, left = start + rows, left - rows
-        return parts
+        name = f"{self.layer.name}.{self.group}.part"
+        return [
+            (part, Ref(Ring(Memory.ACC, f"{name}{i}", part.rows * self.y.w * part.blocks, family=name)))
+            for i, part in enumerate(parts)
+        ]
 
     def _matrix(
-        self, step: Step, sums: Ref, band: Rows, tile: "_Part", part: "_Part", k: int, k_count: int
+        self, step: Step, acc: Ref, band: Rows, part: _Part, block: int, k: int, k_count: int
     ) -> Command:
+        """One part of a tile whose weights begin with `block`."""
         layer, n = self.layer, self.config.n
         last_k = k + k_count == self.k_blocks
-        weights = self.w.get((tile.block, k), step).plus((part.block - tile.block) * self.w_part)
+        weights = self.w.get((block, k), step).plus((part.block - block) * self.w_part)
         fields: dict[str, int | Ref] = {
             "word": MATRIX_WORD.pack(
                 accumulate=int(k > 0),
@@ -202,7 +203,7 @@ class ConvSteps:
             "a_zp": layer.x_zp,
             "w_zp": layer.w_zp,
             "w_base": weights,
-            "acc_base": sums,
+            "acc_base": acc,
             "ic_count": k_count,
             "k_tail": (self.reduction - 1) % n + 1 if last_k else 0,
             "oc_count": part.blocks,
@@ -212,7 +213,7 @@ class ConvSteps:
             "w_ic": n * n,
             "w_oc": self.w_part,
             "acc_x": 1,
-            "acc_oc": tile.rows * self.y.w,
+            "acc_oc": part.rows * self.y.w,
         }
         image = self.image.get(step, band, part.start, part.rows, k)
         return self.context.command(Unit.MATRIX, **(fields | image))

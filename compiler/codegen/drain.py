@@ -54,13 +54,8 @@ class Drainer:
         """Drain this image of a batch from now on."""
         self.number, self.y = number, self.images[number]
 
-    def add(
-        self, step: Step, acc: Ref, slot: Ref, start: int, rows: int, block: int, blocks: int, apart: int = 0
-    ) -> None:
-        """Let a step drain output rows `start` on and `blocks` blocks of channels from `block` on.
-
-        Sums of two blocks are `apart` rows of the accumulator from one another; 0: as many as there are pixels.
-        """
+    def add(self, step: Step, acc: Ref, slot: Ref, start: int, rows: int, block: int, blocks: int) -> None:
+        """Let a step drain output rows `start` on and `blocks` blocks of channels from `block` on."""
         lanes = min(blocks * self.n, self.channels - block * self.n)
         first, width = (self.channel + block * self.n) * self.bytes, lanes * self.bytes
         pixels = rows * self.y.w
@@ -71,7 +66,7 @@ class Drainer:
             "src": FUSE_SRC.pack(requant=Requant.SLOT, rounding=self.drain.rounding, bias_en=1),
             "stage": self._stage(step),
             "a_base": acc,
-            "a_n": apart or pixels,
+            "a_n": pixels,
             **self._walk(rows),
             "n_count": blocks,
             "p_base": slot,

@@ -77,6 +77,7 @@ class _Emitter:
         self.registers: dict[_Moves, int] = {}
         self.loops: list[tuple[int, int]] = []  # (number, count) of the loops around
         self.opened = 0
+        self.moved: set[int] = set()  # registers that are not zero as at the program's start
 
     def add(self, op: MicroOp, **parts: int) -> None:
         self.words.append(encode(op, **parts))
@@ -150,7 +151,7 @@ class _Emitter:
         return out
 
     def _allocate(self, loop: Loop, moves: dict[int, dict[int, _Moves]]) -> None:
-        """A register for each kind of change in a whole nest, zero at first."""
+        """A register for each kind of change in a whole nest, zero at first, as all are when a program begins."""
         kinds: dict[_Moves, None] = {}
         counts = {self.opened - 1: loop.count}
         self._kinds(loop.body, moves, (self.opened - 1,), self.opened, kinds, counts)
@@ -162,7 +163,8 @@ class _Emitter:
         self.registers = {kind: 1 + i for i, kind in enumerate(kinds)}
         self.counts = counts
         for register in self.registers.values():
-            self.add(MicroOp.ADD, d=register)
+            if register in self.moved:
+                self.add(MicroOp.ADD, d=register)
 
     def _kinds(
         self,
@@ -222,6 +224,7 @@ class _Emitter:
                 step -= self.counts[inner] * inner_step
             touched.add(register)
             if step:
+                self.moved.add(register)
                 self.add(MicroOp.ADD, d=register, a=register, imm=step)
         self._forget(touched)
 

@@ -14,6 +14,8 @@ from hw.config import MlaConfig
 _UNIT = 25
 #: Cycles beside the memory's latency by which a load should be done before it is needed: delays of units.
 _MARGIN = 300
+#: MATRIX also goes before loads that find room in the queue so many cycles before it: the sequencer takes them for it.
+_LEAD = 100
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class _Times:
     def room(self, index: int) -> int:
         """The first slot whose step begins when the queue has room for a load."""
         before = index - self.config.queue_depth
-        return bisect_right(self.begins, self.starts[before] + 60) if before >= 0 else 0
+        return bisect_right(self.begins, self.starts[before] + _LEAD) if before >= 0 else 0
 
     def _requests(self, command: Command) -> int:
         """Bursts of a load, one a cycle."""

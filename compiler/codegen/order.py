@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from compiler.codegen.command import Command, Ring, Step, Tile
 from compiler.codegen.intime import Load, due
-from compiler.schedule.dram import Dram
+from compiler.schedule.dram import USUAL, Dram
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORE_MAX, Unit
 
@@ -24,7 +24,7 @@ def arrange(
     steps: Sequence[Step],
     prefetch: Sequence[int],
     after: Mapping[int, int] | None = None,
-    dram: Dram = Dram(),
+    dram: Dram = USUAL,
 ) -> list[Command]:
     """All commands in order.
 

@@ -21,3 +21,7 @@ class Dram:
     def beat(self, n: int) -> float:
         """Cycles of a beat of n bytes; never less than one."""
         return max(1.0, n / (self.bytes_per_cycle or n))
+
+
+#: The one that programs are made for if nobody says otherwise.
+USUAL = Dram()

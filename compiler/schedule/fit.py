@@ -44,8 +44,12 @@ def fit(
             ahead = [layer for layer in here if layers[layer].prefetch]
             kept = [makers[name] for name in error.rings if name in makers]
             kept = [layer for layer in kept if layers[layer].on_chip and error.memory == Memory.SP]
+            tapered = [layer for layer in here if layers[layer].taper]
             double = [layer for layer in here if layers[layer].slot_buffers > 1]
-            if turns and (error.memory != Memory.SP or not ahead):
+            if tapered and (error.memory == Memory.ACC or not ahead):
+                layers |= {layer: replace(layers[layer], taper=False, y_buffers=2) for layer in tapered}
+                ahead = []
+            elif turns and (error.memory != Memory.SP or not ahead):
                 layers |= {layer: replace(layers[layer], overlap=False) for layer in turns}
                 ahead = []
             elif error.memory == Memory.SLOT and not ahead and double:

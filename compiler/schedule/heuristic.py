@@ -14,6 +14,7 @@ from compiler.lower.prelu import PReluLayer
 from compiler.lower.reduce import ReduceLayer
 from compiler.schedule.compute import matmul_tilings, norm_tilings, reduce_tilings
 from compiler.schedule.conv import conv_tilings, depthwise_tilings, transposed_tilings
+from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.moves import from_dram, move_tilings
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.schedule.share import AROUND, shared, sharing
@@ -35,7 +36,9 @@ _RESIDENT = 0.6
 _SMALL = 1000
 
 
-def first_schedule(config: MlaConfig, lowered: Lowered, fusions: tuple[tuple[str, ...], ...]) -> Schedule:
+def first_schedule(
+    config: MlaConfig, lowered: Lowered, fusions: tuple[tuple[str, ...], ...], dram: Dram = USUAL
+) -> Schedule:
     """A schedule for every layer.
 
     Raises
@@ -44,12 +47,14 @@ def first_schedule(config: MlaConfig, lowered: Lowered, fusions: tuple[tuple[str
         A layer does not fit the machine however it is cut.
     """
     layers = {}
-    for number, (name, (cycles, best)) in enumerate(estimates(config, lowered).items()):
+    for number, (name, (cycles, best)) in enumerate(estimates(config, lowered, dram).items()):
         layers[name] = replace(best, joined=True) if number and cycles < _SMALL else best
     return Schedule(fusions, layers)
 
 
-def estimates(config: MlaConfig, lowered: Lowered) -> dict[str, tuple[float, LayerSchedule]]:
+def estimates(
+    config: MlaConfig, lowered: Lowered, dram: Dram = USUAL
+) -> dict[str, tuple[float, LayerSchedule]]:
     """For every layer its best tiling, with the estimated cycles that it was chosen for.
 
     Raises
@@ -61,7 +66,7 @@ def estimates(config: MlaConfig, lowered: Lowered) -> dict[str, tuple[float, Lay
     spots = [
         Spot(
             config, homes.free(number), config.acc_rows, homes.on_chip(layer.x), homes.on_chip(layer.y),
-            homes.on_chip,
+            homes.on_chip, taper=homes.awaited(number), dram=dram,
         )
         for number, layer in enumerate(lowered.layers)
     ]  # fmt: skip
@@ -110,6 +115,18 @@ class _Residents:
     def on_chip(self, name: str) -> bool:
         """Whether a tensor stays in the scratchpad."""
         return self.lowered.root(name) in self.inside
+
+    def awaited(self, number: int) -> bool:
+        """Whether what follows a layer waits for all of its result: it goes to DRAM, or is read block by block."""
+        layers = self.lowered.layers
+        if not self.on_chip(layers[number].y):
+            return True
+        after = layers[number + 1 : number + 2]
+        return any(
+            isinstance(each, DepthwiseLayer)
+            and self.lowered.root(each.x) == self.lowered.root(layers[number].y)
+            for each in after
+        )
 
     def free(self, layer: int, around: int = 0) -> int:
         """Bytes of the scratchpad left for the buffers of a layer; a part is for the next one's first weights.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from compiler.lower.layer import Image, Layer
+from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
 
@@ -16,6 +17,9 @@ CROWDED = 1.15
 #: Tiles of sums that are worth having room for.
 MOST_SUMS = 4
 
+#: Cycles of units and semaphores until a tile that is brought in is in use, and left again.
+_WAY = 60
+
 #: Estimated cycles and what they are for.
 Tilings = Iterator[tuple[float, LayerSchedule]]
 
@@ -24,7 +28,8 @@ Tilings = Iterator[tuple[float, LayerSchedule]]
 class Spot:
     """What a layer finds: the machine, free bytes and rows of the accumulator, where its tensors are.
 
-    `beside` are the cycles of neighbours that take turns with it: those of one tile are not hidden.
+    `beside` are the cycles of neighbours that take turns with it: those of one tile are not hidden. With `taper` what
+    follows waits for its last tile.
     """
 
     config: MlaConfig
@@ -34,6 +39,18 @@ class Spot:
     y_on_chip: bool
     on_chip: Callable[[str], bool]
     beside: float = 0
+    taper: bool = False
+    dram: Dram = USUAL
+
+    @property
+    def beat(self) -> float:
+        """Cycles that the bus takes for N bytes."""
+        return self.dram.beat(self.config.n)
+
+    @property
+    def latency(self) -> float:
+        """Cycles of a tile's way in beside those of its bytes."""
+        return self.dram.latency + _WAY
 
 
 def image_rows(rows: int, stride: int, reach: int, height: int) -> int:
