@@ -25,7 +25,7 @@ class MlaConfig:
     sp_bytes, acc_bytes : int
         Scratchpad and accumulator size in bytes; powers of two.
     sp_banks, acc_banks : int
-        Banks, selected by the high address bits: 4 or 8 of the scratchpad, 2, 4 or 8 of the accumulator.
+        Banks, selected by the high address bits: 2, 4 or 8 each.
     wis_words : int
         Micro-instructions (64 bits) in the writable instruction store.
     segments : int
@@ -81,7 +81,7 @@ class MlaConfig:
         self._check_set("n", (4, 8, 16, 32))
         self._check_set("fuse_rate", tuple(r for r in (1, 2, 4, 8) if r <= self.n))
         self._check_set("serial_commands", (0, 1))
-        self._check_set("sp_banks", (4, 8))
+        self._check_set("sp_banks", (2, 4, 8))
         self._check_set("acc_banks", (2, 4, 8))
         self._check_power("sp_bytes", 16 * self.n * self.sp_banks, 1 << (SP_ADDR_BITS - 1))
         self._check_power("acc_bytes", 16 * 4 * self.n * self.acc_banks, 4 * self.n << (ACC_ADDR_BITS - 1))

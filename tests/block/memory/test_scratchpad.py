@@ -43,7 +43,7 @@ class Reference:
         return result
 
 
-@pytest.mark.parametrize(("n", "banks"), [(4, 8), (8, 8), (16, 8), (32, 8), (4, 4), (8, 4)])
+@pytest.mark.parametrize(("n", "banks"), [(4, 8), (8, 8), (16, 8), (32, 8), (4, 4), (8, 4), (8, 2)])
 def test_random_traffic(n: int, banks: int) -> None:
     seed = 7000 + n + 100 * (8 - banks)
     print("seed", seed)
