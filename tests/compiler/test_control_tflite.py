@@ -148,7 +148,7 @@ def test_damaged_control_flow(tmp_path: Path) -> None:
     graphs[1].outputs = ["go", "i"]
     assert refused(tmp_path, graphs) == "operator 'while_0': its condition must have one output"
     graphs = choosing()
-    graphs[2].meaning["b"] = (0.2, 0)
+    graphs[2].meaning = {**graphs[2].meaning, "b": (0.2, 0)}
     assert refused(tmp_path, graphs) == (
         "node 'if_2' (if): output 0 of its subgraph 'else': "
         "'b' must be int8[1, 16] * 0.1 @ 3, not int8[1, 16] * 0.2 @ 0"

@@ -45,7 +45,9 @@ def test_elements_of_a_synthesized_array(tmp_path):
         module[part] = {f"matrix.array.{name}": value for name, value in module[part].items()}
     (tmp_path / "top.json").write_text(json.dumps(document))
     assert fix_multipliers(tmp_path / "top.json", BOARD) == 16
-    found = [tuple(map(int, SITE.fullmatch(site).groups())) for site in sites(tmp_path / "top.json").values()]
+    matches = [SITE.fullmatch(site) for site in sites(tmp_path / "top.json").values()]
+    found = [tuple(map(int, match.groups())) for match in matches if match]
+    assert len(found) == len(matches)
     assert sorted({(x - offset, y) for x, y, offset in found}) == [(x, 10) for x in BOARD.dsp_columns[:4]]
     assert len(set(found)) == 16
 
