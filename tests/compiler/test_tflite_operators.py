@@ -123,7 +123,7 @@ def deviation(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.sqrt(np.mean((found - wanted) ** 2) / max(np.mean(wanted**2), 1e-6)))
 
 
-@pytest.mark.parametrize("name", SHARED.keys() | FLOATS.keys() | STEPS.keys())
+@pytest.mark.parametrize("name", sorted({**SHARED, **FLOATS, **STEPS}))
 def test_of_real_numbers(name: str, tmp_path: Path) -> None:
     """A float model means what it means to LiteRT, and quantized after training runs on the accelerator alone."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
