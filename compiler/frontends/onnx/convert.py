@@ -15,8 +15,8 @@ from compiler.frontends.onnx.finish import finished
 from compiler.frontends.onnx.fold import foldable
 from compiler.frontends.onnx.fuse import fuse
 from compiler.frontends.onnx.host import on_host
+from compiler.frontends.onnx.meanings import meanings, targets
 from compiler.frontends.onnx.node import FileNode, Model
-from compiler.frontends.onnx.operators.quantize import meanings, targets
 from compiler.frontends.onnx.patterns import recognize
 from compiler.frontends.onnx.registry import CONVERSIONS, Conversion, converts
 from compiler.frontends.onnx.rewrite import expand
