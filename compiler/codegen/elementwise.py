@@ -130,13 +130,13 @@ class ElementwiseSteps:
                 fields[f"{layer.stream}_n"] = n * self._bytes(layer.other)
         if self.slots:
             fields |= {"p_base": self.slots.get(0, step), "p_n": 1}
-        step.fuse += self._commands(fields, step)
+        step.fuse += self._commands(fields, step, start, count)
         if not self.y.on_chip:
             step.stores.append(self._store(place, start, count, size))
         return step
 
-    def _commands(self, fields: dict[str, int | Ref], step: Step) -> list[Command]:
-        """What is done with a tile."""
+    def _commands(self, fields: dict[str, int | Ref], step: Step, start: int, count: int) -> list[Command]:
+        """What is done with a tile: `count` pixels from `start` on."""
         return [self.context.command(Unit.FUSE, **fields)]
 
     def _tail(self, start: int, count: int) -> int:

@@ -23,11 +23,16 @@ class PReluSteps(ElementwiseSteps):
     def __init__(self, context: Context, layer: PReluLayer):
         super().__init__(context, layer)
         self.prelu = layer
-        padded = np.zeros(self.blocks * self.n, layer.slopes.dtype)
-        padded[: layer.slopes.size] = layer.slopes
-        self.source = context.constant(f"{layer.name}.slopes", padded)
-        self.slopes = Tiles(Ring(Memory.SP, f"{layer.name}.slopes", padded.size), self._load_slopes)
-        size = self.rows * self.blocks * self.n
+        self.line = self.blocks * self.n
+        self.each = layer.slopes.ndim == 2  # each element has its own
+        padded = np.zeros((*layer.slopes.shape[:-1], self.line), layer.slopes.dtype)
+        padded[..., : layer.slopes.shape[-1]] = layer.slopes
+        self.source = context.constant(f"{layer.name}.slopes", padded.reshape(-1))
+        held, turns = (self.rows, context.schedule.x_buffers) if self.each else (1, 1)
+        self.slopes = Tiles(
+            Ring(Memory.SP, f"{layer.name}.slopes", held * self.line, turns), self._load_slopes
+        )
+        size = self.rows * self.line
         self.low = Turns(Memory.SP, f"{layer.name}.low", size, context.schedule.y_buffers)
         self.high = Turns(
             Memory.SP, f"{layer.name}.high", size * DTYPE_BYTES[Dtype.I16], context.schedule.y_buffers
@@ -36,12 +41,14 @@ class PReluSteps(ElementwiseSteps):
     def _by_channel(self) -> bool:
         return True
 
-    def _load_slopes(self, _: Hashable, place: Ref) -> list[Command]:
-        return [self.context.command(Unit.LOAD, dram=Ref(self.source), dst=place, len=self.source.size)]
+    def _load_slopes(self, key: Hashable, place: Ref) -> list[Command]:
+        start, count = key  # type: ignore[misc]
+        source = Ref(self.source).plus(start * self.line)
+        return [self.context.command(Unit.LOAD, dram=source, dst=place, len=count * self.line)]
 
-    def _commands(self, fields: dict[str, int | Ref], step: Step) -> list[Command]:
+    def _commands(self, fields: dict[str, int | Ref], step: Step, start: int, count: int) -> list[Command]:
         """Both halves go to places of whole blocks: one of them is zero wherever the other is not."""
-        layer, n, line = self.prelu, self.n, self.blocks * self.n
+        layer, n, line = self.prelu, self.n, self.line
         dtype, wide = layer.shapes[layer.x].dtype, DTYPE_BYTES[Dtype.I16]
         low, high, result = self.low.next(), self.high.next(), layer.shapes[layer.y].dtype
         tail = FUSE_DIMS.index("n")
@@ -66,7 +73,8 @@ class PReluSteps(ElementwiseSteps):
                 residual=1, r_dtype=Dtype.I16, r_ls=0, d_dst=1, d_dtype=result, tail_dim=tail
             ),
             "zp_ab": halves_word(layer.x_zp, layer.slope_zp), "a_base": low, "a_v": line, "a_n": n,
-            "b_base": self.slopes.get(0, step), "b_n": n, "mult": layer.negative[0],
+            "b_base": self.slopes.get((start, count) if self.each else (0, 1), step),
+            "b_x": self.line if self.each else 0, "b_n": n, "mult": layer.negative[0],
             "shifts": bytes_word(layer.negative[1]), "clip_lo": -_MOST, "clip_hi": _MOST,
             "r_base": high, "r_x": line * wide, "r_n": n * wide, "x_mult": _ONE, "r_mult": _ONE, "o_mult": _ONE,
             "r_shifts": bytes_word(*[_ONE_EXPONENT] * 3), "o_zp": layer.y_zp, "r_lo": layer.clip[0],

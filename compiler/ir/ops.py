@@ -111,7 +111,7 @@ OPS: dict[str, Spec] = {
     "mul": Spec((2, 2), "product"),
     "clip": Spec((1, 1), "x within low..high, in real numbers", {"low": "real", "high": "real"}),
     "leaky_relu": Spec((1, 1), "x, times alpha where negative", {"alpha": "real"}),
-    "prelu": Spec((2, 2), "x, times the slope of its channel where negative"),
+    "prelu": Spec((2, 2), "x, times the slope of its channel, or of its element, where negative"),
     "sigmoid": Spec((1, 1), "1 / (1 + exp(-x))"),
     "tanh": Spec((1, 1), "hyperbolic tangent"),
     "hard_swish": Spec((1, 1), "x * clip(x + 3, 0, 6) / 6"),

@@ -5,7 +5,7 @@ from typing import cast
 from compiler.ir.tensor import Tensor
 from compiler.kernels.add import LEFT_SHIFT, raw_fields, residual_fields
 from compiler.kernels.mul import mul
-from compiler.lower.elementwise_layer import ElementwiseLayer, Spread
+from compiler.lower.elementwise_layer import ElementwiseLayer, laid_over
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine, clip_range
 from compiler.lower.unary import EIGHT_BITS, is_unary, table_of
@@ -33,42 +33,28 @@ def lower_binary(low: Lowering) -> Layer:
     if is_unary(graph, node):
         return lower_unary(low)
     a, b = graph.ins(node)
-    if a.shape != low.y.shape or (a.constant and node.op != "sub"):
+    turned = a.shape != low.y.shape or a.constant
+    if turned:
         a, b = b, a
-        if node.op == "sub":
-            raise UnsupportedError("the first operand of a difference must have the shape of the result")
-    spread = _spread(a, b, low.y)
+    spread = laid_over(node.op, b.shape, a.shape) if a.shape == low.y.shape else None
+    if spread is None:
+        shapes = [list(tensor.shape) for tensor in graph.ins(node)]
+        raise UnsupportedError(f"operands of shapes {shapes[0]} and {shapes[1]} for {list(low.y.shape)}")
     if a.constant or {a.dtype, b.dtype, low.y.dtype} - {*EIGHT_BITS}:
         raise UnsupportedError(f"{node.op} of {a.dtype} and {b.dtype}")
-    fields = _product(low, a, b) if node.op == "mul" else _sum(low, a, b, spread)
+    fields = _product(low, a, b) if node.op == "mul" else _sum(low, a, b, turned=turned)
     return ElementwiseLayer(**low.common(b.name, x=a.name), other=b.name, spread=spread, **fields)
 
 
-def _spread(a: Tensor, b: Tensor, y: Tensor) -> Spread:
-    """How the second operand is laid over the first."""
-    if a.shape != y.shape:
-        raise UnsupportedError(f"neither operand has the shape {list(y.shape)} of the result")
-    padded = (1,) * (len(a.shape) - len(b.shape)) + b.shape
-    if padded == a.shape:
-        return Spread.ALL
-    if all(size == 1 for size in padded[:-1]) and padded[-1] == a.shape[-1]:
-        return Spread.CHANNEL
-    if all(size == 1 for size in padded):
-        return Spread.SCALAR
-    if padded[:-1] == a.shape[:-1] and padded[-1] == 1:
-        return Spread.PIXEL
-    raise UnsupportedError(f"an operand of shape {list(b.shape)} spread over {list(a.shape)}")
-
-
-def _sum(low: Lowering, a: Tensor, b: Tensor, spread: Spread) -> dict:
-    if spread in (Spread.PIXEL, Spread.SCALAR):
-        raise UnsupportedError("a summand of one channel spread over several")
+def _sum(low: Lowering, a: Tensor, b: Tensor, *, turned: bool) -> dict:
+    """A sum or difference; the operands are `turned` if the node's second one is a."""
     raw = low.rounding == "xnnpack"
     fields = dict(
         cast(dict[str, int], (raw_fields if raw else residual_fields)(affine(a), affine(b), affine(low.y)))
     )
     if low.anchor.op == "sub":
-        fields["r_mult"] = -fields["r_mult"]
+        negative = "x_mult" if turned else "r_mult"
+        fields[negative] = -fields[negative]
     clip = clip_range(low.y)
     rounding = _SUMS[low.rounding]
     return {

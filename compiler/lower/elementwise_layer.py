@@ -19,6 +19,22 @@ class Spread(StrEnum):
     SCALAR = "scalar"
 
 
+def laid_over(op: str, b: tuple[int, ...], a: tuple[int, ...]) -> Spread | None:
+    """How an operand of one shape is laid over one of another; None if the machine has no way for that operator."""
+    padded = (1,) * (len(a) - len(b)) + b
+    if padded == a:
+        return Spread.ALL
+    if len(padded) != len(a):
+        return None
+    if all(size == 1 for size in padded[:-1]) and padded[-1] == a[-1]:
+        return Spread.CHANNEL
+    if op == "mul" and all(size == 1 for size in padded):
+        return Spread.SCALAR
+    if op == "mul" and padded[:-1] == a[:-1] and padded[-1] == 1:
+        return Spread.PIXEL
+    return None
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ElementwiseLayer(Layer):
     """One FUSE pass over all elements of one or two tensors.

@@ -22,7 +22,7 @@ from compiler.lower.layer import (
     PoolLayer,
     SoftmaxLayer,
 )
-from compiler.lower.lowering import Lowering, Part, UnsupportedError, affine, clip_range
+from compiler.lower.lowering import Lowering, Part, UnsupportedError, affine, clip_range, same_meaning
 from compiler.lower.matmul import lower_matmul
 from compiler.lower.moves import MOVES
 from compiler.lower.norm import lower_norm
@@ -181,6 +181,10 @@ def _pool(low: Lowering) -> Layer:
         return PoolLayer(
             **low.common(), **window, clip=clip_range(low.y), x_zp=how["x_zp"], scaled=how["fields"]
         )
+    if not average and same_meaning(low.x, low.y):
+        bytes_only(low.x)
+        limits = np.iinfo(low.y.dtype)
+        return PoolLayer(**low.common(), **window, clip=(int(limits.min), int(limits.max)))
     if affine(low.x) != affine(low.y):
         raise UnsupportedError("pooling changes the quantization")
     if average and ((a["count_pads"] and any(a["pads"])) or taps > 255):

@@ -103,6 +103,11 @@ def affine(tensor: Tensor) -> Affine:
     return Affine(q.scale[0], q.zero_point[0])
 
 
+def same_meaning(x: Tensor, y: Tensor) -> bool:
+    """The integers of two tensors are of one type and stand for the same numbers, perhaps for themselves."""
+    return x.dtype == y.dtype and x.quantization == y.quantization
+
+
 def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tuple[int, int]:
     """Integers of a tensor that stand for low..high, as TFLite's CalculateActivationRangeQuantized."""
     limits, q = np.iinfo(tensor.dtype), affine(tensor)

@@ -12,8 +12,10 @@ from compiler.host.fixed import half_away
 from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
 from compiler.lower.copies import along, expect, layer, moved, rescale, strides_of, walks, whole
+from compiler.lower.elementwise import lower_unary
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine, image_of
+from compiler.lower.unary import is_unary, table_of
 from compiler.lower.walk import Copy, Rescale, Stretch, stretches
 from cosim.golden.scale import scale
 from hw.isa.enums import Rounding
@@ -30,9 +32,22 @@ def _requantize(low: Lowering) -> Layer:
     if change and delegated:
         eighths = float(np.rint(np.float32(256) * np.float32(ratio))) / 256
         change = Rescale(change.x_zp, change.y_zp, *quantize_multiplier(eighths), Rounding.SINGLE)
+    if change and low.rounding == "onnxruntime" and not _tabled(low, change):
+        return lower_unary(low)  # float32's errors decide on halves there, which no multiplier does
     step = strides_of(low.x.shape)
     axes = [whole(size) for size in low.x.shape]
     return layer(low, [Copy(low.x.name, walk, change) for walk in walks(step, step, axes)])
+
+
+def _tabled(low: Lowering, change: Rescale) -> bool:
+    """Whether a multiplier makes of every number of 8 bits what the operator makes of it; true for wider numbers."""
+    if not is_unary(low.graph, low.anchor):
+        return True
+    given, limits = np.iinfo(low.x.dtype), np.iinfo(low.y.dtype)
+    every = np.arange(given.min, given.max + 1, dtype=np.int64)
+    found = scale(every - change.x_zp, change.mult, change.exponent, 0, change.rounding) + change.y_zp
+    wanted = table_of(low.graph, low.anchor, low.rounding)[every & 255]
+    return np.array_equal(np.clip(found, limits.min, limits.max), wanted)
 
 
 def reshape(low: Lowering) -> Layer:

@@ -1,4 +1,4 @@
-"""PReLU: each channel has a slope of its own below zero."""
+"""PReLU: each channel, or each element, has a slope of its own below zero."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -22,12 +22,12 @@ _MOST = (1 << 15) - 1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PReluLayer(ElementwiseLayer):
-    """The sum of x above zero, scaled, and of x below zero times its channel's slope, scaled.
+    """The sum of x above zero, scaled, and of x below zero times its slope, scaled.
 
     Parameters
     ----------
-    slopes : (channels,) array
-        As they are stored, of `slope_dtype`.
+    slopes : (channels,) or (pixels, channels) array
+        As they are stored, of `slope_dtype`; of each channel, or of each element.
     x_zp, slope_zp, y_zp : int
         Zero points.
     positive, negative : (int, int)
@@ -55,21 +55,17 @@ def lower_prelu(low: Lowering) -> PReluLayer:
     Raises
     ------
     UnsupportedError
-        Slopes are not one for each channel, not constant, or there is no such rounding.
+        Slopes are not constant, or there is no such rounding.
     """
     x, slope = low.graph.ins(low.anchor)
     y, channels = low.y, low.x.shape[-1] if low.x.shape else 1
     bytes_only(x, slope, y)
     if slope.data is None:
         raise UnsupportedError("its slopes are no constants")
-    if slope.elements != 1 and (slope.elements, slope.shape[-1]) != (channels, channels):
-        raise UnsupportedError(
-            f"slopes of shape {list(slope.shape)} are not one for each of {channels} channels"
-        )
     given, factor = affine(x), affine(slope)
     ratio = given.scale / affine(y).scale
     fields = {
-        "slopes": np.ascontiguousarray(np.broadcast_to(slope.data.reshape(-1), channels)),
+        "slopes": _slopes(slope.data, low.x.shape, channels),
         "slope_dtype": DTYPES[slope.dtype], "x_zp": given.zero_point, "slope_zp": factor.zero_point,
         "y_zp": affine(y).zero_point, "positive": quantize_multiplier(ratio),
         "negative": quantize_multiplier(ratio * factor.scale), "clip": clip_range(y),
@@ -79,6 +75,13 @@ def lower_prelu(low: Lowering) -> PReluLayer:
         if _same(low, layer, slope):
             return layer
     raise UnsupportedError(f"no rounding of the machine is that of {low.rounding}")
+
+
+def _slopes(slope: NDArray, shape: tuple[int, ...], channels: int) -> NDArray:
+    """One slope for each channel, or where those of pixels differ, for each element."""
+    if slope.size == 1 or (slope.size, slope.shape[-1]) == (channels, channels):
+        return np.ascontiguousarray(np.broadcast_to(slope.reshape(-1), channels))
+    return np.ascontiguousarray(np.broadcast_to(slope, shape)).reshape(-1, channels)
 
 
 def _same(low: Lowering, layer: PReluLayer, slope: Tensor) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
 from compiler.lower.layer import Layer
-from compiler.lower.lowering import Lowering, UnsupportedError, affine, clip_range
+from compiler.lower.lowering import Lowering, UnsupportedError, affine, clip_range, same_meaning
 from hw.isa.enums import Post, Reduce, Rounding
 
 #: Most elements of a sum: of bytes, it must be an int32, and division by multiplication must be exact.
@@ -63,7 +63,7 @@ def lower_reduce(low: Lowering) -> ReduceLayer:
     fields: dict[str, Any] = {"dims": dims, "lanes": lanes, **low.common()}
     if op in ("max", "min"):
         how = Reduce.MAX if op == "max" else Reduce.MIN
-        if affine(x) == affine(y) and x.dtype == y.dtype:
+        if same_meaning(x, y):
             return ReduceLayer(**fields, how=how, fields={})
         return ReduceLayer(**fields, how=how, **scaled(low, 1))
     if count > _MOST:

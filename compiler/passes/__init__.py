@@ -10,6 +10,7 @@ from compiler.passes.operands import trim_control
 from compiler.passes.pads import fold_pads
 from compiler.passes.rebuild import rebuild
 from compiler.passes.resolve import resolve_control
+from compiler.passes.spread import spread_operands
 
 
 def simplify_bodies(graph: Graph) -> Graph:
@@ -24,7 +25,7 @@ def simplify_bodies(graph: Graph) -> Graph:
 #: In the order in which they run. What nobody needs is left out first: a subgraph loses operands by it.
 PASSES = (
     fold_constants, resolve_control, remove_dead, trim_control, simplify_bodies, trim_control, fold_pads, turn_axes,
-    remove_dead,
+    spread_operands, remove_dead,
 )  # fmt: skip
 
 

@@ -61,7 +61,8 @@ def prelu_tilings(spot: Spot, layer: PReluLayer) -> Tilings:
     n, y = spot.config.n, layer.shapes[layer.y]
     pixels, blocks = y.h * y.w, ceil_div(y.c, n)
     for rows in cuts(pixels):
-        used = 2 * rows * 3 * blocks * n + blocks * n
+        held = 2 * rows if layer.slopes.ndim == 2 else 1  # slopes of each element come with them
+        used = (2 * rows * 3 + held) * blocks * n
         used += (not spot.x_on_chip) * 2 * (rows * y.c + n) + (not spot.y_on_chip) * 2 * (rows * y.c + n)
         if used > spot.free or rows > 0xFFFF:
             continue

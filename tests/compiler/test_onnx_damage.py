@@ -110,12 +110,14 @@ def test_unknown_operators_are_named_all_at_once(tmp_path: Path) -> None:
 
 def test_a_variant_that_the_accelerator_lacks_is_the_hosts_and_says_why(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    made = small(
-        node("Div", "x x", "a"), node("Pad", "a pads", "y", mode="reflect"), pads=np.zeros(4, np.int64)
-    )
+    cut = np.array([-1, 0, 0, 1])
+    made = small(node("Div", "x x", "a"), node("Pad", "a pads", "y", mode="reflect"), pads=cut)
     path.write_bytes(made.SerializeToString())
     whys = {n.operator: n.attributes["why"] for n in read_onnx(path) if n.op == "onnx"}
-    assert whys == {"Div": "a divisor that is not constant", "Pad": "padding by reflect"}
+    assert whys == {
+        "Div": "a divisor that is not constant",
+        "Pad": "padding dimension 0 by reflect with -1 and 0",
+    }
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,10 @@ import compiler.frontends.onnx.operators.logic
 import compiler.frontends.onnx.operators.loops
 import compiler.frontends.onnx.operators.lstm
 import compiler.frontends.onnx.operators.matmul
+import compiler.frontends.onnx.operators.pad
 import compiler.frontends.onnx.operators.parts
 import compiler.frontends.onnx.operators.pool
+import compiler.frontends.onnx.operators.resize
 import compiler.frontends.onnx.qlinear  # noqa: F401
 from compiler.frontends.onnx.convert import GraphReader
 from compiler.frontends.onnx.errors import DAMAGE, UnsupportedNodesError

@@ -182,7 +182,7 @@ def finite(number: float) -> float:
 
 @converts("PRelu", inputs=(2, 2))
 def _prelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """The slope is one number or one for each channel, and channels come last."""
+    """The slope is one number, or one for each channel, which comes last, or any that can be spread over x."""
     x, slope = emitter.flow(inputs[0]), known(inputs[1], "a slope")
     shape = broadcast([x.shape, slope.shape])
     if shape != x.shape:
@@ -194,7 +194,7 @@ def _prelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Valu
     if slope.quantization is not None and not slope.quantization.whole:
         slope = Fixed(slope.name, slope.real())
     along = [i for i, size in enumerate(slope.shape) if size > 1]
-    order = channels_last(x.rank) if along == [1] else plain(x.rank)
+    order = channels_last(x.rank) if along == [1] else plain(x.rank) if len(along) == 1 else x.order
     kind = emitter.arithmetic(node, x, slope)
     flat = slope.transposed(order)
     if len(along) == 1 and order[-1] == along[0]:

@@ -4,11 +4,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from compiler.frontends.onnx.emit import Emitter
 from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.operators.shape import renamed
+from compiler.frontends.onnx.operators.elementwise import order_of
+from compiler.frontends.onnx.operators.picked import spread
+from compiler.frontends.onnx.operators.quantize import quantized
+from compiler.frontends.onnx.operators.shape import renamed, with_ones
 from compiler.frontends.onnx.registry import converts, known
-from compiler.frontends.onnx.values import FLOAT, Flow, UnsupportedError, Value, broadcast
+from compiler.frontends.onnx.values import FLOAT, Fixed, Flow, Kind, UnsupportedError, Value, broadcast
+from compiler.ir.tensor import Tensor
 from hw.errors import InputError
 
 
@@ -40,15 +46,50 @@ def _clip(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
 
 
 @converts("Min", "Max", inputs=(1, None))
-def _limit(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    """A limit that is a constant clips."""
+def _extreme(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """A limit that is a constant clips; of other operands, side by side, the greatest or least is taken."""
     if len(inputs) == 1:
         return [renamed(inputs[0], node.outputs[0])]
-    if len(inputs) > 2:
-        raise UnsupportedError(f"{len(inputs)} operands")
-    x, limit = inputs if isinstance(inputs[0], Flow) else inputs[::-1]
-    number = known(limit, "a limit").scalar()
-    if number is None or math.isnan(number) or broadcast([x.shape, limit.shape]) != x.shape:
-        raise UnsupportedError("a limit for each element")
-    low, high = (-math.inf, number) if node.op == "Min" else (number, math.inf)
-    return [clipped(emitter, node, x, low, high)]
+    x, *limits = sorted(inputs, key=lambda value: isinstance(value, Fixed))
+    numbers = [value.scalar() for value in limits if isinstance(value, Fixed)]
+    clips = [number for number in numbers if number is not None and not math.isnan(number)]
+    if isinstance(x, Flow) and len(clips) == len(limits) and broadcast([v.shape for v in inputs]) == x.shape:
+        low, high = (-math.inf, min(clips)) if node.op == "Min" else (max(clips), math.inf)
+        return [clipped(emitter, node, x, low, high)]
+    return [_side_by_side(emitter, node, inputs)]
+
+
+def _side_by_side(emitter: Emitter, node: FileNode, inputs: list[Value]) -> Flow:
+    """Operands spread to one shape, put together along a new dimension, which is then reduced."""
+    shape = broadcast([value.shape for value in inputs])
+    if not shape:
+        raise UnsupportedError("scalars")
+    inputs = [emitter.movable(value) if isinstance(value, Flow) else value for value in inputs]
+    kind = emitter.arithmetic(node, *[value for value in inputs if isinstance(value, Flow)])
+    order, rows = order_of(inputs, len(shape)), list[Tensor]()
+    for number, value in enumerate(inputs):
+        ones = set(range(len(shape) - len(value.shape)))
+        ranked = with_ones(emitter, value.name, _in_kind(emitter, value, kind), ones)
+        tensor = emitter.operand(spread(emitter, node, ranked, shape, f"operand{number}"), order, kind)
+        rows.append(emitter.reshape(tensor, (1, *tensor.shape)))
+    joined = emitter.emit(
+        node, "concat", rows, (len(rows), *shape), (0, *(i + 1 for i in order)), kind, "both", axis=0
+    )
+    op = "reduce_max" if node.op == "Max" else "reduce_min"
+    return emitter.emit(node, op, [joined.tensor], shape, order, kind, axes=(0,), keep=False)
+
+
+def _in_kind(emitter: Emitter, value: Value, kind: Kind) -> Value:
+    """A value in what is made: numbers that are rounded first have the same greatest one."""
+    if kind == FLOAT or kind.quantization is None or not kind.real:
+        return value
+    if isinstance(value, Flow):
+        if value.kind == kind:
+            return value
+        return Flow(value.name, emitter.convert("requantize", value.tensor, kind), value.order, value.real)
+    numbers = value.real()
+    if np.isnan(numbers).any():
+        raise UnsupportedError("a limit that is no number")
+    most = np.finfo(np.float32).max
+    stored = quantized(np.clip(numbers, -most, most), kind.quantization, kind.dtype)
+    return Fixed(value.name, stored, kind.quantization)

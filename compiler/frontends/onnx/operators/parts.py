@@ -7,10 +7,10 @@ import numpy as np
 
 from compiler.frontends.onnx.emit import Emitter
 from compiler.frontends.onnx.node import FileNode
+from compiler.frontends.onnx.operators.picked import picked
 from compiler.frontends.onnx.operators.shape import renamed, without_ones
-from compiler.frontends.onnx.registry import choice, converts, integers, known
+from compiler.frontends.onnx.registry import converts, integers
 from compiler.frontends.onnx.values import (
-    FLOAT,
     Fixed,
     Flow,
     UnsupportedError,
@@ -20,11 +20,6 @@ from compiler.frontends.onnx.values import (
     plain,
 )
 from hw.errors import InputError, shown
-
-#: Sizes that stand for "to the end".
-_FAR = 1 << 31
-#: So many places of elements that are taken one by one may become a constant.
-_MOST_PICKED = 1 << 16
 
 
 def part_of(
@@ -60,22 +55,10 @@ def _slice(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Valu
         if not span:
             raise InputError(f"elements {start}..{end} of dimension {i} of shape {list(x.shape)} are none")
         if by < 0:
-            if len(span) > _MOST_PICKED:
-                raise UnsupportedError(f"reversing {len(span):,} elements")
-            x, size[i] = _picked(emitter, node, x, list(span), i), len(span)
+            x, size[i] = picked(emitter, node, x, list(span), i), len(span)
         else:
             begin[i], size[i], step[i] = span.start, len(span), by if len(span) > 1 else 1
     return [renamed(part_of(emitter, node, x, begin, size, step), node.outputs[0])]
-
-
-def _picked(emitter: Emitter, node: FileNode, x: Flow, places: list[int], axis: int) -> Flow:
-    """Elements of one dimension at certain places."""
-    x = emitter.movable(x)
-    where = emitter.constant(f"{node.name}:places", Fixed(node.name, np.array(places, np.int32)))
-    shape = tuple(len(places) if i == axis else n for i, n in enumerate(x.shape))
-    return emitter.emit(
-        node, "gather", [x.tensor, where], shape, x.order, x.kind, f"picked_{axis}", axis=x.order.index(axis)
-    )
 
 
 @converts("Split", inputs=(1, 2))
@@ -145,41 +128,3 @@ def _gather(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Val
     operands = [emitter.in_order(v, plain(v.rank)).tensor for v in (x, places)]
     shape = x.shape[:axis] + places.shape + x.shape[axis + 1 :]
     return [emitter.emit(node, "gather", operands, shape, plain(len(shape)), x.kind, axis=axis)]
-
-
-@converts("Pad", inputs=(1, 4))
-def _pad(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    x, given, value, axes = inputs
-    x = emitter.movable(emitter.flow(x))
-    if choice(node, "mode", "constant", "constant", "reflect", "edge", "wrap") != "constant":
-        raise UnsupportedError(f"padding by {node.text('mode', '')}")
-    widths = integers(node, "pads", given)
-    number = node.float("value", 0.0) if value is None else known(value, "a value").scalar()
-    where = plain(x.rank) if axes is None else known(axes, "axes").integers()
-    if widths is None or len(widths) != 2 * len(where) or number is None:
-        raise InputError(f"must have {2 * len(where)} widths and one value")
-    before, after = [0] * x.rank, [0] * x.rank
-    for i, axis in enumerate(where):
-        place = counted_from_front(axis, x.rank)
-        before[place], after[place] = widths[i], widths[i + len(where)]
-    starts = [max(-low, 0) for low in before]
-    sizes = [n - s - max(-high, 0) for n, s, high in zip(x.shape, starts, after, strict=True)]
-    if min(sizes) < 1 or max(*before, *after) >= _FAR:
-        raise InputError(
-            f"widths {shown(list(widths))} do not fit shape {list(x.shape)}; each must be less than {_FAR:,}"
-        )
-    x = part_of(emitter, node, x, starts, sizes, [1] * x.rank, "cut")
-    edges = [(max(low, 0), max(high, 0)) for low, high in zip(before, after, strict=True)]
-    q = x.tensor.quantization
-    if q is not None and not x.real:  # the file pads with an integer, the graph with what it means
-        number = q.scale[0] * (number - q.zero_point[0])
-    kind = x.kind if number == 0 or not x.real else FLOAT
-    if not any(map(any, edges)):
-        return [renamed(x, node.outputs[0])]
-    shape = tuple(low + n + high for n, (low, high) in zip(x.shape, edges, strict=True))
-    operand = emitter.operand(x, x.order, kind)
-    return [
-        emitter.emit(
-            node, "pad", [operand], shape, x.order, kind, pads=arranged(edges, x.order), value=number
-        )
-    ]

@@ -1,6 +1,5 @@
-"""ONNX pooling, reductions and resizing."""
+"""ONNX pooling and reductions."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,22 +8,17 @@ import numpy as np
 
 from compiler.frontends.onnx.emit import Emitter
 from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.operators.conv import as_given, as_images, flat, sizes_of, window
+from compiler.frontends.onnx.operators.conv import Window, as_given, as_images, flat, sizes_of, window
+from compiler.frontends.onnx.operators.picked import picked
 from compiler.frontends.onnx.operators.shape import kept_order, renamed
-from compiler.frontends.onnx.registry import choice, converts, integers, known
+from compiler.frontends.onnx.registry import converts, integers, known
 from compiler.frontends.onnx.values import (
-    Fixed,
     Flow,
     UnsupportedError,
     Value,
-    channels_last,
     counted_from_front,
-    plain,
 )
-from hw.errors import InputError, shown
-
-#: Largest side of a resized image.
-_MOST = 1 << 20
+from hw.errors import InputError
 
 
 @converts("MaxPool", "AveragePool", inputs=(1, 1))
@@ -35,8 +29,6 @@ def _pool(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
         raise UnsupportedError(f"pooling over shape {list(given.shape)}")
     kernel = sizes_of(node, "kernel_shape", rank - 2, 0, 1)
     slide = flat(window(node, given.shape[2:], kernel), rank)
-    if max(slide.dilations) > 1:
-        raise UnsupportedError("pooling with dilations")
     mean = node.op == "AveragePool"
     x = emitter.movable(as_images(emitter, node, given))
     kind = emitter.arithmetic(node, x) if mean else x.kind
@@ -48,12 +40,45 @@ def _pool(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
         own = flat(window(replace(node, attributes=floor), given.shape[2:], kernel), rank).pads
         pads = tuple(every - counted for every, counted in zip(pads, own, strict=True))
         x = _framed(emitter, node, x, own) if any(own) else x
+    if max(slide.dilations) > 1:
+        if mean and any(pads):
+            raise UnsupportedError("an average with dilations over padding that is not counted")
+        x, slide = _closed_up(emitter, node, x, replace(slide, before=pads[:2], after=pads[2:]))
+        pads = slide.pads
     made = emitter.emit(
         node, "avg_pool2d" if mean else "max_pool2d", [emitter.operand(x, x.order, kind)],
         (*x.shape[:2], *slide.outputs), x.order, kind, kernel=slide.kernel, strides=slide.strides,
         pads=pads, **more,
     )  # fmt: skip
     return [as_given(emitter, node, made, given)]
+
+
+def _closed_up(emitter: Emitter, node: FileNode, x: Flow, slide: Window) -> tuple[Flow, Window]:
+    """Images whose windows have no gaps: elements under each window side by side, and the window over them.
+
+    Where a window reaches beyond the image, one of its other elements is there again, which is no greater than itself.
+    """
+    made = slide
+    for i in (0, 1):
+        if slide.dilations[i] == 1:
+            continue
+        size, taps = x.shape[2 + i], np.arange(slide.kernel[i]) * slide.dilations[i]
+        places = np.arange(slide.outputs[i])[:, None] * slide.strides[i] + taps - slide.before[i]
+        inside = (places >= 0) & (places < size)
+        if not inside.any(1).all():
+            raise UnsupportedError("a window with dilations that is all padding")
+        first = np.take_along_axis(places, inside.argmax(1)[:, None], 1)
+        x = picked(emitter, node, x, np.where(inside, places, first).reshape(-1).tolist(), 2 + i)
+        made = _at(made, i, strides=slide.kernel[i], dilations=1, before=0, after=0)
+    return x, made
+
+
+def _at(slide: Window, i: int, **sizes: int) -> Window:
+    """A window with other sizes along one dimension."""
+    changed = {key: list(getattr(slide, key)) for key in sizes}
+    for key, size in sizes.items():
+        changed[key][i] = size
+    return replace(slide, **{key: tuple(values) for key, values in changed.items()})
 
 
 def _framed(emitter: Emitter, node: FileNode, x: Flow, pads: tuple[int, ...]) -> Flow:
@@ -116,104 +141,3 @@ def _cumsum(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Val
             exclusive=bool(node.int("exclusive", 0)), reverse=bool(node.int("reverse", 0)),
         )
     ]  # fmt: skip
-
-
-@converts("Resize", "Upsample", inputs=(1, 4))
-def _resize(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    x = emitter.movable(emitter.flow(inputs[0]))
-    if choice(node, "mode", "nearest", "nearest", "linear", "bilinear", "cubic") != "nearest":
-        raise UnsupportedError(f"resizing by {node.text('mode', '')}")
-    scales, shape = _resized(node, x, inputs)
-    if x.rank != 4 or shape[:2] != x.shape[:2]:
-        raise UnsupportedError(f"resizing shape {list(x.shape)} to {list(shape)}")
-    if shape == x.shape:
-        return [renamed(x, node.outputs[0])]
-    x = emitter.in_order(x, channels_last(4))
-    centers = _centers(node, x.shape[2:], shape[2:], scales[2:])
-    if centers is None:
-        return [_gathered(emitter, node, x, shape, scales)]
-    return [
-        emitter.emit(
-            node, "resize_nearest", [x.tensor], shape, x.order, x.kind, size=shape[2:], centers=centers
-        )
-    ]
-
-
-def _resized(node: FileNode, x: Flow, inputs: list[Any]) -> tuple[list[float], tuple[int, ...]]:
-    """Scale and size of each dimension."""
-    old = node.op == "Upsample" or node.opset < 11
-    scale_input, size_input = (inputs[1], None) if old else inputs[2:4]
-    axes = node.ints("axes") or plain(x.rank)
-    if node.text("keep_aspect_ratio_policy", "stretch") != "stretch" or len(set(axes)) != len(axes):
-        raise UnsupportedError("resizing that keeps the ratio of the sides")
-    scales, shape = [1.0] * x.rank, list(x.shape)
-    places = [counted_from_front(axis, x.rank) for axis in axes]
-    if size_input is not None and known(size_input, "sizes").data.size:
-        sizes = size_input.integers()
-        if len(sizes) != len(places) or not all(0 < size < _MOST for size in sizes):
-            raise InputError(
-                f"sizes {shown(sizes)} do not fit shape {list(x.shape)}; each must be 1 to {_MOST - 1:,}"
-            )
-        for i, size in zip(places, sizes, strict=True):
-            scales[i], shape[i] = size / x.shape[i], size
-        return scales, tuple(shape)
-    factors = (
-        node.attributes.get("scales") if scale_input is None else known(scale_input, "scales").real().tolist()
-    )
-    if not isinstance(factors, tuple | list) or len(factors) != len(places):
-        raise InputError(f"must have {len(places)} scales")
-    for i, factor in zip(places, factors, strict=True):
-        if not (math.isfinite(factor) and factor > 0 and 1 <= math.floor(factor * x.shape[i]) < _MOST):
-            raise InputError(f"scale {factor} of size {x.shape[i]} does not make 1 to {_MOST - 1:,}")
-        scales[i], shape[i] = factor, math.floor(factor * x.shape[i])
-    return scales, tuple(shape)
-
-
-def _gathered(emitter: Emitter, node: FileNode, x: Flow, shape: tuple[int, ...], scales: list[float]) -> Flow:
-    """Rows, then columns, picked by number."""
-    for axis, part in ((2, "rows"), (3, "")):
-        picked = _picked(node, x.shape[axis], shape[axis], scales[axis]).astype(np.int32)
-        places = emitter.constant(f"{node.name}:places{axis}", Fixed(node.name, picked))
-        made = (*x.shape[:axis], shape[axis], *x.shape[axis + 1 :])
-        x = emitter.emit(
-            node, "gather", [x.tensor, places], made, x.order, x.kind, part, axis=x.order.index(axis)
-        )
-    return x
-
-
-def _centers(node: FileNode, old: tuple[int, ...], new: tuple[int, ...], scales: list[float]) -> bool | None:
-    """Whether the graph's operator measures from centres to pick the elements that the file's picks; None: neither."""
-    wanted = [_picked(node, *v) for v in zip(old, new, scales, strict=True)]
-    for centers in (False, True):
-        made = [
-            np.minimum(np.floor((np.arange(n) + 0.5 * centers) * (size / n)), size - 1)
-            for size, n in zip(old, new, strict=True)
-        ]
-        if all(np.array_equal(a, b) for a, b in zip(wanted, made, strict=True)):
-            return centers
-    return None
-
-
-def _picked(node: FileNode, size: int, count: int, scale: float) -> np.ndarray:
-    """Which element of `size` each of `count` outputs is."""
-    i = np.arange(count, dtype=np.float64)
-    before_11 = node.op == "Upsample" or node.opset < 11
-    mode = "asymmetric" if before_11 else node.text("coordinate_transformation_mode", "half_pixel")
-    if mode in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
-        places = (i + 0.5) / scale - 0.5 if count > 1 or mode != "pytorch_half_pixel" else i * 0
-    elif mode == "align_corners":
-        places = i * ((size - 1) / (count - 1)) if count > 1 else i * 0
-    elif mode == "asymmetric":
-        places = i / scale
-    else:
-        raise UnsupportedError(f"resizing by {shown(mode)}")
-    rounding = "floor" if before_11 else node.text("nearest_mode", "round_prefer_floor")
-    rules = {
-        "floor": np.floor,
-        "ceil": np.ceil,
-        "round_prefer_floor": lambda v: np.ceil(v - 0.5),
-        "round_prefer_ceil": lambda v: np.floor(v + 0.5),
-    }
-    if rounding not in rules:
-        raise InputError(f"nearest_mode must be one of {', '.join(rules)}, not {shown(rounding)}")
-    return np.clip(rules[rounding](places), 0, size - 1)
