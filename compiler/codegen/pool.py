@@ -1,12 +1,14 @@
 """Pooling as commands of FUSE."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
+from itertools import product
 
 from compiler.codegen.build import Context, Tiles, Turns, image_rows, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.kernels.scaling import halves_word
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.layer import PoolLayer
+from compiler.lower.pool import inside
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import Post, Reduce, Rounding, Unit
 
@@ -70,16 +72,18 @@ class PoolSteps:
         place, pixel = (
             (self.y.at(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
         )
-        step.fuse.append(
-            self.context.command(
-                Unit.FUSE, a_base=base, a_n=self.n, a_u=self.x.w * self.pixel, a_v=self.pixel,
-                u0=start * layer.strides[0] - layer.pads[0] - image_first, v0=-layer.pads[1],
-                u_y=layer.strides[0], u_wy=1, v_x=layer.strides[1], v_wx=1, u_lim=image, v_lim=self.x.w,
-                wx_count=layer.kernel[1], wy_count=layer.kernel[0], x_count=self.y.w, y_count=rows,
-                n_count=blocks, d_base=place, d_x=pixel, d_y=self.y.w * pixel, d_n=self.n,
-                lanes_tail=(width - 1) % self.n + 1, **self._words(),
-            )
-        )  # fmt: skip
+        for top, height, left, columns, words in self._parts(start, rows):
+            step.fuse.append(
+                self.context.command(
+                    Unit.FUSE, a_base=base, a_n=self.n, a_u=self.x.w * self.pixel, a_v=self.pixel,
+                    u0=(start + top) * layer.strides[0] - layer.pads[0] - image_first,
+                    v0=left * layer.strides[1] - layer.pads[1],
+                    u_y=layer.strides[0], u_wy=1, v_x=layer.strides[1], v_wx=1, u_lim=image, v_lim=self.x.w,
+                    wx_count=layer.kernel[1], wy_count=layer.kernel[0], x_count=columns, y_count=height,
+                    n_count=blocks, d_base=place.plus((top * self.y.w + left) * pixel), d_x=pixel,
+                    d_y=self.y.w * pixel, d_n=self.n, lanes_tail=(width - 1) % self.n + 1, **words,
+                )
+            )  # fmt: skip
         if not self.y.on_chip:
             pixels = rows * self.y.w
             lines = {"len": pixels * width}
@@ -90,16 +94,35 @@ class PoolSteps:
             )
         return step
 
-    def _words(self) -> dict[str, int]:
+    def _parts(self, start: int, rows: int) -> Iterator[tuple[int, int, int, int, dict[str, int]]]:
+        """Rectangles of output rows from `start` on for which one command will do: rows, columns, its words.
+
+        Sums with padding that does not count have a factor for each number of elements that do.
+        """
+        layer, known = self.layer, len(self.layer.scaled) < 2
+        if known:
+            yield 0, rows, 0, self.y.w, self._words(next(iter(layer.scaled.values()), {}))
+            return
+        sizes = ((self.x.h, self.y.h), (self.x.w, self.y.w))
+        down, across = (
+            inside(size, layer.kernel[i], layer.strides[i], layer.pads[i], outputs)
+            for i, (size, outputs) in enumerate(sizes)
+        )
+        for (first, count, high), (left, columns, wide) in product(down, across):
+            top, end = max(first, start), min(first + count, start + rows)
+            if top < end:
+                yield top - start, end - top, left, columns, self._words(layer.scaled[high * wide])
+
+    def _words(self, scaled: Mapping[str, int]) -> dict[str, int]:
         """Averages divide by the taps inside the image; clipping the sources of a maximum clips the maximum."""
         layer = self.layer
         dtype, (low, high) = layer.shapes[layer.y].dtype, layer.clip
         parts = {"d_dst": 1, "d_dtype": dtype, "tail_dim": FUSE_DIMS.index("n")}
         src = FUSE_SRC.pack(a_src=1, a_dtype=layer.shapes[layer.x].dtype)
-        if layer.scaled:
+        if scaled:
             parts |= {"reduce": Reduce.SUM, "post": Post.SCALE, "post_rounding": Rounding.EVEN}
             return {
-                "src": src, "stage": FUSE_STAGE.pack(**parts), "zp_ab": halves_word(layer.x_zp, 0), **layer.scaled,
+                "src": src, "stage": FUSE_STAGE.pack(**parts), "zp_ab": halves_word(layer.x_zp, 0), **scaled,
             }  # fmt: skip
         if layer.average:
             stage = FUSE_STAGE.pack(reduce=Reduce.SUM, post=Post.COUNT, **parts)

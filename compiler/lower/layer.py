@@ -151,7 +151,16 @@ class DepthwiseLayer(Layer):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolLayer(Layer):
-    """Maximum or average of windows; averages leave padding out, those that are `scaled` (fields of FUSE) do not."""
+    """Maximum or average of windows.
+
+    Parameters
+    ----------
+    x_zp : int
+        Zero point, where sums are `scaled`; padding is that number then.
+    scaled : dict
+        Of averages that are sums times a factor: fields of FUSE, by the number of elements that count, which are all of
+        the window or those inside the image. Others are sums divided by the number of those inside.
+    """
 
     kernel: tuple[int, int]
     strides: tuple[int, int]
@@ -159,7 +168,7 @@ class PoolLayer(Layer):
     average: bool
     clip: tuple[int, int]
     x_zp: int = 0
-    scaled: dict[str, int] = field(default_factory=dict)
+    scaled: dict[int, dict[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

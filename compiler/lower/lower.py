@@ -28,6 +28,7 @@ from compiler.lower.moves import MOVES
 from compiler.lower.norm import lower_norm
 from compiler.lower.parts import find_parts
 from compiler.lower.places import IN_PLACE
+from compiler.lower.pool import inside_counts
 from compiler.lower.prelu import lower_prelu
 from compiler.lower.reduce import bytes_only, lower_global_average, lower_reduce, scaled
 from compiler.lower.unary import BINARY, UNARY
@@ -176,10 +177,11 @@ def _pool(low: Lowering) -> Layer:
     counted = a.get("count_pads", False) or not any(a["pads"])
     if average and taps > 255 and not any(a["pads"]) and a["kernel"] == low.x.shape[1:3]:
         return lower_global_average(low)
-    if average and counted and taps <= 255 and low.rounding == "onnxruntime":
-        how = scaled(low, taps)
+    if average and taps <= 255 and low.rounding == "onnxruntime":
+        counts = {taps} if counted else inside_counts(low)
+        factors = {count: scaled(low, count)["fields"] for count in counts}
         return PoolLayer(
-            **low.common(), **window, clip=clip_range(low.y), x_zp=how["x_zp"], scaled=how["fields"]
+            **low.common(), **window, clip=clip_range(low.y), x_zp=affine(low.x).zero_point, scaled=factors
         )
     if not average and same_meaning(low.x, low.y):
         bytes_only(low.x)

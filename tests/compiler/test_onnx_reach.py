@@ -105,3 +105,17 @@ def test_operands_that_are_spread(tmp_path: Path, seed: int, op: str) -> None:
     names = [build.real("a", 0.05, 3), build.real("b", 0.03, -8)]
     build.quantized(build.add(op, " ".join(names[:: 1 if seed % 2 else -1]), "s"), 0.09, 2)
     same(tmp_path, build, shape, other, within=1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("counted", [0, 1])
+def test_averages_into_another_scale(tmp_path: Path, seed: int, counted: int) -> None:
+    rng, build = np.random.default_rng(seed), Qdq("uint8" if seed % 2 else "int8")
+    kernel = pairs(rng, 2, 5)
+    pads = [int(rng.integers(0, k)) for k in kernel * 2]
+    pooled = build.add(
+        "AveragePool", build.real("a", 0.0513, 9), "p", kernel_shape=kernel, pads=pads, strides=pairs(rng, 1, 4),
+        count_include_pad=counted,
+    )  # fmt: skip
+    build.quantized(pooled, float(rng.uniform(0.02, 0.09)), 5)
+    same(tmp_path, build, image(rng), within=1)
