@@ -1,5 +1,6 @@
 """One node about to be computed: its operands, as stored and as the numbers they mean."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -135,9 +136,17 @@ def quantize_real(values: Array, output: Tensor, kernels: Kernels) -> Int64:
     with np.errstate(over="ignore"):
         quotient = real * (np.float32(1) / scale) if kernels == "xnnpack" else real / scale
     # What int64 cannot hold is not converted by numpy; no quantized type is wider than this.
-    quotient = np.clip(np.nan_to_num(quotient.astype(np.float64)), -(2.0**40), 2.0**40)
+    quotient = quotient.astype(np.float64)
+    quotient = np.minimum(np.maximum(np.where(np.isnan(quotient), 0.0, quotient), -(2.0**40)), 2.0**40)
     steps = half_away(quotient) if kernels == "reference" else np.rint(quotient)
     return steps.astype(np.int64) + zero
+
+
+@functools.cache
+def limits(dtype: str) -> tuple[int, int]:
+    """Least and greatest integer of a type; numpy takes long to say it."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
 
 
 def finished(call: Call, result: Array) -> Array:
@@ -145,6 +154,6 @@ def finished(call: Call, result: Array) -> Array:
     output = call.output
     if output.quantization is not None:
         stored = result if result.dtype.kind in "iu" else quantize_real(result, output, call.kernels)
-        limits = np.iinfo(output.dtype)
-        return np.asarray(np.clip(stored, limits.min, limits.max).astype(output.dtype))
+        low, high = limits(output.dtype)
+        return np.asarray(np.minimum(np.maximum(stored, low), high).astype(output.dtype))
     return np.asarray(result.astype(output.dtype))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from compiler.host.call import Array, Call, Operator
+from compiler.host.call import Array, Call, Operator, limits
 from compiler.host.fixed import Int64, half_away, multiplied, multiplied_real
 from compiler.host.quantize import requantized
 from compiler.kernels.add import LEFT_SHIFT, raw_fields
@@ -62,7 +62,7 @@ def clip(call: Call) -> Array:
     low, high = call["low"], call["high"]
     if call.in_integers():
         steps = (_limit(call, low), _limit(call, high))
-        return np.clip(requantized(call, call.values[0], dtype=np.float32), *steps)
+        return np.minimum(np.maximum(requantized(call, call.values[0], dtype=np.float32), steps[0]), steps[1])
     x = call.numbers()
     if x.dtype.kind == "f":
         return np.minimum(np.maximum(x, low), high)
@@ -72,11 +72,11 @@ def clip(call: Call) -> Array:
 
 
 def _limit(call: Call, value: float) -> int:
-    limits = np.iinfo(call.output.dtype)
+    least, most = limits(call.output.dtype)
     if math.isinf(value):
-        return limits.max if value > 0 else limits.min
+        return most if value > 0 else least
     steps = half_away(np.array(np.float32(value) / call.output_scale, np.float64))
-    return int(np.clip(steps + call.output_zero, limits.min, limits.max))
+    return int(max(least, min(float(steps) + call.output_zero, most)))
 
 
 ELEMENTWISE: dict[str, Operator] = {

@@ -50,8 +50,8 @@ def evaluate(
     _check(graph, inputs)
     trips = trips or Trips()
     values = {name: np.asarray(inputs[name]) for name in graph.inputs}
-    left = {name: len(graph.consumers(name)) for name in graph.tensors}
-    wanted = set(graph.tensors) if keep else set(graph.outputs)
+    left = {} if keep else {name: len(graph.consumers(name)) for name in graph.tensors}
+    wanted = set(graph.outputs)
     for node in graph:
         operands = [_value(graph.tensors[name], values) for name in node.inputs]
         values |= zip(
@@ -59,7 +59,7 @@ def evaluate(
             run_node(graph, node, operands, rounding=rounding, watch=watch, trips=trips),
             strict=True,
         )
-        for name in dict.fromkeys(node.inputs):
+        for name in dict.fromkeys(() if keep else node.inputs):
             left[name] -= 1
             if not left[name] and name not in wanted:
                 values.pop(name, None)
@@ -91,7 +91,7 @@ def run_node(
     if len(inputs) != len(tensors):
         raise InputError(f"node {node.name!r} takes {len(tensors)} inputs, not {len(inputs)}")
     for tensor, value in zip(tensors, inputs, strict=True):
-        _fits(tensor, value, f"node {node.name!r}: its input")
+        _fits(tensor, value, "its input", node)
     if node.bodies:
         trips = trips or Trips()
         bodies = [_body(each, rounding, watch, trips) for each in node.bodies]
@@ -146,8 +146,10 @@ def _kind(tensor: Tensor | Array) -> str:
     return f"{tensor.dtype}{list(tensor.shape)}"
 
 
-def _fits(tensor: Tensor, value: object, what: str) -> None:
-    if not isinstance(value, np.ndarray):
-        raise InputError(f"{what} {tensor.name!r} must be {_kind(tensor)}, not a {type(value).__name__}")
-    if value.shape != tensor.shape or value.dtype != tensor.dtype:
-        raise InputError(f"{what} {tensor.name!r} must be {_kind(tensor)}, not {_kind(value)}")
+def _fits(tensor: Tensor, value: object, what: str, node: Node | None = None) -> None:
+    """Refuse what is not of a tensor's type and shape; this runs for every operand of every iteration."""
+    if isinstance(value, np.ndarray) and value.shape == tensor.shape and value.dtype == tensor.dtype:
+        return
+    given = _kind(value) if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    where = f"node {node.name!r}: " if node else ""
+    raise InputError(f"{where}{what} {tensor.name!r} must be {_kind(tensor)}, not {given}")

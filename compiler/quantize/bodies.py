@@ -45,6 +45,11 @@ class Watched:
         """A run of a subgraph."""
         self._runs.setdefault(id(graph), Runs()).add(inputs)
 
+    @property
+    def runs(self) -> int:
+        """Of all subgraphs together."""
+        return sum(each.count for each in self._runs.values())
+
     def samples(self, graph: Graph) -> list[Sample]:
         """What went into a subgraph."""
         return self._runs.get(id(graph), Runs()).samples

@@ -19,6 +19,8 @@ from hw.errors import InputError
 
 #: Errors are measured on so many samples at most: each is evaluated in numpy, twice.
 _MEASURED = 8
+#: And on no more than run subgraphs so often, but for the first.
+_ITERATIONS = 1 << 12
 #: Bytes of float values that are kept from calibration for the errors, rather than computed again.
 _KEPT_BYTES = 1 << 30
 
@@ -83,7 +85,7 @@ def quantize(
     )  # fmt: skip
     rewriter = Rewriter(inside, kept, lambda name: choices[sharing.root(name)].quantization, per_channel)
     made = rewriter.run()
-    measured = given[:_MEASURED]
+    measured = given[: _few(watched, len(given), random=random)]
     names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
     errors = _measured(graph, made, names, measured, values, rounding)
     tensors = tuple(
@@ -97,6 +99,12 @@ def quantize(
         reasons |= {name: EDGE_INSIDE if why == EDGE else why for name, why in report.kept.items()}
     report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons)
     return made, measured_alone(report, graph, made, rewriter.integers, measured, rounding)
+
+
+def _few(watched: Watched, samples: int, *, random: bool) -> int:
+    """On how many samples errors are measured: one that is made up tells no more than two."""
+    each = watched.runs // samples
+    return 1 if random else max(1, min(_MEASURED, _ITERATIONS // max(each, 1)))
 
 
 def _calibrated(
