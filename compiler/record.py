@@ -9,6 +9,22 @@ from compiler.network import Network
 from hw.config import MlaConfig
 
 
+@dataclass(frozen=True)
+class Dram:
+    """The memory.
+
+    Parameters
+    ----------
+    latency : int
+        Cycles from address to first beat.
+    bytes_per_cycle : int or None
+        None: a row of the machine.
+    """
+
+    latency: int = 100
+    bytes_per_cycle: int | None = None
+
+
 @dataclass(eq=False)
 class Record:
     """Filled in by `compile`, for who wants to look at the stages.
@@ -19,6 +35,8 @@ class Record:
         The machine.
     rounding : str
         Whose rounding.
+    dram : Dram
+        The memory that pictures over time reckon with.
     graphs : dict
         By the name of the stage, in order: imported, one for each pass, quantized.
     parts : list of Part
@@ -33,6 +51,7 @@ class Record:
 
     config: MlaConfig = field(default_factory=MlaConfig)
     rounding: str = "reference"
+    dram: Dram = field(default_factory=Dram)
     graphs: dict[str, Graph] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     host: dict[str, str] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_seed, add_target
+from compiler.cli.options import add_memory, add_seed, add_target
 from compiler.cli.output import check_outputs, write_output
 from hw.errors import InputError, shown
 
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_compile(parser)
     add_target(parser)
+    add_memory(parser, ", for the stages placed and timeline")
     add_seed(parser)
 
 
@@ -78,12 +79,13 @@ def _record(args: argparse.Namespace, stage: str) -> "Record":
     """The stages that there are by then: a model that does not compile can be seen before it fails."""
     from compiler.cli.compile import compile_model
     from compiler.passes import simplify
-    from compiler.record import Record
+    from compiler.record import Dram, Record
     from compiler.views import EARLY
     from hw.config import load_target
 
     graph = _read(args)
-    record = Record(load_target(args.target), args.rounding or "reference")
+    dram = Dram(args.dram_latency, args.dram_bytes_per_cycle)
+    record = Record(load_target(args.target), args.rounding or "reference", dram)
     if stage in EARLY:
         record.graphs["imported"] = graph
         simplify(graph, record.graphs)

@@ -17,6 +17,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import OPS
 from compiler.lower.partition import Part
 from compiler.profile.energy import MAC_PJ, PJ_PER_BYTE
+from compiler.record import Dram
 from compiler.views.operators import title
 from compiler.views.timeline import timeline
 from compiler.views.view import Cost, View, add_edge, add_node, size, start
@@ -53,9 +54,9 @@ class _Work:
 
 
 def commands_view(
-    graph: Graph, parts: Sequence[Part], makings: Sequence[Making], config: MlaConfig, *, placed: bool
+    graph: Graph, parts: Sequence[Part], makings: Sequence[Making], config: MlaConfig, *, placed: Dram | None
 ) -> View:
-    """Buffers and what goes on between them; `placed`: with addresses, banks, and when they are in use."""
+    """Buffers and what goes on between them; if they are `placed`, addresses, banks, and when they are in use."""
     view = start(graph.name, "placed" if placed else "scheduled", config, _NOTE)
     view.graph["memories"] = {
         "sp": [config.sp_bytes, config.sp_banks], "acc": [config.acc_rows, config.acc_banks],
@@ -71,7 +72,7 @@ def commands_view(
 
 def _add(
     view: View, config: MlaConfig, parts: Sequence[Part], makings: Iterator[Making], scope: str,
-    numbers: Iterator[int], placed: bool,
+    numbers: Iterator[int], placed: Dram | None,
 ) -> None:  # fmt: skip
     """Parts in their order; `scope` comes before the names of a subgraph's tensors."""
     for part in parts:
@@ -123,14 +124,14 @@ class _Part:
             return f"dram {self.scope}{self.tensors[ring]}"
         return f"{self.prefix}{ring.memory.value} {self._label(ring)}"
 
-    def add(self, placed: bool) -> None:
+    def add(self, placed: Dram | None) -> None:
         """Add all nodes and edges."""
         works: dict[tuple[int, Unit, tuple[str, ...], str], _Work] = {}
         for command, issued in zip(self.making.commands, self.making.issued, strict=True):
             reads = tuple(dict.fromkeys(self.key(ref.ring) for ref in command.reads()))
             key = (command.layer, command.unit, reads, self.key(command.write().ring))
             self._count(works.setdefault(key, _Work()), command, issued)
-        times = self._times() if placed else {}
+        times = self._times(placed) if placed else {}
         for name, rings in self.rings.items():
             self._buffer(name, list(dict.fromkeys(rings)), times)
         for number, ((layer, unit, _, _), work) in enumerate(works.items()):
@@ -202,12 +203,12 @@ class _Part:
         maker = next((layer.name for layer in self.layers if root(layer.y) == root(name)), "")
         return f"{maker}.y" if maker else name
 
-    def _times(self) -> _Times:
+    def _times(self, dram: Dram) -> _Times:
         """When each tile is in use, behind what ran before."""
         out: _Times = {}
         at = self.view.graph.get("cycles", 0)
         for command, (begin, end) in zip(
-            self.making.commands, timeline(self.config, self.making), strict=True
+            self.making.commands, timeline(self.config, self.making, dram), strict=True
         ):
             for ref in command.refs():
                 tile = (ref.ring, ref.index % ref.ring.depth)

@@ -29,10 +29,11 @@ def _layers(record: Record) -> View:
     return layers_view(record.graphs["quantized"], record.parts, record.makings, record.config)
 
 
-def _commands(placed: bool) -> Callable[[Record], View]:
+def _commands(*, placed: bool) -> Callable[[Record], View]:
     def view(record: Record) -> View:
         graph = record.graphs["quantized"]
-        return commands_view(graph, record.parts, record.makings, record.config, placed=placed)
+        dram = record.dram if placed else None
+        return commands_view(graph, record.parts, record.makings, record.config, placed=dram)
 
     return view
 
@@ -43,7 +44,7 @@ def _programs(record: Record) -> View:
 
 
 def _timeline(record: Record) -> View:
-    return timeline_view(record.graphs["quantized"].name, record.makings, record.config)
+    return timeline_view(record.graphs["quantized"].name, record.makings, record.config, record.dram)
 
 
 #: Stages for which the model need not be compiled.

@@ -1,19 +1,25 @@
 """When commands run, by estimate: in order, each as soon as its unit is free and its semaphores are there."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
+from compiler.codegen.command import Command
 from compiler.codegen.effort import cycles
 from compiler.codegen.making import Making
+from compiler.record import Dram
 from compiler.views.view import Cost, View, add_edge, add_node, start
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 
 _NOTE = (
     "each command takes the cycles of the schedule's estimate and begins when its queue has had room for it, its "
-    "unit is free and what it waits for is done; the memory's latency, LOAD and STORE in each other's way and the "
-    "sequencer's time are left out. Edges: the unit's order, and semaphores"
+    "unit is free and what it waits for is done; a LOAD when its data come, which is the memory's latency after it "
+    "asked for them, while others ask already. LOAD and STORE in each other's way and the sequencer's time are left "
+    "out. Edges: the unit's order, and semaphores"
 )
+#: A write is answered so many cycles after its last beat.
+_ANSWER = 10
 
 
 def waits(making: Making) -> list[list[int]]:
@@ -31,29 +37,42 @@ def waits(making: Making) -> list[list[int]]:
     return out
 
 
-def timeline(config: MlaConfig, making: Making) -> list[tuple[int, int]]:
-    """First cycle of each command and the one after its last."""
-    ends: dict[Unit, int] = dict.fromkeys(Unit, 0)
+def timeline(config: MlaConfig, making: Making, dram: Dram) -> list[tuple[int, int]]:
+    """First cycle of each command and the one after its last, in which what waits for it may begin."""
+    free: dict[Unit, int] = dict.fromkeys(Unit, 0)
     queues: dict[Unit, deque[int]] = {unit: deque(maxlen=config.queue_depth) for unit in Unit}
     out: list[tuple[int, int]] = []
-    issued = 0
+    issued = loaded = 0
     for command, needed in zip(making.commands, waits(making), strict=True):
         queue = queues[command.unit]
         if len(queue) == config.queue_depth:
             issued = max(issued, queue[0])  # a place is free when the oldest one has begun
-        begin = max([issued, ends[command.unit], *(out[number][1] for number in needed)])
-        ends[command.unit] = begin + cycles(command, config.n)
-        out.append((begin, ends[command.unit]))
+        begin = max([issued, free[command.unit], *(out[number][1] for number in needed)])
+        taken = _taken(config, command, dram)
+        free[command.unit] = begin + taken
         queue.append(begin)
+        if command.unit == Unit.LOAD:  # in order, those among them that write without reading
+            begin = max(begin + (dram.latency if taken else 0), loaded)
+            loaded = begin + taken
+        out.append((begin, begin + taken))
     return out
 
 
-def timeline_view(name: str, makings: Sequence[Making], config: MlaConfig) -> View:
+def _taken(config: MlaConfig, command: Command, dram: Dram) -> int:
+    """Cycles in which a command's unit can do nothing else."""
+    taken = cycles(command, config.n)
+    if command.unit not in (Unit.LOAD, Unit.STORE):
+        return taken
+    taken = math.ceil(taken * config.n / (dram.bytes_per_cycle or config.n))
+    return taken + (_ANSWER if command.unit == Unit.STORE else 0)
+
+
+def timeline_view(name: str, makings: Sequence[Making], config: MlaConfig, dram: Dram) -> View:
     """Commands as nodes, with begin and end; stages of the accelerator one after the other."""
     view, at = start(name, "timeline", config, _NOTE), 0
     for stage, making in enumerate(makings):
         prefix, layers = f"{stage} " if len(makings) > 1 else "", making.lowered.layers
-        times = timeline(config, making)
+        times = timeline(config, making, dram)
         last: dict[Unit, int] = {}
         for number, (command, needed) in enumerate(zip(making.commands, waits(making), strict=True)):
             begin, end = times[number]

@@ -1,5 +1,6 @@
 """Views of the compiler's stages: what they say is what the machine then does."""
 
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -10,7 +11,7 @@ from compiler.api import compile
 from compiler.ir.graph import Graph
 from compiler.network import Network
 from compiler.profile.energy import MAC_PJ, PJ_PER_BYTE
-from compiler.record import Record
+from compiler.record import Dram, Record
 from compiler.run import run_samples
 from compiler.runtime import dram_bytes
 from compiler.schedule.heuristic import estimates
@@ -137,7 +138,25 @@ def test_no_command_begins_before_what_it_waits_for(record: Record) -> None:
     busiest: dict[str, int] = {}
     for _, data in view.nodes(data=True):
         busiest[data["kind"]] = busiest.get(data["kind"], 0) + data["cycles"]
-    assert max(busiest.values()) <= view.graph["cycles"] <= sum(busiest.values())
+    loads = sum(data["kind"] == "load" for _, data in view.nodes(data=True))
+    assert (
+        max(busiest.values()) <= view.graph["cycles"] <= sum(busiest.values()) + loads * record.dram.latency
+    )
+
+
+def test_a_slower_memory_takes_longer(record: Record) -> None:
+    """Nothing begins before the first data; each further cycle of latency is waited for once at least."""
+    cycles = []
+    for latency in (1, 100, 400):
+        view = view_of(replace(record, dram=Dram(latency)), "timeline")
+        begins = [
+            data["begin"] for _, data in view.nodes(data=True) if data["kind"] == "load" and data["cycles"]
+        ]
+        assert min(begins) == latency
+        cycles.append(view.graph["cycles"])
+    assert cycles[1] - cycles[0] >= 99 and cycles[2] - cycles[1] >= 300
+    half = view_of(replace(record, dram=Dram(100, record.config.n // 2)), "timeline")
+    assert half.graph["cycles"] > cycles[1]
 
 
 def test_timeline_orders_what_touches_the_same_bytes(record: Record) -> None:
