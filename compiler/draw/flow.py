@@ -5,6 +5,7 @@ from typing import Any
 
 import networkx as nx
 
+from compiler.draw.folded import folded
 from compiler.draw.layered import Key, Layered, cut, layered
 from compiler.draw.style import INK, LINE, SOFT, colours, shortened, text_width
 from compiler.draw.svg import Point, Svg, point
@@ -21,7 +22,7 @@ _TOP = 58.0
 
 def draw_flow(view: View) -> str:
     """The picture."""
-    return _Flow(view).draw()
+    return _Flow(folded(view)).draw()
 
 
 class _Flow:

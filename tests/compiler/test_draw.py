@@ -11,6 +11,7 @@ import pytest
 
 from compiler.api import compile
 from compiler.draw import FORMATS, to_dot, to_json, to_svg, to_text
+from compiler.draw.folded import folded
 from compiler.draw.layered import cut, layered
 from compiler.record import Record
 from compiler.views import STAGES, View, view_of
@@ -121,3 +122,48 @@ def test_pictures_have_no_long_fractions(record: Record) -> None:
     """So that they are the same everywhere."""
     for stage in ("layers", "scheduled", "placed", "timeline"):
         assert not re.search(r'="[^"]*\.\d\d', to_svg(view_of(record, stage)))
+
+
+def steps(count: int) -> View:
+    """A sequence of steps of five nodes each, whose last ones all go to one more."""
+    view = start("steps", "quantized", MlaConfig(), "")
+    add_node(view, "x", "input", "x")
+    add_node(view, "w", "constant", "w")
+    before = "x"
+    for i in range(count):
+        for name in ("a", "b", "c", "d", "e"):
+            key = f"step {i} {name}"
+            add_node(view, key, "operator", name, key, "8 B")
+            add_edge(view, before, key, before, Cost(8))
+            before = key
+        add_edge(view, "w", key, "w", Cost(64))
+    add_node(view, "y", "output", "y")
+    for i in range(count):
+        add_edge(view, f"step {i} e", "y", "e", Cost(8))
+    return view
+
+
+def test_steps_of_a_sequence_are_drawn_three_times() -> None:
+    """The first two and the last; what the others give goes together."""
+    made = folded(steps(20))
+    assert len(made) == 3 + 3 * 5 + 1 and nx.is_directed_acyclic_graph(made)
+    (box,) = (key for key, data in made.nodes(data=True) if data["label"] == "17 more times")
+    assert {(a, edge["bytes"]) for a, _, edge in made.in_edges(box, data=True)} == {
+        ("step 1 e", 8),
+        ("w", 17 * 64),
+    }
+    assert {(b, edge["bytes"]) for _, b, edge in made.out_edges(box, data=True)} == {
+        ("step 19 a", 8),
+        ("y", 17 * 8),
+    }
+    texts = [each.text for each in ElementTree.fromstring(to_svg(steps(20))).iter(f"{SVG}text")]
+    assert texts.count("a") == 3 and "17 more times" in texts
+    assert len(json.loads(to_json(steps(20)))["nodes"]) == 103
+
+
+def test_what_differs_or_is_short_is_drawn_as_it_is() -> None:
+    assert folded(steps(4)).nodes == steps(4).nodes
+    other = steps(20)
+    for i in range(20):
+        other.nodes[f"step {i} a"]["text"] = [f"{i} B"]
+    assert len(folded(other)) == len(other)
