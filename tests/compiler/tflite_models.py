@@ -58,10 +58,13 @@ class Draft:
         self.tensors[name] = self.values(name)
         return name
 
-    def weights(self, shape: Shape, axis: int) -> tuple[str, str]:
-        """Random weights with a scale for each index of an axis, in uint8 one for all, and a bias."""
+    def weights(self, shape: Shape, axis: int, of: str | None = None) -> tuple[str, str]:
+        """Random weights with a scale for each index of an axis, in uint8 one for all, and a bias.
+
+        They are for the tensor `of`, by default the first input.
+        """
         name, count = f"w{len(self.tensors)}", shape[axis]
-        x = self.meaning[self.inputs[0]] if self.dtype != "float32" else None
+        x = self.meaning[of or self.inputs[0]] if self.dtype != "float32" else None
         if self.dtype == "float32":
             self.tensors[name] = self.rng.normal(0, 0.3, shape).astype(np.float32)
             self.tensors[f"{name}:b"] = self.rng.normal(0, 1, count).astype(np.float32)
