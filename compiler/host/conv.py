@@ -9,6 +9,7 @@ import numpy as np
 from compiler.host.call import Array, Call, Operator
 from compiler.host.fixed import Int64, multiplied, multiplied_16, multiplied_away, multiplied_real
 from compiler.host.window import padded, tap, window_outputs
+from compiler.kernels.scaling import double_ratio
 
 
 def _factors(call: Call) -> tuple[Array, ...]:
@@ -23,12 +24,14 @@ def _integers(call: Call) -> bool:
     return call.quantized(2) or (call.output.quantization is None and call.output.dtype.startswith("int"))
 
 
-def _ratio(call: Call, dtype: type) -> Array:
-    """Scale of a product over that of the output, for each output channel, in that precision."""
+def _ratio(call: Call, *, single: bool) -> Array:
+    """Scale of a product over that of the output, for each output channel, in float32 or double precision."""
     q = call.tensors[1].quantization
     assert q is not None
-    weights = np.array(q.scale, np.float32).astype(dtype)
-    return dtype(call.scale(0)) * weights / dtype(call.output_scale)
+    weights = np.array(q.scale, np.float32)
+    if single:
+        return call.scale(0) * weights / call.output_scale
+    return double_ratio(call.node.op, call.tensors[0].dtype, call.scale(0), weights, float(call.output_scale))
 
 
 def _settled(call: Call, sums: Array, bias: tuple[Array, ...]) -> Array:
@@ -42,13 +45,13 @@ def _settled(call: Call, sums: Array, bias: tuple[Array, ...]) -> Array:
 
 def _requantized(call: Call, sums: Int64) -> Int64:
     """Sums in the output's scale, as each of LiteRT's kernels rounds."""
-    if (_ratio(call, np.float64) == 1).all():
+    if (_ratio(call, single=False) == 1).all():
         return sums  # they are what is wanted
     # XNNPACK has products of two tensors only where the second has no zero point.
     in_xnnpack = call.delegated and (call.node.op != "matmul" or call.zero(1) == 0)
     if in_xnnpack or call.kernels == "onnxruntime":
-        return multiplied_real(sums, _ratio(call, np.float32))
-    ratio = _ratio(call, np.float64)
+        return multiplied_real(sums, _ratio(call, single=True))
+    ratio = _ratio(call, single=False)
     if call.node.op == "dense":
         return multiplied_away(sums, ratio)
     if call.tensors[0].dtype == "int16" and (len(call.values) < 3 or call.tensors[2].dtype == "int64"):

@@ -41,6 +41,17 @@ def float32_ratio(a: float, b: float, y: float) -> float:
     return float(np.float32(a) * np.float32(b) / np.float32(y))
 
 
+def double_ratio(op: str, dtype: str, a: ArrayLike, b: ArrayLike, y: float) -> NDArray[np.float64]:
+    """Ratio a * b / y of float32 scales in double precision, as LiteRT's reference kernels make it.
+
+    Products of uint8 `dtype`, but for dense layers, and those of two activations have that of the scales in float32.
+    """
+    single = op == "matmul" or (dtype == "uint8" and op != "dense")
+    kind = np.float32 if single else np.float64
+    scales = np.asarray(a, np.float32).astype(kind) * np.asarray(b, np.float32).astype(kind)
+    return scales.astype(np.float64) / np.float64(np.float32(y))
+
+
 def float32_multiplier(scale: float) -> tuple[int, int]:
     """Multiplier and exponent of a positive float32 scale, with which `Rounding.EVEN` rounds like float32.
 

@@ -7,7 +7,7 @@ import numpy as np
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.kernels.add import LEFT_SHIFT, raw_fields, residual_fields
-from compiler.kernels.scaling import float32_multiplier, float32_ratio, quantize_multiplier
+from compiler.kernels.scaling import double_ratio, float32_multiplier, float32_ratio, quantize_multiplier
 from compiler.lower.layer import Drain, Residual
 from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range
 from compiler.lower.unary import is_unary, table_of
@@ -36,7 +36,9 @@ def drain_of(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Roun
     if q is None:
         raise UnsupportedError(f"weights {weights.name!r} are not quantized")
     scales = np.broadcast_to(np.array(q.scale, np.float64), channels)
-    pairs = np.array([multiplier_of(x.scale, float(scale), y.scale, rounding) for scale in scales], np.int64)
+    pairs = np.array(
+        [multiplier_of(low, x.scale, float(scale), y.scale, rounding) for scale in scales], np.int64
+    )
     values = np.zeros(channels, np.int64)
     if bias is not None:
         assert bias.data is not None
@@ -50,11 +52,11 @@ def drain_of(low: Lowering, weights: Tensor, bias: Tensor | None, rounding: Roun
     )  # fmt: skip
 
 
-def multiplier_of(x: float, weight: float, y: float, rounding: Rounding) -> tuple[int, int]:
+def multiplier_of(low: Lowering, x: float, weight: float, y: float, rounding: Rounding) -> tuple[int, int]:
     """Multiplier and exponent of x * weight / y, in the precision that goes with the rounding."""
     if rounding == Rounding.EVEN:
         return float32_multiplier(float32_ratio(x, weight, y))
-    return quantize_multiplier(x * weight / y)
+    return quantize_multiplier(float(double_ratio(low.anchor.op, low.x.dtype, x, weight, y)))
 
 
 def same_meaning(a: Tensor, b: Tensor) -> bool:

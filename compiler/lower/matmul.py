@@ -114,7 +114,7 @@ def lower_matmul(low: Lowering) -> MatmulLayer:
     single = zero == 0 or low.rounding != "xnnpack"
     rounding = rounding_of(low, Rounding.DOUBLE) if single else Rounding.DOUBLE
     x, w, y_scale = (affine(tensor).scale for tensor in (first, second, made))
-    mult, exponent = multiplier_of(x, w, y_scale, rounding)
+    mult, exponent = multiplier_of(low, x, w, y_scale, rounding)
     shapes = {t.name: image_of(t) for t in (a[0], b[0], y)}
     return MatmulLayer(
         **{**low.common(), "x": a[0].name, "shapes": shapes}, macs=math.prod(batch) * m * n * k,

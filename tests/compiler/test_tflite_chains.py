@@ -120,8 +120,8 @@ def test_chains(target: str, rounding: str, rng: np.random.Generator, tmp_path: 
     for _ in range(3):
         draft = Draft(rng, "int8")
         name = draft.input((1, *(int(size) for size in rng.integers(2, 8, 2)), int(rng.integers(1, 17))))
-        for grow in rng.choice(GROWS, 6):
-            name = grow(draft, name)
+        for number in rng.integers(len(GROWS), size=6):
+            name = GROWS[number](draft, name)
         draft.then(name if draft.operators and name in draft.outputs else leaky(draft, name))
         network = check(draft, tmp_path, rounding, target=target)
         assert [node.reason for node in network.host] == []

@@ -71,6 +71,8 @@ CASES: dict[str, tuple[Case, tuple[str, ...]]] = {
 
 #: LiteRT's reference sum reads signed values as unsigned ones.
 LEFT_OUT = {("sum", "int8", "reference")}
+#: Sums that lie half-way whatever is added to their elements.
+HOSTED = {("sum", "xnnpack"): {"halves go to the even number behind an odd zero point"}}
 COMBINATIONS = [
     (name, dtype, rounding)
     for name, (_, types) in CASES.items()
@@ -96,7 +98,7 @@ def test_on_the_accelerator(
         draft = Draft(rng, dtype)
         CASES[name][0](draft)
         network = check(draft, tmp_path, rounding, within=most_off(name, rounding))
-        assert [node.reason for node in network.host] == []
+        assert {node.reason for node in network.host} <= HOSTED.get((name, rounding), set())
 
 
 #: Operators of float32 numbers only; ROUND and its kin have steps, which a quantized input meets elsewhere.
