@@ -9,6 +9,7 @@ from amaranth.lib import wiring
 from hw.boards.board import Board
 from hw.boards.folder import workplace
 from hw.boards.multipliers import fix_multipliers
+from hw.boards.options import ROUTING, set_options
 from hw.boards.products import register_products
 from hw.boards.report import BoardReport, parse_seed, write_report
 from hw.boards.tools import ECPPACK, NEXTPNR, YOSYS, Job, Say, run_all, silent
@@ -64,6 +65,7 @@ def build_component(
         run_all([synthesis], say=say)
         fix_multipliers(work / "top.json", board)
         register_products(work / "top.json")
+        set_options(work / "top.json", ROUTING)
         run_all([_place(board, work, seed) for seed in numbers], workers=os.cpu_count() or 1, say=say)
         results = tuple(parse_seed((work / f"seed{n}.json").read_text(), n) for n in numbers)
         report = BoardReport(
