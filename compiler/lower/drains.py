@@ -9,7 +9,7 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.kernels.add import LEFT_SHIFT, raw_fields, residual_fields
 from compiler.kernels.scaling import double_ratio, float32_multiplier, float32_ratio, quantize_multiplier
 from compiler.lower.layer import Drain, Residual
-from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range
+from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range, same_meaning
 from compiler.lower.unary import is_unary, table_of
 from hw.isa.enums import Rounding
 
@@ -57,11 +57,6 @@ def multiplier_of(low: Lowering, x: float, weight: float, y: float, rounding: Ro
     if rounding == Rounding.EVEN:
         return float32_multiplier(float32_ratio(x, weight, y))
     return quantize_multiplier(float(double_ratio(low.anchor.op, low.x.dtype, x, weight, y)))
-
-
-def same_meaning(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have the same type and quantization."""
-    return a.dtype == b.dtype and affine(a) == affine(b)
 
 
 def _clip(graph: Graph, node: Node, before: Tensor, clip: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:

@@ -32,6 +32,7 @@ from compiler.lower.pool import inside_counts
 from compiler.lower.prelu import lower_prelu
 from compiler.lower.reduce import bytes_only, lower_global_average, lower_reduce, scaled
 from compiler.lower.unary import BINARY, UNARY
+from compiler.passes.zeros import times_over
 from hw.isa.enums import Rounding
 
 #: Most channels of a group that stands for as many depthwise convolutions.
@@ -115,7 +116,7 @@ def _conv(low: Lowering) -> Layer:
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.DOUBLE))
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     y = common["shapes"][common["y"]]
-    macs = y.h * y.w * weights.elements
+    macs = y.h * y.w * weights.elements // times_over(low.graph, low.x.name)
     # Where every output pixel is one of the input, images need not be told apart.
     apart = weights.shape[1:3] != (1, 1) or a["strides"] != (1, 1) or any(a["pads"])
     return ConvLayer(
@@ -131,8 +132,9 @@ def _dense(low: Lowering) -> Layer:
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.AWAY))
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     rows = common["shapes"][common["x"]]
+    macs = rows.h * rows.w * weights.elements // times_over(low.graph, low.x.name)
     return ConvLayer(
-        **common, macs=rows.h * rows.w * weights.elements, weights=weights.data[:, None, None, :],
+        **common, macs=macs, weights=weights.data[:, None, None, :],
         drain=drain, x_zp=affine(low.x).zero_point, w_zp=zero_of(weights),
     )  # fmt: skip
 

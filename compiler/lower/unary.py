@@ -28,6 +28,8 @@ def is_unary(graph: Graph, node: Node) -> bool:
     constants = all(t.data is not None and t.elements == 1 for t in others)
     out = graph.out(node)
     whole = all(t.quantization is not None and t.quantization.whole for t in (x, out, *others))
+    if node.op == "clip" and x.quantization is None and out.quantization is None:
+        whole = x.dtype == out.dtype  # integers that stand for themselves
     return constants and not x.constant and whole and x.dtype in EIGHT_BITS and out.dtype in EIGHT_BITS
 
 

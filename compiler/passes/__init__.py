@@ -11,6 +11,7 @@ from compiler.passes.pads import fold_pads
 from compiler.passes.rebuild import rebuild
 from compiler.passes.resolve import resolve_control
 from compiler.passes.spread import spread_operands
+from compiler.passes.zeros import split_zeros
 
 
 def simplify_bodies(graph: Graph) -> Graph:
@@ -25,7 +26,7 @@ def simplify_bodies(graph: Graph) -> Graph:
 #: In the order in which they run. What nobody needs is left out first: a subgraph loses operands by it.
 PASSES = (
     fold_constants, resolve_control, remove_dead, trim_control, simplify_bodies, trim_control, fold_pads, turn_axes,
-    spread_operands, remove_dead,
+    split_zeros, spread_operands, remove_dead,
 )  # fmt: skip
 
 

@@ -12,12 +12,10 @@ from onnx import numpy_helper
 from compiler.backend import MlaBackend, MlaBackendRep
 from compiler.quantize.plan import EDGE
 from hw.errors import InputError, MlaError
+from scripts.onnx_nodes.reach import RANDOM, obstacle
 from scripts.onnx_nodes.right import Arrays, WrongError, checked
 
 _SHOWN = 160
-_RANDOM = (
-    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-)  # fmt: skip
 
 
 class Where(IntEnum):
@@ -28,7 +26,8 @@ class Where(IntEnum):
     BOTH = 2
     VIEW = 3
     HOST = 4
-    SKIPPED = 5
+    REFUSED = 5
+    SKIPPED = 6
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Result:
     where : Where
         Where it ran.
     reason : str
-        Why on the host, skipped or failed.
+        Why on the host, refused, skipped or failed.
     error : float
         Greatest error of a quantized result, as part of the greatest number expected.
     """
@@ -61,9 +60,8 @@ def run(test: Any) -> Result:
     test : onnx.backend.test.case.test_case.TestCase
         A node test.
     """
-    random = [node.op_type for node in test.model.graph.node if node.op_type in _RANDOM]
-    if random:
-        return Result(test.name, Where.SKIPPED, f"{random[0]} makes random numbers")
+    if any(node.op_type in RANDOM for node in test.model.graph.node):
+        return Result(test.name, Where.SKIPPED, obstacle(test))
     found = []
     for constants in (False, True):
         found.append(_tried(test, constants))
@@ -82,12 +80,11 @@ def _tried(test: Any, constants: bool) -> Result:
     except WrongError as error:
         return Result(test.name, Where.FAILED, str(error))
     except MlaError as error:
-        if any(
-            isinstance(v, np.ndarray) and not v.size for v in (*test.data_sets[0][0], *test.data_sets[0][1])
-        ):
-            return Result(test.name, Where.SKIPPED, "an input or output without elements")
+        why = obstacle(test)
+        if why:
+            return Result(test.name, Where.SKIPPED, why)
         text = str(error).removeprefix(f"{test.name!r}: ")
-        return Result(test.name, Where.SKIPPED, text[:_SHOWN])
+        return Result(test.name, Where.REFUSED, text[:_SHOWN])
     assert worst is not None
     return worst
 

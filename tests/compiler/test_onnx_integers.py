@@ -48,6 +48,45 @@ def test_zero_points_of_channels() -> None:
     np.testing.assert_array_equal(found[0], wanted)
 
 
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize(("groups", "share"), [(1, 3), (2, 3), (6, 1)])
+def test_zero_points_that_are_far_apart(dtype: str, groups: int, share: int) -> None:
+    """Differences of up to 9 bits; the macs are still those of the model."""
+    rng, limits = np.random.default_rng(groups), np.iinfo(dtype)
+    x, w = drawn(rng, "uint8", 1, groups * share, 7, 7), drawn(rng, dtype, 12, share, 3, 3)
+    zeros = rng.permutation(np.linspace(limits.min, limits.max, 12).astype(dtype))
+    for channel, number in ((0, limits.max), (1, limits.min)):
+        w[channel, 0, 0, 0] = number
+        zeros[channel] = limits.min + limits.max - number
+    arrays = {"x": x, "w": w, "xz": np.uint8(7), "wz": zeros}
+    node = helper.make_node("ConvInteger", list(arrays), ["y"], group=groups)
+    with MlaBackend.prepare(one_node(node, arrays, ["x"], 21), "MLA:n4") as ready:
+        assert not ready.network.host
+        assert ready.network.floor.macs == 25 * w.size
+        (found,) = ready.run(x)
+    window = np.lib.stride_tricks.sliding_window_view(x[0].astype(int) - 7, (3, 3), (1, 2))
+    centred = (w.astype(int) - zeros.astype(int).reshape(12, 1, 1, 1)).reshape(groups, -1, share, 3, 3)
+    parts = window.reshape(groups, share, *window.shape[1:])
+    wanted = np.einsum("gchwij,gocij->gohw", parts, centred).reshape(found[0].shape)
+    np.testing.assert_array_equal(found[0], wanted)
+
+
+def test_zero_points_of_columns_that_are_far_apart() -> None:
+    rng = np.random.default_rng(4)
+    x, w = drawn(rng, "int8", 5, 40), drawn(rng, "uint8", 40, 8)
+    arrays = {
+        "x": x,
+        "w": w,
+        "xz": np.int8(-3),
+        "wz": rng.permutation(np.linspace(0, 255, 8).astype(np.uint8)),
+    }
+    node = helper.make_node("MatMulInteger", list(arrays), ["y"])
+    with MlaBackend.prepare(one_node(node, arrays, ["x"], 21), "MLA:n8") as ready:
+        assert not ready.network.host
+        (found,) = ready.run(x)
+    np.testing.assert_array_equal(found, (x.astype(int) + 3) @ (w.astype(int) - arrays["wz"].astype(int)))
+
+
 def check(op: str, seed: int, dtypes: tuple[str, str], shapes: Any, attributes: dict[str, Any]) -> None:
     rng = np.random.default_rng(seed)
     x, w = (drawn(rng, dtype, *shape) for dtype, shape in zip(dtypes, shapes, strict=True))

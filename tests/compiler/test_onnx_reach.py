@@ -119,3 +119,17 @@ def test_averages_into_another_scale(tmp_path: Path, seed: int, counted: int) ->
     )  # fmt: skip
     build.quantized(pooled, float(rng.uniform(0.02, 0.09)), 5)
     same(tmp_path, build, image(rng), within=1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("op", ["Expand", "Tile"])
+def test_repeated_elements(tmp_path: Path, seed: int, op: str) -> None:
+    rng, build = np.random.default_rng(seed), Qdq()
+    whole = tuple(int(n) for n in rng.integers(2, 9, 3))
+    shape = tuple(1 if rng.random() < 0.5 else n for n in whole)[
+        int(rng.integers(2)) if op == "Expand" else 0 :
+    ]
+    build.held["times"] = np.array(whole) if op == "Expand" else rng.integers(1, 4, 3)
+    moved = build.add(op, f"{build.real('a')} times", "m")
+    build.quantized(build.add("Sigmoid", moved, "s"), 1 / 256, -128)
+    same(tmp_path, build, shape, within=1)

@@ -29,6 +29,8 @@ MOVES = frozenset(
         "SpaceToDepth",
         "Resize",
         "Upsample",
+        "Expand",
+        "Tile",
     )
 )
 #: Operators that may compute in the scale that their output gets next.

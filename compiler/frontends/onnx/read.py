@@ -22,6 +22,7 @@ import compiler.frontends.onnx.operators.matmul
 import compiler.frontends.onnx.operators.pad
 import compiler.frontends.onnx.operators.parts
 import compiler.frontends.onnx.operators.pool
+import compiler.frontends.onnx.operators.repeat
 import compiler.frontends.onnx.operators.resize
 import compiler.frontends.onnx.qlinear  # noqa: F401
 from compiler.frontends.onnx.convert import GraphReader

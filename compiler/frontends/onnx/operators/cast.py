@@ -9,11 +9,10 @@ import numpy as np
 from compiler.frontends.onnx.emit import ONE, Emitter
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.operators.quantize import reread
-from compiler.frontends.onnx.operators.shape import renamed, reshaped
+from compiler.frontends.onnx.operators.shape import renamed
 from compiler.frontends.onnx.registry import converts, known
 from compiler.frontends.onnx.tensors import type_name, widened
 from compiler.frontends.onnx.values import Fixed, Flow, UnsupportedError, Value
-from hw.errors import shown
 
 
 @converts("Identity", "Dropout", inputs=(1, 3))
@@ -59,20 +58,6 @@ def _cast_to(emitter: Emitter, node: FileNode, x: Value, dtype: str) -> Value:
     if have in ("int32", "int64") and dtype in ("int32", "int64"):
         return renamed(x, name)
     raise UnsupportedError(f"a cast of {have} to {dtype}")
-
-
-@converts("Expand", inputs=(2, 2))
-def _expand(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    x, shape = inputs
-    sizes = tuple(known(shape, "shape").integers())
-    if (
-        math.prod(sizes) == 1
-        or sizes == x.shape
-        or all(a in (1, b) for a, b in zip(sizes[::-1], x.shape[::-1], strict=False))
-    ):
-        more = max(len(sizes) - len(x.shape), 0)
-        return [reshaped(emitter, node.outputs[0], x, (1,) * more + x.shape)]
-    raise UnsupportedError(f"expanding shape {list(x.shape)} to {shown(list(sizes))}")
 
 
 @converts("Shape", inputs=(1, 1))

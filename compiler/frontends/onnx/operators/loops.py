@@ -64,7 +64,7 @@ def _loop(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
     ))  # fmt: skip
 
 
-@converts("Scan", inputs=(1, None))
+@converts("Scan", inputs=(0, None))
 def _scan(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     if node.opset < 9:
         raise UnsupportedError("of an operator set before 9")

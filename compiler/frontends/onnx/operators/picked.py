@@ -12,12 +12,17 @@ _MOST = 1 << 16
 _MOST_SPREAD = 1 << 26
 
 
+def check_count(count: int) -> None:
+    """Refuse so many elements of a dimension, best before their places are listed."""
+    if count > _MOST:
+        raise UnsupportedError(f"taking {count:,} elements of a dimension one by one")
+
+
 def picked(
     emitter: Emitter, node: FileNode, x: Flow, places: list[int], axis: int, part: str = "picked"
 ) -> Flow:
     """Elements of one dimension of the file at certain places."""
-    if len(places) > _MOST:
-        raise UnsupportedError(f"taking {len(places):,} elements of a dimension one by one")
+    check_count(len(places))
     x = emitter.movable(x)
     where = emitter.constant(f"{node.name}:places", Fixed(node.name, np.array(places, np.int32)))
     shape = tuple(len(places) if i == axis else n for i, n in enumerate(x.shape))
@@ -36,5 +41,6 @@ def spread(emitter: Emitter, node: FileNode, value: Value, shape: tuple[int, ...
         return Fixed(value.name, data, q if q is not None and q.whole else None)
     for axis, size in enumerate(shape):
         if value.shape[axis] != size:
+            check_count(size)
             value = picked(emitter, node, value, [0] * size, axis, part)
     return value
