@@ -225,11 +225,13 @@ def cumulated(chance: Chance) -> Tensor:
 
 
 def sloped(chance: Chance) -> Tensor:
-    """A slope of its own for each channel, or one for all; some of them fall."""
+    """A slope of its own for each channel, for each element, or one for all; some of them fall."""
     rng = chance.rng
     shape = (1, chance.size(9), chance.size(9), chance.size(80))
     x = chance.given(shape, chance.dtype())
-    slopes = chance.constant((shape[3],) if rng.random() < 0.8 else (1,), chance.dtype())
+    slopes = chance.constant(
+        [(shape[3],), (1,), shape, (shape[1], 1, shape[3])][rng.integers(4)], chance.dtype()
+    )
     scale = float(scale_of(x) * rng.uniform(0.3, 3))
     return chance.last(chance.node("prelu", [x, slopes], shape, scale=scale, dtype=chance.dtype()))
 
