@@ -151,3 +151,29 @@ def test_words(name: str, values: object, wanted: str, tmp_path: Path) -> None:
     text = message(tmp_path, draft.file())
     assert text is not None and text.startswith(f"operator '{draft.operators[0].kind.lower()}_0': ")
     assert wanted in text
+
+
+def test_types_that_are_not_supported(tmp_path: Path) -> None:
+    draft = drafted("relu")
+    draft.tensors["x0"] = (draft.tensors["x0"][0], "float64")
+    assert message(tmp_path, draft.file()) == "tensor 'x0': type FLOAT64 is not supported"
+
+
+def test_tensors_without_elements(tmp_path: Path) -> None:
+    """One that nothing reads does no harm; one that is read is named."""
+    draft = Draft(np.random.default_rng(0), "int8")
+    x = draft.input((1, 4))
+    draft.op("RESHAPE", [x, draft.held(np.zeros(0))], (4,), like=x)
+    assert message(tmp_path, draft.file()) is None
+    draft = drafted("relu")
+    draft.tensors[draft.outputs[0]] = ((0, 3), "int8")
+    assert message(tmp_path, draft.file()) == f"tensor '{draft.outputs[0]}' has no elements"
+
+
+def test_operators_that_are_not_there_are_named_together(tmp_path: Path) -> None:
+    draft = Draft(np.random.default_rng(0), "int8")
+    x = draft.input((2, 30, 4))
+    for kind in ("TOPK_V2", "RELU", "UNIQUE"):
+        draft.op(kind, [x], (2, 30, 4))
+    text = message(tmp_path, draft.file())
+    assert text == "there is no conversion for node 'topk_v2_0' (TOPK_V2), 'unique_2' (UNIQUE)"

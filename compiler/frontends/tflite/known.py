@@ -11,8 +11,8 @@ from compiler.frontends.tflite.registry import CONVERTERS, Conversion
 from compiler.host import evaluate
 from compiler.ir.tensor import Tensor
 
-#: Most elements that an operator of constants may make.
-_MOST = 1 << 24
+#: Most elements that an operator of constants may make, unless it reads as many itself, or a part of them.
+_MOST, _GROWTH = 1 << 24, 4
 
 
 def _range(c: Conversion) -> NDArray:
@@ -61,8 +61,9 @@ def known(c: Conversion) -> Sequence[Tensor] | None:
         if c.kind not in CONVERTERS:
             raise c.error(f"{c.kind} is supported of constants only")
         return None
-    if any(output.elements > _MOST for output in c.outputs):
-        raise c.error(f"makes more than {_MOST:,} elements of constants")
+    most = max(_MOST, *(_GROWTH * tensor.elements for tensor in given))
+    if any(output.elements > most for output in c.outputs):
+        raise c.error(f"makes more than {most:,} elements of constants")
     if c.kind in _CONSTANTS:
         return [_stored(c, _CONSTANTS[c.kind](c))]
     build = GraphBuilder(c.operator.name)

@@ -27,6 +27,7 @@ DTYPES = {
     tflite.TensorType.INT16: "int16",
     tflite.TensorType.INT8: "int8",
 }
+_TYPE_NAMES = {number: name for name, number in vars(tflite.TensorType).items() if name.isupper()}
 #: What the accessors of a damaged file raise: offsets that point outside, sizes that are none.
 DAMAGE = (
     struct.error,
@@ -145,7 +146,8 @@ class Reader:
         source = self.source.Tensors(index)
         shape = tuple(int(size) for size in _array(source.ShapeAsNumpy()))
         if source.Type() not in DTYPES:
-            raise InputError(f"tensor {name!r}: type number {source.Type()} is not supported")
+            called = _TYPE_NAMES.get(source.Type(), f"number {source.Type()}")
+            raise InputError(f"tensor {name!r}: type {called} is not supported")
         if 0 in shape:
             return None
         dtype = DTYPES[source.Type()]
