@@ -114,14 +114,19 @@ def add(d: Draft, x: str) -> str:
 GROWS: tuple[Grow, ...] = (conv, leaky, gelu, branches, halves, resize, pad, cut, attention, add)
 
 
+def grown(rng: np.random.Generator, length: int) -> Draft:
+    """A network of so many parts behind one another."""
+    draft = Draft(rng, "int8")
+    name = draft.input((1, *(int(size) for size in rng.integers(2, 8, 2)), int(rng.integers(1, 17))))
+    for number in rng.integers(len(GROWS), size=length):
+        name = GROWS[number](draft, name)
+    draft.then(name if name in draft.outputs else leaky(draft, name))
+    return draft
+
+
 @pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
 @pytest.mark.parametrize("target", ["n4", "n8", "n16"])
 def test_chains(target: str, rounding: str, rng: np.random.Generator, tmp_path: Path) -> None:
     for _ in range(3):
-        draft = Draft(rng, "int8")
-        name = draft.input((1, *(int(size) for size in rng.integers(2, 8, 2)), int(rng.integers(1, 17))))
-        for number in rng.integers(len(GROWS), size=6):
-            name = GROWS[number](draft, name)
-        draft.then(name if draft.operators and name in draft.outputs else leaky(draft, name))
-        network = check(draft, tmp_path, rounding, target=target)
+        network = check(grown(rng, 6), tmp_path, rounding, target=target)
         assert [node.reason for node in network.host] == []

@@ -102,4 +102,4 @@ def test_halves_behind_an_odd_zero_point(kind: str, rng: np.random.Generator, tm
         network = compile(read(draft, tmp_path), "n8", rounding="xnnpack")
         refused += len(network.host)
         np.testing.assert_array_equal(network(*inputs)[draft.outputs[0]], wanted[0])
-    assert refused <= (6 if kind == "SUM" else 0)
+    assert refused <= (6 if kind == "SUM" else 0), "a mean can be made even whatever its count"

@@ -1,0 +1,34 @@
+"""Every TFLite operator and long chains of them against LiteRT, many random ones (`make soak`); seeds are printed."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.compiler.test_tflite_chains import grown
+from tests.compiler.test_tflite_operators import COMBINATIONS, on_the_accelerator
+from tests.compiler.tflite_models import check
+
+MODELS, CHAINS = 25, 60
+
+
+def generator() -> np.random.Generator:
+    """One of its own each time, unless MLA_SEED says which."""
+    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+    print(f"MLA_SEED={seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize(("name", "dtype", "rounding"), COMBINATIONS)
+def test_operators(name: str, dtype: str, rounding: str, tmp_path: Path) -> None:
+    rng = generator()
+    for _ in range(MODELS):
+        on_the_accelerator(name, dtype, rounding, rng, tmp_path)
+
+
+@pytest.mark.parametrize("rounding", ["reference", "xnnpack"])
+def test_chains(rounding: str, tmp_path: Path) -> None:
+    rng = generator()
+    for number in range(CHAINS):
+        check(grown(rng, 10), tmp_path, rounding, target=("n4", "n8", "n16")[number % 3])
