@@ -77,8 +77,12 @@ class Conv:
             line = self.kernel_w * self.x.c
             lines = self.y.w * ((band - 1) * stride + self.kernel_h)
             return lines * line + n, lines * (line + n - 1) / n
-        size = int(image_rows(band, stride, self.reach, self.x.h) * self.line * part) + n
-        return size, size / n
+        rows = image_rows(band, stride, self.reach, self.x.h)
+        size = int(rows * self.line * part) + n
+        if part == 1.0:
+            return size, size / n
+        astride = 0 if self.x.c % n == 0 else n - 1  # pieces of pixels begin anywhere in a beat
+        return size, rows * self.x.w * (self.x.c * part + astride) / n
 
     def tilings(self) -> Tilings:
         """Those of whole sums; of cut sums too where the array would wait for whole ones, or they do not fit."""
@@ -131,7 +135,10 @@ class Conv:
         x_tiles = parts * (bands if tile.order == "channels" else 1)
         w_least = w_tiles if tile.resident else min(2, w_tiles)
         kept = not whole and w_bytes * w_least + x_bytes * x_tiles + y_bytes <= spot.free
-        x_buffers = x_tiles if kept else min(2, bands * parts)
+        x_buffers = min(2, bands * parts)
+        if kept:
+            room = (spot.free - w_bytes * w_least - y_bytes) // max(x_bytes, 1)
+            x_buffers = max(x_tiles, min(2 * parts, bands * parts, room // parts * parts))
         left = spot.free - x_bytes * x_buffers - y_bytes
         if w_bytes * w_least > left:
             return None
@@ -150,8 +157,14 @@ class Conv:
         drain = pixels * self.blocks
         bus = w_times * self.blocks * self.taps * self.in_c + x_times * bands * x_beats / part
         bus += 0 if spot.y_on_chip else drain * size
+        x_stream = 0.0
+        if x_buffers < bands * parts and not spot.x_on_chip:
+            side = parts if whole or kept else 1  # parts of an image that stay together
+            loads = x_times * bands * parts / side
+            around = x_beats * side * spot.beat + array / loads + spot.latency
+            x_stream = loads * around / (x_buffers / side)
         start = (w_bytes / n + x_beats) * spot.beat
-        cycles = max(array, bus * spot.beat * CROWDED, drain, steps * TILE, w_stream)
+        cycles = max(array, bus * spot.beat * CROWDED, drain, steps * TILE, w_stream, x_stream)
         cycles += self._end(sums) + start + tiles * groups * 8 + (steps - tiles * groups)
         cycles += spot.beside * (tile.rows / self.y.h if tile.order == "rows" else 1)
         cycles += 0 if spot.x_on_chip else bands * (20 if self.layout == Layout.PIXELS else TILE)
