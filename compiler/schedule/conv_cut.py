@@ -27,6 +27,8 @@ _ORDERS = (("rows", True), ("rows", False), ("channels", False))
 _NEAR = 1.1
 #: Cycles by which a tile of weights is late if few rows hide it: their reads give way to those of activations.
 _LATE = 2
+#: Cycles of a tile that nothing hides, and one for each cut of its sums.
+_TURN = 8
 #: So many of the best ways are tried with their sums cut too.
 _BEST = 4
 #: Tiles of results of a layer whose last one is drained in parts; of weights that come one after the other.
@@ -93,7 +95,7 @@ class Conv:
             found = self._estimated(self._tiles(depth))
             yield from ((cycles, schedule) for cycles, schedule, _ in found)
             if min((cycles for cycles, _, _ in found), default=enough) < enough:
-                if depth == self.k_blocks and not self.spot.x_on_chip:
+                if depth == self.k_blocks and not self.spot.x_on_chip and self.x.c % self.n == 0:
                     yield from self._sooner(found, depths[1:])
                 return
 
@@ -165,7 +167,7 @@ class Conv:
             x_stream = loads * around / (x_buffers / side)
         start = (w_bytes / n + x_beats) * spot.beat
         cycles = max(array, bus * spot.beat * CROWDED, drain, steps * TILE, w_stream, x_stream)
-        cycles += self._end(sums) + start + tiles * groups * 8 + (steps - tiles * groups)
+        cycles += self._end(tile) + start + tiles * groups * _TURN + (steps - tiles * groups)
         cycles += spot.beside * (tile.rows / self.y.h if tile.order == "rows" else 1)
         cycles += 0 if spot.x_on_chip else bands * (20 if self.layout == Layout.PIXELS else TILE)
         return cycles * layer.groups, LayerSchedule(
@@ -177,9 +179,15 @@ class Conv:
             on_chip=spot.y_on_chip, taper=spot.taper,
         )  # fmt: skip
 
-    def _end(self, sums: int) -> float:
-        """Cycles of the first tile's wait for the layer before, or of the last tile's way out."""
-        return min(sums, 2 * self.n) if self.spot.taper and not self.spot.x_on_chip else sums
+    def _end(self, tile: Tile) -> float:
+        """Cycles of the first tile's wait for the layer before, or of the last tile's way out.
+
+        Of a tapered tile all blocks but the last go out while that one is summed up.
+        """
+        sums = tile.rows * self.y.w
+        if not self.spot.taper or self.spot.x_on_chip:
+            return sums * tile.columns
+        return min(sums, 2 * self.n) + max(2 * (tile.columns - 1) - self.passes, 0) * sums
 
     def _pass(self, rows: float) -> float:
         """Cycles of as many rows through one tile of weights."""
