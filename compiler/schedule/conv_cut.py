@@ -165,7 +165,8 @@ class Conv:
             loads = x_times * bands * parts / side
             around = x_beats * side * spot.beat + array / loads + spot.latency
             x_stream = loads * around / (x_buffers / side)
-        start = (w_bytes / n + x_beats) * spot.beat
+        part_in, part_array = (w_bytes / n + x_beats) * spot.beat, array / steps
+        start = part_in + (parts - 1) * max(part_in - part_array, 0)
         cycles = max(array, bus * spot.beat * CROWDED, drain, steps * TILE, w_stream, x_stream)
         cycles += self._end(tile) + start + tiles * groups * _TURN + (steps - tiles * groups)
         cycles += spot.beside * (tile.rows / self.y.h if tile.order == "rows" else 1)
