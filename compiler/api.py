@@ -12,6 +12,7 @@ from compiler.cache.store import Store
 from compiler.ir.graph import Graph
 from compiler.network import Network, Origin
 from compiler.options import ROUNDINGS, Options
+from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
@@ -38,6 +39,7 @@ def compile(
     seed: int = 0,
     offset: int = 0,
     batch: int = 1,
+    dram: Dram = USUAL,
     cache: bool | None = None,
     record: "Record | None" = None,
 ) -> Network:
@@ -74,6 +76,8 @@ def compile(
     batch : int
         Samples at a time, one behind the other along the first axis of inputs and outputs: weights are loaded once for
         all of them.
+    dram : Dram
+        The memory to schedule for. Programs run with any, and outputs are the same.
     cache : bool or None
         Look the network up among those that were compiled before, and keep it; None: those of files only. One that
         comes from there has no `layers`.
@@ -99,7 +103,7 @@ def compile(
     config = load_target(target) if isinstance(target, str) else target
     options = Options(
         rounding=_rounding(source, rounding), schedule=schedule, strict=strict, calibration=calibration,
-        seed=seed, offset=offset, batch=batch,
+        seed=seed, offset=offset, batch=batch, dram=dram,
     )  # fmt: skip
     place = (
         _place(source.store, source, config, options) if named and record is None and source.store else None

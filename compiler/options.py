@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -23,3 +24,4 @@ class Options:
     seed: int = 0
     offset: int = 0
     batch: int = 1
+    dram: Dram = USUAL

@@ -57,9 +57,7 @@ def build(graph: Graph, config: MlaConfig, options: Options, record: Record | No
     nodes = _host(graph, host)
     if options.strict:
         check_strict(graph.name, nodes)
-    compilation = _Compilation(
-        config, graph, parts, rounding, options.schedule, options.offset, record.makings
-    )
+    compilation = _Compilation(config, graph, parts, options, record.makings)
     record.network = replace(compilation.network(nodes, report), batch=options.batch)
     return record.network
 
@@ -86,19 +84,17 @@ class _Compilation:
         config: MlaConfig,
         graph: Graph,
         parts: list[Part],
-        rounding: str,
-        schedule: Schedule | None,
-        offset: int,
+        options: Options,
         seen: list[Making],
     ):
-        self.config, self.graph, self.parts, self.rounding = config, graph, parts, rounding
-        self.given, self.offset, self.seen = schedule, offset, seen
+        self.config, self.graph, self.parts, self.rounding = config, graph, parts, options.rounding
+        self.given, self.offset, self.dram, self.seen = options.schedule, options.offset, options.dram, seen
         self.schedules: dict[str, LayerSchedule] = {}
         self.before = 0  # layers that have their code already
         device = [part.graph for part in _walk(parts) if part.device]
         self.fusions = tuple(f for each in device for f in find_fusions(each))
-        if schedule is not None:
-            self.fusions = schedule.fusions
+        if self.given is not None:
+            self.fusions = self.given.fusions
             known = {name for each in device for name in each.nodes}
             for name in (name for names in self.fusions for name in names):
                 if name not in known:
@@ -160,9 +156,10 @@ class _Compilation:
 
     def _code(self, lowered: Lowered, numbers: tuple[int, int]) -> tuple[Schedule, Code]:
         if self.given is not None:
-            return self.given, generate(self.config, lowered, self.given, numbers, self.offset, self.seen)
-        first = first_schedule(self.config, lowered, self.fusions)
-        return fit(self.config, lowered, first, numbers, self.offset, self.seen)
+            code = generate(self.config, lowered, self.given, numbers, self.offset, self.seen, dram=self.dram)
+            return self.given, code
+        first = first_schedule(self.config, lowered, self.fusions, self.dram)
+        return fit(self.config, lowered, first, numbers, self.offset, self.seen, self.dram)
 
 
 def _walk(parts: Iterable[Part]) -> Iterator[Part]:

@@ -14,6 +14,7 @@ from compiler.ir.graph import Graph
 from compiler.network import Network
 from compiler.run import Run, document, run_samples
 from compiler.runtime import Session, dram_bytes
+from compiler.schedule.dram import USUAL, Dram
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 
@@ -88,14 +89,15 @@ class Case:
 
 
 def run_case(
-    case: Case, target: Any, rng: np.random.Generator, open_device: OpenDevice, say: Callable[[str], None]
-) -> tuple[dict[str, Any], Run]:
+    case: Case, target: Any, rng: np.random.Generator, open_device: OpenDevice, say: Callable[[str], None],
+    *, dram: Dram = USUAL,
+) -> tuple[dict[str, Any], Run]:  # fmt: skip
     """Compile and measure a case; the result in the shape of the JSON document, and the run itself.
 
     `say` hears of progress.
     """
     work = case.prepare(rng)
-    network = compile(work.model, target, rounding=case.rounding)
+    network = compile(work.model, target, rounding=case.rounding, dram=dram)
     with open_device(network) as device:
         run = run_samples(device, network, [work.inputs], say, back_to_back=False)
     found = document(network, run)

@@ -10,6 +10,7 @@ from compiler.bench import conv, gemm, nets, speed, tiny
 from compiler.bench.case import Case, OpenDevice, run_case
 from compiler.devices import open_device
 from compiler.network import Network
+from compiler.schedule.dram import Dram
 from cosim.device import Device
 from hw.config import MlaConfig
 from hw.errors import InputError, shown
@@ -70,14 +71,14 @@ def run_suite(
         "bare_array_khz": None,
         "bars": None,
     }
-    cases = SUITES[suite](case)
+    cases, dram = SUITES[suite](case), Dram(dram_latency, bytes_per_cycle)
     _say(f"on {target} (the first time its simulator is built: minutes)")
     bare = [_bare_khz()] if suite == "sim" else []
     cycles = seconds = 0.0
     for index, each in enumerate(cases):
         _say(f"[{index + 1}/{len(cases)}] {suite} {each.name}")
         rng = np.random.default_rng([seed, index])
-        result, taken = run_case(each, config, rng, open_machine or open_rtl, _say)
+        result, taken = run_case(each, config, rng, open_machine or open_rtl, _say, dram=dram)
         document["results"].append(result)
         cycles, seconds = cycles + (result["cycles"] or 0), seconds + taken.seconds
     if cycles:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
     add_compile(parser)
     add_target(parser)
-    add_memory(parser, "; changes nothing in the programs")
+    add_memory(parser, ", to schedule for")
     add_seed(parser)
     add_json(parser)
 
@@ -83,6 +83,7 @@ def compile_model(
     from compiler.cache.store import Store
     from compiler.cli.samples import first_sample, read_samples
     from compiler.frontends.torch_reference import is_reference
+    from compiler.schedule.dram import USUAL, Dram
 
     example = None
     if graph is None and is_reference(args.model):
@@ -94,10 +95,11 @@ def compile_model(
     calibration = None
     if args.calibrate:
         calibration = read_samples(source.inputs, args.calibrate, None, args.seed)
+    dram = Dram(args.dram_latency, args.dram_bytes_per_cycle) if "dram_latency" in vars(args) else USUAL
     return compile(
         source, args.target, rounding=args.rounding or Source(args.model).rounding, schedule=schedule,
-        strict=args.strict, calibration=calibration, seed=args.seed, batch=args.batch or 1, cache=keep,
-        record=record,
+        strict=args.strict, calibration=calibration, seed=args.seed, batch=args.batch or 1, dram=dram,
+        cache=keep, record=record,
     )  # fmt: skip
 
 
@@ -142,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
         "dram": {
             "latency": args.dram_latency,
             "bytes_per_cycle": args.dram_bytes_per_cycle or network.config.n,
-            "used": False,  # no program depends on it: files run with any
+            "used": True,  # by the schedule; files run with any
         },
         "layers": len(network.infos),
         "programs": [{"name": program.name, "words": len(program.words)} for program in programs],

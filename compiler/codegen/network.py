@@ -16,6 +16,7 @@ from compiler.codegen.tidy import tidy
 from compiler.lower.lower import Lowered
 from compiler.lower.lowering import image_of
 from compiler.memory.plan import MemoryFullError, plan
+from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -33,6 +34,7 @@ def generate(
     offset: int = 0,
     seen: list[Making] | None = None,
     maker: StepMaker | None = None,
+    dram: Dram = USUAL,
 ) -> Code:
     """The code of a network, or of a stage of one, under a schedule.
 
@@ -46,6 +48,8 @@ def generate(
         Takes what is known before the programs are written.
     maker : StepMaker, optional
         Keeps steps of layers for the next schedule of the same network.
+    dram : Dram
+        The memory that loads are to be in time from.
 
     Raises
     ------
@@ -53,7 +57,7 @@ def generate(
         The schedule asks for more than the machine has.
     """
     before, count = numbers or (0, len(lowered.layers))
-    code, making = _Generator(config, lowered, schedule, before, count, offset, maker).run()
+    code, making = _Generator(config, lowered, schedule, before, count, offset, maker, dram).run()
     if seen is not None:
         seen.append(making)
     return code
@@ -69,7 +73,9 @@ class _Generator:
         count: int,
         offset: int,
         maker: StepMaker | None = None,
+        dram: Dram = USUAL,
     ):
+        self.dram = dram
         self.maker = maker or StepMaker(config)
         self.config, self.lowered, self.schedule = config, lowered, schedule
         self.offset = -(-offset // _ALIGN) * _ALIGN
@@ -86,7 +92,7 @@ class _Generator:
 
     def run(self) -> tuple[Code, Making]:
         steps, prefetch, after = self._steps()
-        commands = arrange(self.config, steps, prefetch, after)
+        commands = arrange(self.config, steps, prefetch, after, self.dram)
         lives = lifetimes(commands)
         starts = self._places(commands, lives)
         image, memory = self._dram(lives, starts)

@@ -139,8 +139,8 @@ def _place(
     for ring in sorted(rings, key=lambda r: (-r.total, lives[r])):
         first, last = lives[ring]
         near = taken.between(first, last)
-        around = taken.between(max(first - _SOON, 0), last + _SOON)
-        wide = capacity if ring in packed else bank
+        wide, soon = (capacity, 0) if ring in packed else (bank, _SOON)
+        around = taken.between(max(first - soon, 0), last + soon)
         start = _start(ring.total, users[ring], near, around, capacity, wide, align)
         if start is None:
             here = [r for r in rings if lives[r][0] <= last and first <= lives[r][1]]

@@ -95,9 +95,14 @@ class Conv:
             found = self._estimated(self._tiles(depth))
             yield from ((cycles, schedule) for cycles, schedule, _ in found)
             if min((cycles for cycles, _, _ in found), default=enough) < enough:
-                if depth == self.k_blocks and not self.spot.x_on_chip and self.x.c % self.n == 0:
+                if depth == self.k_blocks and self._cold:
                     yield from self._sooner(found, depths[1:])
                 return
+
+    @property
+    def _cold(self) -> bool:
+        """The array waits for the first tile from DRAM, and pieces of pixels begin where beats do."""
+        return self.spot.alone and not self.spot.x_on_chip and self.x.c % self.n == 0
 
     def _sooner(self, found: list[_Found], depths: list[int]) -> Tilings:
         """The best ways with their sums cut: the array can begin when a part of the first tile is there."""

@@ -11,6 +11,7 @@ from compiler.codegen.network import generate
 from compiler.codegen.steps import StepMaker
 from compiler.lower.lower import Lowered
 from compiler.memory.plan import MemoryFullError
+from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 
@@ -23,7 +24,7 @@ _LOCAL = 8
 
 def fit(
     config: MlaConfig, lowered: Lowered, schedule: Schedule, numbers: tuple[int, int], offset: int = 0,
-    seen: list[Making] | None = None,
+    seen: list[Making] | None = None, dram: Dram = USUAL,
 ) -> tuple[Schedule, Code]:  # fmt: skip
     """The schedule with as much prefetching as the machine's memories hold, and its code; `seen` as in `generate`.
 
@@ -36,7 +37,7 @@ def fit(
     maker = StepMaker(config)
     for attempt in count():
         try:
-            return schedule, generate(config, lowered, schedule, numbers, offset, seen, maker)
+            return schedule, generate(config, lowered, schedule, numbers, offset, seen, maker, dram)
         except MemoryFullError as error:
             layers = dict(schedule.layers)
             here = _around(list(makers.values()), error.layers, attempt)

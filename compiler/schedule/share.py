@@ -62,4 +62,11 @@ def shared(spot: Spot, lowered: Lowered, number: int, cycles: Sequence[float]) -
         for other in (number - 1, number + 1)
         if 0 <= other < len(layers) and isinstance(layers[other], _FUSE)
     )
-    return replace(spot, free=int(spot.free * free), acc_rows=int(spot.acc_rows * rows), beside=beside)
+    return replace(
+        spot,
+        taper=False,
+        alone=False,
+        free=int(spot.free * free),
+        acc_rows=int(spot.acc_rows * rows),
+        beside=beside,
+    )

@@ -29,7 +29,7 @@ class Spot:
     """What a layer finds: the machine, free bytes and rows of the accumulator, where its tensors are.
 
     `beside` are the cycles of neighbours that take turns with it: those of one tile are not hidden. With `taper` what
-    follows waits for its last tile.
+    follows waits for its last tile. `alone`: it takes no turns with others.
     """
 
     config: MlaConfig
@@ -40,6 +40,7 @@ class Spot:
     on_chip: Callable[[str], bool]
     beside: float = 0
     taper: bool = False
+    alone: bool = True
     dram: Dram = USUAL
 
     @property

@@ -34,7 +34,7 @@ def test_sizes_at_every_verb(mla, complains, model: Path, tmp_path: Path) -> Non
     assert json.loads(profile.out)["outputs"]["y"]["shape"] == [1, 5]
 
 
-def test_compiling_takes_the_memory_and_does_not_use_it(mla, complains, model: Path, tmp_path: Path) -> None:
+def test_compiling_takes_the_memory_and_no_output_depends_on_it(mla, complains, model: Path, tmp_path: Path) -> None:
     made = []
     for more in ((), ("--dram-latency", 40, "--dram-bytes-per-cycle", 8)):
         run = (
