@@ -7,7 +7,7 @@ SHELL := bash
 PYTHON ?=
 EXTRAS ?=
 BOARD ?= ulx3s-85f
-SUITES ?= gemm conv tiny nets sim
+SUITES ?= gemm conv tiny nets conditions sim
 SECONDS := 600
 PROGRAMS ?=
 COVERAGE ?= 1
@@ -49,7 +49,7 @@ sim: $(READY) cxx  ## classify handwritten digits on the simulated chip, then re
 test: $(READY) cxx  ## run all tests
 	$(PYTEST) --ignore=tests/soak tests
 
-bench: $(READY) cxx  ## print the performance tables and write docs/benchmarks.md (SUITES="gemm conv tiny nets sim")
+bench: $(READY) cxx  ## print the performance tables and write docs/benchmarks.md (SUITES="gemm conv tiny nets conditions sim")
 	$(BIN)/python -m scripts.bench $(SUITES)
 
 # The random programs by themselves, so that their two lanes are the two processes' only work.

@@ -13,7 +13,7 @@ from compiler.batches import apart, joined
 from compiler.cache.store import Store
 from compiler.network import LayerInfo, Network
 from compiler.profile.counts import COUNTED, ByTag, Split, bound, growth, read_counts, split
-from compiler.profile.energy import energy_uj
+from compiler.profile.energy import energy_parts_uj, energy_uj
 from compiler.profile.floors import Floor
 from compiler.runtime import Session
 from cosim.device import Device
@@ -147,6 +147,7 @@ def document(network: Network, run: Run) -> dict[str, Any]:
         "dram_bytes_read": totals["load_bytes"],
         "dram_bytes_written": totals["store_bytes"],
         "energy_uj": None if cycles is None else energy_uj(config, totals),
+        "energy_parts_uj": None if cycles is None else energy_parts_uj(config, totals),
         "where": None if run.split is None else run.split.where,
         "host_ops": [asdict(each) for each in network.host],
         "compile_seconds": network.compile_seconds,

@@ -1,6 +1,7 @@
 """The benchmarks as a page of the documentation: tables, and a picture of where the cycles went."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from compiler.bench.peers import peer_of
@@ -14,7 +15,10 @@ TITLES = {
     "conv": "Convolutions: height x width x channels - outputs - kernel - stride (dw: depthwise)",
     "tiny": "Trained networks of MLPerf Tiny",
     "nets": "Published architectures, seeded weights, quantized after training",
+    "conditions": "Other machines, other memories, batches",
 }
+#: Suites of whole networks.
+ENERGY = ("tiny", "nets")
 _NAME, _BAR, _ROW = 180.0, 760.0, 24.0
 
 
@@ -40,7 +44,10 @@ def benchmark_page(documents: Documents, picture: str) -> str:
     ]
     for suite, title in TITLES.items():
         if suite in documents:
-            lines += ["", f"## {title}", "", *_table(suite, documents[suite])]
+            table = _conditions if suite == "conditions" else partial(_table, suite)
+            lines += ["", f"## {title}", "", *table(documents[suite])]
+        if suite in ENERGY and suite in documents:
+            lines += ["", *_energy(documents[suite])]
     return "\n".join(lines) + "\n"
 
 
@@ -63,6 +70,35 @@ def _table(suite: str, document: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _conditions(document: Mapping[str, Any]) -> Iterator[str]:
+    yield "`mla bench conditions`: each case against the limit of that machine and memory; batches as a whole."
+    yield ""
+    names = list(dict.fromkeys(result["condition"] for result in document["results"]))
+    cases = list(dict.fromkeys(result["name"] for result in document["results"]))
+    yield f"| cycles (of the limit) | {' | '.join(names)} |"
+    yield "| --- |" + " --: |" * len(names)
+    found = {(result["condition"], result["name"]): result for result in document["results"]}
+    for case in cases:
+        cells = []
+        for name in names:
+            result = found.get((name, case))
+            share = result and result["floor_layerwise_cycles"] / result["cycles"]
+            cells.append(f"{result['cycles']:,} ({share:.1%})" if result else "")
+        yield f"| {case} | {' | '.join(cells)} |"
+
+
+def _energy(document: Mapping[str, Any]) -> Iterator[str]:
+    yield "Energy of an inference, from the counters and a published table of energy per event (45 nm; Horowitz, ISSCC"
+    yield "2014; `compiler/profile/energy.py`): it compares schedules, and is no measurement of a chip."
+    yield ""
+    yield "| case | microjoules | array | memories on the chip | DRAM |"
+    yield "| --- | --: | --: | --: | --: |"
+    for result in document["results"]:
+        whole, parts = result["energy_uj"], result["energy_parts_uj"]
+        shares = " | ".join(f"{parts[part] / whole:.1%}" for part in ("array", "memories", "dram"))
+        yield f"| {result['name']} | {whole:,.1f} | {shares} |"
+
+
 def benchmark_picture(documents: Documents) -> str:
     """A bar for each case, its cycles by cause."""
     svg = Svg("where the cycles went")
@@ -73,7 +109,7 @@ def benchmark_picture(documents: Documents) -> str:
         svg.text(x + 14, 49, cause, 10, fill=SOFT)
         x += 30 + 1.1 * text_width(cause, 10)
     y = 76.0
-    for suite in TITLES:
+    for suite in (name for name in TITLES if name != "conditions"):
         for result in documents.get(suite, {"results": []})["results"]:
             _bar(svg, y, result)
             y += _ROW

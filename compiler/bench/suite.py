@@ -8,6 +8,7 @@ import numpy as np
 
 from compiler.bench import conv, gemm, nets, speed, tiny
 from compiler.bench.case import Case, OpenDevice, run_case
+from compiler.bench.conditions import run_conditions
 from compiler.devices import open_device
 from compiler.network import Network
 from compiler.schedule.dram import Dram
@@ -19,12 +20,20 @@ from hw.errors import InputError, shown
 _SPEED_CASE = "512x512x512"
 _BARE_SECONDS = 1.5
 
+
+def _no_case(case: str | None) -> list[Case]:
+    if case is not None:
+        raise InputError(f"conditions are measured all or not at all: no case {shown(case)}")
+    return []
+
+
 #: Cases of a suite, given the name of a single one or None.
 SUITES: dict[str, Callable[[str | None], list[Case]]] = {
     "gemm": lambda case: [gemm.gemm_case(name) for name in ([case] if case else gemm.CASES)],
     "conv": lambda case: [conv.conv_case(name) for name in ([case] if case else conv.CASES)],
     "nets": lambda case: [nets.nets_case(name) for name in ([case] if case else nets.CASES)],
     "tiny": lambda case: [tiny.tiny_case(name) for name in ([case] if case else tiny.CASES)],
+    "conditions": _no_case,
     "sim": lambda case: [gemm.gemm_case(case or _SPEED_CASE)],
 }
 
@@ -81,6 +90,9 @@ def run_suite(
         result, taken = run_case(each, config, rng, open_machine or open_rtl, _say, dram=dram)
         document["results"].append(result)
         cycles, seconds = cycles + (result["cycles"] or 0), seconds + taken.seconds
+    if suite == "conditions":
+        document["target"] = "n16 and others"
+        document["results"] = list(run_conditions(seed, _say))
     if cycles:
         document["sim_khz"] = cycles / seconds / 1000
     if bare:  # taken before and after, because the host's own speed changes

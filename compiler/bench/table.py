@@ -50,6 +50,9 @@ def _verdict(met: bool) -> str:
 
 def _row(result: Mapping[str, Any]) -> tuple[str, ...]:
     cycles, floor = result["cycles"], result["floor_cycles"]
+    if "condition" in result:
+        name, floor = f"{result['condition']}: {result['name']}", result["floor_layerwise_cycles"]
+        result = {**result, "name": name}
     exact = "yes" if result["exact"] else f"off by {result['max_abs_diff']}"
     if cycles is None:
         return result["name"], "-", f"{floor:,}", "-", f"{result['macs']:,}", "-", exact, "-"

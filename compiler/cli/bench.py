@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.description = f"{parser.description} {STATUS}"
     # compiler.bench, which knows them, takes too long to load for every verb.
-    parser.add_argument("suite", metavar="SUITE", help="gemm, conv, nets, tiny or sim")
+    parser.add_argument("suite", metavar="SUITE", help="gemm, conv, nets, tiny, conditions or sim")
     parser.add_argument(
         "--case",
         metavar="NAME",

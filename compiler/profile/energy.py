@@ -18,13 +18,16 @@ PJ_PER_BYTE = {"sp": 20 / 8, "acc": 10 / 8, "dram": 1300 / 8}
 
 def energy_uj(config: MlaConfig, counts: Mapping[str, int]) -> float:
     """Energy in microjoules of what was counted; `counts` by the names of hw.isa.counters."""
+    return sum(energy_parts_uj(config, counts).values())
+
+
+def energy_parts_uj(config: MlaConfig, counts: Mapping[str, int]) -> dict[str, float]:
+    """The same, of the array, of the memories on the chip, and of DRAM."""
     rows = sum(counts[f"sp_{kind}_bank{b}"] for kind in ("reads", "writes") for b in range(SP_BANKS_MAX))
     acc = counts["acc_reads"] + counts["acc_writes"]
     dram = (counts["load_beats"] + counts["store_beats"]) * config.n
-    picojoules = (
-        counts["macs_issued"] * MAC_PJ
-        + rows * config.n * PJ_PER_BYTE["sp"]
-        + acc * 4 * config.n * PJ_PER_BYTE["acc"]
-        + dram * PJ_PER_BYTE["dram"]
-    )
-    return picojoules / 1e6
+    return {
+        "array": counts["macs_issued"] * MAC_PJ / 1e6,
+        "memories": config.n * (rows * PJ_PER_BYTE["sp"] + acc * 4 * PJ_PER_BYTE["acc"]) / 1e6,
+        "dram": dram * PJ_PER_BYTE["dram"] / 1e6,
+    }

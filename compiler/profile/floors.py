@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from compiler.ir.graph import Graph
 from compiler.lower.layer import Layer
@@ -23,9 +24,9 @@ class Floor:
     macs: int
     bytes: int
 
-    def cycles(self, config: MlaConfig) -> int:
-        """At least so many: N*N multiply-accumulates, or N bytes, a cycle."""
-        return max(-(-self.macs // config.n**2), -(-self.bytes // config.n))
+    def cycles(self, config: MlaConfig, rate: float | None = None) -> int:
+        """At least so many: N*N multiply-accumulates, or `rate` bytes (left out: N), a cycle."""
+        return max(-(-self.macs // config.n**2), ceil(self.bytes / (rate or config.n)))
 
 
 def _constants(graph: Graph, layer: Layer) -> set[str]:

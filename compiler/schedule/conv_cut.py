@@ -101,8 +101,8 @@ class Conv:
 
     @property
     def _cold(self) -> bool:
-        """The array waits for the first tile from DRAM, and pieces of pixels begin where beats do."""
-        return self.spot.alone and not self.spot.x_on_chip and self.x.c % self.n == 0
+        """The array waits for the first tile from DRAM."""
+        return self.spot.alone and not self.spot.x_on_chip
 
     def _sooner(self, found: list[_Found], depths: list[int]) -> Tilings:
         """The best ways with their sums cut: the array can begin when a part of the first tile is there."""

@@ -76,7 +76,8 @@ def test_table_of_cycles():
         ("conv", "4x4x4-4-3", "must be HxWxC-O-k-s"),
         ("conv", "4x4x4-8-3-1-dw", "must keep its channels, not turn 4 into 8"),
         ("tiny", "lenet", "a tiny case must be one of ad01_int8, .*, not 'lenet'"),
-        ("mnist", None, "suite must be gemm, conv, nets, tiny or sim, not 'mnist'"),
+        ("conditions", "4x4", "measured all or not at all: no case '4x4'"),
+        ("mnist", None, "suite must be gemm, conv, nets, tiny, conditions or sim, not 'mnist'"),
     ],
 )
 def test_bad_names(suite, case, message):
