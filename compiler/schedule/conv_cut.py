@@ -157,7 +157,8 @@ class Conv:
         ):  # each tile of weights takes its way and its turn, and as many go side by side
             load, turn = w_bytes / n * spot.beat, array / (w_times * w_tiles)
             around = load + turn + spot.latency
-            w_buffers = min(max(ceil(around / max(load, turn)), 2), _MOST_WEIGHTS, w_tiles, left // w_bytes)
+            wanted = ceil(around / max(load, turn)) + 1  # one more: units hold one another up
+            w_buffers = max(min(wanted, _MOST_WEIGHTS, w_tiles, int(left // w_bytes)), w_least)
             w_stream = w_times * w_tiles * around / w_buffers
         again = (not whole and not kept) or (tile.order == "channels" and bands * parts > x_buffers)
         x_times = groups if again else 1
