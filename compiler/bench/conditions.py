@@ -8,8 +8,8 @@ import numpy as np
 
 from compiler.bench import conv, gemm, tiny
 from compiler.bench.case import Case, run_case
+from compiler.devices import open_device
 from compiler.network import Network
-from compiler.runtime import open_device
 from compiler.schedule.dram import Dram
 from cosim.device import Device
 from hw.config import load_target

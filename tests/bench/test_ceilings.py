@@ -7,8 +7,8 @@ from compiler.bench.case import Case, run_case
 from compiler.bench.conv import conv_case
 from compiler.bench.gemm import gemm_case
 from compiler.bench.tiny import tiny_case
+from compiler.devices import open_device
 from compiler.network import Network
-from compiler.runtime import open_device
 from compiler.schedule.dram import Dram
 from cosim.device import Device
 from hw.config import load_target
