@@ -1,6 +1,6 @@
 """TFLite files of several graphs, as control flow needs them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ class FileGraph:
     operators: list[Operator]
     inputs: Sequence[str]
     outputs: Sequence[str]
-    meaning: Mapping[str, tuple[float, int] | Quantization] = field(default_factory=dict)
+    meaning: dict[str, Any] = field(default_factory=dict)
 
 
 def packed(graphs: Sequence[FileGraph]) -> bytes:
