@@ -59,7 +59,7 @@ def test_others_and_unknown(tmp_path):
     found = sites(path)
     assert "inner.elsewhere.m" not in found
     assert len(set(found.values())) == 6
-    assert found["inner.core.issue.checker.m"] == "X87/Y58/MULT18_0"
+    assert found["inner.core.issue.checker.m"] == "X96/Y34/MULT18_0"
     # The fifth goes on in the next block.
     assert found["inner.fuse.pipeline.requant.scale_0.m4"] == "X31/Y58/MULT18_0"
 
