@@ -31,6 +31,8 @@ _LATE = 2
 _TURN = 8
 #: So many of the best ways are tried with their sums cut too.
 _BEST = 4
+#: A tile of weights is small if its bytes take less than so many times the memory's way.
+_SHORT = 4
 #: Tiles of results of a layer whose last one is drained in parts; of weights that come one after the other.
 _TAPERED, _MOST_WEIGHTS = 4, 8
 
@@ -157,7 +159,8 @@ class Conv:
         ):  # each tile of weights takes its way and its turn, and as many go side by side
             load, turn = w_bytes / n * spot.beat, array / (w_times * w_tiles)
             around = load + turn + spot.latency
-            wanted = ceil(around / max(load, turn)) + 1  # one more: units hold one another up
+            # One more if tiles are small: units hold one another up.
+            wanted = ceil(around / max(load, turn)) + (load < _SHORT * spot.latency)
             w_buffers = max(min(wanted, _MOST_WEIGHTS, w_tiles, int(left // w_bytes)), w_least)
             w_stream = w_times * w_tiles * around / w_buffers
         again = (not whole and not kept) or (tile.order == "channels" and bands * parts > x_buffers)
