@@ -88,14 +88,14 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
             op = lowering.anchor.op
             if all(t.constant for node in nodes for t in graph.ins(node)):
                 raise UnsupportedError("all it reads is constant")
+            if op == "onnx":
+                raise UnsupportedError(lowering.anchor.attributes["why"])
             if op not in FLOATS and _has_floats(graph, nodes):
                 raise UnsupportedError(f"{op} of {FLOAT} tensors")
             if op in IN_PLACE:
                 out.layers += IN_PLACE[op](out, lowering)
             elif op in LOWERINGS:
                 out.layers.append(LOWERINGS[op](lowering))
-            elif op == "onnx":
-                raise UnsupportedError(lowering.anchor.attributes["why"])
             else:
                 raise UnsupportedError(f"no way to do {op} on the accelerator")
         except UnsupportedError as error:

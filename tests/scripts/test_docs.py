@@ -32,7 +32,8 @@ def test_what_the_table_says_of_some():
     assert lines["conv2d"].endswith("| MATRIX and FUSE, with what follows in its drain |")
     assert lines["mish"].endswith("| FUSE: a table, alone or in a drain |")
     assert lines["softmax"].endswith("| FUSE |")
-    assert lines["quantize"].endswith("| host |")
+    assert lines["quantize"].endswith("| FUSE |")
+    assert lines["equal"].endswith("| host |")
 
 
 @pytest.mark.parametrize("op", sorted({*UNARY} - {"requantize"}))
