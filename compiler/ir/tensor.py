@@ -40,7 +40,7 @@ class Quantization:
         if self.axis is None and len(self.scale) != 1:
             raise ValueError(f"{len(self.scale)} scales need an axis")
         for scale in self.scale:
-            if not (np.isfinite(scale) and scale > 0):
+            if not (math.isfinite(scale) and scale > 0):
                 raise ValueError(f"a scale must be finite and positive, not {scale!r}")
 
     @classmethod
@@ -103,7 +103,7 @@ class Tensor:
         if not self.dtype.startswith(("int", "uint")):
             raise ValueError(f"{self.dtype} has no quantization")
         limits = np.iinfo(self.dtype)
-        if not all(limits.min <= zero <= limits.max for zero in q.zero_point):
+        if min(q.zero_point) < limits.min or max(q.zero_point) > limits.max:
             raise ValueError(f"the zero point of {self.dtype} cannot be {max(q.zero_point, key=abs)}")
         if q.axis is None:
             return
