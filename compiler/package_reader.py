@@ -169,7 +169,7 @@ class PackageReader:
             )
             for i, layers in enumerate(code["layers"])
         )
-        image = np.frombuffer(self.archive.read(f"{folder}/image.bin"), np.uint8)
+        image = np.frombuffer(bytearray(self.archive.read(f"{folder}/image.bin")), np.uint8)
         tags = tuple(_typed(tag, int, "tag") for tag in code["tags"])
         memory = _typed(code["memory"], int, "memory")
         if not (

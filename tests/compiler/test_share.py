@@ -1,6 +1,7 @@
 """A model's memory of which a part belongs to other code."""
 
 import numpy as np
+import pytest
 
 from compiler.api import compile
 from compiler.runtime import Session, dram_bytes
@@ -11,10 +12,13 @@ OFFSET = 1000
 PATTERN = 0xA5
 
 
-def test_the_first_bytes_of_the_memory_are_left_alone() -> None:
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_first_bytes_of_the_memory_are_left_alone(cached: bool) -> None:
     image = np.random.default_rng(9).integers(0, 17, (1, 1, 8, 8)).astype(np.int8)
     wanted = compile(MODEL)(image)
-    network = compile(MODEL, offset=OFFSET)
+    if cached:
+        compile(MODEL, offset=OFFSET, cache=True)
+    network = compile(MODEL, offset=OFFSET, cache=cached)
     (code,) = network.codes
     assert not code.image[:OFFSET].any() and code.memory >= OFFSET + len(compile(MODEL).codes[0].image)
     code.image[:OFFSET] = PATTERN
