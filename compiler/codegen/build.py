@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
-from compiler.kernels.scaling import param_image
-from compiler.lower.layer import Drain
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_STAGE
@@ -120,48 +118,6 @@ def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height:
     high = low + (rows - 1) * stride + reach - 1
     first = min(max(low, 0), height - 1)
     return first, max(min(high, height - 1) - first + 1, 1)
-
-
-class Parameters:
-    """Parameter slots of a layer: `schedule.slots` blocks of channels are brought in together.
-
-    Parameters
-    ----------
-    context : Context
-        Where for.
-    name : str
-        Of the layer.
-    drain : Drain
-        The parameters.
-    columns : int
-        Blocks of channels of a tile.
-    """
-
-    def __init__(self, context: Context, name: str, drain: Drain, columns: int):
-        self.context, n = context, context.config.n
-        image = param_image(n, drain.bias, drain.mult, drain.exponent)
-        self.block = 9 * n
-        self.blocks = image.size // self.block
-        self.size = min(max(context.schedule.slots // columns, 1) * columns, self.blocks)
-        self.source = context.constant(f"{name}.parameters", image)
-        depth = min(context.schedule.slot_buffers, -(-self.blocks // self.size))
-        self.tiles = Tiles(Ring(Memory.SLOT, f"{name}.slots", self.size, depth), self._load)
-
-    def get(self, block: int, step: Step) -> Ref:
-        """First slot of a tile that begins with this block."""
-        first = block // self.size * self.size
-        return self.tiles.get(first, step).plus(block - first)
-
-    def _load(self, key: Hashable, place: Ref) -> list[Command]:
-        assert isinstance(key, int)
-        n = self.context.config.n
-        return [
-            self.context.command(
-                Unit.LOAD, word=Space.PARAM, dram=Ref(self.source, 0, key * self.block),
-                dst=Ref(place.ring, place.index, place.offset, 16 * n), len=self.block,
-                y_count=min(self.size, self.blocks - key), dram_y=self.block, dst_y=16 * n,
-            )
-        ]  # fmt: skip
 
 
 class Tables:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.build import Context, Parameters, Tiles, Turns, pieces
+from compiler.codegen.build import Context, Tiles, Turns, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.conv_image import ConvImage, Cut, Layout, Rows, layout_of
 from compiler.codegen.drain import Drainer
+from compiler.codegen.parameters import parameters
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.layer import ConvLayer
 from compiler.lower.together import can_join, joined
@@ -85,7 +86,7 @@ class ConvSteps:
         size = self.columns * self.w_part + self._behind()
         w_ring = Ring(Memory.SP, f"{name}.w", size, min(schedule.w_buffers, tiles))
         self.w = Tiles(w_ring, self._load_w)
-        self.p = Parameters(self.context, name, layer.drain.part(part), self.columns)
+        self.p = parameters(self.context, name, layer.drain.part(part), self.columns)
         acc_tiles = ceil_div(self.blocks, self.columns) * ceil_div(self.y.h, self.rows) * layer.batch
         self.acc = Turns(
             Memory.ACC, f"{name}.acc", self.rows * self.y.w * self.columns,
@@ -165,8 +166,8 @@ class ConvSteps:
                 step.matrix.append(self._matrix(step, acc, band, part, block, k, k_count))
                 out.append(step)
                 if k + k_count == self.k_blocks:
-                    slot = self.p.get(part.block, step)
-                    self.drain.add(step, acc, slot, part.start, part.rows, part.block, part.blocks)
+                    how = self.p.fields(part.block, step)
+                    self.drain.add(step, acc, how, part.start, part.rows, part.block, part.blocks)
         return out
 
     def _tapered(self, tile: _Part) -> list[tuple[_Part, Ref]]:

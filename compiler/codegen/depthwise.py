@@ -5,9 +5,10 @@ from collections.abc import Hashable
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.build import Context, Parameters, Tiles, Turns, image_rows, pieces
+from compiler.codegen.build import Context, Tiles, Turns, image_rows, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.drain import Drainer
+from compiler.codegen.parameters import parameters
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.layer import DepthwiseLayer
 from hw.config import MlaConfig
@@ -83,7 +84,7 @@ class DepthwiseSteps:
             Memory.SP, f"{layer.name}.w", self.columns * self.w_block, min(schedule.w_buffers, tiles)
         )
         self.w = Tiles(w_ring, self._load_w)
-        self.p = Parameters(self.context, layer.name, layer.drain, self.columns)
+        self.p = parameters(self.context, layer.name, layer.drain, self.columns)
         self.acc = Turns(
             Memory.ACC, f"{layer.name}.acc", self.rows * self.y.w * self.columns, schedule.acc_buffers
         )
@@ -158,8 +159,8 @@ class DepthwiseSteps:
                         w_base=weights.plus(g0 * self.taps * self.config.n),
                     )
                 )  # fmt: skip
-            slot = self.p.get(block, step)
-            self.drain.add(step, acc, slot, start + offset, count, block, blocks)
+            how = self.p.fields(block, step)
+            self.drain.add(step, acc, how, start + offset, count, block, blocks)
             out.append(step)
         return out
 

@@ -6,8 +6,8 @@ from compiler.codegen.build import Context, Tiles, Turns
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
 from compiler.lower.layer import Drain, Residual
-from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
-from hw.isa.enums import DTYPE_BYTES, Requant, Unit
+from hw.isa.commands import FUSE_DIMS, FUSE_STAGE
+from hw.isa.enums import DTYPE_BYTES, Unit
 
 
 class Drainer:
@@ -54,7 +54,9 @@ class Drainer:
         """Drain this image of a batch from now on."""
         self.number, self.y = number, self.images[number]
 
-    def add(self, step: Step, acc: Ref, slot: Ref, start: int, rows: int, block: int, blocks: int) -> None:
+    def add(
+        self, step: Step, acc: Ref, parameters: dict[str, int | Ref], start: int, rows: int, block: int, blocks: int
+    ) -> None:  # fmt: skip
         """Let a step drain output rows `start` on and `blocks` blocks of channels from `block` on."""
         lanes = min(blocks * self.n, self.channels - block * self.n)
         first, width = (self.channel + block * self.n) * self.bytes, lanes * self.bytes
@@ -63,14 +65,12 @@ class Drainer:
             (self.y.at(start, 0, first), self.y.pixel) if self.y.on_chip else (self.out.next(), width)
         )
         fields: dict[str, int | Ref] = {
-            "src": FUSE_SRC.pack(requant=Requant.SLOT, rounding=self.drain.rounding, bias_en=1),
             "stage": self._stage(step),
             "a_base": acc,
             "a_n": pixels,
             **self._walk(rows),
             "n_count": blocks,
-            "p_base": slot,
-            "p_n": 1,
+            **parameters,
             "d_base": place,
             "d_x": pixel,
             "d_y": self.y.row if self.y.on_chip else self.y.w * pixel,

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Hashable
 
-from compiler.codegen.build import Context, Parameters, Tables, Tiles, Turns, pieces
+from compiler.codegen.build import Context, Tables, Tiles, Turns, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
 from compiler.codegen.home import Home
+from compiler.codegen.parameters import Slots
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.elementwise_layer import ElementwiseLayer, Spread
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
@@ -36,9 +37,7 @@ class ElementwiseSteps:
         size = self.rows * self.channels * self._bytes(layer.y) + self.n * self._bytes(layer.y)
         self.out = Turns(Memory.SP, f"{layer.name}.y", size, context.schedule.y_buffers)
         self.table = None if layer.table is None else Tables(context, layer.name, layer.table)
-        self.slots = (
-            None if layer.drain is None else Parameters(context, layer.name, layer.drain, self.blocks)
-        )
+        self.slots = None if layer.drain is None else Slots(context, layer.name, layer.drain, self.blocks)
 
     def steps(self) -> list[Step]:
         """All tiles."""

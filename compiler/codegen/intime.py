@@ -1,11 +1,12 @@
 """When loads are due: late enough that they hold nothing up, early enough to be there in time."""
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from compiler.codegen.command import Command, Step
+from compiler.codegen.command import Command, Step, Tile
 from compiler.codegen.effort import cycles, step_cycles
 from compiler.schedule.dram import Dram
 from hw.config import MlaConfig
@@ -14,6 +15,8 @@ from hw.config import MlaConfig
 _UNIT = 25
 #: Cycles beside the memory's latency by which a load should be done before it is needed: delays of units.
 _MARGIN = 300
+#: Cycles from the last sum of a tile to MATRIX's first with its results, beyond those of FUSE's points.
+_RESULT = 250
 #: MATRIX also goes before loads that find room in the queue so many cycles before it: the sequencer takes them for it.
 _LEAD = 100
 
@@ -50,10 +53,22 @@ def due(
     return out
 
 
+def _bound_by_bus(steps: Sequence[Step], n: int, beat: float) -> set[int]:
+    """Layers whose loads take longer than MATRIX."""
+    balance: dict[int, float] = defaultdict(float)
+    for step in steps:
+        for command in step.loads:
+            balance[command.layer] += cycles(command, n) * beat
+        for command in step.matrix:
+            balance[command.layer] -= cycles(command, n)
+    return {layer for layer, more in balance.items() if more > 0}
+
+
 class _Times:
     """When steps begin and requests of loads start if commands are issued in time.
 
-    `begins` has also the end of the last step; `reads` is the same without the time that stores have the bus.
+    `begins` has also the end of the last step; `reads` is the same without the time that stores have the bus, and with
+    the wait for what another step makes where the bus is busier than MATRIX: it may go on for later steps meanwhile.
     """
 
     def __init__(self, config: MlaConfig, steps: Sequence[Step], loads: Sequence[Load], dram: Dram):
@@ -63,6 +78,9 @@ class _Times:
         self.reads: list[float] = []
         stored = 0.0
         free = [0.0]  # when the step before a slot is done
+        late = 0.0  # the same with the wait for results
+        made: dict[Tile, float] = {}  # when they are there
+        bound = _bound_by_bus(steps, config.n, self.beat)
         address = bus = 0.0  # when the next request can go out, when the bus is free
         for slot, step in enumerate(steps):
             there = 0.0
@@ -74,12 +92,18 @@ class _Times:
                 address += self._requests(load.command)
                 there = bus
             self.begins.append(max(free[-1], there))
-            self.reads.append(max(self.begins[-1] - stored, *self.reads[-1:], 0.0))
+            waits = [made.get(t, 0.0) for c in step.matrix if c.layer in bound for t in c.sources]
+            late = max(late, there, *waits)
+            self.reads.append(max(late - stored, *self.reads[-1:], 0.0))
             free.append(self.begins[-1] + step_cycles(step, config.n))
+            late += sum(cycles(command, config.n) for command in step.matrix)
+            for command in step.fuse:
+                made[command.target] = late + cycles(command, config.n) + _RESULT
+            late = max(late, self.reads[-1] + stored + step_cycles(step, config.n))
             stores = sum(cycles(command, config.n) for command in step.stores) * self.beat
             bus, stored = bus + stores, stored + stores
         self.begins.append(free[-1])
-        self.reads.append(max(free[-1] - stored, *self.reads[-1:], 0.0))
+        self.reads.append(max(late - stored, *self.reads[-1:], 0.0))
 
     def room(self, index: int) -> int:
         """The first slot whose step begins when the queue has room for a load."""

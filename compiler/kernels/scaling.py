@@ -92,6 +92,12 @@ def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: Arra
     return image.reshape(-1)
 
 
+def bias_image(n: int, bias: ArrayLike) -> NDArray[np.uint8]:
+    """Biases (channels,) as little-endian int32 numbers, padded with zeros to whole blocks of n."""
+    values = np.atleast_1d(np.asarray(bias)).astype("<i4")
+    return np.pad(values, (0, -len(values) % n)).view(np.uint8)
+
+
 def clip_operand(low: int, high: int) -> int:
     """Clip range of int8 results as the library's programs take it."""
     for value in (low, high):

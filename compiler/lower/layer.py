@@ -68,6 +68,11 @@ class Drain:
     residual: Residual | None = None
     table: NDArray[np.int16] | None = None
 
+    @property
+    def common_scale(self) -> bool:
+        """Whether all channels have the same multiplier and exponent."""
+        return bool((self.mult == self.mult[0]).all() and (self.exponent == self.exponent[0]).all())
+
     def part(self, channels: slice) -> "Drain":
         """The drain of some of the channels."""
         return replace(

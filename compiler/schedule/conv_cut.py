@@ -71,6 +71,8 @@ class Conv:
         padding = layer.pads[1] + layer.pads[3] if layout == Layout.ROWS else 0
         self.line = (self.x.w + padding) * self.x.c
         self.k_blocks = ceil_div(self.in_c, n)
+        # Five beats of the bus saved for each block of channels, three more cycles of FUSE for each pixel of it.
+        self.common_scale = layer.batch * self.y.h * self.y.w == 1 and layer.drain.common_scale
 
     def _image(self, band: int, part: float) -> tuple[int, float]:
         """Bytes of the image rows of a band, and cycles of the bus to bring them in."""
@@ -187,6 +189,7 @@ class Conv:
             x_buffers=x_buffers, y_buffers=y_buffers, acc_buffers=sums_together(spot, sums), prefetch=PREFETCH,
             fold=self.layout == Layout.ROWS, strips=self.layout == Layout.STRIPS, together=self.together,
             on_chip=spot.y_on_chip, taper=spot.taper,
+            common_scale=self.common_scale,
         )  # fmt: skip
 
     def _end(self, tile: Tile) -> float:
