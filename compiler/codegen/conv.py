@@ -18,6 +18,9 @@ from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import Dtype, Unit
 
+#: Parts of a first tile: each costs commands.
+_RAMP = 3
+
 
 def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
     """Weights (out_c, kernel_h, kernel_w, in_c) as [block][kernel row][kernel column][in_c][N]."""
@@ -30,12 +33,16 @@ def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class _Part:
-    """Output rows and blocks of output channels: a tile, or some of one."""
+    """Output rows and blocks of output channels: a tile, or some of one.
+
+    `pitch` are the rows of sums from block to block: those of the whole tile if its parts lie in one.
+    """
 
     start: int
     rows: int
     block: int
     blocks: int
+    pitch: int
 
 
 class ConvSteps:
@@ -145,29 +152,60 @@ class ConvSteps:
             tiles = [(band, block) for band in bands for block in blocks]
         else:
             tiles = [(band, block) for block in blocks for band in bands]
-        taper = self.context.schedule.taper
         return [
             step
             for number, (band, block) in enumerate(tiles, 1)
-            for step in self._tile(*band, *block, taper=taper and number == len(tiles))
+            for step in self._tile(*band, *block, first=number == 1, last=number == len(tiles))
         ]
 
     def _tile(
-        self, number: int, band: Rows, start: int, rows: int, block: int, blocks: int, *, taper: bool
-    ) -> list[Step]:
+        self, number: int, band: Rows, start: int, rows: int, block: int, blocks: int, *, first: bool, last: bool
+    ) -> list[Step]:  # fmt: skip
+        """Sums of a tile, piece of the reduction dimension after piece, and the way out of its parts."""
         self.image.turn_to(number)
         self.drain.turn_to(number)
-        tile = _Part(start, rows, block, blocks)
-        parts = self._tapered(tile) if taper else [(tile, self.acc.next())]
+        tile = _Part(start, rows, block, blocks, rows)
+        self.image.ramp = self.context.schedule.ramp and first
+        schedule, k_pieces = self.context.schedule, list(pieces(self.k_blocks, self.k_size))
+        parts = self._tapered(tile) if schedule.taper and last else [(tile, self.acc.next())]
+        work = [(k, *part) for k in k_pieces for part in parts]
+        if not first and self._stay(len(k_pieces)):  # all is there: what is summed up early goes out early
+            work = [(k, *part) for part in parts for k in k_pieces]
         out = []
-        for k, k_count in pieces(self.k_blocks, self.k_size):
-            for part, acc in parts:
+        for (k, k_count), part, acc in work:
+            pieced = [(part, acc)]
+            if schedule.ramp and first and k == 0:
+                pieced = self._ramped(part, acc)
+            for piece, sums in pieced:
                 step = Step()
-                step.matrix.append(self._matrix(step, acc, band, part, block, k, k_count))
+                step.matrix.append(self._matrix(step, sums, band, piece, block, k, k_count))
                 out.append(step)
-                if k + k_count == self.k_blocks:
-                    how = self.p.fields(part.block, step)
-                    self.drain.add(step, acc, how, part.start, part.rows, part.block, part.blocks)
+            if k + k_count == self.k_blocks:
+                how = self.p.fields(part.block, out[-1])
+                self.drain.add(out[-1], acc, how, part.start, part.rows, part.block, part.blocks)
+        return out
+
+    def _stay(self, k_pieces: int) -> bool:
+        """Whether all pieces of a tile's weights and image are in the scratchpad at a time."""
+        return self.w.ring.depth >= k_pieces and self.image.depth >= k_pieces
+
+    def _halves(self, rows: int) -> list[int]:
+        """Half of some rows, half of the others, ... while that fills the array."""
+        few, out = ceil_div(self.config.n, self.y.w), []
+        while rows:
+            out.append(rows if rows < 2 * few else ceil_div(rows, 2))
+            rows -= out[-1]
+        return out
+
+    def _ramped(self, part: _Part, acc: Ref) -> list[tuple[_Part, Ref]]:
+        """Rows of a first tile, the first of them few: MATRIX begins when those of the image are there."""
+        out, start = [], part.start
+        *halves, last = self._halves(part.rows)
+        sizes = [last, *reversed(halves)]
+        for rows in (sum(sizes[:-2]), *sizes[-2:]) if len(sizes) > _RAMP else sizes:
+            place = acc.plus((start - part.start) * self.y.w)
+            out.append((replace(part, start=start, rows=rows), place))
+            start += rows
         return out
 
     def _tapered(self, tile: _Part) -> list[tuple[_Part, Ref]]:
@@ -175,13 +213,11 @@ class ConvSteps:
 
         Each has sums of its own, in another bank if it can: FUSE would wait for the bank that MATRIX works on.
         """
-        few = ceil_div(self.config.n, self.y.w)
-        last, start, left = tile.block + tile.blocks - 1, tile.start, tile.rows
+        start, last = tile.start, tile.block + tile.blocks - 1
         parts = [replace(tile, blocks=tile.blocks - 1)] if tile.blocks > 1 else []
-        while left:
-            rows = left if left < 2 * few else ceil_div(left, 2)
-            parts.append(_Part(start, rows, last, 1))
-            start, left = start + rows, left - rows
+        for rows in self._halves(tile.rows):
+            parts.append(_Part(start, rows, last, 1, rows))
+            start += rows
         name = f"{self.layer.name}.{self.group}.part"
         return [
             (part, Ref(Ring(Memory.ACC, f"{name}{i}", part.rows * self.y.w * part.blocks, family=name)))
@@ -214,7 +250,7 @@ class ConvSteps:
             "w_ic": n * n,
             "w_oc": self.w_part,
             "acc_x": 1,
-            "acc_oc": part.rows * self.y.w,
+            "acc_oc": part.pitch * self.y.w,
         }
         image = self.image.get(step, band, part.start, part.rows, k)
         return self.context.command(Unit.MATRIX, **(fields | image))

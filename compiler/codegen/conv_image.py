@@ -13,6 +13,8 @@ from compiler.schedule.schedule import LayerSchedule
 from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import Unit
 
+#: More pieces than any image has.
+_ALL = 1 << 24
 #: First row and number of rows.
 Rows = tuple[int, int]
 
@@ -95,7 +97,16 @@ class ConvImage:
         size = max(self._size(*band) for band in bands) + self.n
         count = len(bands) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch
         ring = Ring(Memory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
-        self.tiles = Tiles(ring, self._strips if layout == Layout.STRIPS else self._load)
+        self.tiles = Tiles(ring, self._strips if layout == Layout.STRIPS else self._begin)
+        #: Only what is needed of a tile is brought in.
+        self.ramp = False
+        #: Image rows of each tile that are brought in so far.
+        self.there: dict[Hashable, int] = {}
+
+    @property
+    def depth(self) -> int:
+        """Pieces that are in the scratchpad at a time."""
+        return self.tiles.ring.depth if not self.x.on_chip else _ALL
 
     def turn_to(self, number: int) -> None:
         """Go on with this image of a batch."""
@@ -128,7 +139,7 @@ class ConvImage:
             base, first, count = self.x.at(0, 0, self.group * self.in_c + k * self.n), 0, self.x.h
         else:
             first, count = self._rows(*band)
-            base = self.tiles.get((self.number, *band, k), step)
+            base = self._bring((self.number, *band, k), (start, rows), step)
             if layer.groups > 1 and self.cut.whole:
                 base = base.plus(self.group * self.in_c)
         u0 = start * layer.strides[0] - layer.pads[0] - first
@@ -161,9 +172,26 @@ class ConvImage:
             and (self.y.h, self.y.w) == (self.x.h, self.x.w)
         )  # fmt: skip
 
-    def _load(self, key: Hashable, place: Ref) -> list[Command]:
-        _, start, rows, k = key  # type: ignore[misc]
-        first, count = self._rows(start, rows)
+    def _begin(self, key: Hashable, _: Ref) -> list[Command]:
+        self.there[key] = 0
+        return []
+
+    def _bring(self, key: tuple[int, int, int, int], part: Rows, step: Step) -> Ref:
+        """Address of a tile; what is missing of it joins the step: all, or in a ramp what output rows need."""
+        _, start, rows, k = key
+        place, there = self.tiles.get(key, step), self.there[key]
+        first, needed = self._rows(start, rows)
+        if self.ramp:
+            low, count = self._rows(*part)
+            # And one more: reads of the last row reach into it.
+            needed = min(low + count + 1 - first, needed)
+        if there < needed:
+            step.loads += self._load(first + there, needed - there, k, place.plus(there * self.row))
+            self.there[key] = needed
+        return place
+
+    def _load(self, first: int, count: int, k: int, place: Ref) -> list[Command]:
+        """Bring image rows of a tile in."""
         channel = k * self.n + (0 if self.cut.whole else self.group * self.in_c)
         length = min(self.pixel, self.x.c - channel)
         inner = place.plus(self.left * self.pixel)

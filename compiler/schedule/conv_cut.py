@@ -189,7 +189,7 @@ class Conv:
             x_buffers=x_buffers, y_buffers=y_buffers, acc_buffers=sums_together(spot, sums), prefetch=PREFETCH,
             fold=self.layout == Layout.ROWS, strips=self.layout == Layout.STRIPS, together=self.together,
             on_chip=spot.y_on_chip, taper=spot.taper,
-            common_scale=self.common_scale,
+            common_scale=self.common_scale, ramp=self._cold and self.layout != Layout.STRIPS,
         )  # fmt: skip
 
     def _end(self, tile: Tile) -> float:

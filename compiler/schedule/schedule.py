@@ -50,6 +50,9 @@ class LayerSchedule:
     common_scale : bool
         The multiplier, which all channels must share, goes with the command, and only biases are brought in: 4 bytes a
         channel and not 9, but FUSE takes four times as long for each pixel.
+    ramp : bool
+        The first tile is summed up in parts, the first of them small: MATRIX begins when that part of the image is
+        there. Not for strips.
     taper : bool
         The last tile is drained in parts, the last of them small: what follows waits only for that one.
     joined : bool
@@ -74,6 +77,7 @@ class LayerSchedule:
     on_chip: bool = True
     overlap: bool = False
     common_scale: bool = False
+    ramp: bool = False
     taper: bool = False
     joined: bool = False
 
