@@ -51,12 +51,12 @@ class Collector:
         self.totals: dict[str, Counter[Point]] = defaultdict(Counter)
 
     def install(self) -> None:
-        """From now on each `RtlDevice` of an emitted chip counts; a chip given as text is left alone."""
+        """From now on each `RtlDevice` of an emitted chip counts; one given as text, or with a probe, is left alone."""
         collector, opened, closed = self, RtlDevice.__init__, RtlDevice.close
         keys: dict[int, str] = {}
 
         def __init__(self: RtlDevice, config: Any, *args: Any, **options: Any) -> None:  # noqa: N807
-            if options.get("verilog") is None:
+            if options.get("verilog") is None and not options.get("variant", PLAIN).probe:
                 text = annotated_verilog(config)
                 options["verilog"] = text
                 options["variant"] = replace(options.get("variant", PLAIN), coverage=True)
