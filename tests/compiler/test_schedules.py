@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.bench.layers import OneLayer
+from compiler.ir.graph import Graph
 from compiler.network import Network
 from compiler.runtime import Session, dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -33,7 +35,7 @@ def perturbed(schedule: Schedule, rng: random.Random) -> Schedule:
             "strips": rng.random() < 0.5, "together": rng.choice((1, 2, 3, 4)),
             "prefetch": rng.choice((0, 1, 4, 20)), "on_chip": rng.random() < 0.6,
             "joined": rng.random() < 0.3, "overlap": rng.random() < 0.5,
-            "taper": rng.random() < 0.5,
+            "taper": rng.random() < 0.5, "ramp": rng.random() < 0.5,
         }  # fmt: skip
         chosen = rng.sample(sorted(changes), rng.randint(0, 6))
         layers[name] = replace(layer, **{field: changes[field] for field in chosen})
@@ -65,6 +67,40 @@ def test_random_schedules_change_no_output(name: str, target: str) -> None:
                 f"seed {seed}: {output}\n{schedule.to_json()}"
             )
     assert ran >= ROUNDS // 4
+
+
+def one_scale(weights: tuple[int, ...], axis: int, terms: int) -> OneLayer:
+    layer = OneLayer(np.random.default_rng(5), weights, axis, terms)
+    layer.scales[:] = layer.scales[0]
+    return layer
+
+
+WINDOW = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
+DENSE = one_scale((40, 70), 0, 70).graph("dense", (5, 70), (5, 40))
+CONV = one_scale((20, 3, 3, 6), 0, 54).graph("conv2d", (1, 9, 7, 6), (1, 9, 7, 20), groups=1, **WINDOW)
+DEPTHWISE = one_scale((3, 3, 20), 2, 9).graph("depthwise_conv2d", (1, 9, 7, 20), (1, 9, 7, 20), **WINDOW)
+
+
+@pytest.mark.parametrize("graph", [DENSE, CONV, DEPTHWISE], ids=["dense", "conv", "depthwise"])
+@pytest.mark.parametrize("target", ["n4", "n16"])
+def test_one_multiplier_for_all_channels_goes_with_the_command(graph: Graph, target: str) -> None:
+    first = compile(graph, target, rounding="reference")
+    inputs = random_inputs(first, np.random.default_rng(8))
+    wanted = outputs(first, inputs)
+    rng = random.Random(9)
+    for _ in range(6):
+        schedule = perturbed(first.schedule, rng)
+        layers = {name: replace(layer, common_scale=True) for name, layer in schedule.layers.items()}
+        network = compile(graph, target, rounding="reference", schedule=replace(schedule, layers=layers))
+        assert sum(len(code.image) for code in network.codes) < sum(len(code.image) for code in first.codes)
+        assert np.array_equal(outputs(network, inputs)["y"], wanted["y"]), schedule.to_json()
+
+
+def test_several_multipliers_do_not_go_with_a_command() -> None:
+    network = compile(KWS, "n16")
+    layers = {name: replace(layer, common_scale=True) for name, layer in network.schedule.layers.items()}
+    with pytest.raises(InputError, match=f"layer '{next(iter(layers))}': common_scale needs one multiplier"):
+        compile(KWS, "n16", schedule=replace(network.schedule, layers=layers))
 
 
 def test_schedules_survive_their_text() -> None:
