@@ -1,14 +1,16 @@
 """Convolutions, and products with constant weights, as commands."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.build import Context, Tiles, Turns, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
-from compiler.codegen.conv_image import ConvImage, Cut, Layout, Rows, layout_of
+from compiler.codegen.conv_image import ConvImage, Cut, Rows
+from compiler.codegen.conv_layout import Layout, layout_of
+from compiler.codegen.conv_parts import Part, ramped, tapered
 from compiler.codegen.drain import Drainer
 from compiler.codegen.parameters import parameters
 from compiler.kernels.tiles import ceil_div
@@ -18,9 +20,6 @@ from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import Dtype, Unit
 
-#: Parts of a first tile: each costs commands.
-_RAMP = 3
-
 
 def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
     """Weights (out_c, kernel_h, kernel_w, in_c) as [block][kernel row][kernel column][in_c][N]."""
@@ -29,20 +28,6 @@ def pack_weights(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
     padded = np.zeros((blocks * n, *weights.shape[1:]), np.uint8)
     padded[:out_c] = weights.view(np.uint8)
     return np.ascontiguousarray(padded.reshape(blocks, n, *weights.shape[1:]).transpose(0, 2, 3, 4, 1))
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Output rows and blocks of output channels: a tile, or some of one.
-
-    `pitch` are the rows of sums from block to block: those of the whole tile if its parts lie in one.
-    """
-
-    start: int
-    rows: int
-    block: int
-    blocks: int
-    pitch: int
 
 
 class ConvSteps:
@@ -164,10 +149,12 @@ class ConvSteps:
         """Sums of a tile, piece of the reduction dimension after piece, and the way out of its parts."""
         self.image.turn_to(number)
         self.drain.turn_to(number)
-        tile = _Part(start, rows, block, blocks, rows)
+        tile = Part(start, rows, block, blocks, rows)
         self.image.ramp = self.context.schedule.ramp and first
         schedule, k_pieces = self.context.schedule, list(pieces(self.k_blocks, self.k_size))
-        parts = self._tapered(tile) if schedule.taper and last else [(tile, self.acc.next())]
+        few = ceil_div(self.config.n, self.y.w)
+        name = f"{self.layer.name}.{self.group}"
+        parts = tapered(tile, name, few, self.y.w) if schedule.taper and last else [(tile, self.acc.next())]
         work = [(k, *part) for k in k_pieces for part in parts]
         if not first and self._stay(len(k_pieces)):  # all is there: what is summed up early goes out early
             work = [(k, *part) for part in parts for k in k_pieces]
@@ -175,7 +162,7 @@ class ConvSteps:
         for (k, k_count), part, acc in work:
             pieced = [(part, acc)]
             if schedule.ramp and first and k == 0:
-                pieced = self._ramped(part, acc)
+                pieced = ramped(part, acc, few, self.y.w)
             for piece, sums in pieced:
                 step = Step()
                 step.matrix.append(self._matrix(step, sums, band, piece, block, k, k_count))
@@ -189,43 +176,8 @@ class ConvSteps:
         """Whether all pieces of a tile's weights and image are in the scratchpad at a time."""
         return self.w.ring.depth >= k_pieces and self.image.depth >= k_pieces
 
-    def _halves(self, rows: int) -> list[int]:
-        """Half of some rows, half of the others, ... while that fills the array."""
-        few, out = ceil_div(self.config.n, self.y.w), []
-        while rows:
-            out.append(rows if rows < 2 * few else ceil_div(rows, 2))
-            rows -= out[-1]
-        return out
-
-    def _ramped(self, part: _Part, acc: Ref) -> list[tuple[_Part, Ref]]:
-        """Rows of a first tile, the first of them few: MATRIX begins when those of the image are there."""
-        out, start = [], part.start
-        *halves, last = self._halves(part.rows)
-        sizes = [last, *reversed(halves)]
-        for rows in (sum(sizes[:-2]), *sizes[-2:]) if len(sizes) > _RAMP else sizes:
-            place = acc.plus((start - part.start) * self.y.w)
-            out.append((replace(part, start=start, rows=rows), place))
-            start += rows
-        return out
-
-    def _tapered(self, tile: _Part) -> list[tuple[_Part, Ref]]:
-        """The parts of a last tile: all blocks but the last, then half of what is left while that fills the array.
-
-        Each has sums of its own, in another bank if it can: FUSE would wait for the bank that MATRIX works on.
-        """
-        start, last = tile.start, tile.block + tile.blocks - 1
-        parts = [replace(tile, blocks=tile.blocks - 1)] if tile.blocks > 1 else []
-        for rows in self._halves(tile.rows):
-            parts.append(_Part(start, rows, last, 1, rows))
-            start += rows
-        name = f"{self.layer.name}.{self.group}.part"
-        return [
-            (part, Ref(Ring(Memory.ACC, f"{name}{i}", part.rows * self.y.w * part.blocks, family=name)))
-            for i, part in enumerate(parts)
-        ]
-
     def _matrix(
-        self, step: Step, acc: Ref, band: Rows, part: _Part, block: int, k: int, k_count: int
+        self, step: Step, acc: Ref, band: Rows, part: Part, block: int, k: int, k_count: int
     ) -> Command:
         """One part of a tile whose weights begin with `block`."""
         layer, n = self.layer, self.config.n

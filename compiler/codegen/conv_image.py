@@ -2,14 +2,12 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from compiler.codegen.build import Context, Tiles, image_rows, pieces
 from compiler.codegen.command import Command, Memory, Ref, Ring, Step
-from compiler.codegen.home import Home
+from compiler.codegen.conv_layout import Layout
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.layer import ConvLayer
-from compiler.schedule.schedule import LayerSchedule
 from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import Unit
 
@@ -17,28 +15,6 @@ from hw.isa.enums import Unit
 _ALL = 1 << 24
 #: First row and number of rows.
 Rows = tuple[int, int]
-
-
-class Layout(StrEnum):
-    """What of the kernel is part of the reduction dimension."""
-
-    PIXELS = "pixels"  # nothing: a pixel after the other
-    ROWS = "rows"  # its columns: rows with their padding left and right
-    STRIPS = "strips"  # all of it: for each output column the pixels that its kernel comes to, row under row
-
-
-def can_fold(layer: ConvLayer, on_chip: bool, layout: Layout) -> bool:
-    """Whether a convolution's image can have a layout: neighbours are neighbours in memory, padding is stored."""
-    if on_chip or layer.groups > 1 or layer.dilations[1] > 1 or layer.weights.shape[2] == 1:
-        return layout == Layout.PIXELS
-    return layout != Layout.STRIPS or layer.dilations[0] == 1
-
-
-def layout_of(layer: ConvLayer, schedule: LayerSchedule, x: Home) -> Layout:
-    """The layout a schedule asks for, if it is possible."""
-    if schedule.strips and x.pixel == x.c and can_fold(layer, x.on_chip, Layout.STRIPS):
-        return Layout.STRIPS
-    return Layout.ROWS if schedule.fold and can_fold(layer, x.on_chip, Layout.ROWS) else Layout.PIXELS
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from compiler.codegen.conv_image import Layout, can_fold
+from compiler.codegen.conv_layout import Layout, can_fold
 from compiler.kernels.tiles import ceil_div, cuts
 from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.layer import ConvLayer, DepthwiseLayer

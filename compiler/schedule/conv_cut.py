@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 
-from compiler.codegen.conv_image import Layout
+from compiler.codegen.conv_layout import Layout
 from compiler.kernels.tiles import ceil_div, cuts
 from compiler.lower.layer import ConvLayer
 from compiler.schedule.schedule import LayerSchedule
