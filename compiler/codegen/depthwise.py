@@ -25,21 +25,23 @@ def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
     return np.ascontiguousarray(padded.reshape(*weights.shape[:2], blocks, n).transpose(2, 0, 1, 3))
 
 
-def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, width: int) -> int:
-    """Kernel rows of a pass over an image of this width: as many as array and line buffers take; 0: none."""
+def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
+    """Kernel rows of a pass, rows of `pitch` stream positions: as many as array and line buffers take; 0: none."""
     kernel_h, taps, _ = layer.weights.shape
     for groups in range(min(kernel_h, config.n // taps, 3), 0, -1):
-        if groups == 1 or groups * stream_pitch(layer, width) + 2 * taps <= config.line_depth:
+        if groups == 1 or groups * pitch + 2 * taps <= config.line_depth:
             return groups
     return 0
 
 
-def stream_pitch(layer: DepthwiseLayer, width: int) -> int:
-    """Stream positions of an image row, padding on both sides included."""
+def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> int:
+    """Stream positions of a row for `width` of `out_w` output columns, padding on both sides included.
+
+    All of a row and no more is streamed where that is all columns; else what the kernel comes to.
+    """
     taps, stride, left = layer.weights.shape[1], layer.strides[1], layer.pads[1]
-    out_w = (width + left + layer.pads[3] - taps) // stride + 1
-    right = (out_w - 1) * stride + taps - left - width
-    return width + left + max(right, 0)
+    needed = (width - 1) * stride + taps
+    return max(needed, in_w + left) if width == out_w else needed
 
 
 class DepthwiseSteps:
@@ -63,10 +65,18 @@ class DepthwiseSteps:
         self.columns = min(schedule.columns, self.blocks)
         self.band = min(schedule.band, self.y.h)
         self.rows = min(schedule.rows, self.band)
-        self.groups = kernel_rows(self.config, layer, self.x.w)
+        #: First output column and how many: a tile has those of a strip.
+        self.strips = list(pieces(self.y.w, schedule.width))
+        self._enter(0)
+        self.groups = kernel_rows(self.config, layer, self.pitch)
         self.passes = ceil_div(self.kernel_h, self.groups)
-        self.pitch = stream_pitch(layer, self.x.w)
         self._rings()
+
+    def _enter(self, strip: int) -> None:
+        """Go on with this strip."""
+        self.strip = strip
+        self.column, self.width = self.strips[strip]
+        self.pitch = stream_pitch(self.layer, self.x.w, self.y.w, self.width)
 
     def _turn_to(self, number: int) -> None:
         """Go on with this image of a batch."""
@@ -86,9 +96,15 @@ class DepthwiseSteps:
         self.w = Tiles(w_ring, self._load_w)
         self.p = parameters(self.context, layer.name, layer.drain, self.columns)
         self.acc = Turns(
-            Memory.ACC, f"{layer.name}.acc", self.rows * self.y.w * self.columns, schedule.acc_buffers
+            Memory.ACC, f"{layer.name}.acc", self.rows * self.width * self.columns, schedule.acc_buffers
         )
-        self.drain = Drainer(self.context, layer.name, layer.drain, self.images[1], self.rows, self.columns)
+        self.drains = [
+            Drainer(
+                self.context, layer.name, layer.drain, [y.columns(column, width) for y in self.images[1]],
+                self.rows, self.columns, column=column,
+            )
+            for column, width in self.strips
+        ]  # fmt: skip
         self.x_pixel, self.x_row = self.x.pixel, self.x.row
         if not self.x.on_chip:
             self.x_pixel = min(self.columns * n, self.channels)
@@ -125,18 +141,21 @@ class DepthwiseSteps:
         return [self.context.command(Unit.LOAD, dram=source, dst=place, len=count * self.w_block)]
 
     def steps(self) -> list[Step]:
-        """All tiles: blocks of channels, images, bands, and in a band tile after tile."""
+        """All tiles: blocks of channels, images, bands, strips of a band, and in a strip tile after tile."""
         return [
             step
             for block, blocks in pieces(self.blocks, self.columns)
             for number in range(self.layer.batch)
             for start, rows in pieces(self.y.h, self.band)
-            for step in self._band(number, start, rows, block, blocks)
+            for strip in range(len(self.strips))
+            for step in self._strip(number, start, rows, strip, block, blocks)
         ]
 
-    def _band(self, number: int, start: int, rows: int, block: int, blocks: int) -> list[Step]:
+    def _strip(self, number: int, start: int, rows: int, strip: int, block: int, blocks: int) -> list[Step]:
         self._turn_to(number)
-        self.drain.turn_to(number)
+        self._enter(strip)
+        drain = self.drains[strip]
+        drain.turn_to(number)
         out = []
         keep = blocks == 1 and self.passes == 1
         self.row = 0
@@ -160,7 +179,7 @@ class DepthwiseSteps:
                     )
                 )  # fmt: skip
             how = self.p.fields(block, step)
-            self.drain.add(step, acc, how, start + offset, count, block, blocks)
+            drain.add(step, acc, how, start + offset, count, block, blocks)
             out.append(step)
         return out
 
@@ -177,7 +196,7 @@ class DepthwiseSteps:
         lead = before * self.pitch + self.taps - 1
         length = streamed * self.pitch
         if not more:
-            length = (rows - 1) * stride * self.pitch + lead + (self.y.w - 1) * self.layer.strides[1] + 1
+            length = (rows - 1) * stride * self.pitch + lead + (self.width - 1) * self.layer.strides[1] + 1
         self.row = row + streamed
         word = MATRIX_WORD.pack(
             dw=1, taps=self.taps, groups=g, keep=int(continued), accumulate=int(g0 > 0),
@@ -191,9 +210,10 @@ class DepthwiseSteps:
         last = block + blocks == self.blocks
         return {
             "a_zp": layer.x_zp, "x_count": self.pitch, "oc_count": blocks, "a_u": self.x_row,
-            "a_v": self.x_pixel, "a_oc": n, "u_y": 1, "v_x": 1, "v0": -layer.pads[1], "v_lim": self.x.w,
-            "w_row": n, "w_oc": self.w_block, "acc_x": 1, "acc_y": self.y.w, "acc_oc": rows * self.y.w,
-            "n_tail": (self.channels - 1) % n + 1 if last else 0, "dw_out_w": self.y.w,
+            "a_v": self.x_pixel, "a_oc": n, "u_y": 1, "v_x": 1, "v_lim": self.x.w,
+            "v0": self.column * layer.strides[1] - layer.pads[1],
+            "w_row": n, "w_oc": self.w_block, "acc_x": 1, "acc_y": self.width, "acc_oc": rows * self.width,
+            "n_tail": (self.channels - 1) % n + 1 if last else 0, "dw_out_w": self.width,
             "dw_sx": layer.strides[1], "dw_sy": layer.strides[0],
         }  # fmt: skip
 

@@ -27,6 +27,8 @@ class Drainer:
         Image rows and blocks of channels of a whole tile.
     channel : int
         First channel of y that is written.
+    column : int
+        First column of the whole image, if y are only some of its columns.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class Drainer:
         rows: int,
         columns: int,
         channel: int = 0,
+        column: int = 0,
     ):
-        self.context, self.drain, self.images, self.channel = context, drain, y, channel
+        self.context, self.drain, self.images = context, drain, y
+        self.channel, self.column = channel, column
         self.turn_to(0)
         self.n = context.config.n
         self.channels = len(drain.bias)
@@ -118,21 +122,30 @@ class Drainer:
             return {}
         home = self._summand(residual)
         if home.on_chip:
-            place, pixel = home.at(start, 0, first), home.pixel
+            place, pixel, row = home.at(start, 0, first), home.pixel, home.row
         else:
-            place, pixel = self.other.get((self.number, start, pixels, first, width), step), width
-        return {"r_base": place, "r_x": pixel, "r_n": self.n, **residual.fields}
+            place = self.other.get((self.number, start, pixels, first, width), step)
+            pixel, row = width, self.y.w * width
+        rows = {} if self.y.even else {"r_y": row}
+        return {"r_base": place, "r_x": pixel, "r_n": self.n, **rows, **residual.fields}
 
     def _summand(self, residual: Residual) -> Home:
         """Where the other summand of this image is."""
-        return self.context.homes[residual.tensor].parts(len(self.images))[self.number]
+        home = self.context.homes[residual.tensor].parts(len(self.images))[self.number]
+        return home if self.y.even else home.columns(self.column, self.y.w)
 
     def _load_other(self, key: Hashable, place: Ref) -> list[Command]:
         _, start, pixels, first, width = key  # type: ignore[misc]
         residual = self.drain.residual
         assert residual is not None
         home = self._summand(residual)
-        lines = _lines(home, pixels, width, "dst_y")
+        if self.y.even:
+            lines = _lines(home, pixels, width, "dst_y")
+        else:
+            lines = {
+                "len": width, "y_count": home.w, "dram_y": home.pixel, "dst_y": width,
+                "z_count": pixels // home.w, "dram_z": home.row, "dst_z": home.w * width,
+            }  # fmt: skip
         return [self.context.command(Unit.LOAD, dram=home.at(start, 0, first), dst=place, **lines)]
 
 

@@ -48,6 +48,10 @@ class Home:
         rows = self.h // count
         return [replace(self, h=rows, offset=self.offset + i * rows * self.row) for i in range(count)]
 
+    def columns(self, start: int, count: int) -> "Home":
+        """Some columns of it as an image."""
+        return replace(self, w=count, offset=self.offset + start * self.pixel)
+
     def to(self, element: int, size: int) -> int:
         """Bytes from the first element to another, by its number in the tensor; `size` is that of an element."""
         pixel, channel = divmod(element, self.c)

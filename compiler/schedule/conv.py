@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 from compiler.codegen.conv_layout import Layout, can_fold
+from compiler.codegen.depthwise import kernel_rows, stream_pitch
 from compiler.kernels.tiles import ceil_div, cuts
 from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.layer import ConvLayer, DepthwiseLayer
@@ -21,6 +23,9 @@ from compiler.schedule.spot import (
     sums_together,
 )
 from hw.isa.enums import DTYPE_BYTES
+
+#: Strips that a depthwise convolution is cut into at most.
+_STRIPS = 4
 
 
 def conv_tilings(spot: Spot, layer: ConvLayer) -> Tilings:
@@ -82,27 +87,42 @@ def depthwise_tilings(spot: Spot, layer: DepthwiseLayer) -> Tilings:
     batch, (x, y) = layer.batch, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks = ceil_div(channels, n)
-    for columns in cuts(min(blocks, config.param_slots // 2)):
+    for columns, (width, passes) in product(cuts(min(blocks, config.param_slots // 2)), _widths(spot, layer)):
+        pitch, strips = stream_pitch(layer, x.w, y.w, width), ceil_div(y.w, width)
         for rows in cuts(y.h):
-            if 2 * rows * y.w * columns > spot.acc_rows:
+            sums = rows * width * columns
+            if 2 * sums > spot.acc_rows:
                 continue
             for band in (y.h, rows) if not spot.x_on_chip else (y.h,):
                 x_bytes = image_rows(band, layer.strides[0], kernel_h, x.h) * x.w * columns * n + n
                 used = columns * kernel_h * taps * n * 2
                 used += 0 if spot.x_on_chip else 2 * x_bytes
-                used += 0 if spot.y_on_chip else 2 * rows * y.w * columns * n * DTYPE_BYTES[layer.drain.dtype]
+                used += 0 if spot.y_on_chip else 2 * sums * n * DTYPE_BYTES[layer.drain.dtype]
                 if used > spot.free:
                     continue
-                keep = columns == 1
-                tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows)
+                keep = columns == 1 and passes == 1 and rows < band
+                tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows) * strips
                 again = 0 if keep else (kernel_h - 1) * tiles * columns
-                stream = (batch * blocks * y.h * layer.strides[0] + again) * (x.w + 1)
-                array = stream * ceil_div(kernel_h, max(1, min(3, n // taps)))
+                stream = (batch * blocks * y.h * layer.strides[0] * strips + again) * pitch
+                array = stream * passes
                 bus = 0 if spot.x_on_chip else batch * ceil_div(y.h, band) * blocks * x_bytes / (columns * n)
                 bus += 0 if spot.y_on_chip else batch * y.h * y.w * blocks
-                cycles = max(array, bus, tiles * TILE) + rows * y.w * columns + tiles * 10
+                cycles = max(array, bus, tiles * TILE) + sums + tiles * 10
                 yield cycles, LayerSchedule(
-                    rows=rows, band=band, columns=columns, slots=slots_together(config, blocks, columns),
-                    acc_buffers=sums_together(spot, rows * y.w * columns), prefetch=PREFETCH,
-                    on_chip=spot.y_on_chip,
+                    rows=rows, band=band, width=width, columns=columns,
+                    slots=slots_together(config, blocks, columns),
+                    acc_buffers=sums_together(spot, sums), prefetch=PREFETCH, on_chip=spot.y_on_chip,
                 )  # fmt: skip
+
+
+def _widths(spot: Spot, layer: DepthwiseLayer) -> list[tuple[int, int]]:
+    """Widths of strips and passes over each: all of the output, and those that take fewer passes."""
+    out: list[tuple[int, int]] = []
+    x, y = images(layer)
+    for strips in range(1, _STRIPS + 1):
+        width = ceil_div(y.w, strips)
+        groups = kernel_rows(spot.config, layer, stream_pitch(layer, x.w, y.w, width))
+        passes = ceil_div(layer.weights.shape[0], max(groups, 1))
+        if not out or passes < out[-1][1]:
+            out.append((width, passes))
+    return out

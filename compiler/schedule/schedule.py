@@ -23,6 +23,8 @@ class LayerSchedule:
         Output rows (of a matrix: its rows) of a tile.
     band : int
         Output rows whose image rows are brought in together: one or more tiles.
+    width : int
+        Output columns of a tile of a depthwise convolution: of fewer the line buffers hold more rows.
     columns : int
         Blocks of N output channels of a tile.
     depth : int
@@ -61,6 +63,7 @@ class LayerSchedule:
 
     rows: int = 1 << 16
     band: int = 1 << 16
+    width: int = 1 << 16
     columns: int = 1 << 16
     depth: int = 1 << 16
     slots: int = 1 << 16

@@ -9,7 +9,8 @@ import pytest
 
 from compiler.api import compile
 from compiler.bench.layers import OneLayer
-from compiler.ir.graph import Graph
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tensor import Quantization, Tensor
 from compiler.network import Network
 from compiler.runtime import Session, dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -26,7 +27,8 @@ def perturbed(schedule: Schedule, rng: random.Random) -> Schedule:
     layers = {}
     for name, layer in schedule.layers.items():
         changes = {
-            "rows": rng.choice((1, 2, 3, 5, 8, 40)), "band": rng.choice((4, 8, 40)),
+            "rows": rng.choice((1, 2, 3, 5, 8, 40)), "width": rng.choice((1, 2, 3, 40)),
+            "band": rng.choice((4, 8, 40)),
             "columns": rng.choice((1, 2, 3, 8)), "depth": rng.choice((1, 2, 3, 64)),
             "slots": rng.choice((1, 2, 8)), "slot_buffers": rng.choice((1, 2, 3)),
             "order": rng.choice(("rows", "channels")), "x_buffers": rng.choice((1, 2, 3)),
@@ -94,6 +96,22 @@ def test_one_multiplier_for_all_channels_goes_with_the_command(graph: Graph, tar
         network = compile(graph, target, rounding="reference", schedule=replace(schedule, layers=layers))
         assert sum(len(code.image) for code in network.codes) < sum(len(code.image) for code in first.codes)
         assert np.array_equal(outputs(network, inputs)["y"], wanted["y"]), schedule.to_json()
+
+
+def test_strips_of_a_depthwise_convolution_and_a_sum_with_it() -> None:
+    layer = OneLayer(np.random.default_rng(6), (3, 3, 20), 2, 9)
+    graph = layer.graph("depthwise_conv2d", (1, 9, 7, 20), (1, 9, 7, 20), **WINDOW)
+    graph.add_tensor(Tensor("sum", (1, 9, 7, 20), "int8", Quantization.of(0.15, 2)))
+    graph.add_node(Node("add", "add", ("y", "x"), ("sum",), {}))
+    graph.finish(["sum"])
+    rng, first = random.Random(4), compile(graph, "n4", rounding="xnnpack")
+    (name,) = first.schedule.layers  # the sum leaves with the convolution
+    inputs = random_inputs(first, np.random.default_rng(8))
+    wanted = outputs(first, inputs)
+    for width in (1, 2, 3, 4, 6):
+        layers = {name: replace(first.schedule.layers[name], width=width, rows=rng.choice((1, 2, 4)))}
+        network = compile(graph, "n4", rounding="xnnpack", schedule=replace(first.schedule, layers=layers))
+        assert np.array_equal(outputs(network, inputs)["sum"], wanted["sum"]), width
 
 
 def test_several_multipliers_do_not_go_with_a_command() -> None:
