@@ -17,8 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from compiler.cli.claims import claim
 from compiler.cli.outcome import run_to_status
-from compiler.cli.output import check_output, check_report, report
+from compiler.cli.output import report
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from hw.config import load_target
@@ -117,13 +118,12 @@ def _check(args: argparse.Namespace) -> int:
         raise InputError(f"--images must be in 2..{HELD_OUT}, not {images}")
     if args.waves and args.device == "golden":
         raise InputError("--waves needs the RTL: the golden model has no signals")
-    check_report(args.json)
     if args.waves:
         try:
             args.waves.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{args.waves} cannot be written: {error.strerror}") from error
-        check_output(args.waves)
+    claim(args, "waves")
     return images
 
 

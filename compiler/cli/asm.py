@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.output import check_outputs, read_input, write_output
+from compiler.cli.claims import claim
+from compiler.cli.output import read_input, write_output
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Assemble; an error in the text names its line."""
-    check_outputs([args.output], [args.source, args.network])
+    claim(args, "output")
     write_output(args.output, _in_network(args) if args.network else _program(args))
     return 0
 

@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
+from compiler.cli.claims import claim
 from compiler.cli.options import add_json, add_memory, add_seed, add_target
-from compiler.cli.output import check_report, report
+from compiler.cli.output import report
 
 SUMMARY = "measure a suite and print its table"
 STATUS = (
@@ -36,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from compiler.bench import format_table, run_suite
     from hw.config import load_target
 
+    claim(args)
     config = load_target(args.target)
-    check_report(args.json)
     document = run_suite(
         args.suite,
         config,

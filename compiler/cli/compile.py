@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compiler.cli.claims import claim
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer, size
-from compiler.cli.output import check_outputs, report, write_output
+from compiler.cli.output import report, write_output
 
 if TYPE_CHECKING:
     from compiler.ir.graph import Graph
@@ -117,11 +118,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.schedule.schedule import Schedule
     from hw.errors import InputError
 
-    check_outputs(
-        [args.output, args.save_schedule, args.listing],
-        [Path(args.model), args.schedule, args.calibrate],
-        args.json,
-    )
+    claim(args, "output", "save_schedule", "listing")
     schedule = None
     if args.schedule:
         try:

@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import asdict
 
+from compiler.cli.claims import claim
 from compiler.cli.options import add_json
 from compiler.cli.output import report
 
@@ -19,6 +20,7 @@ def run(args: argparse.Namespace) -> int:
     """Report every check; status 1 if one failed."""
     from compiler.cli.checks import CHECKS
 
+    claim(args)
     results = [check() for check in CHECKS]
     lines = []
     for result in results:

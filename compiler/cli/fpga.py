@@ -4,8 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from compiler.cli.claims import claim
 from compiler.cli.options import add_json, integer
-from compiler.cli.output import check_report, report
+from compiler.cli.output import report
 
 SUMMARY = "synthesize, place and route the chip for a board and write its bitstream"
 EXAMPLE = "mla fpga --board ulx3s-85f"
@@ -40,11 +41,14 @@ def run(args: argparse.Namespace) -> int:
     from hw.boards.flow import build
     from hw.boards.report import format_report
     from hw.config import load_target
+    from hw.errors import InputError
 
     board = find_board(args.board)
-    config = load_target(args.target or board.name)
-    check_report(args.json)
     folder = args.output or Path("build") / board.name
+    if args.json and args.json != "-" and Path(args.json).resolve().parent == folder.resolve():
+        raise InputError(f"{args.json} must lie outside of {folder}, whose files are the build's own")
+    claim(args)
+    config = load_target(args.target or board.name)
     result = build(board, config, seeds=args.seeds, folder=folder, say=_say)
     report(result.to_document(), format_report(result), args.json)
     return 0 if result.meets_clock else 1

@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_memory, add_seed, add_target
-from compiler.cli.output import check_outputs, write_output
+from compiler.cli.output import write_output
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.stage is not None and args.stage not in STAGES:
         raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(args.stage)}")
-    check_outputs([args.output], [Path(args.model)])
+    claim(args, "output")
     form = _format(args)
     if args.stage is None and form == "text":
         text = str(_read(args))

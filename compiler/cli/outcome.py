@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+from compiler.cli.claims import release
 from hw.errors import MlaError
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -53,3 +54,5 @@ def run_to_status(name: str, work: Callable[[], int]) -> int:
             where = f": {error.filename}" if error.filename else ""
             print(f"{name}: {error.strerror or error}{where}", file=sys.stderr)
             return FAILED
+        finally:
+            release()

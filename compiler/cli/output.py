@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,43 +48,6 @@ def check_output(path: Path) -> None:
     if not path.exists() or path.is_file():
         with _beside(path):
             pass
-
-
-def check_outputs(
-    outputs: Iterable[Path | None], inputs: Iterable[Path | None] = (), report: str | None = None
-) -> None:
-    """Refuse at once outputs that could not be written, that are one file, or that would overwrite an input.
-
-    Parameters
-    ----------
-    outputs, inputs : iterable of path
-        Files that the verb writes and reads; None stands for those it was not asked for.
-    report : str, optional
-        Argument of `--json`.
-    """
-    written = [path for path in outputs if path]
-    written += [Path(report)] if report and report != "-" else []
-    read = [path for path in inputs if path]
-    for number, path in enumerate(written):
-        if any(_same(path, each) for each in read):
-            raise InputError(f"{path} is an input: the output must be another file")
-        if any(_same(path, each) for each in written[:number]):
-            raise InputError(f"{path} is named for two outputs: they must be different files")
-        check_output(path)
-
-
-def _same(one: Path, other: Path) -> bool:
-    """Whether two paths name one file, which may not be there yet; a device like /dev/null is no file."""
-    try:
-        return one.samefile(other) and one.is_file()
-    except OSError:
-        return one.resolve() == other.resolve()
-
-
-def check_report(destination: str | None) -> None:
-    """The same for the argument of `--json`."""
-    if destination and destination != "-":
-        check_output(Path(destination))
 
 
 def _writable(path: Path) -> Path:

@@ -3,9 +3,10 @@
 import argparse
 from pathlib import Path
 
+from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_json, add_memory, add_samples, add_seed, add_target
-from compiler.cli.output import check_outputs, report, write_output
+from compiler.cli.output import report, write_output
 
 SUMMARY = "run a model on the simulated chip and show where its cycles went"
 EXAMPLE = "mla profile network.tflite --report network.html --trace network.json"
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.profile.trace import trace_json
     from compiler.run import STEADY, document, run_samples
 
-    check_outputs([args.trace, args.report], [Path(args.model), args.input, args.calibrate], args.json)
+    claim(args, "trace", "report")
     network = network_of(args)
     samples = read_samples(network.sample, args.input, args.limit, args.seed)
     rate = args.dram_bytes_per_cycle or network.config.n

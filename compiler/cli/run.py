@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, say_how_made
 from compiler.cli.options import add_json, add_memory, add_samples, add_seed, add_target
-from compiler.cli.output import check_outputs, report, write_output
+from compiler.cli.output import report, write_output
 
 if TYPE_CHECKING:
     from compiler.network import Network
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.devices import open_device
     from compiler.run import STEADY, document, run_samples
 
-    check_outputs([args.out], [Path(args.model), args.input, args.calibrate], args.json)
+    claim(args, "out")
     network = network_of(args)
     for each in network.host:
         say(f"on the host: {each.node} ({each.op}): {each.reason}")

@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compiler.cli.claims import claim
 from compiler.cli.options import add_json, add_target, integer
-from compiler.cli.output import check_report, read_input, report
+from compiler.cli.output import read_input, report
 from compiler.cli.where import in_network, in_program
 from hw.errors import InputError, shown
 
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.package import SUFFIX
     from hw.config import load_target
 
-    check_report(args.json)
+    claim(args)
     if args.program.suffix.lower() == SUFFIX:
         return _network(args)
     return _program(args, load_target(args.target))

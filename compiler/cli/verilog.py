@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from compiler.cli.claims import claim
 from compiler.cli.options import add_target
 from compiler.cli.output import atomic_output
 
@@ -23,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from hw.config import load_target
     from hw.emit import emit_verilog
 
+    claim(args, "output")
     config = load_target(args.target)
     with atomic_output(args.output) as path:
         emit_verilog(config, path)

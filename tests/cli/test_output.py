@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler.cli.output import atomic_output, check_output, check_outputs, read_input, report, write_output
+from compiler.cli.output import atomic_output, check_output, read_input, report, write_output
 from hw.errors import InputError, WorkError
-from scripts.networks.digits import MODEL
 
 
 def test_replaces_only_on_success(tmp_path):
@@ -29,33 +28,6 @@ def test_follows_a_link(tmp_path):
     write_output(link, b"data")
     assert link.is_symlink()
     assert target.read_bytes() == b"data"
-
-
-def test_outputs_are_files_of_their_own(tmp_path):
-    there, link, new = tmp_path / "there", tmp_path / "link", tmp_path / "new"
-    there.write_bytes(b"")
-    link.symlink_to(there)
-    with pytest.raises(InputError, match="link is an input: the output must be another file"):
-        check_outputs([new, link], [None, there])
-    with pytest.raises(InputError, match="there is an input"):
-        check_outputs([], [there], str(there))
-    with pytest.raises(InputError, match="new is named for two outputs"):
-        check_outputs([new, None, tmp_path / "." / "new"])
-    check_outputs([Path("/dev/null"), Path("/dev/null"), new], [there, Path("/dev/null")], "-")
-    assert there.read_bytes() == b"" and not new.exists()
-
-
-def test_no_verb_overwrites_what_it_reads(complains, tmp_path):
-    text, network = tmp_path / "p.s", tmp_path / "m.onnx"
-    text.write_text("    halt\n")
-    network.write_bytes(MODEL.read_bytes())
-    complains(2, f"{text} is an input", "asm", text, "-o", text)
-    complains(2, f"{network} is an input", "compile", network, "-o", network)
-    complains(2, f"{network} is an input", "run", network, "--out", network)
-    complains(2, f"{network} is an input", "run", network, "--json", network)
-    complains(2, f"{network} is an input", "profile", network, "--trace", network)
-    complains(2, f"{network} is an input", "graph", network, "-o", network)
-    assert (text.read_text(), network.read_bytes()) == ("    halt\n", MODEL.read_bytes())
 
 
 def test_bad_paths_are_bad_input(tmp_path):
