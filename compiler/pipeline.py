@@ -19,7 +19,8 @@ from compiler.options import Options
 from compiler.passes import simplify
 from compiler.passes.batch import with_batch
 from compiler.passes.names import name_apart
-from compiler.profile.floors import body_floor, layer_floor, network_floor
+from compiler.profile.crossing import Crossing, crossing
+from compiler.profile.floors import body_floor, layer_floors, network_floor
 from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.quantize import is_float
 from compiler.quantize.samples import random_samples
@@ -91,6 +92,7 @@ class _Compilation:
         self.given, self.offset, self.dram, self.seen = options.schedule, options.offset, options.dram, seen
         self.schedules: dict[str, LayerSchedule] = {}
         self.before = 0  # layers that have their code already
+        self.crossed: list[tuple[Lowered, Crossing]] = []  # of the stages that are in no subgraph
         device = [part.graph for part in _walk(parts) if part.device]
         self.fusions = tuple(f for each in device for f in find_fusions(each))
         if self.given is not None:
@@ -108,13 +110,12 @@ class _Compilation:
         count = sum(len(each.layers) for each in self.lowered.values())
         stages = self._stages(self.parts, count, inside=False)
         graph = self.graph
-        top = [layer for part in self.parts if part.device for layer in self.lowered[id(part)].layers]
         return Network(
             name=graph.name, config=self.config, inputs=tuple(graph.tensors[n] for n in graph.inputs),
             outputs=tuple(graph.tensors[n] for n in graph.outputs), stages=stages,
             schedule=self.given or Schedule(self.fusions, self.schedules),
             host=host,
-            rounding=self.rounding, floor=network_floor(graph, top), graph=graph,
+            rounding=self.rounding, floor=network_floor(self.crossed), graph=graph,
             layers=tuple(layer for each in self.lowered.values() for layer in each.layers), quantization=report,
         )  # fmt: skip
 
@@ -136,15 +137,12 @@ class _Compilation:
             schedule, code = self._code(its, (self.before, count))
             self.schedules |= schedule.layers
             self.before += len(its.layers)
-            floor = body_floor(graph, its.layers) if inside else None
-            stages.append(Stage(inputs, outputs, code=code, infos=self._infos(its, code), floor=floor))
+            crossed = crossing(self.seen[-1])
+            if not inside:
+                self.crossed.append((its, crossed))
+            floor = body_floor(its, crossed) if inside else None
+            stages.append(Stage(inputs, outputs, code=code, infos=_infos(its, code, crossed), floor=floor))
         return tuple(stages)
-
-    def _infos(self, lowered: Lowered, code: Code) -> tuple[LayerInfo, ...]:
-        return tuple(
-            LayerInfo(layer.nodes, layer.ops, layer_floor(lowered.graph, layer), tag, program)
-            for layer, tag, program in zip(lowered.layers, code.tags, code.program_names, strict=True)
-        )
 
     def _lower(self, graph: Graph) -> Lowered:
         inside = [names for names in self.fusions if names[0] in graph.nodes]
@@ -160,6 +158,13 @@ class _Compilation:
             return self.given, code
         first = first_schedule(self.config, lowered, self.fusions, self.dram)
         return fit(self.config, lowered, first, numbers, self.offset, self.seen, self.dram)
+
+
+def _infos(lowered: Lowered, code: Code, crossed: Crossing) -> tuple[LayerInfo, ...]:
+    each = zip(lowered.layers, layer_floors(lowered, crossed), code.tags, code.program_names, strict=True)
+    return tuple(
+        LayerInfo(layer.nodes, layer.ops, floor, tag, program) for layer, floor, tag, program in each
+    )
 
 
 def _walk(parts: Iterable[Part]) -> Iterator[Part]:

@@ -14,7 +14,7 @@ from compiler.cache.store import Store
 from compiler.network import LayerInfo, Network
 from compiler.profile.counts import COUNTED, ByTag, Split, bound, growth, read_counts, split
 from compiler.profile.energy import energy_parts_uj, energy_uj
-from compiler.profile.floors import Floor
+from compiler.profile.floors import Floor, bus_rate
 from compiler.runtime import Session
 from cosim.device import Device
 from cosim.golden import GoldenDevice
@@ -127,8 +127,9 @@ def _together(arrays: list[NDArray]) -> NDArray:
     return np.concatenate(arrays) if first.ndim and len(first) == 1 else np.stack(arrays)
 
 
-def document(network: Network, run: Run) -> dict[str, Any]:
-    """The parts of `mla run`'s report that do not depend on how it was called."""
+def document(network: Network, run: Run, rate: float | None = None) -> dict[str, Any]:
+    """The parts of `mla run`'s report that do not depend on how it was called, but for the memory's bytes a cycle."""
+    rate = bus_rate(network.config, rate)
     config, macs = network.config, _of_samples(network, run, sum(floor.macs for floor in run.floors))
     infos = _infos(network, run)
     totals = {name: sum(row[name] for row in run.counts.values()) for name in COUNTED}
@@ -142,8 +143,8 @@ def document(network: Network, run: Run) -> dict[str, Any]:
         "load_cycles": run.load_cycles,
         "macs": macs,
         "utilization": None if not cycles else macs / (cycles * config.n**2),
-        "floor_cycles": sum(floor.cycles(config) for floor in run.floors),
-        "floor_layerwise_cycles": sum(info.floor.cycles(config) * times for info, times in infos),
+        "floor_cycles": sum(floor.cycles(config, rate) for floor in run.floors),
+        "floor_layerwise_cycles": sum(info.floor.cycles(config, rate) * times for info, times in infos),
         "dram_bytes_read": totals["load_bytes"],
         "dram_bytes_written": totals["store_bytes"],
         "energy_uj": None if cycles is None else energy_uj(config, totals),
@@ -153,7 +154,7 @@ def document(network: Network, run: Run) -> dict[str, Any]:
         "compile_seconds": network.compile_seconds,
         "origin": network.origin,
         "quantization": None if network.quantization is None else network.quantization.document(),
-        "layers": _layers(network, run, infos),
+        "layers": _layers(network, run, infos, rate),
         "outputs": {
             name: {"shape": list(array.shape), "dtype": array.dtype.name, "sha256": digest(array)}
             for name, array in run.outputs.items()
@@ -183,15 +184,17 @@ def _each(run: Run, cycles: float) -> float:
     return cycles if len(run.floors) == run.samples else round(cycles * len(run.floors) / run.samples, 1)
 
 
-def _layers(network: Network, run: Run, infos: list[tuple[LayerInfo, int]]) -> list[dict[str, Any]]:
+def _layers(
+    network: Network, run: Run, infos: list[tuple[LayerInfo, int]], rate: float
+) -> list[dict[str, Any]]:
     """One entry for each tag: a layer, or several in a network with more layers than the machine has tags."""
     by_tag: dict[int, list[tuple[LayerInfo, int]]] = {}
     for info, times in infos:
         by_tag.setdefault(info.tag, []).append((info, times))
-    return [_entry(network, run, each) for each in by_tag.values()]
+    return [_entry(network, run, each, rate) for each in by_tag.values()]
 
 
-def _entry(network: Network, run: Run, ran: list[tuple[LayerInfo, int]]) -> dict[str, Any]:
+def _entry(network: Network, run: Run, ran: list[tuple[LayerInfo, int]], rate: float) -> dict[str, Any]:
     config, infos = network.config, [info for info, _ in ran]
     macs = _of_samples(network, run, sum(info.floor.macs * times for info, times in ran))
     causes = None if run.split is None else run.split.by_tag[infos[0].tag]
@@ -203,7 +206,7 @@ def _entry(network: Network, run: Run, ran: list[tuple[LayerInfo, int]]) -> dict
         "cycles": cycles,
         "macs": macs,
         "utilization": macs / (cycles * config.n**2) if cycles else None,
-        "floor_cycles": sum(info.floor.cycles(config) * times for info, times in ran),
+        "floor_cycles": sum(info.floor.cycles(config, rate) * times for info, times in ran),
         "bound": None if causes is None else bound(causes),
         "program": infos[0].program,
         "where": causes,

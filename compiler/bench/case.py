@@ -100,7 +100,7 @@ def run_case(
     network = compile(work.model, target, rounding=case.rounding, dram=dram, batch=batch)
     with open_device(network) as device:
         run = run_samples(device, network, [work.inputs] * batch, say, back_to_back=False)
-    found = document(network, run)
+    found = document(network, run, dram.bytes_per_cycle)
     expected = work.expected
     if expected is None:
         with GoldenDevice(network.config, dram_bytes(network)) as golden:

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             device, network, samples, say, recorder=device if probe else None,
             proofs=None if args.no_cache else Store(),
         )  # fmt: skip
-    whole = head(args, "rtl", rate) | document(network, result)
+    whole = head(args, "rtl", rate) | document(network, result, rate)
     if args.trace and result.recording:
         names = {layer["tag"]: ", ".join(layer["names"]) for layer in whole["layers"]}
         write_output(args.trace, trace_json(result.recording, names, network.config.n).encode())

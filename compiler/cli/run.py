@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         open_device(network, args.device, together, args.dram_latency, rate, say) as device,
     ):
         result = run_samples(device, network, samples, say, proofs=None if args.no_cache else Store())
-    whole = head(args, args.device, rate) | document(network, result)
+    whole = head(args, args.device, rate) | document(network, result, rate)
     if args.out:
         buffer = io.BytesIO()
         np.savez(buffer, **result.outputs)  # pyright: ignore[reportArgumentType]: names are the user's

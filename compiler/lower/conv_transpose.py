@@ -71,9 +71,21 @@ def lower_conv_transpose(low: Lowering) -> ConvTransposeLayer:
             batch=batch, pads=(rows.pad, columns.pad, 0, 0), x_zp=affine(low.x).zero_point, w_zp=zero_of(weights),
         )  # fmt: skip
         phases.append(Phase(conv, (rows.offset, columns.offset)))
-    return ConvTransposeLayer(
-        **common, macs=x.h * x.w * weights.elements, phases=tuple(phases), strides=a["strides"], batch=batch
-    )
+    reached = [
+        _reached(size, made, kernel, *(a[key][axis] for key in ("strides", "dilations", "pads")))
+        for axis, (size, made, kernel) in enumerate(
+            zip((low.x.shape[1], x.w), (height, y.w), weights.shape[1:3], strict=True)
+        )
+    ]
+    taps = weights.shape[1] * weights.shape[2]
+    macs = batch * reached[0] * reached[1] * (weights.elements // taps)
+    return ConvTransposeLayer(**common, macs=macs, phases=tuple(phases), strides=a["strides"], batch=batch)
+
+
+def _reached(size: int, made: int, kernel: int, stride: int, dilation: int, pad: int) -> int:
+    """Pairs of an input and a tap along a dimension that reach an output: padding cuts some off."""
+    places = (i * stride + k * dilation - pad for i in range(size) for k in range(kernel))
+    return sum(0 <= place < made for place in places)
 
 
 def _lines(size: int, kernel: int, stride: int, dilation: int, pad: int) -> list[_Line]:

@@ -1,0 +1,75 @@
+"""Which bytes of DRAM a stage's commands move: each once, however often they come and go."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.command import Memory, Ref, Ring
+from compiler.codegen.making import Making
+from cosim.golden.command import unpack_fields
+from hw.isa.enums import Unit
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What crosses the bus at least.
+
+    Parameters
+    ----------
+    ends : dict
+        Bytes of each tensor that comes into the stage or leaves it; of those that share their place, of one.
+    constants : dict
+        Bytes of weights, parameters and tables, by the number of the layer that first needs them.
+    """
+
+    ends: dict[str, int]
+    constants: dict[int, int]
+
+
+def crossing(making: Making) -> Crossing:
+    """The bytes that the commands of a stage move, with none counted twice."""
+    touched, layers = _touched(making)
+    graph = making.lowered.graph
+    rings = {making.homes[name].ring: name for name in (*graph.inputs, *graph.outputs)}
+    ends = {name: touched.get(ring, 0) for ring, name in rings.items()}
+    constants: dict[int, int] = defaultdict(int)
+    for ring, size in touched.items():
+        if ring.data is not None:
+            constants[layers[ring]] += size
+    return Crossing(ends, dict(constants))
+
+
+def _touched(making: Making) -> tuple[dict[Ring, int], dict[Ring, int]]:
+    """Bytes of each ring in DRAM that are moved, and the first layer that moves any."""
+    masks: dict[Ring, NDArray[np.bool_]] = {}
+    layers: dict[Ring, int] = {}
+    for command, issued in zip(making.commands, making.issued, strict=True):
+        place = command.fields.get("dram")
+        if command.unit not in (Unit.LOAD, Unit.STORE) or not isinstance(place, Ref):
+            continue
+        c = unpack_fields(issued.unit, list(issued.values))
+        if command.unit == Unit.LOAD and c.fill:
+            continue
+        ring = place.ring
+        assert ring.memory == Memory.DRAM
+        layers[ring] = min(layers.get(ring, command.layer), command.layer)
+        if ring not in masks:
+            masks[ring] = np.zeros(ring.total, np.bool_)
+        _mark(masks[ring], place.resolve(0), c.len, ((c.y_count, c.dram_y), (c.z_count, c.dram_z)))
+    return {ring: int(np.count_nonzero(mask)) for ring, mask in masks.items()}, layers
+
+
+def _mark(mask: NDArray[np.bool_], start: int, size: int, steps: tuple[tuple[int, int], ...]) -> None:
+    """Mark lines of `size` bytes; `steps` are (count, distance)."""
+    rest = []
+    for count, distance in sorted(steps, key=lambda step: abs(step[1])):
+        if count > 1 and distance == size and not rest:
+            size *= count  # without gaps
+        elif count > 1 and distance:
+            rest.append((count, distance))
+    for at in product(*(range(count) for count, _ in rest)):
+        first = start + sum(i * distance for i, (_, distance) in zip(at, rest, strict=True))
+        mask[first : first + size] = True
