@@ -72,9 +72,9 @@ def _quantized(graph: Graph, options: Options) -> tuple[Graph, QuantizationRepor
 
 
 def _host(graph: Graph, reasons: dict[str, str]) -> tuple[HostNode, ...]:
-    """The nodes on the host, those of subgraphs among them."""
-    edges, ops = interface(graph, reasons), {node.name: node.operator for _, node in graph.walk()}
-    return tuple(HostNode(name, ops[name], why, name in edges) for name, why in reasons.items())
+    """The nodes on the host in the order of the graph, those of subgraphs among them."""
+    edges, nodes = interface(graph, reasons), [node for _, node in graph.walk() if node.name in reasons]
+    return tuple(HostNode(node.name, node.operator, reasons[node.name], node.name in edges) for node in nodes)
 
 
 class _Compilation:

@@ -159,7 +159,7 @@ def _list(text: str) -> list[str]:
 def translations(torch: Any, program: Any) -> dict[Callable, Callable]:
     """Translations of its quantization to a part of a type's range, which PyTorch's own leaves out."""
     steps = (node for node in program.graph.nodes if str(node.target) == _QUANTIZE)
-    return dict.fromkeys({node.target for node in steps if _narrow(torch, *node.args[3:6])}, _quantize)
+    return dict.fromkeys((node.target for node in steps if _narrow(torch, *node.args[3:6])), _quantize)
 
 
 def _narrow(torch: Any, low: int, high: int, dtype: Any) -> bool:
