@@ -26,13 +26,18 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def add_target(parser: argparse.ArgumentParser, default: str = "n16") -> None:
-    """Add `--target`; resolve it with `hw.config.load_target`."""
+#: The machine where none is named.
+TARGET = "n16"
+
+
+def add_target(parser: argparse.ArgumentParser, default: str | None = TARGET, otherwise: str = "") -> None:
+    """Add `--target`, for `hw.config.load_target`. `otherwise`: what is taken if it is left out, for its help."""
     parser.add_argument(
         "--target",
         metavar="T",
         default=default,
-        help="n4, n8, n16, n32, ulx3s-85f or a TOML file of the same fields (default: %(default)s)",
+        help="n4, n8, n16, n32, ulx3s-85f or a TOML file of the same fields "
+        f"(default: {otherwise or default})",
     )
 
 

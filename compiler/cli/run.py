@@ -70,7 +70,6 @@ def network_of(args: argparse.Namespace) -> "Network":
     """The network of a compiled file, or of a model that is compiled now."""
     from compiler.hosted import check_strict
     from compiler.package import SUFFIX, read_package
-    from hw.config import load_target
     from hw.errors import InputError
 
     if args.model.suffix.lower() != SUFFIX:
@@ -80,8 +79,7 @@ def network_of(args: argparse.Namespace) -> "Network":
     if args.size:
         raise InputError(f"{args.model} is compiled already: --size is for models with open dimensions")
     network = read_package(args.model)
-    if network.config != load_target(args.target):
-        raise InputError(f"{args.model} was compiled for another machine than --target {args.target}")
+    check_machine(args.model, network, args.target)
     if args.rounding not in (None, network.rounding):
         raise InputError(f"{args.model} was compiled with --rounding {network.rounding}, not {args.rounding}")
     if args.strict:
@@ -91,6 +89,15 @@ def network_of(args: argparse.Namespace) -> "Network":
             f"{args.model} was compiled for a batch of {network.batch}, not for --batch {args.batch}"
         )
     return network
+
+
+def check_machine(path: Path, network: "Network", target: str) -> None:
+    """InputError if a compiled file's network is for another machine than the target."""
+    from hw.config import load_target
+    from hw.errors import InputError
+
+    if network.config != load_target(target):
+        raise InputError(f"{path} was compiled for another machine than --target {target}")
 
 
 @contextmanager

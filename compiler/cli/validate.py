@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.claims import claim
-from compiler.cli.options import add_json, add_target, integer
+from compiler.cli.options import TARGET, add_json, add_target, integer
 from compiler.cli.output import read_input, report
 from compiler.cli.where import in_network, in_program
 from hw.errors import InputError, shown
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="refuse to read memories of the chip where the program has written nothing",
     )
-    add_target(parser)
+    add_target(parser, None, f"{TARGET}, or what a network was compiled for")
     add_json(parser)
 
 
@@ -99,11 +99,12 @@ def run(args: argparse.Namespace) -> int:
     claim(args)
     if args.program.suffix.lower() == SUFFIX:
         return _network(args)
-    return _program(args, load_target(args.target))
+    return _program(args, load_target(args.target or TARGET))
 
 
 def _network(args: argparse.Namespace) -> int:
     """A compiled network, which brings its own operands, windows and machine."""
+    from compiler.cli.run import check_machine
     from compiler.package import read_package
     from compiler.validate import ValidationError
     from compiler.validate.network import validate_network
@@ -113,6 +114,8 @@ def _network(args: argparse.Namespace) -> int:
             f"{args.program} is a compiled network: it has operands, windows and limits of its own"
         )
     network = read_package(args.program)
+    if args.target is not None:
+        check_machine(args.program, network, args.target)
     try:
         reports = validate_network(network, samples=args.calls, require_written=args.require_written)
     except ValidationError as error:

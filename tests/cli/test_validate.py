@@ -1,6 +1,7 @@
 """`mla validate`: programs as text and as files, proved or refused with their line."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -138,5 +139,17 @@ def test_a_compiled_network(mla, complains, tmp_path):
     assert [stage["stage"] for stage in document["stages"]] == stages
     assert all(stage["commands"]["store"] > 0 for stage in document["stages"])
     complains(2, "is a compiled network: it has operands, windows", "validate", path, "--operands", "1")
+    own, other = tmp_path / "own.toml", "n4" if network.config.n != 4 else "n8"
+    own.write_text("".join(f"{name} = {value}\n" for name, value in asdict(network.config).items()))
+    assert mla("validate", path, "--target", own) == result
+    complains(
+        2,
+        f"{path} was compiled for another machine than --target {other}",
+        "validate",
+        path,
+        "--target",
+        other,
+    )
+    complains(2, "target must be one of", "validate", path, "--target", "n5")
     path.write_bytes(b"PK")
     complains(2, "mixed.mla", "validate", path)
