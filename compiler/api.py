@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compiler import arguments
 from compiler.cache.source import Source
 from compiler.cache.store import Store
 from compiler.ir.graph import Graph
@@ -87,11 +88,15 @@ def compile(
     Raises
     ------
     InputError
-        The model cannot be read or compiled, or the schedule is not legal for it.
+        The model cannot be read or compiled, the schedule is not legal for it, or an argument is not of its type.
     """
     started = time.monotonic()
-    if batch < 1:
-        raise InputError(f"batch must be at least 1, not {shown(batch)}")
+    sizes, calibration = arguments.sizes(sizes), arguments.calibration(calibration)
+    seed, offset = (arguments.integer(*each, 0) for each in (("seed", seed), ("offset", offset)))
+    batch = arguments.integer("batch", batch, 1)
+    _check_types(schedule, dram, strict, cache, record)
+    config = load_target(target) if isinstance(target, str) else target
+    arguments.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
     source = (
         model
         if isinstance(model, Source)
@@ -100,7 +105,6 @@ def compile(
     named = isinstance(source.model, (str, Path)) if cache is None else cache
     if named and record is None:
         source.store = source.store or Store()
-    config = load_target(target) if isinstance(target, str) else target
     options = Options(
         rounding=_rounding(source, rounding), schedule=schedule, strict=strict, calibration=calibration,
         seed=seed, offset=offset, batch=batch, dram=dram,
@@ -118,6 +122,22 @@ def compile(
             place.put(network)
     _say(network, seed)
     return replace(network, origin=origin, compile_seconds=time.monotonic() - started)
+
+
+def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any) -> None:
+    """Refuse arguments that are not of the types that `compile` says."""
+    from compiler.record import Record
+
+    arguments.of_type("schedule", schedule, (Schedule, type(None)), "a Schedule or None")
+    arguments.of_type("dram", dram, Dram, "a Dram")
+    latency, rate = dram.latency, dram.bytes_per_cycle
+    arguments.integer("latency of dram", latency, 1)
+    arguments.of_type("bytes_per_cycle of dram", rate, (int, float, type(None)), "a number or None")
+    if rate is not None and not rate > 0:
+        raise InputError(f"bytes_per_cycle of dram must be more than 0, not {shown(rate)}")
+    arguments.of_type("strict", strict, bool, "True or False")
+    arguments.of_type("cache", cache, (bool, type(None)), "True, False or None")
+    arguments.of_type("record", record, (Record, type(None)), "a Record or None")
 
 
 def _rounding(source: Source, rounding: str | None) -> str:

@@ -21,6 +21,7 @@ from onnx import ModelProto, NodeProto
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 from onnx.defs import onnx_opset_version
 
+from compiler import arguments
 from compiler.api import compile
 from compiler.devices import open_device
 from compiler.frontends.onnx import read_onnx
@@ -34,6 +35,8 @@ from hw.errors import InputError, shown
 DEFAULT = "MLA:n16"
 _KINDS = ("golden", "rtl")
 _LATENCY = 100
+#: What `prepare` takes, as `compile` does.
+_OPTIONS = tuple(compile.__kwdefaults__ or ())
 
 Model = ModelProto | bytes | str | Path
 Inputs = Mapping[str, ArrayLike] | Sequence[ArrayLike] | NDArray
@@ -48,6 +51,7 @@ class _Place(NamedTuple):
 
 def _place(device: str) -> _Place:
     """The machine of a device's name; InputError if there is none."""
+    arguments.of_type("device", device, str, "MLA, MLA:TARGET, MLA:TARGET:rtl or CPU")
     family, _, rest = (DEFAULT if device == "CPU" else device).partition(":")
     target, _, kind = rest.rpartition(":")
     if kind not in _KINDS:
@@ -118,13 +122,15 @@ class MlaBackendRep(BackendRep):
         return self._session
 
     def _named(self, inputs: Inputs) -> dict[str, NDArray]:
-        if isinstance(inputs, Mapping):
-            return {name: np.asarray(value) for name, value in inputs.items()}
+        given = arguments.inputs(inputs)
+        if isinstance(given, Mapping):
+            return arguments.arrays("input", given)
         names = [tensor.name for tensor in self.network.inputs]
-        given = [inputs] if isinstance(inputs, np.ndarray) else inputs
         if len(given) != len(names):
             raise InputError(f"the model has inputs {', '.join(names)}: {len(names)}, not {len(given)}")
-        return {name: np.asarray(value) for name, value in zip(names, given, strict=True)}
+        return {
+            name: arguments.array(f"input {name!r}", value) for name, value in zip(names, given, strict=True)
+        }
 
 
 class MlaBackend(Backend):
@@ -143,7 +149,7 @@ class MlaBackend(Backend):
     def is_opset_supported(cls, model: ModelProto) -> tuple[bool, str]:
         """Whether the model's version of ONNX's operators is one that the installed onnx knows, and if not, why."""
         newest = onnx_opset_version()
-        for each in model.opset_import:
+        for each in arguments.of_type("model", model, ModelProto, "a ModelProto").opset_import:
             if each.domain in ("", "ai.onnx") and each.version > newest:
                 return False, f"operator set {each.version} is newer than {newest}"
         return True, ""
@@ -177,7 +183,11 @@ class MlaBackend(Backend):
             There is no such device, or the model cannot be read or compiled.
         """
         config, kind = _place(device)
-        sizes = kwargs.pop("sizes", None)
+        arguments.known(prepare, _OPTIONS, kwargs)
+        sizes = arguments.sizes(kwargs.pop("sizes", None))
+        arguments.of_type(
+            "model", model, (ModelProto, bytes, str, Path), "a ModelProto, its bytes, or a path"
+        )
         if isinstance(model, bytes):
             model = from_bytes(model)
         graph = read_onnx(Path(model) if isinstance(model, str) else model, sizes)
@@ -210,14 +220,18 @@ class MlaBackend(Backend):
         opset_version : int, optional
             Of the operator; the newest by default.
         """
-        opset = kwargs.pop("opset_version", onnx_opset_version())
+        opset = arguments.integer("opset_version", kwargs.pop("opset_version", onnx_opset_version()), 1)
+        arguments.of_type("node", node, NodeProto, "a NodeProto")
         names = list(dict.fromkeys(name for name in node.input if name))
-        given = [inputs] if isinstance(inputs, np.ndarray) else inputs
+        given = arguments.inputs(inputs)
         if isinstance(given, Mapping):
             given = [given[name] for name in names if name in given]
         if len(given) != len(names):
-            raise InputError(f"node {shown(node.name)} has {len(names)} inputs, not {len(given)}")
-        arrays = {name: np.asarray(value) for name, value in zip(names, given, strict=True)}
+            title = shown(node.name or node.op_type)
+            raise InputError(f"node {title} has {len(names)} inputs, not {len(given)}")
+        arrays = {
+            name: arguments.array(f"input {name!r}", value) for name, value in zip(names, given, strict=True)
+        }
         model = one_node(node, arrays, names[:1], opset, outputs_info)
         sample = {name: arrays[name] for name in names[:1]}
         if all(array.dtype == "float32" and np.isfinite(array).all() for array in sample.values()):

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-import numpy as np
 from numpy.typing import NDArray
 
+from compiler import arguments
 from compiler.codegen.code import Code
 from compiler.hosted import HostNode
 from compiler.ir.graph import Graph
@@ -235,12 +235,12 @@ class Network:
         InputError
             One is missing, unknown, or not of the model's shape and type.
         """
-        names = [tensor.name for tensor in self.inputs]
-        if inputs.keys() - set(names) or len(inputs) < len(names):
-            raise InputError(f"inputs must be {', '.join(names)}, not {', '.join(inputs) or 'none'}")
+        names, given = [tensor.name for tensor in self.inputs], arguments.arrays("input", inputs)
+        if given.keys() - set(names) or len(given) < len(names):
+            raise InputError(f"inputs must be {', '.join(names)}, not {', '.join(given) or 'none'}")
         out = {}
         for tensor in self.inputs:
-            array = np.asarray(inputs[tensor.name])
+            array = given[tensor.name]
             if array.shape != tensor.shape or array.dtype != tensor.dtype:
                 raise InputError(
                     f"input {tensor.name!r} must be {tensor.dtype}{list(tensor.shape)}, not "
