@@ -26,7 +26,7 @@ from compiler.api import compile
 from compiler.devices import open_device
 from compiler.frontends.onnx import read_onnx
 from compiler.frontends.onnx.file import from_bytes
-from compiler.frontends.onnx.one_node import one_node
+from compiler.frontends.onnx.one_node import check_operator, one_node
 from compiler.network import Network
 from compiler.runtime import Session
 from hw.config import MlaConfig, load_target
@@ -222,6 +222,7 @@ class MlaBackend(Backend):
         """
         opset = arguments.integer("opset_version", kwargs.pop("opset_version", onnx_opset_version()), 1)
         arguments.of_type("node", node, NodeProto, "a NodeProto")
+        check_operator(node, opset)
         names = list(dict.fromkeys(name for name in node.input if name))
         given = arguments.inputs(inputs)
         if isinstance(given, Mapping):

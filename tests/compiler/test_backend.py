@@ -103,6 +103,21 @@ def test_what_does_not_fit() -> None:
         backend.prepare(outside)
 
 
+def test_single_nodes_that_do_not_serve() -> None:
+    for domain, text in (
+        ("", "^node 'Foo': ONNX's operator set 17 has no operator 'Foo'$"),
+        (
+            "com.microsoft",
+            "^node 'Foo': its outputs' types do not follow from its inputs: give outputs_info$",
+        ),
+    ):
+        foo = helper.make_node("Foo", ["x"], ["y"], domain=domain)
+        with pytest.raises(InputError, match=text):
+            backend.run_node(foo, [IMAGE], opset_version=17)
+    with pytest.raises(InputError, match=r"^node 'Add' has 2 inputs, not 1$"):
+        backend.run_node(helper.make_node("Add", ["a", "b"], ["y"]), [IMAGE])
+
+
 def test_the_suite_of_onnx_itself_runs_it() -> None:
     """Through its own runner: operators on integers, which must be exact."""
     result = unittest.TestResult()

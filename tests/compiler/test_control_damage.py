@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from compiler.frontends.onnx import read_onnx
 from compiler.passes import simplify
@@ -95,6 +95,16 @@ def test_branches(tmp_path: Path) -> None:
         ),
     ):
         assert message in refusal(tmp_path, made)
+
+
+def test_a_node_is_named_once(tmp_path: Path) -> None:
+    """By the graph, whose check finds that branches make other shapes."""
+    two, three = (
+        node("Constant", "", "c", value=numpy_helper.from_array(np.zeros(size, np.float32)))
+        for size in (2, 3)
+    )
+    text = refusal(tmp_path, chosen(branch("c", two), branch("c", three)))
+    assert text == "node 'If:y' (if): output 0 of its subgraph 'else': 'c' must be float32[2], not float32[3]"
 
 
 def test_a_subgraph_may_use_nothing_of_itself(tmp_path: Path) -> None:

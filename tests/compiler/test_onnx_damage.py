@@ -99,7 +99,7 @@ def test_unknown_operators_are_named_all_at_once(tmp_path: Path) -> None:
     text = refusal(tmp_path, made)
     assert text == (
         "there is no conversion for node 'Warp:a' (Warp), 'Wonder:c' (my.own.Wonder), 'NonZero:d' (NonZero: "
-        "the shape of its output depends on its input: that)"
+        "the shape of its output depends on its input's numbers, and must be known beforehand)"
     )
     with pytest.raises(UnsupportedNodesError) as caught:
         read_onnx(tmp_path / "model.onnx")
@@ -129,8 +129,12 @@ def test_a_variant_that_the_accelerator_lacks_is_the_hosts_and_says_why(tmp_path
         (small(node("Relu", "x", "z")), "nothing makes the output 'y'"),
         (small(node("Relu", "x", "y"), node("Exp", "x", "y")), "node 'Exp:y': its output 'y' is made already"),
         (small(node("Relu", "x", "-"), node("Exp", "x", "y")), "node 'Relu:' makes nothing"),
-        (small(node("Relu", "-", "y")), "node 'Relu:y': must have 1 inputs, not 0"),
-        (small(node("Relu", "x x", "y")), "node 'Relu:y': must have 1 inputs, not 2"),
+        (small(node("Relu", "-", "y")), "node 'Relu:y': must have 1 input, not 0"),
+        (small(node("Relu", "x x", "y")), "node 'Relu:y': must have 1 input, not 2"),
+        (small(node("Concat", "", "y", axis=0)), "node 'Concat:y': must have at least 1 input, not 0"),
+        (small(node("Gemm", "x x x x", "y")), "node 'Gemm:y': must have 2 or 3 inputs, not 4"),
+        (small(node("Clip", "x x x x", "y")), "node 'Clip:y': must have 1 to 3 inputs, not 4"),
+        (small(node("Gemm", "- x", "y")), "node 'Gemm:y': input 1 must not be left out"),
         (small(node("Flatten", "x", "y", axis=[1, 2])),
          "node 'Flatten:y': attribute axis must be an integer, not (1, 2)"),
         (small(node("Transpose", "x", "y", perm=[0, 0])),

@@ -180,7 +180,9 @@ def test_four_bits(tmp_path: Path) -> None:
     turned = onnx.ModelProto.FromString(made.SerializeToString())
     (last,) = (n for n in turned.graph.node if n.op_type == "QuantizeLinear")
     last.input[2] = "w_z"
-    with pytest.raises(InputError, match="quantized numbers must be int8, uint8, int16; others"):
+    with pytest.raises(
+        InputError, match="quantized numbers must be int8, uint8, int16, not int8 made of fewer bits"
+    ):
         read(tmp_path, turned)
 
 

@@ -46,6 +46,24 @@ def listed(nodes: Sequence[Refused]) -> list[str]:
     return [f"{shown(name)} ({shown(op)[1:-1]}{': ' if why else ''}{why})" for name, op, why in nodes]
 
 
+def check_inputs(given: Sequence[object], least: int, most: int | None) -> None:
+    """InputError unless there are from `least` to `most` inputs, the first `least` of them not left out."""
+    if len(given) < least or (most is not None and len(given) > most):
+        raise InputError(f"must have {_counted(least, most)}, not {len(given)}")
+    for number, each in enumerate(given[:least], 1):
+        if not each:
+            raise InputError(f"input {number} must not be left out")
+
+
+def _counted(least: int, most: int | None) -> str:
+    """A number of inputs, in words that read on."""
+    if most is None:
+        return f"at least {least} input{'s' * (least != 1)}"
+    if least == most:
+        return f"{least} input{'s' * (least != 1)}"
+    return f"{least} {'or' if most == least + 1 else 'to'} {most} inputs"
+
+
 @contextmanager
 def naming(node: FileNode) -> Iterator[None]:
     """Name the node in errors; an UnsupportedError goes through as it is."""
@@ -54,6 +72,8 @@ def naming(node: FileNode) -> Iterator[None]:
     except UnsupportedError:
         raise
     except InputError as error:
-        raise InputError(f"node {shown(node.name)}: {error}") from None
+        where = f"node {shown(node.name)}"
+        named = str(error).startswith(where)  # by the graph, which says more
+        raise InputError(f"{error}" if named else f"{where}: {error}") from None
     except DAMAGE as error:
         raise InputError(f"node {shown(node.name)}: damaged: {error or type(error).__name__}") from None

@@ -126,8 +126,16 @@ def _named(value: Any) -> Declared:
 def _declared(value: Any) -> Declared:
     _check_text(value.name)
     kind = value.type.tensor_type
-    if not value.name or value.type.WhichOneof("value") != "tensor_type":
-        raise InputError(f"{shown(value.name)} must be a tensor with a name")
+    if not value.name:
+        raise InputError("every input and output of the graph must have a name")
+    form = value.type.WhichOneof("value")
+    if form != "tensor_type":
+        what = (
+            "have a type, and has none"
+            if form is None
+            else f"be a tensor, not a {form.removesuffix('_type')}"
+        )
+        raise InputError(f"input or output {shown(value.name)} must {what}")
     if kind.elem_type not in DTYPES:
         raise InputError(f"tensor {shown(value.name)}: type {type_name(kind.elem_type)} is not supported")
     shape = None

@@ -47,7 +47,7 @@ def _output(emitter: Emitter, declared: Declared, value: Value) -> Tensor:
         return emitter.convert("quantize", tensor, Kind(declared.dtype, ONE))
     if tensor.dtype != declared.dtype:
         raise UnsupportedError(
-            f"output {declared.name!r} is {tensor.dtype}, declared as {declared.dtype}: that"
+            f"output {declared.name!r} must be of the type it is declared as, {declared.dtype}, not {tensor.dtype}"
         )
     return tensor
 

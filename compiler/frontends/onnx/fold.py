@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.frontends.onnx.errors import check_inputs
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.registry import CONVERSIONS, integers
 from compiler.frontends.onnx.values import Fixed, UnsupportedError, broadcast, counted_from_front
@@ -77,8 +78,7 @@ def _room(shape: Sequence[int], *sources: NDArray) -> None:
 
 def _arrays(inputs: list[Fixed | None], count: int) -> list[NDArray]:
     arrays = [v.numbers() for v in inputs if v is not None]
-    if len(arrays) != count or len(inputs) != count:
-        raise InputError(f"must have {count} inputs, not {len(arrays)}")
+    check_inputs([v is not None for v in inputs], count, count)
     return arrays
 
 

@@ -78,7 +78,7 @@ def on_host(
             dtype, shape = _type_of(types[f"output{index}"], declared.get(name))
         except _UnknownShapeError:
             raise _far(proto, inputs) or UnsupportedError(
-                "the shape of its output depends on its input: that"
+                "the shape of its output depends on its input's numbers, and must be known beforehand"
             ) from None
         kind = Kind(dtype, None if dtype in ("float32", "bool") else emitter.meanings.get(name))
         made.append(
@@ -223,7 +223,7 @@ def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> tuple[st
     dtype = DTYPES.get(kind.elem_type) or (declared.dtype if declared and not kind.elem_type else None)
     if dtype is None:
         named = type_name(kind.elem_type) if output.type.WhichOneof("value") == "tensor_type" else "no tensor"
-        raise UnsupportedError(f"its output is of type {named}: that")
+        raise UnsupportedError(f"its output is of type {named}, and must be of {', '.join(DTYPES.values())}")
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         raise _UnknownShapeError
     shape = tuple(size for size in sizes if isinstance(size, int))

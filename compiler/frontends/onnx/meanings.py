@@ -5,7 +5,7 @@ from onnx import TensorProto
 
 from compiler.frontends.onnx.emit import ONE
 from compiler.frontends.onnx.node import FileNode, Model
-from compiler.frontends.onnx.tensors import DTYPES
+from compiler.frontends.onnx.tensors import DTYPES, type_name
 from compiler.frontends.onnx.values import Fixed, Kind, UnsupportedError, counted_from_front
 from compiler.ir.tensor import Quantization
 from hw.errors import InputError
@@ -76,8 +76,17 @@ def quantized_type(node: FileNode, zero: Fixed | None) -> str:
     dtype = zero.data.dtype.name if zero is not None else wanted or "uint8"
     narrow = zero is not None and zero.narrow
     if narrow or dtype not in _QUANTIZED or (zero is None and node.int("output_dtype", 0) and wanted is None):
-        raise UnsupportedError(f"quantized numbers must be {', '.join(_QUANTIZED)}; others")
+        raise UnsupportedError(
+            f"quantized numbers must be {', '.join(_QUANTIZED)}, not {_called(node, zero)}"
+        )
     return dtype
+
+
+def _called(node: FileNode, zero: Fixed | None) -> str:
+    """What the type is called, which constants may have been widened from."""
+    if zero is None:
+        return type_name(node.int("output_dtype", 0))
+    return f"{zero.data.dtype.name} made of fewer bits" if zero.narrow else zero.data.dtype.name
 
 
 def _whole(node: FileNode, constants: dict[str, Fixed]) -> Kind | None:

@@ -8,7 +8,16 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
-from hw.errors import InputError
+from hw.errors import InputError, shown
+
+
+def check_operator(node: NodeProto, opset: int) -> None:
+    """InputError if no operator set of ONNX's own up to this one has the node's operator."""
+    if node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type, opset, ""):
+        raise InputError(
+            f"node {shown(node.name or node.op_type)}: ONNX's operator set {opset} has no operator "
+            f"{shown(node.op_type)}"
+        )
 
 
 def one_node(
@@ -32,7 +41,12 @@ def one_node(
     )  # fmt: skip
     imports = [helper.make_opsetid("", opset)] + [helper.make_opsetid(node.domain, 1)] * bool(node.domain)
     model = helper.make_model(graph, opset_imports=imports)
-    return model if made else onnx.shape_inference.infer_shapes(model, data_prop=True)
+    if not made:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    if any(value.type.WhichOneof("value") is None for value in model.graph.output):
+        title = shown(node.name or node.op_type)
+        raise InputError(f"node {title}: its outputs' types do not follow from its inputs: give outputs_info")
+    return model
 
 
 def _type_of(array: NDArray) -> int:

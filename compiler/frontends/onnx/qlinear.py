@@ -76,7 +76,7 @@ def _softmax(model: Model, node: FileNode) -> list[FileNode]:
 def _concat(model: Model, node: FileNode) -> list[FileNode]:
     parts = Parts(model, node, 5, max(5, len(node.inputs)))
     if len(parts.inputs) % 3 != 2:
-        raise InputError(f"must have three inputs for each part, and two, not {len(parts.inputs)}")
+        raise InputError(f"must have two inputs and three for each part, not {len(parts.inputs)} in all")
     operands = tuple(parts.real(at, f"x{at // 3}") for at in range(2, len(parts.inputs), 3))
     return parts.finish("Concat", operands, 0)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from compiler.frontends.onnx.emit import Emitter
+from compiler.frontends.onnx.errors import check_inputs
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.values import Fixed, UnsupportedError, Value
 from hw.errors import InputError, shown
@@ -31,9 +32,7 @@ class Conversion:
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         most = len(inputs) if self.most is None else self.most
-        if not self.least <= len(inputs) <= most or None in inputs[: self.least]:
-            count = f"{self.least}" if self.least == self.most else f"{self.least}..{self.most or ''}"
-            raise InputError(f"must have {count} inputs, not {sum(v is not None for v in inputs)}")
+        check_inputs([v is not None for v in inputs], self.least, self.most)
         return inputs + [None] * (most - len(inputs))
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from compiler.frontends.onnx.errors import check_inputs
 from compiler.frontends.onnx.node import FileNode, Model
 from compiler.frontends.onnx.values import Fixed, UnsupportedError
 from hw.errors import InputError
@@ -41,8 +42,7 @@ class Parts:
     """Nodes that together do what one did, which must have from `least` to `most` inputs."""
 
     def __init__(self, model: Model, node: FileNode, least: int, most: int):
-        if not least <= len(node.inputs) <= most or not all(node.inputs[:least]):
-            raise InputError(f"must have {least}..{most} inputs, not {len(node.inputs)}")
+        check_inputs(node.inputs, least, most)
         self.model, self.node, self.nodes = model, node, list[FileNode]()
         self.inputs = (*node.inputs, *[""] * (most - len(node.inputs)))
 
@@ -100,7 +100,7 @@ class Parts:
             v is not None and v.data.size > 1 for v in given
         ):
             raise UnsupportedError(
-                f"scales or zero points along an axis of {self.inputs[at]!r}, which flows,"
+                f"{self.inputs[at]!r} is not constant: its scale and its zero point must be one number each"
             )
 
     def fixed(self, name: str, what: str) -> Fixed:

@@ -69,7 +69,7 @@ def _transposed_window(
         if wanted:
             cut = whole - wanted[i]
             if cut < 0:
-                raise UnsupportedError(f"an output of size {wanted[i]}, larger than {whole},")
+                raise UnsupportedError(f"size {i + 1} of its output must be at most {whole}, not {wanted[i]}")
             half = cut // 2
             before[i], after[i] = (cut - half, half) if auto == "SAME_LOWER" else (half, cut - half)
         elif auto == "VALID":

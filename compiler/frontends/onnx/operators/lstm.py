@@ -67,7 +67,7 @@ def _lstm(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value
 def _check(node: FileNode, x: Flow, lengths: Value | None, peepholes: Value | None, directions: int) -> None:
     if x.rank != 3 or x.shape[0] > _MOST_STEPS:
         raise UnsupportedError(
-            f"a sequence of shape {list(x.shape)} (three dimensions, {_MOST_STEPS} steps at most),"
+            f"a sequence must have three dimensions and at most {_MOST_STEPS} steps, not shape {list(x.shape)}"
         )
     if lengths is not None and (known(lengths, "a length").data != x.shape[0]).any():
         raise UnsupportedError("sequences of different lengths")

@@ -197,7 +197,7 @@ def _normalized(emitter: Emitter, node: FileNode, op: str, x: Value, given: list
     only = "only" in node.attributes
     axis = counted_from_front(node.int("only" if only else "axis", -1), x.rank)
     if only and axis != x.rank - 1 and any(value is not None for value in given):
-        raise UnsupportedError("a normalization over one dimension, scaled along another,")
+        raise UnsupportedError("a normalization over one dimension that is scaled along another")
     whole = shape[axis : axis + 1] if only else shape[axis:]
     inner = math.prod(whole)
     if axis != x.rank - 1 and not only:

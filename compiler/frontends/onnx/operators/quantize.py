@@ -97,9 +97,7 @@ def reread(emitter: Emitter, node: FileNode, x: Flow, q: Quantization) -> Flow:
     """Integers with another meaning than they were made with: scale * (q - zero), computed from what they meant."""
     made = x.tensor.quantization if x.tensor.dtype != "float32" else ONE
     if made is None or x.real:
-        raise UnsupportedError(
-            f"integers {x.name!r} that are computed as real numbers, or have no one scale,"
-        )
+        raise UnsupportedError(f"integers {x.name!r} are computed as real numbers, or have no one scale")
     if not (made.whole and q.whole):
         raise UnsupportedError(f"integers of {x.name!r} with different scales along an axis")
     factor = q.scale[0] / made.scale[0]
