@@ -21,6 +21,16 @@ ROOM = 1 << 20
 OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 """What a `make` that started this program would impose on the one that builds the simulator."""
 
+_GUARD = """\
+exec 3<&0 </dev/null
+(read -r _ <&3; kill -KILL 0) >/dev/null 2>&1 &
+"$@" 3<&-
+status=$?
+kill -KILL $!
+exit $status
+"""
+"""Shell that runs a tool: if the other end of its standard input closes first, it ends the tool with all children."""
+
 
 class ModelRunner(Verilator):
     """Builds a model and knows the environment in which it runs.
@@ -69,7 +79,7 @@ class ModelRunner(Verilator):
 
 
 def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: int = -1) -> None:
-    """Run a build tool to its end; whatever interrupts this ends the tool and its children too.
+    """Run a build tool to its end; whatever interrupts or kills this ends the tool and its children too.
 
     Raises
     ------
@@ -78,11 +88,12 @@ def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: in
     DiskFullError
         It failed for want of room.
     """
+    theirs, ours = os.pipe()  # nobody else has this end, so it closes when this process is killed
     process = subprocess.Popen(
-        command,
+        ["/bin/sh", "-c", _GUARD, "sh", *command],
         cwd=cwd,
         env={name: value for name, value in env.items() if name not in OUTER_MAKE},
-        stdin=subprocess.DEVNULL,
+        stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -90,12 +101,15 @@ def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: in
         start_new_session=True,
         pass_fds=() if lock < 0 else (lock,),
     )
+    os.close(theirs)
     try:
         output, _ = process.communicate()
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
+    finally:
+        os.close(ours)
     if process.returncode == 0:
         return
     if "No space left on device" in output or _is_full(cwd):

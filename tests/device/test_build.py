@@ -1,11 +1,14 @@
 """What goes wrong while a simulator is built, and the variants with waves and coverage."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -71,25 +74,60 @@ def test_bad_verilog_shows_what_verilator_says(cache: Path):
     assert leftovers(cache) == []
 
 
-def test_an_interrupted_build_leaves_nothing(cache: Path, tmp_path: Path):
+@pytest.fixture
+def builder(cache: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process that builds a simulator, and the compilers it waits for."""
     mark = tmp_path / "compiling"
     compiler = fake_compiler(tmp_path, f"echo $$ >> {mark}; exec sleep 1000")
-    builder = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", "from tests.support.sim_device import open_sim; open_sim()"],
         cwd=ROOT,
         env=os.environ | {"CXX": str(compiler)},
         stderr=subprocess.PIPE,
         text=True,
     )
+    wait_for(lambda: mark.exists() and mark.read_text().endswith("\n"))
+    with process:
+        yield process, [int(pid) for pid in mark.read_text().split()]
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while not mark.exists() or not mark.read_text().strip():
+    while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    builder.send_signal(signal.SIGINT)
-    _, errors = builder.communicate(timeout=20)
+
+
+def test_an_interrupted_build_leaves_nothing(
+    cache: Path, builder: tuple[subprocess.Popen[str], list[int]]
+) -> None:
+    process, compilers = builder
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
     assert "KeyboardInterrupt" in errors
     assert leftovers(cache) == []
-    assert not any(is_running(int(pid)) for pid in mark.read_text().split())
+    assert not any(is_running(pid) for pid in compilers)
+
+
+def test_a_killed_build_ends_its_tools(cache: Path, builder: tuple[subprocess.Popen[str], list[int]]) -> None:
+    """Nobody is left to end them, or to release the lock that they inherited."""
+    process, compilers = builder
+    (lock,) = cache.rglob("*.lock")
+    assert any(is_running(pid) for pid in compilers)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(is_running(pid) for pid in compilers))
+    with lock.open() as file:
+        wait_for(lambda: is_free(file))
+
+
+def is_free(file: TextIO) -> bool:
+    """Whether nobody holds a lock."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def test_waves_and_coverage(tmp_path: Path):
