@@ -62,6 +62,26 @@ def test_qlinear(tmp_path: Path, op: str, shapes: list, attributes: dict, wanted
     assert all_integers(graph)
 
 
+@pytest.mark.parametrize("factor", [1.0, 0.5, 3.0, -0.5, 0.0])
+@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_gemm_with_factor_and_bias(
+    tmp_path: Path, factor: float, turned: tuple[int, int], dtype: str
+) -> None:
+    """The factor is that of the bias too, which has the scale of the products."""
+    a, b = (shape[::-1] if turn else shape for shape, turn in zip(((4, 6), (6, 5)), turned, strict=True))
+    inputs = {"x": integers(*a, dtype=dtype)}
+    held = {
+        "xs": np.float32(0.03), "xz": np.array(3, dtype), "w": integers(*b, seed=1), "wz": np.zeros(5, np.int8),
+        "ws": np.linspace(0.01, 0.03, 5, dtype=np.float32), "ys": np.float32(0.2), "yz": np.array(7, dtype),
+        "c": np.random.default_rng(2).integers(-9000, 9000, 5).astype(np.int32),
+    }  # fmt: skip
+    attributes = {"alpha": factor, "transA": turned[0], "transB": turned[1], "domain": "com.microsoft"}
+    made = model([node("QGemm", "x xs xz w ws wz c ys yz", "y", **attributes)], inputs, ["y"], held)
+    graph = check(tmp_path, made, inputs)
+    assert all_integers(graph) == (factor > 0)
+
+
 @pytest.mark.parametrize("op", ["MatMulInteger", "ConvInteger"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_integer_sums(tmp_path: Path, op: str, dtype: str) -> None:

@@ -2,17 +2,24 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from compiler.frontends.onnx.node import FileNode, Model
+from compiler.frontends.onnx.operators.elementwise import finite
 from compiler.frontends.onnx.rewrite import Parts, expands
 from compiler.frontends.onnx.values import UnsupportedError
 from hw.errors import InputError
 
 
-def _bias(parts: Parts, name: str, x_scale: str, w_scale: str) -> tuple[str, ...]:
-    """An int32 bias has the scale of the products."""
+def _bias(parts: Parts, name: str, x_scale: str, w_scale: str, factor: float = 1.0) -> tuple[str, ...]:
+    """An int32 bias has the scale of the products, with the factor that they are multiplied by."""
     if not name:
         return ()
     scales = parts.fixed(x_scale, "a scale").real() * parts.fixed(w_scale, "a scale").real()
+    if not factor > 0:  # which is no scale
+        numbers = parts.fixed(name, "a bias").real() * scales * np.float32(factor)
+        return (parts.constant("bias", numbers),)
+    scales = scales * np.float32(factor)
     scale = parts.constant("bias_scale", scales.reshape(-1) if scales.size > 1 else scales.reshape(()))
     return (parts.add("DequantizeLinear", (name, scale), "bias", axis=0),)
 
@@ -43,7 +50,9 @@ def _gemm(model: Model, node: FileNode) -> list[FileNode]:
         raise UnsupportedError("a real output")
     axis = 0 if node.int("transB", 0) else 1
     operands = (parts.real(0, "a"), parts.real(3, "b", axis=axis))
-    return parts.finish("Gemm", operands + _bias(parts, parts.inputs[6], parts.inputs[1], parts.inputs[4]), 7)
+    factor = finite(node.float("alpha", 1.0))
+    bias = _bias(parts, parts.inputs[6], parts.inputs[1], parts.inputs[4], factor)
+    return parts.finish("Gemm", operands + bias, 7)
 
 
 @expands("QLinearAdd", "QLinearMul")

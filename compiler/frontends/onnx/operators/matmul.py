@@ -143,7 +143,7 @@ def _times(value: Fixed, factor: float) -> Fixed:
     if factor == 1:
         return value
     q = value.quantization
-    if q is None or factor < 0:
+    if q is None or factor <= 0:
         return Fixed(value.name, value.real() * np.float32(factor))
     scales = tuple(float(np.float32(scale * factor)) for scale in q.scale)
     return Fixed(value.name, value.data, Quantization(scales, q.zero_point, q.axis))
