@@ -19,6 +19,7 @@ from compiler.frontends.onnx.values import (
     counted_from_front,
     plain,
 )
+from compiler.host.operators.coordinates import Axis, nearest, resized
 from hw.errors import InputError, shown
 
 #: Largest side of a resized image.
@@ -48,8 +49,7 @@ def _resize(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Val
 
 def _resized(node: FileNode, x: Flow, inputs: list[Any]) -> tuple[list[float], tuple[int, ...]]:
     """Scale and size of each dimension."""
-    old = node.op == "Upsample" or node.opset < 11
-    scale_input, size_input = (inputs[1], None) if old else inputs[2:4]
+    scale_input, size_input = (inputs[1], None) if before_11(node) else inputs[2:4]
     axes = node.ints("axes") or plain(x.rank)
     if node.text("keep_aspect_ratio_policy", "stretch") != "stretch" or len(set(axes)) != len(axes):
         raise UnsupportedError("resizing that keeps the ratio of the sides")
@@ -62,7 +62,7 @@ def _resized(node: FileNode, x: Flow, inputs: list[Any]) -> tuple[list[float], t
                 f"sizes {shown(sizes)} do not fit shape {list(x.shape)}; each must be 1 to {_MOST - 1:,}"
             )
         for i, size in zip(places, sizes, strict=True):
-            scales[i], shape[i] = size / x.shape[i], size
+            scales[i], shape[i] = float(np.float32(size) / np.float32(x.shape[i])), size
         return scales, tuple(shape)
     factors = (
         node.attributes.get("scales") if scale_input is None else known(scale_input, "scales").real().tolist()
@@ -70,9 +70,9 @@ def _resized(node: FileNode, x: Flow, inputs: list[Any]) -> tuple[list[float], t
     if not isinstance(factors, tuple | list) or len(factors) != len(places):
         raise InputError(f"must have {len(places)} scales")
     for i, factor in zip(places, factors, strict=True):
-        if not (math.isfinite(factor) and factor > 0 and 1 <= math.floor(factor * x.shape[i]) < _MOST):
+        if not (math.isfinite(factor) and factor > 0 and 1 <= (size := resized(x.shape[i], factor)) < _MOST):
             raise InputError(f"scale {factor} of size {x.shape[i]} does not make 1 to {_MOST - 1:,}")
-        scales[i], shape[i] = factor, math.floor(factor * x.shape[i])
+        scales[i], shape[i] = factor, size
     return scales, tuple(shape)
 
 
@@ -103,24 +103,14 @@ def _centers(node: FileNode, old: tuple[int, ...], new: tuple[int, ...], scales:
 
 def _picked(node: FileNode, size: int, count: int, scale: float) -> np.ndarray:
     """Which element of `size` each of `count` outputs is."""
-    i = np.arange(count, dtype=np.float64)
-    before_11 = node.op == "Upsample" or node.opset < 11
-    mode = "asymmetric" if before_11 else node.text("coordinate_transformation_mode", "half_pixel")
-    if mode in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
-        places = (i + 0.5) / scale - 0.5 if count > 1 or mode != "pytorch_half_pixel" else i * 0
-    elif mode == "align_corners":
-        places = i * ((size - 1) / (count - 1)) if count > 1 else i * 0
-    elif mode == "asymmetric":
-        places = i / scale
-    else:
+    if before_11(node):
+        return nearest("asymmetric", "simple", Axis(size, count, scale))
+    mode = node.text("coordinate_transformation_mode", "half_pixel")
+    if mode == "tf_crop_and_resize":
         raise UnsupportedError(f"resizing by {shown(mode)}")
-    rounding = "floor" if before_11 else node.text("nearest_mode", "round_prefer_floor")
-    rules = {
-        "floor": np.floor,
-        "ceil": np.ceil,
-        "round_prefer_floor": lambda v: np.ceil(v - 0.5),
-        "round_prefer_ceil": lambda v: np.floor(v + 0.5),
-    }
-    if rounding not in rules:
-        raise InputError(f"nearest_mode must be one of {', '.join(rules)}, not {shown(rounding)}")
-    return np.clip(rules[rounding](places), 0, size - 1)
+    return nearest(mode, node.text("nearest_mode", "round_prefer_floor"), Axis(size, count, scale))
+
+
+def before_11(node: FileNode) -> bool:
+    """Whether the operator is one from before there were modes."""
+    return node.op == "Upsample" or node.opset < 11
