@@ -213,7 +213,7 @@ class PackageReader:
             graph.add_node(Node(name, op, tuple(ins), tuple(outs), made, inner))
         for node in graph.nodes.values():
             if node.op == "onnx":
-                check_node(node, graph.ins(node))
+                check_node(node, graph.ins(node), [graph.out(node)])
         return graph.finish([_typed(name, str, "output") for name in values["outputs"]])
 
 

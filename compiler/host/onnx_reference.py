@@ -1,4 +1,4 @@
-"""What ONNX's reference leaves out without saying so: nodes that it must not be asked to compute."""
+"""Nodes of ONNX that the host must not be asked to compute."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,6 +8,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from compiler.host.operators import Asked
+from compiler.host.operators.work import MOST_STEPS, steps
 from hw.errors import InputError, shown
 
 #: Activations of one direction that the reference computes, whatever the attribute says.
@@ -35,10 +37,20 @@ def check_reference(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> No
     """
     if proto.op_type in _USUAL:
         _check_recurrent(proto, inputs)
-    elif proto.op_type in ("QLinearConv", "ConvInteger"):
-        _check_channels(proto, inputs)
-    elif proto.op_type in ("QLinearMatMul", "MatMulInteger"):
-        _check_rows(proto, inputs)
+
+
+def check_work(asked: Asked, inputs: Sequence[Given | None], outputs: Sequence[tuple[int, ...]]) -> int:
+    """Steps that a node takes, about.
+
+    Raises
+    ------
+    InputError
+        It takes more than the host may.
+    """
+    count = steps(asked, [value and value.shape for value in inputs], outputs)
+    if count > MOST_STEPS:
+        raise InputError(f"it takes the host {count:,} steps, more than {MOST_STEPS:,}")
+    return count
 
 
 def _check_recurrent(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> None:
@@ -57,19 +69,3 @@ def _check_recurrent(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> N
     steps = inputs[0].shape[1 if given.get("layout", 0) else 0] if inputs[0] is not None else 0
     if lengths is not None and (lengths.data is None or not np.all(lengths.data == steps)):
         raise LeftOutError(f"sequence_lens other than the {steps} steps of all sequences")
-
-
-def _check_channels(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> None:
-    """Convolutions of integers: numbers for each channel only go to channels of images."""
-    given = [*inputs, *[None] * 9][:9]
-    x, each = given[0], given[4:6] if proto.op_type == "QLinearConv" else given[3:4]
-    several = any(value is not None and np.prod(value.shape) > 1 for value in each)
-    if several and x is not None and len(x.shape) != 4:
-        raise LeftOutError(f"scales or zero points of channels with x of {len(x.shape)} dimensions")
-
-
-def _check_rows(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> None:
-    """Products of integers: numbers for each row of the first factor only go to rows if they stand in a column."""
-    each = inputs[1:3] if proto.op_type == "QLinearMatMul" else inputs[2:3]
-    if any(value is not None and len(value.shape) == 1 and value.shape[0] > 1 for value in each):
-        raise LeftOutError("scales or zero points for each row")

@@ -30,7 +30,9 @@ def _conv(model: Model, node: FileNode) -> list[FileNode]:
     _images_only(node)
     for at, what in ((3, "a kernel"), (8, "a bias")):
         if parts.inputs[at]:
-            parts.fixed(parts.inputs[at], what)
+            given = parts.fixed(parts.inputs[at], what)
+            if len(given.shape) > 4:
+                raise UnsupportedError(f"a convolution over {len(given.shape) - 2} dimensions")
     operands = (parts.real(0, "x"), parts.real(3, "w", axis=0))
     return parts.finish("Conv", operands + _bias(parts, parts.inputs[8], parts.inputs[1], parts.inputs[4]), 6)
 

@@ -14,13 +14,20 @@ _F = np.float32
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of an image that is resized: sizes, the scale between them, and the part that is taken."""
+    """One dimension of an image that is resized: sizes, the scale between them, and the part that is taken.
+
+    Attributes
+    ----------
+    length : float or None
+        The new size with its fraction, if corners are measured by that.
+    """
 
     size: int
     count: int
     scale: float
     start: float = 0.0
     end: float = 1.0
+    length: float | None = None
 
 
 def resized(size: int, scale: float) -> int:
@@ -37,7 +44,7 @@ def coordinates(mode: str, axis: Axis) -> Floats:
         There is no such mode.
     """
     i = np.arange(axis.count, dtype=_F)
-    if axis.scale == 1 and mode != "tf_crop_and_resize":
+    if axis.scale == 1:
         return i
     if mode not in _MODES:
         raise InputError(
@@ -62,7 +69,8 @@ def _pytorch(i: Floats, axis: Axis) -> Floats:
 
 
 def _corners(i: Floats, axis: Axis) -> Floats:
-    return i * _F(axis.size - 1) / _F(axis.count - 1) if axis.count > 1 else i * 0
+    last = _F(axis.count if axis.length is None else axis.length) - _F(1)
+    return i * _F(axis.size - 1) / last if axis.count > 1 else i * 0
 
 
 def _cropped(i: Floats, axis: Axis) -> Floats:
