@@ -64,7 +64,7 @@ def _check_recurrent(proto: onnx.NodeProto, inputs: Sequence[Given | None]) -> N
     if "clip" in given:
         raise LeftOutError(f"clip of {given['clip']:.6g}")
     if given.get("input_forget", 0):
-        raise LeftOutError("input_forget, the coupling of gates,")
+        raise LeftOutError("input_forget, the coupling of gates")
     lengths = inputs[4] if len(inputs) > 4 else None
     steps = inputs[0].shape[1 if given.get("layout", 0) else 0] if inputs[0] is not None else 0
     if lengths is not None and (lengths.data is None or not np.all(lengths.data == steps)):

@@ -206,3 +206,9 @@ def test_shape_arithmetic_is_folded(tmp_path: Path) -> None:
     held = {"zero": np.array(0), "axis": ints(0), "minus_five": ints(-5), "two": ints(2), "minus": ints(-1)}
     inputs = {"x": numbers(*IMAGE)}
     assert ops(check(tmp_path, model(nodes, inputs, ["y"], held), inputs)) == {"reshape": 1}
+
+
+def test_fast_gelu_with_bias(tmp_path: Path) -> None:
+    inputs, held = {"x": numbers(3, 8)}, {"b": numbers(8)}
+    made = model([node("FastGelu", "x b", "y", domain="com.microsoft")], inputs, ["y"], held)
+    assert ops(check(tmp_path, made, inputs)) == {"add": 1, "gelu": 1}

@@ -157,9 +157,18 @@ def _swish(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Valu
     return [unary(emitter, node, "silu", inputs[0])]
 
 
-@converts("Gelu", "FastGelu", inputs=(1, 1))
+@converts("FastGelu", inputs=(1, 2))
+def _fast_gelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
+    """GELU by tanh of x, or of the sum of x and a bias."""
+    x, bias = inputs
+    if bias is not None:
+        x = binary(emitter, node, "add", [x, bias], "biased", FLOAT)
+    return [unary(emitter, node, "gelu", x, tanh=True)]
+
+
+@converts("Gelu", inputs=(1, 1))
 def _gelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
-    tanh = node.op == "FastGelu" or choice(node, "approximate", "none", "none", "tanh") == "tanh"
+    tanh = choice(node, "approximate", "none", "none", "tanh") == "tanh"
     return [unary(emitter, node, "gelu", inputs[0], tanh=tanh)]
 
 
