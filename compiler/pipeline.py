@@ -10,6 +10,7 @@ from compiler.codegen.network import generate
 from compiler.host import Kernels
 from compiler.hosted import HostNode, check_strict
 from compiler.ir.graph import Graph
+from compiler.lower.chains import chains_as_tables
 from compiler.lower.groups import find_fusions, group
 from compiler.lower.interface import interface
 from compiler.lower.lower import Lowered, lower
@@ -49,6 +50,8 @@ def build(graph: Graph, config: MlaConfig, options: Options, record: Record | No
         graph, report = _quantized(graph, options)
     elif options.calibration is not None:
         raise InputError(f"{graph.name} is quantized already: calibration is for float models")
+    else:
+        graph = chains_as_tables(graph, rounding)
     graph = with_batch(name_apart(graph), options.batch)
     record.graphs["quantized"] = graph
     parts, host = partition(graph, rounding)

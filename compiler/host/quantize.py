@@ -43,6 +43,11 @@ def requantize(call: Call) -> Array:
     return requantized(call, call.values[0])
 
 
+def table(call: Call) -> Array:
+    """What a table says for each integer of 8 bits."""
+    return np.array(call["table"], np.int64)[call.values[0].astype(np.int64) & 255]
+
+
 def _dynamic(call: Call) -> tuple[np.float32, int]:
     """Step and zero byte, as onnxruntime finds them."""
     x = call.values[0].astype(np.float32)
@@ -58,6 +63,7 @@ def dynamic_quantize(call: Call) -> Array:
 
 
 QUANTIZE: dict[str, Operator] = {
+    "table": table,
     "dynamic_quantize": dynamic_quantize,
     "dynamic_scale": lambda call: np.array(_dynamic(call)[0]),
     "dynamic_zero": lambda call: np.array(_dynamic(call)[1]),

@@ -52,6 +52,10 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _bytes(value: Any) -> bool:
+    return _ints(value) and len(value) == 256 and min(value) >= -128 and max(value) <= 255
+
+
 def _edges(value: Any) -> bool:
     return isinstance(value, tuple) and all(_ints(v) and len(v) == 2 and min(v) >= 0 for v in value)
 
@@ -68,6 +72,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "count": (_count, "an integer, not negative"),
     "signs": (_signs, "a tuple of 1 (forward) and -1 (backward)"),
     "text": (_text, "text"),
+    "bytes": (_bytes, "256 integers of 8 bits"),
     "edges": (_edges, "a pair of integers for each dimension, none negative"),
 }
 
@@ -156,6 +161,11 @@ OPS: dict[str, Spec] = {
     "dynamic_scale": Spec((1, 1), "the step of dynamic_quantize"),
     "dynamic_zero": Spec((1, 1), "the byte that stands for zero in dynamic_quantize"),
     "requantize": Spec((1, 1), "the same numbers in the output's quantization"),
+    "table": Spec(
+        (1, 1),
+        "entry q & 255 of 256, for each integer q of 8 bits: what a chain of `operator`s makes of it",
+        {"table": "bytes", "operator": "text"},
+    ),
     "function": Spec(
         (1, 1),
         "a function of each number, by ONNX's reference; `model`, in base 64, is of that node",

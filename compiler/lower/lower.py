@@ -31,7 +31,7 @@ from compiler.lower.places import IN_PLACE
 from compiler.lower.pool import inside_counts
 from compiler.lower.prelu import lower_prelu
 from compiler.lower.reduce import bytes_only, lower_global_average, lower_reduce, scaled
-from compiler.lower.unary import BINARY, UNARY
+from compiler.lower.unary import BINARY, TABLES
 from compiler.passes.zeros import times_over
 from hw.isa.enums import Rounding
 
@@ -232,6 +232,6 @@ LOWERINGS: dict[str, Callable[[Lowering], Layer]] = {
     "quantize": lower_quantize,
     "dequantize": lower_dequantize,
     **dict.fromkeys(BINARY, lower_binary),
-    **dict.fromkeys(UNARY, lower_unary),
+    **dict.fromkeys(TABLES, lower_unary),
     **MOVES,
 }

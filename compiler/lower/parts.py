@@ -9,11 +9,11 @@ from compiler.lower.copies import strides_of
 from compiler.lower.groups import Group
 from compiler.lower.lowering import Lowering, Part, UnsupportedError, image_of
 from compiler.lower.moves import concat_starts
-from compiler.lower.unary import BINARY, UNARY
+from compiler.lower.unary import BINARY, TABLES
 
 #: Layers of these write images whose pixels have gaps between them.
 _WRITERS = frozenset(
-    (*BINARY, *UNARY, "conv2d", "depthwise_conv2d", "dense", "max_pool2d", "avg_pool2d", "transpose", "slice", "pad",
+    (*BINARY, *TABLES, "conv2d", "depthwise_conv2d", "dense", "max_pool2d", "avg_pool2d", "transpose", "slice", "pad",
      "resize_nearest", "requantize", "concat")
 )  # fmt: skip
 #: Layers of these read them.

@@ -15,13 +15,15 @@ UNARY = (
     "clip", "leaky_relu", "sigmoid", "tanh", "hard_swish", "gelu", "silu", "exp", "log", "abs", "sqrt", "rsqrt",
     "elu", "softplus", "mish", "requantize", "function",
 )  # fmt: skip
+#: And a table itself, which only the compiler makes.
+TABLES = (*UNARY, "table")
 BINARY = ("add", "sub", "mul")
 
 
 def is_unary(graph: Graph, node: Node) -> bool:
     """Whether a node is a function of single numbers of 8 bits, perhaps with a constant for all of them."""
     x, *others = graph.ins(node)
-    if node.op not in (*UNARY, *BINARY) or len(node.outputs) != 1:
+    if node.op not in (*TABLES, *BINARY) or len(node.outputs) != 1:
         return False
     if x.constant and others:
         x, others = others[0], [x]

@@ -10,9 +10,10 @@ from compiler.frontends.onnx.emit import Emitter
 from compiler.frontends.onnx.node import FileNode, Model
 from compiler.frontends.onnx.operators.elementwise import binary
 from compiler.frontends.onnx.operators.shape import reshaped
-from compiler.frontends.onnx.registry import converts, known
-from compiler.frontends.onnx.values import FLOAT, Fixed, UnsupportedError, Value, channels_last
+from compiler.frontends.onnx.registry import CONVERSIONS, converts, known
+from compiler.frontends.onnx.values import FLOAT, Fixed, Flow, UnsupportedError, Value, channels_last
 from compiler.frontends.onnx.view import View
+from compiler.ir.tensor import Quantization
 from hw.errors import InputError, shown
 
 
@@ -100,6 +101,8 @@ def _convert_batch_norm(emitter: Emitter, node: FileNode, inputs: list[Any]) -> 
         raise InputError(f"shape {list(x.shape)} has no channels")
     factor, shift = batch_norm_constants(node, [known(v, "a statistic") for v in given], x.shape[1])
     x = emitter.flow(x)
+    if x.rank in (3, 4) and emitter.arithmetic(node, x).real:
+        return _as_conv(emitter, node, x, factor, shift)
     x = emitter.in_order(x, channels_last(x.rank))  # where a channel's numbers are those of a column
     shape = (x.shape[1], *(1,) * (len(x.shape) - 2))
     parts = [
@@ -108,6 +111,22 @@ def _convert_batch_norm(emitter: Emitter, node: FileNode, inputs: list[Any]) -> 
     ]
     scaled = binary(emitter, node, "mul", [x, parts[0]], "scaled", FLOAT)
     return [binary(emitter, node, "add", [scaled, parts[1]], "", FLOAT)]
+
+
+def _as_conv(
+    emitter: Emitter, node: FileNode, x: Flow, factor: np.ndarray, shift: np.ndarray
+) -> Sequence[Value]:
+    """A normalization of integers: each channel by a weight, with a scale that makes it exact, and a bias."""
+    q = x.tensor.quantization
+    assert q is not None
+    # A bias has 32 bits in the scale of the products.
+    least = np.maximum(np.abs(shift) / (q.scale[0] * 2.0**30), 1e-30)
+    scales = np.maximum(np.abs(factor) / 127, least).astype(np.float32)
+    weights = np.rint(factor / scales).astype(np.int8).reshape(-1, *(1,) * (x.rank - 1))
+    meaning = Quantization(tuple(map(float, scales)), (0,) * scales.size, 0)
+    operands = [x, Fixed(f"{node.name}:weights", weights, meaning), Fixed(f"{node.name}:bias", shift)]
+    conv = replace(node, op="Conv", attributes={"group": scales.size}, source=None)
+    return CONVERSIONS["Conv"](emitter, conv, operands)
 
 
 def batch_norm_constants(node: FileNode, given: list[Fixed], channels: int) -> tuple[np.ndarray, np.ndarray]:
