@@ -12,11 +12,12 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from compiler.host.operators import Array, Asked, own
+from hw.errors import InputError
 
-#: What ONNX's reference raises where it does not have a node, or inputs do not fit.
+#: What is raised where ONNX's reference does not have a node, or inputs do not fit.
 REFUSALS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError,
-    MemoryError, OSError,
+    MemoryError, OSError, InputError,
 )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def tried(text: str, tensors: Sequence[Tensor], found: Sequence[Made | None]) ->
     try:
         steps = check_work(node.asked, given, shapes or [tensor.shape for tensor in tensors[:1]])
     except InputError as error:
-        raise UnsupportedError(f"the host's way: {error}") from None
+        raise UnsupportedError(str(error)) from None
     told = any(made is not None and made.told for made in found)
     if steps > TRIED_STEPS or (told and not here):
         if len(shapes) < len(found) - found.count(None):
@@ -66,7 +66,7 @@ def _known(node: NodeModel) -> None:
     try:
         node.known()
     except REFUSALS as error:
-        raise UnsupportedError(f"the host's way: {line_of(error)}") from None
+        raise UnsupportedError(f"ONNX's reference does not have it: {line_of(error)}") from None
 
 
 def _made(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
@@ -80,7 +80,7 @@ def _made(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
                 return node.computed([_sample(tensor, whole) for tensor in tensors], number)
         except (*REFUSALS, DecodeError, binascii.Error) as error:
             said = said or line_of(error)
-    raise UnsupportedError(f"the host's way: {said}")
+    raise UnsupportedError(said if own(node.asked) else f"ONNX's reference cannot compute it: {said}")
 
 
 def _sample(tensor: Tensor, whole: int) -> Array:
@@ -104,6 +104,6 @@ def _agreed(here: bool, wanted: Made, array: Array) -> Known:
         raise UnsupportedError("its output has no elements")
     if array.shape != wanted.shape and not here:
         raise UnsupportedError(
-            f"the host's way: it makes shape {list(array.shape)}, not {list(wanted.shape or ())}"
+            f"ONNX's reference makes shape {list(array.shape)} of it, not {list(wanted.shape or ())}"
         )
     return wanted.dtype, array.shape

@@ -7,7 +7,6 @@ import numpy as np
 
 from compiler.host.operators.registry import Array, Asked, computes
 from compiler.host.operators.windows import check_room, windows
-from hw.errors import InputError
 
 
 def _convolved(asked: Asked, x: Array, w: Array) -> Array:
@@ -74,9 +73,7 @@ def _cut(
     rank, auto = len(whole), asked.text("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
     wanted = asked.get("output_shape", None)
     if wanted is None and auto.startswith("SAME"):
-        wanted = [n * s for n, s in zip(shape, strides, strict=True)]
-        if any(n < size for n, size in zip(whole, wanted, strict=True)):
-            raise InputError(f"auto_pad {auto} of kernels smaller than their strides is not defined")
+        wanted = [min(n * s, size) for n, s, size in zip(shape, strides, whole, strict=True)]
     if wanted is None:
         pads = asked.get("pads", (0,) * (2 * rank)) if auto == "NOTSET" else (0,) * (2 * rank)
         ends = zip(whole, pads[:rank], pads[rank:], extra, strict=True)
