@@ -106,6 +106,8 @@ def test_a_kernel_that_flows(tmp_path: Path) -> None:
     [
         (small(node("Einsum", "x x x x x", "y", equation="a,b,c,d,e->"), shape=(1000,)), "1,000,000,000,000,000 st"),
         (small(node("MaxPool", "x", "y", kernel_shape=[64] * 3), shape=(1, 1, 128, 128, 128)), "than 17,179,869,184"),
+        (small(node("GridSample", "i x", "y", mode="bicubic"), shape=(1, 8000, 8000, 2), i=numbers(1, 1, 9, 9)),
+         "it takes the host 45,056,000,000 steps, more than 17,179,869,184"),
         (small(node("MaxPool", "x", "y", kernel_shape=[2, 2, 2], strides=[1 << 10] * 3, pads=[1 << 10] * 6),
                shape=(1, 1, 8, 8, 8)), "with its padding it would have shape"),
         (small(node("GatherND", "x i", "y", batch_dims=1), shape=(4, 3), i=np.array([[7], [7], [7], [7]])), "index 7"),

@@ -15,7 +15,8 @@ TRIED_STEPS = 1 << 31
 _TURN = 1000
 #: Operators for whose elements ONNX's reference has such loops.
 _LOOPS = frozenset(
-    ("Col2Im", "DeformConv", "GatherND", "LRN", "LinearAttention", "MaxUnpool", "NegativeLogLikelihoodLoss",
+    ("Col2Im", "DeformConv", "GatherND", "LRN", "LinearAttention", "MaxUnpool", "MelWeightMatrix",
+     "NegativeLogLikelihoodLoss",
      "ReverseSequence", "ScatterElements", "ScatterND", "SoftmaxCrossEntropyLoss", "TensorScatter",
      "TfIdfVectorizer", "CausalConvWithState")
 )  # fmt: skip
@@ -32,8 +33,12 @@ def steps(asked: Asked, inputs: Sequence[Shape | None], outputs: Sequence[Shape]
 
 
 def _elements(asked: Asked, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
-    """Some for each element, many where Python goes through them."""
+    """Some for each element, many where Python goes through them; trees and the like go through their lists."""
     count = sum(math.prod(shape) for shape in (*(s for s in inputs if s is not None), *outputs))
+    if asked.op.startswith("ai.onnx.ml:"):
+        lists = [len(value) for value in asked.attributes.values() if isinstance(value, list | tuple)]
+        rows = max((shape[0] for shape in inputs if shape), default=1)
+        return count * _TURN + rows * max(lists, default=1) * _TURN
     return count * (_TURN if asked.op in _LOOPS else 8)
 
 
@@ -69,7 +74,10 @@ def _resize(asked: Asked, inputs: Sequence[Shape | None], outputs: Sequence[Shap
 def _grid(asked: Asked, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
     taps = {"nearest": 1, "linear": 2, "bilinear": 2}.get(asked.text("mode", "linear"), 4)
     dimensions = (inputs[1] or (1,))[-1]
-    return 4 * math.prod(outputs[0]) * taps**dimensions
+    return (
+        40 * math.prod((inputs[1] or (1,))[:-1]) * taps**dimensions
+        + 4 * math.prod(outputs[0]) * taps**dimensions
+    )
 
 
 def _regions(asked: Asked, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> int:
