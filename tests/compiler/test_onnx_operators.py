@@ -41,6 +41,7 @@ CASES: dict[str, tuple[str, int, np.ndarray, list[np.ndarray], dict[str, Any]]] 
     "mean_variance": ("MeanVarianceNormalization", 13, numbers(2, 3, 4, 5), [], {}),
     "mean_variance_axes": ("MeanVarianceNormalization", 13, numbers(2, 3, 4, 5), [], {"axes": [1]}),
     "global_lp": ("GlobalLpPool", 17, numbers(*IMAGE), [], {"p": 3}),
+    "lrn": ("LRN", 13, numbers(2, 5, 3, 4), [], {"size": 3, "alpha": 0.3, "beta": 0.6, "bias": 1.5}),
     "gather_fewer": ("GatherElements", 13, numbers(3, 4, 5), [places(2, 2, 2, most=3)], {"axis": 0}),
     "scatter": ("Scatter", 9, numbers(3, 4), [np.array([[2, 0], [1, 2]]), numbers(2, 2)], {"axis": 0}),
     "one_hot": ("OneHot", 11, places(4, most=5), [np.array([5]), np.array([0.5, 2], np.float32)], {"axis": 0}),

@@ -50,3 +50,18 @@ def _global_lp(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
     (x,) = inputs
     p, axes = asked.get("p", 2), tuple(range(2, x.ndim))
     return ((np.sum(np.abs(x).astype(np.float64) ** p, axes, keepdims=True) ** (1 / p)).astype(x.dtype),)
+
+
+@computes("LRN")
+def _local_response(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
+    """Each number by a power of the squares in the channels beside it."""
+    (x,) = inputs
+    size = asked.get("size", 1)
+    channel, count = np.arange(x.shape[1]), x.shape[1]
+    first = np.maximum(channel - (size - 1) // 2, 0)
+    last = np.minimum(channel + size // 2 + 1, count)
+    squares = np.insert(x.astype(np.float64) ** 2, 0, 0, 1)
+    sums = np.cumsum(squares, 1)
+    near = sums[:, last] - sums[:, first]
+    scale = asked.get("bias", 1.0) + asked.get("alpha", 1e-4) / size * near
+    return ((x / scale ** asked.get("beta", 0.75)).astype(x.dtype),)

@@ -15,7 +15,7 @@ TRIED_STEPS = 1 << 31
 _TURN = 1000
 #: Operators for whose elements ONNX's reference has such loops.
 _LOOPS = frozenset(
-    ("Col2Im", "DeformConv", "GatherND", "LRN", "LinearAttention", "MaxUnpool", "MelWeightMatrix",
+    ("Col2Im", "DeformConv", "GatherND", "LinearAttention", "MaxUnpool", "MelWeightMatrix",
      "NegativeLogLikelihoodLoss",
      "ReverseSequence", "ScatterElements", "ScatterND", "SoftmaxCrossEntropyLoss", "TensorScatter",
      "TfIdfVectorizer", "CausalConvWithState")
@@ -67,7 +67,7 @@ def _resize(asked: Asked, inputs: Sequence[Shape | None], outputs: Sequence[Shap
         if asked.get("antialias", 0):
             taps = math.ceil(taps * max(1.0, shape[axis] / count)) + 1
         shape[axis] = count
-        total += 4 * taps * math.prod(shape)
+        total += taps * (4 * math.prod(shape) + 20 * _TURN)
     return total
 
 
