@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.compiler.onnx_models import check, model, node, ops
+from hw.errors import InputError
+from tests.compiler.onnx_models import check, model, node, ops, read
 from tests.compiler.onnx_qdq import Held, all_integers, integers
 
 
@@ -80,6 +81,13 @@ def test_gemm_with_factor_and_bias(
     made = model([node("QGemm", "x xs xz w ws wz c ys yz", "y", **attributes)], inputs, ["y"], held)
     graph = check(tmp_path, made, inputs)
     assert all_integers(graph) == (factor > 0)
+
+
+def test_channels_last_are_refused_with_their_reason(tmp_path: Path) -> None:
+    inputs = {"x": integers(*IMAGE)}
+    made, _ = qlinear("QLinearGlobalAveragePool", inputs, (0.1, 3), channels_last=1)
+    with pytest.raises(InputError, match=r"\(QLinearGlobalAveragePool: channels last\)"):
+        read(tmp_path, made)
 
 
 @pytest.mark.parametrize("op", ["MatMulInteger", "ConvInteger"])

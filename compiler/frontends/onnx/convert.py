@@ -14,7 +14,7 @@ from compiler.frontends.onnx.file import parsed, read_proto
 from compiler.frontends.onnx.finish import finished
 from compiler.frontends.onnx.fold import foldable
 from compiler.frontends.onnx.fuse import fuse
-from compiler.frontends.onnx.host import on_host
+from compiler.frontends.onnx.host import NO_WAY, on_host
 from compiler.frontends.onnx.meanings import meanings, targets
 from compiler.frontends.onnx.node import FileNode, Model
 from compiler.frontends.onnx.patterns import recognize
@@ -125,8 +125,7 @@ class GraphReader:
             return self.beforehand.computed(node, [v for v in inputs if not isinstance(v, Flow)])
         conversion = CONVERSIONS.get(node.op)
         if conversion is None:
-            why = "there is no way to do it on the accelerator"
-            return on_host(emitter, node, inputs, why, self.declared)
+            return on_host(emitter, node, inputs, NO_WAY, self.declared)
         return self._converted(conversion, emitter, node, inputs)
 
     def _converted(

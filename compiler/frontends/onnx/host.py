@@ -25,6 +25,8 @@ from compiler.host.onnx_reference import Given, LeftOutError, check_reference
 from compiler.ir.tensor import Tensor
 
 _TYPES = {name: number for number, name in DTYPES.items()}
+#: Why the accelerator does not have an operator at all.
+NO_WAY = "there is no way to do it on the accelerator"
 #: An input of a node: a tensor, or a constant that none can be, as it has no elements.
 _Operand = Tensor | NDArray
 
@@ -122,7 +124,7 @@ def _source(node: FileNode, why: str) -> onnx.NodeProto:
     versions = {v.domain: v.version for v in source.versions}
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     if not onnx.defs.has(proto.op_type, versions.get(domain, 1), domain):
-        raise UnsupportedError("")
+        raise UnsupportedError("" if why == NO_WAY else why)  # an unknown operator is reason enough
     return proto
 
 
