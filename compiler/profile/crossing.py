@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,12 +63,13 @@ def _touched(making: Making) -> tuple[dict[Ring, int], dict[Ring, int]]:
 
 def _mark(mask: NDArray[np.bool_], start: int, size: int, steps: tuple[tuple[int, int], ...]) -> None:
     """Mark lines of `size` bytes; `steps` are (count, distance)."""
-    rest = []
+    places = np.array([start])
     for count, distance in sorted(steps, key=lambda step: abs(step[1])):
-        if count > 1 and distance == size and not rest:
+        if distance == size and len(places) == 1:
             size *= count  # without gaps
-        elif count > 1 and distance:
-            rest.append((count, distance))
-    for at in product(*(range(count) for count, _ in rest)):
-        first = start + sum(i * distance for i, (_, distance) in zip(at, rest, strict=True))
-        mask[first : first + size] = True
+        elif distance:
+            places = (places[:, None] + np.arange(count) * distance).reshape(-1)
+    if len(places) == 1:
+        mask[start : start + size] = True
+    else:
+        mask[places[:, None] + np.arange(size)] = True
