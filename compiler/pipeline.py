@@ -23,7 +23,7 @@ from compiler.passes.names import name_apart
 from compiler.profile.crossing import Crossing, crossing
 from compiler.profile.floors import body_floor, layer_floors, network_floor
 from compiler.quantize import QuantizationReport, quantize
-from compiler.quantize.quantize import is_float
+from compiler.quantize.floating import left_float, obstacle
 from compiler.quantize.samples import random_samples
 from compiler.record import Record
 from compiler.schedule.fit import fit
@@ -45,18 +45,20 @@ def build(graph: Graph, config: MlaConfig, options: Options, record: Record | No
     record.config, record.rounding = config, rounding
     record.graphs["imported"] = graph
     graph = name_apart(simplify(graph, record.graphs))
-    report = None
-    if is_float(graph):
+    report, why = None, obstacle(graph)
+    if why is None:
         graph, report = _quantized(graph, options)
     elif options.calibration is not None:
-        raise InputError(f"{graph.name} is quantized already: calibration is for float models")
+        raise InputError(f"{graph.name} {why}; calibration is for float models")
     else:
         graph = chains_as_tables(graph, rounding)
     graph = with_batch(name_apart(graph), options.batch)
     record.graphs["quantized"] = graph
     parts, host = partition(graph, rounding)
     if report is not None:
-        host = {name: report.kept.get(name, why) for name, why in host.items()}
+        host = {name: report.kept.get(name, reason) for name, reason in host.items()}
+    else:
+        host = left_float(graph, host)
     record.parts, record.host = parts, host
     nodes = _host(graph, host)
     if options.strict:

@@ -97,7 +97,7 @@ class Source:
         if known is not None:
             return _Facts(**json.loads(bytes(known)))
         from compiler.passes import simplify
-        from compiler.quantize.quantize import is_float
+        from compiler.quantize.floating import is_float
 
         graph = self.graph
         tensors = [graph.tensors[each] for each in graph.inputs]

@@ -191,3 +191,6 @@ OPS: dict[str, Spec] = {
         ("body",),
     ),
 }
+
+#: Operators that move elements and compute nothing; of `gather` the second operand says where they are.
+MOVING = frozenset(("reshape", "transpose", "slice", "pad", "concat", "gather", "resize_nearest"))

@@ -5,19 +5,20 @@ from collections.abc import Collection
 import numpy as np
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.tensor import Quantization
+from compiler.ir.ops import MOVING
+from compiler.ir.tensor import Quantization, Tensor
+from compiler.quantize.floating import touches_floats
 from hw.errors import InputError, shown
 
 EDGE = "float at the model's edge"
+#: Why a node stays that has nothing to quantize.
+INTEGERS = "integers stay what they are"
 EDGE_INSIDE = "float at the edge of a subgraph"
 
 #: Operators with constant weights, and the axis of the weights along which output channels lie.
 WEIGHTED = {"conv2d": 0, "depthwise_conv2d": 2, "conv_transpose2d": 0, "dense": 0}
 #: Operators that move elements or choose among them: their inputs and outputs have one quantization.
-_MOVING = frozenset(
-    ("max_pool2d", "avg_pool2d", "reduce_max", "reduce_min", "reshape", "transpose", "slice", "pad", "gather",
-     "resize_nearest", "concat")
-)  # fmt: skip
+_MOVING = MOVING | {"max_pool2d", "avg_pool2d", "reduce_max", "reduce_min"}
 #: Normalizations keep their factors in float32.
 NORMS = frozenset(("layer_norm", "rms_norm"))
 _COMPUTING = frozenset(
@@ -39,6 +40,14 @@ _LAYOUT = ("transpose", "reshape")
 def quantizable(op: str) -> bool:
     """Whether an operator of a float model has a quantized form."""
     return op in _QUANTIZED
+
+
+def as_int8(x: Tensor) -> Quantization | None:
+    """What bytes of one scale mean once they are int8: the same numbers; None for other tensors."""
+    q = x.quantization
+    if q is None or not q.whole or x.dtype not in ("int8", "uint8"):
+        return None
+    return Quantization.of(q.scale[0], q.zero_point[0] - (128 if x.dtype == "uint8" else 0))
 
 
 def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = ()) -> dict[str, str]:
@@ -66,7 +75,7 @@ def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = (
 
 def _edges(graph: Graph) -> set[str]:
     """Nodes that lay out float inputs before anything is computed of them, or outputs after that."""
-    fresh, first = set(graph.inputs), set()
+    fresh, first = {name for name in graph.inputs if graph.tensors[name].dtype == "float32"}, set()
     for node in graph:
         if node.op in _LAYOUT and node.inputs[0] in fresh:
             first.add(node.name)
@@ -74,7 +83,8 @@ def _edges(graph: Graph) -> set[str]:
     last: set[str] = set()
     for node in reversed(list(graph)):
         consumers = graph.consumers(node.outputs[0])
-        if node.op in _LAYOUT and all(user.name in last for user in consumers):
+        floats = graph.tensors[node.outputs[0]].dtype == "float32"
+        if floats and node.op in _LAYOUT and all(user.name in last for user in consumers):
             last.add(node.name)
     return first | last
 
@@ -85,6 +95,11 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
         return "control flow, whose subgraphs are quantized by themselves"
     if node.op == "onnx":
         return node.attributes["why"]
+    if not touches_floats(graph, node):
+        return INTEGERS
+    if node.op == "dequantize":
+        x = graph.ins(node)[0]
+        return None if as_int8(x) else f"{x.dtype} numbers become real ones"
     if not quantizable(node.op):
         return f"{node.op} has no quantized form"
     ins, out = graph.ins(node), graph.out(node)
@@ -105,7 +120,7 @@ class Sharing:
     Parameters
     ----------
     graph : Graph
-        Of float32 tensors.
+        A float model.
     kept : collection of str
         Nodes that are not quantized.
 
@@ -144,6 +159,10 @@ class Sharing:
         (out,) = node.outputs
         if node.op in FIXED:
             self.fixed[out] = FIXED[node.op]
+        elif node.op == "dequantize":
+            given = as_int8(self.graph.tensors[node.inputs[0]])
+            assert given is not None
+            self.fixed[out] = given
         elif node.op == "clip":
             self._clip(node, kept)
         elif node.op in _MOVING:
@@ -163,7 +182,7 @@ class Sharing:
         alone = len(self.graph.consumers(x)) == 1 and x not in self.graph.outputs
         if maker is None or maker.name in kept or not alone:
             return
-        if maker.op in _MOVING or maker.op in FIXED or maker.op == "clip":
+        if maker.op in _MOVING or maker.op in FIXED or maker.op in ("clip", "dequantize"):
             return
         self.covered.add(x)
         self._join(out, x)

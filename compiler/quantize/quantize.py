@@ -3,12 +3,15 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
+import numpy as np
+
 from compiler.host import Kernels, evaluate
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from compiler.passes import simplify
 from compiler.quantize.alone import measured_alone
 from compiler.quantize.bodies import Watched, quantize_bodies
+from compiler.quantize.floating import is_float, obstacle, without_hybrids
 from compiler.quantize.plan import EDGE, EDGE_INSIDE, Sharing, kept_float
 from compiler.quantize.prepare import means_as_pools
 from compiler.quantize.ranges import Choice, Seen, choose
@@ -25,16 +28,6 @@ _ITERATIONS = 1 << 12
 _KEPT_BYTES = 1 << 30
 
 
-def is_float(graph: Graph) -> bool:
-    """Whether a graph computes on float32 tensors and nothing in it is quantized yet."""
-    graphs = {id(each): each for each, _ in graph.walk()}.values()
-    if any(tensor.quantization is not None for each in graphs for tensor in each.tensors.values()):
-        return False
-    # The scale of a dynamic quantization belongs to integers.
-    nodes = ((each, node) for each, node in graph.walk() if node.op != "dynamic_scale")
-    return any(each.tensors[name].dtype == "float32" for each, node in nodes for name in node.outputs)
-
-
 def quantize(
     graph: Graph,
     samples: Calibration,
@@ -46,6 +39,7 @@ def quantize(
 ) -> tuple[Graph, QuantizationReport]:
     """Quantize a float32 graph after its training.
 
+    Integers that it has beside (places, masks, images of bytes) stay what they are.
     Inputs and outputs stay float32, those of subgraphs of control flow as well; quantize and dequantize nodes stand at
     the edges. Activations become int8, weights
     symmetric int8, biases int32. Ranges come from the values that the float graph has on the samples.
@@ -53,7 +47,7 @@ def quantize(
     Parameters
     ----------
     graph : Graph
-        Of float32 tensors.
+        A float model.
     samples : Calibration
         A dict of arrays whose first axis counts samples, or a list of samples.
     per_channel : bool
@@ -68,11 +62,13 @@ def quantize(
     Raises
     ------
     InputError
-        The graph is quantized already, the samples do not fit, or `skip` names nothing.
+        The graph is quantized already or has no float32 numbers, the samples do not fit, or `skip` names nothing.
     """
-    graph = means_as_pools(simplify(graph))
-    if not is_float(graph):
-        raise InputError(f"{graph.name!r} has no float32 operators to quantize, or is quantized already")
+    graph = simplify(graph)
+    why = obstacle(graph)
+    if why is not None:
+        raise InputError(f"{graph.name!r} {why}")
+    graph = means_as_pools(without_hybrids(graph))
     given = samples_of(graph, samples)
     watched = Watched()
     seen, values = _calibrated(graph, given, watched)
@@ -132,7 +128,8 @@ def _choices(sharing: Sharing, seen: dict[str, Seen]) -> dict[str, Choice]:
     """A quantization for each group of tensors."""
     groups: dict[str, list[Seen]] = defaultdict(list)
     for node in sharing.graph:
-        if node.op == "gather" and (data := sharing.graph.tensors[node.inputs[0]].data) is not None:
+        data = sharing.graph.tensors[node.inputs[0]].data if node.op == "gather" else None
+        if data is not None and data.dtype == np.float32:
             table = Seen()
             table.add(data)
             groups[sharing.root(node.inputs[0])].append(table)

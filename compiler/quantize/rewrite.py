@@ -6,7 +6,7 @@ from compiler.frontends.build import GraphBuilder
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.constants import Fixed, quantized_operand, quantized_weights
-from compiler.quantize.plan import EDGE, NORMS, WEIGHTED
+from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED
 
 #: Factors have no zero point.
 _SYMMETRIC = frozenset(("mul", "prelu", "matmul"))
@@ -18,7 +18,7 @@ class Rewriter:
     Parameters
     ----------
     graph : Graph
-        Of float32 tensors.
+        A float model.
     kept : dict
         Nodes that stay float, and why.
     quantization : function
@@ -68,16 +68,28 @@ class Rewriter:
         outputs = [self.graph.tensors[name] for name in node.outputs]
         self.build.nodes(node.name, node.op, inputs, outputs, node.bodies, **node.attributes)
         self.floats |= zip(node.outputs, outputs, strict=True)
-        if not node.bodies:
+        if not node.bodies and why != INTEGERS:
             self.reasons[node.name] = why
 
     def _quantize(self, node: Node) -> None:
         (name,) = node.outputs
         old, q = self.graph.tensors[name], self.quantization(name)
+        if node.op == "dequantize":
+            self._reread(node, name, q)
+            return
         inputs = self._operands(node, q)
         made = self._unused(f"{name}:int8") if name in self.graph.outputs else name
         out = Tensor(made, old.shape, "int8", q)
         self.integers[name] = self.build.node(node.name, node.op, inputs, out, **node.attributes)
+
+    def _reread(self, node: Node, name: str, q: Quantization) -> None:
+        """Bytes that become real numbers: as int8, if they are not that already."""
+        x = self.floats[node.inputs[0]]
+        if x.dtype != "int8":
+            x = self.build.node(
+                node.name, "requantize", [x], Tensor(self._unused(f"{name}:int8"), x.shape, "int8", q)
+            )
+        self.integers[name] = x
 
     def _operands(self, node: Node, q: Quantization) -> list[Tensor]:
         first = node.inputs[0]
