@@ -1,6 +1,7 @@
 """A whole graph, or one node of it, computed."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,9 +9,12 @@ from compiler.host.call import KERNELS, Array, Call, Kernels, finished
 from compiler.host.control import Body, Trips, run_control
 from compiler.host.table import OPERATORS
 from compiler.ir.graph import Graph, Node
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError, shown
 
+#: Integers that are no quantized numbers, and what says so.
+_WIDE = ("int32", "int64", "bool")
+_ONE = Quantization((1.0,), (0,))
 #: Gets a subgraph and its inputs.
 Watch = Callable[[Graph, Mapping[str, Array]], None]
 
@@ -97,7 +101,8 @@ def run_node(
         bodies = [_body(each, rounding, watch, trips) for each in node.bodies]
         outputs = [graph.tensors[name] for name in node.outputs]
         return run_control(node.name, node.op, node.attributes, inputs, bodies, outputs, trips)
-    call = Call(node, tuple(tensors), tuple(inputs), graph.out(node), rounding)
+    tensors, output = _as_integers(tensors, graph.out(node))
+    call = Call(node, tuple(tensors), tuple(inputs), output, rounding)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         try:
             result = finished(call, OPERATORS[node.op](call))
@@ -111,6 +116,20 @@ def run_node(
             f"makes shape {list(result.shape)}, but {call.output.name!r} is {list(call.output.shape)}"
         )
     return [result]
+
+
+def _as_integers(tensors: Sequence[Tensor], output: Tensor) -> tuple[Sequence[Tensor], Tensor]:
+    """The tensors of a node on integers that stand for themselves, without that meaning.
+
+    Arithmetic on them is that of their type, which neither saturates nor goes through float32. Bytes with a meaning
+    are quantized numbers.
+    """
+    every = (*tensors, output)
+    wide = all(each.dtype in _WIDE for each in tensors) and output.dtype in (*_WIDE, "float32")
+    plain = output.quantization is None and all(each.dtype != "float32" for each in every)
+    if not (wide or plain) or any(each.quantization not in (None, _ONE) for each in every):
+        return tensors, output
+    return [replace(each, quantization=None) for each in tensors], replace(output, quantization=None)
 
 
 def _body(graph: Graph, rounding: Kernels, watch: Watch | None, trips: Trips) -> Body:

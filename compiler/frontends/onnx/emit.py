@@ -29,10 +29,8 @@ ONE = Quantization((1.0,), (0,))
 #: Unrolled recurrences make many nodes; beyond this they are damage.
 _MOST_NODES = 1 << 18
 #: Operators that work on each element by itself.
-_ELEMENTWISE = frozenset(
-    ("add", "sub", "mul", "clip", "leaky_relu", "sigmoid", "tanh", "hard_swish", "gelu", "silu", "elu",
-     "softplus", "mish")
-)  # fmt: skip
+_ELEMENTWISE = {"add", "sub", "mul", "clip", "leaky_relu", "sigmoid", "tanh", "hard_swish", "gelu", "silu", "elu",
+                "softplus", "mish"}  # fmt: skip
 
 
 class Emitter:
@@ -77,7 +75,8 @@ class Emitter:
         if flows and all(not flow.real and flow.tensor.dtype != "float32" for flow in flows):
             if any(flow.tensor.quantization not in (None, ONE) for flow in flows):
                 raise UnsupportedError("arithmetic on the integers of quantized numbers")
-            return Kind(flows[0].tensor.dtype, self.meanings.get(node.outputs[0]))
+            wide = flows[0].tensor.dtype in ("int32", "int64")  # bytes with a meaning would saturate
+            return Kind(flows[0].tensor.dtype, self.meanings.get(node.outputs[0]) if wide else None)
         return FLOAT
 
     def movable(self, flow: Flow) -> Flow:

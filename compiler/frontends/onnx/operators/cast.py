@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from compiler.frontends.onnx.emit import ONE, Emitter
 from compiler.frontends.onnx.node import FileNode
@@ -13,6 +14,9 @@ from compiler.frontends.onnx.operators.shape import renamed
 from compiler.frontends.onnx.registry import converts, known
 from compiler.frontends.onnx.tensors import type_name, widened
 from compiler.frontends.onnx.values import Fixed, Flow, UnsupportedError, Value
+
+#: Types without their own in the graph: numbers beyond them start again from zero.
+_WRAPPING: dict[int, type] = {TensorProto.UINT16: np.uint16, TensorProto.UINT32: np.uint32}
 
 
 @converts("Identity", "Dropout", inputs=(1, 3))
@@ -26,10 +30,14 @@ def _identity(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[V
 @converts("Cast", inputs=(1, 1))
 def _cast(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     to = node.int("to", 0)
-    dtype = widened(to)
+    dtype, x = widened(to), inputs[0]
     if dtype is None:
         raise UnsupportedError(f"a cast to {type_name(to)}")
-    return [_cast_to(emitter, node, inputs[0], dtype)]
+    if to in _WRAPPING:
+        if not isinstance(x, Fixed):
+            raise UnsupportedError(f"a cast to {type_name(to)}")
+        x = Fixed(x.name, x.numbers().astype(_WRAPPING[to]))
+    return [_cast_to(emitter, node, x, dtype)]
 
 
 @converts("CastLike", inputs=(2, 2))
@@ -55,8 +63,6 @@ def _cast_to(emitter: Emitter, node: FileNode, x: Value, dtype: str) -> Value:
         if x.tensor.quantization == ONE:
             return renamed(as_real, name)
         return reread(emitter, node, x, ONE)
-    if have in ("int32", "int64") and dtype in ("int32", "int64"):
-        return renamed(x, name)
     raise UnsupportedError(f"a cast of {have} to {dtype}")
 
 
