@@ -92,7 +92,8 @@ class Emitter:
         """A value as one that flows: a constant becomes a tensor of the graph."""
         if isinstance(value, Flow):
             return value
-        tensor = self.constant(value.name, value)
+        meant = self.meanings.get(value.name) if value.data.dtype.kind in "iu" else None
+        tensor = self.constant(value.name, Fixed(value.name, value.data, value.quantization or meant))
         return Flow(value.name, tensor, plain(len(value.shape)), value.quantization is not None)
 
     def in_order(self, flow: Flow, order: Order) -> Flow:
@@ -195,9 +196,8 @@ class Emitter:
         """A tensor in another type: quantize, dequantize or requantize; once for all that want the same."""
         key = (tensor.name, op, (kind.dtype, kind.quantization))
         if key not in self._views:
-            output = Tensor(
-                self.build.fresh(f"{tensor.name}:{op}d"), tensor.shape, kind.dtype, kind.quantization
-            )
+            name = self.build.fresh(f"{tensor.name}:{op}d")
+            output = Tensor(name, tensor.shape, kind.dtype, kind.quantization)
             self._views[key] = self.build.node(f"{tensor.name}:{op}", op, [tensor], output)
         return self._views[key]
 

@@ -94,14 +94,19 @@ def _along(q: Quantization, x: Flow) -> Quantization:
 
 
 def reread(emitter: Emitter, node: FileNode, x: Flow, q: Quantization) -> Flow:
-    """Integers with another meaning than they were made with: scale * (q - zero), computed from what they meant."""
-    made = x.tensor.quantization if x.tensor.dtype != "float32" else ONE
-    if made is None or x.real:
-        raise UnsupportedError(f"integers {x.name!r} are computed as real numbers, or have no one scale")
+    """Integers with another meaning than they were made with: scale * (q - zero), computed from what they meant.
+
+    Integers that are computed as real numbers mean themselves.
+    """
+    made = ONE if x.real or x.tensor.dtype == "float32" else x.tensor.quantization
+    if made is None:
+        raise UnsupportedError(f"integers {x.name!r} have no one scale")
     if not (made.whole and q.whole):
         raise UnsupportedError(f"integers of {x.name!r} with different scales along an axis")
     factor = q.scale[0] / made.scale[0]
     shift = q.scale[0] * (made.zero_point[0] - q.zero_point[0])
+    if x.real and (factor, shift) == (1.0, 0.0):
+        return Flow(node.outputs[0], x.tensor, x.order, real=True)
     tensor, shape = emitter.operand(x, x.order, FLOAT), x.shape
     for part, op, number, neutral in (("factor", "mul", factor, 1.0), ("shift", "add", shift, 0.0)):
         if number != neutral:
