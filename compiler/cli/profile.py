@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     claim(args, "trace", "report")
     network = network_of(args)
-    samples = read_samples(network.sample, args.input, args.limit, args.seed)
+    samples = read_samples(network.sample, args.input, args.limit, args.seed, network)
     rate = args.dram_bytes_per_cycle or network.config.n
     probe = bool(args.trace or args.report)
     together = min(-(-len(samples) // network.batch), STEADY)

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     network = network_of(args)
     for each in network.host:
         say(f"on the host: {each.node} ({each.op}): {each.reason}")
-    samples = read_samples(network.sample, args.input, args.limit, args.seed)
+    samples = read_samples(network.sample, args.input, args.limit, args.seed, network)
     say_how_made(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
     together = min(-(-len(samples) // network.batch), STEADY)

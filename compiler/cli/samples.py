@@ -5,19 +5,31 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.tensor import Tensor
+from compiler.made_up import made_up
+from compiler.places import places_in
 from hw.errors import InputError
+
+if TYPE_CHECKING:
+    from compiler.network import Network
 
 Sample = dict[str, NDArray]
 #: What numpy raises for a damaged file; RuntimeError for an encrypted member, zlib's for a compressed one.
 _DAMAGE = (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError, RuntimeError, zlib.error)
 
 
-def read_samples(tensors: Sequence[Tensor], path: Path | None, limit: int | None, seed: int) -> list[Sample]:
+def read_samples(
+    tensors: Sequence[Tensor],
+    path: Path | None,
+    limit: int | None,
+    seed: int,
+    network: "Network | None" = None,
+) -> list[Sample]:
     """Samples for a model.
 
     Parameters
@@ -29,6 +41,8 @@ def read_samples(tensors: Sequence[Tensor], path: Path | None, limit: int | None
         the model's (whose own leading 1 may be left out). None: one seeded random sample, and a line that says so.
     limit : int or None
         At most so many.
+    network : Network or None
+        What a random sample is for.
 
     Raises
     ------
@@ -37,8 +51,8 @@ def read_samples(tensors: Sequence[Tensor], path: Path | None, limit: int | None
     """
     if path is None:
         print(f"no input file: one random sample of seed {seed}", file=sys.stderr)
-        rng = np.random.default_rng(seed)
-        return [{tensor.name: random_input(rng, tensor) for tensor in tensors}]
+        rng, places = np.random.default_rng(seed), places_in(network) if network else {}
+        return [{tensor.name: made_up(rng, tensor, places) for tensor in tensors}]
     arrays = _arrays(path, tensors)
     fitted = {tensor.name: _fit(path, tensor, arrays[tensor.name]) for tensor in tensors}
     counts = {len(array) for array in fitted.values()}
@@ -46,17 +60,6 @@ def read_samples(tensors: Sequence[Tensor], path: Path | None, limit: int | None
         raise InputError(f"{path}: all inputs must have as many samples, at least one, not {sorted(counts)}")
     count = min(counts.pop(), limit or 1 << 62)
     return [{name: array[i] for name, array in fitted.items()} for i in range(count)]
-
-
-def random_input(rng: np.random.Generator, tensor: Tensor) -> NDArray:
-    """A random value of a tensor: all integers of its type, or a standard normal distribution."""
-    dtype = np.dtype(tensor.dtype)
-    if dtype.kind == "f":
-        return rng.standard_normal(tensor.shape).astype(dtype)
-    if dtype.kind == "b":
-        return rng.integers(0, 2, tensor.shape).astype(dtype)
-    limits = np.iinfo(dtype)
-    return rng.integers(limits.min, limits.max, tensor.shape, dtype, endpoint=True)
 
 
 def first_sample(path: Path | None) -> Sample | NDArray | None:

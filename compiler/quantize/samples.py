@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
-from compiler.ir.tensor import Tensor
+from compiler.made_up import made_up
+from compiler.places import places_in
 from hw.errors import InputError
 
 Sample = dict[str, NDArray]
@@ -32,23 +33,9 @@ def samples_of(graph: Graph, given: Calibration) -> list[Sample]:
 
 
 def random_samples(graph: Graph, seed: int, count: int = RANDOM_SAMPLES) -> list[Sample]:
-    """Samples of a standard normal distribution; zeros for integers, which mostly are indices."""
-    rng = np.random.default_rng(seed)
-    return [
-        {name: _random(rng, tensor) for name in graph.inputs for tensor in [graph.tensors[name]]}
-        for _ in range(count)
-    ]
-
-
-def _random(rng: np.random.Generator, tensor: Tensor) -> NDArray:
-    if tensor.dtype != "float32":
-        return np.zeros(tensor.shape, tensor.dtype)
-    try:
-        return rng.standard_normal(tensor.shape).astype(np.float32)
-    except MemoryError:
-        raise InputError(
-            f"input {tensor.name!r} of {tensor.elements:,} elements does not fit in memory"
-        ) from None
+    """Made-up samples: of a standard normal distribution, and integers that the graph can take."""
+    rng, places = np.random.default_rng(seed), places_in(graph)
+    return [{name: made_up(rng, graph.tensors[name], places) for name in graph.inputs} for _ in range(count)]
 
 
 def _split(graph: Graph, given: Mapping[str, NDArray]) -> list[Sample]:

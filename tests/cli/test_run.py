@@ -8,7 +8,10 @@ import pytest
 from compiler.api import compile as compile_graph
 from compiler.package import to_bytes
 from hw.isa.counters import CAUSES
+from tests.compiler.float_graphs import numbers
 from tests.compiler.networks import Reference, model
+from tests.compiler.onnx_models import model as onnx_model
+from tests.compiler.onnx_models import node
 from tests.compiler.test_stages import compiled
 from tests.compiler.test_strict import model as edge_model
 
@@ -177,3 +180,17 @@ def test_options_that_a_compiled_file_has_settled(mla, complains, tmp_path):
     for options in ((), ("--strict", "--rounding", "reference")):
         report = json.loads(mla("run", edges, *run, *options, "--json", "-").out)
         assert [each["edge"] for each in report["host_ops"]] == [True] * 4
+
+
+def test_a_random_sample_has_places_that_there_are(mla, tmp_path):
+    nodes = [node("Gather", "t ids", "e"), node("MatMul", "e w", "y")]
+    constants = {"t": numbers(20, 8), "w": numbers(8, 4)}
+    path, package = tmp_path / "words.onnx", tmp_path / "words.mla"
+    ids = {"ids": np.zeros((1, 5), np.int64)}
+    path.write_bytes(onnx_model(nodes, ids, ["y"], constants).SerializeToString())
+    run = ("--device", "golden", "--json", "-", "--seed", 6)
+    first = mla("run", path, *run)
+    assert first.status == 0, first.err
+    assert mla("compile", path, "-o", package, "--seed", 6).status == 0
+    again = mla("run", package, *run)
+    assert json.loads(again.out)["outputs"] == json.loads(first.out)["outputs"]
