@@ -14,6 +14,7 @@ from compiler.ir.tensor import Tensor
 from compiler.quantize.ranges import stored
 from compiler.quantize.report import Errors, QuantizationReport
 from compiler.quantize.samples import Sample
+from compiler.quantize.weightless import Floors
 
 #: So many samples: each is evaluated in numpy twice more.
 _MEASURED = 2
@@ -25,7 +26,7 @@ _EXACT = frozenset(
 
 
 def measured_alone(
-    report: QuantizationReport, graph: Graph, made: Graph, integers: Mapping[str, Tensor],
+    report: QuantizationReport, floors: Floors, made: Graph, integers: Mapping[str, Tensor],
     samples: Sequence[Sample], rounding: Kernels,
 ) -> QuantizationReport:  # fmt: skip
     """The report with the nodes that make the tensors, and the noise that each adds to exact inputs.
@@ -34,8 +35,10 @@ def measured_alone(
     ----------
     report : QuantizationReport
         Of samples that were given; of made-up ones it is left as it is.
-    graph, made : Graph
-        In float, and quantized.
+    floors : Floors
+        Of the float graph, whose numbers below them do not count.
+    made : Graph
+        The quantized one.
     integers : dict
         Tensors of the quantized graph, by the name of the float tensor that they stand for.
     samples : list of Sample
@@ -43,11 +46,12 @@ def measured_alone(
     rounding : Kernels
         Whose rounding.
     """
-    errors: dict[str, Errors] = defaultdict(Errors)
+    graph, errors = floors.graph, defaultdict[str, Errors](Errors)
     reported = {each.name for each in report.tensors}
     floats = {tensor.name: name for name, tensor in integers.items() if name in reported}
     for sample in samples[: 0 if report.random else _MEASURED]:
         wanted = evaluate(graph, sample, keep=True)
+        wanted = {name: floors.cut(name, each) for name, each in wanted.items()}
         _add_errors(errors, made, floats, wanted, sample, rounding)
     makers = {name: graph.producer(name) for name in integers}
     tensors = []

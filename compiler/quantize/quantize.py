@@ -18,6 +18,7 @@ from compiler.quantize.ranges import Choice, Seen, choose
 from compiler.quantize.report import Errors, QuantizationReport, TensorReport, output_reports
 from compiler.quantize.rewrite import Rewriter
 from compiler.quantize.samples import Calibration, Sample, samples_of
+from compiler.quantize.weightless import Floors
 from hw.errors import InputError
 
 #: Errors are measured on so many samples at most: each is evaluated in numpy, twice.
@@ -71,19 +72,21 @@ def quantize(
     graph = means_as_pools(without_hybrids(graph))
     given = samples_of(graph, samples)
     watched = Watched()
-    seen, values = _calibrated(graph, given, watched)
-    kept = kept_float(graph, skip, {name for name, each in seen.items() if not each.finite})
-    sharing = Sharing(graph, kept)
+    floors = Floors(graph)
+    seen, values = _calibrated(graph, given, watched, floors)
+    within = floors.graph_within()
+    kept = kept_float(within, skip, {name for name, each in seen.items() if not each.finite})
+    sharing = Sharing(within, kept)
     choices = _choices(sharing, {name: each for name, each in seen.items() if name not in sharing.covered})
     inside, reports, unseen = quantize_bodies(
-        graph, watched,
+        within, watched,
         lambda body, runs: quantize(body, runs, per_channel=per_channel, rounding=rounding, random=random), is_float,
     )  # fmt: skip
     rewriter = Rewriter(inside, kept, lambda name: choices[sharing.root(name)].quantization, per_channel)
     made = rewriter.run()
     measured = given[: _few(watched, len(given), random=random)]
     names = {name: tensor for name, tensor in rewriter.integers.items() if name not in sharing.covered}
-    errors = _measured(graph, made, names, measured, values, rounding)
+    errors = _measured(floors, made, names, measured, values, rounding)
     tensors = tuple(
         TensorReport(name, *_meaning(tensor), choices[sharing.root(name)].method, errors[name].sqnr_db)
         for name, tensor in names.items()
@@ -94,7 +97,7 @@ def quantize(
     for report in reports:
         reasons |= {name: EDGE_INSIDE if why == EDGE else why for name, why in report.kept.items()}
     report = QuantizationReport(len(given), len(measured), random, outputs, tensors, reasons)
-    return made, measured_alone(report, graph, made, rewriter.integers, measured, rounding)
+    return made, measured_alone(report, floors, made, rewriter.integers, measured, rounding)
 
 
 def _few(watched: Watched, samples: int, *, random: bool) -> int:
@@ -104,7 +107,7 @@ def _few(watched: Watched, samples: int, *, random: bool) -> int:
 
 
 def _calibrated(
-    graph: Graph, samples: list[Sample], watched: Watched
+    graph: Graph, samples: list[Sample], watched: Watched, floors: Floors
 ) -> tuple[dict[str, Seen], list[Sample]]:
     """What the samples showed of each float tensor, and all values of the first samples.
 
@@ -118,9 +121,10 @@ def _calibrated(
         room -= sum(each.nbytes for each in values.values())
         if room >= 0 and len(kept) < _MEASURED:
             kept.append(values)
+        least = floors.add(values)
         for name, each in values.items():
             if each.dtype == "float32":
-                seen[name].add(each)
+                seen[name].add(np.maximum(each, np.float32(least[name])) if name in least else each)
     return seen, kept
 
 
@@ -142,21 +146,23 @@ def _choices(sharing: Sharing, seen: dict[str, Seen]) -> dict[str, Choice]:
 
 
 def _measured(
-    graph: Graph,
+    floors: Floors,
     made: Graph,
     names: Mapping[str, Tensor],
     samples: list[Sample],
     values: list[Sample],
     rounding: Kernels,
 ) -> dict[str, Errors]:
-    """Errors of quantized tensors and of the outputs; `values` are the float graph's on the first of the samples."""
+    """Errors of quantized tensors above their floors, and of outputs; `values` are the float graph's on some."""
     errors: dict[str, Errors] = defaultdict(Errors)
+    graph = floors.graph
     for number, sample in enumerate(samples):
         wanted = values[number] if number < len(values) else evaluate(graph, sample, keep=True)
         found = evaluate(made, sample, rounding=rounding, keep=True)
         for name, tensor in names.items():
             if name not in graph.outputs and tensor.quantization is not None:
-                errors[name].add(wanted[name], tensor.quantization.dequantized(found[tensor.name]))
+                real = tensor.quantization.dequantized(found[tensor.name])
+                errors[name].add(floors.cut(name, wanted[name]), real)
         for name in graph.outputs:
             if name in found:
                 errors[name].add(wanted[name], found[name])

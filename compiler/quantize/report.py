@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+#: An output with less signal over noise is warned of.
+_LEAST_DB = 20
 #: So many nodes are named in a summary.
 _NOISIEST = 3
 
@@ -130,6 +132,8 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     ]
     for each in document["outputs"]:
         lines.append(f"  output {each['name']}: {_output(each)}")
+    if not document["random"]:
+        lines += _warnings(document["outputs"])
     noisy = sorted(
         (each["alone_db"], each["node"]) for each in document["tensors"] if each.get("alone_db") is not None
     )
@@ -137,6 +141,17 @@ def summary(document: Mapping[str, Any]) -> list[str]:
         worst = ", ".join(f"{_short(name)} {_db(db)}" for db, name in noisy[:_NOISIEST])
         lines.append(f"  least signal over noise of a node alone: {worst}")
     return lines
+
+
+def _warnings(outputs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each output that has little to do with the float graph's."""
+    bad = [each for each in outputs if each["sqnr_db"] is not None and each["sqnr_db"] < _LEAST_DB]
+    return [
+        f"  warning: output {each['name']} has less than {_LEAST_DB} dB, which is hardly the float model's: calibrate "
+        "with more samples of the model's own, or keep the nodes that add most noise float (`skip` in Python)"
+        for each in bad
+        if each.get("quantized", True) and each.get("left_out", 0) < max(each.get("values", 0), 1)
+    ]
 
 
 def _output(output: Mapping[str, Any]) -> str:
