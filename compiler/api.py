@@ -163,7 +163,7 @@ def _say(network: Network, seed: int) -> None:
     report = network.quantization
     if report is None:
         return
-    if report.random:
+    if report.random and report.tensors:
         _log.warning(
             "%s is quantized with %d random samples of seed %d: its accuracy is not to be trusted; give "
             "calibration data of its own", network.name, report.samples, seed,

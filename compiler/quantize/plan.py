@@ -8,6 +8,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import MOVING
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.floating import touches_floats
+from compiler.quantize.report import ENDLESS
 from hw.errors import InputError, shown
 
 EDGE = "float at the model's edge"
@@ -108,7 +109,7 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
         if tensor.dtype != "float32":
             return f"{tensor.name!r} is {tensor.dtype}, not float32"
         if tensor.name in endless or (tensor.data is not None and not np.isfinite(tensor.data).all()):
-            return f"{tensor.name!r} has infinite numbers, which 8 bits do not hold"
+            return f"{tensor.name!r} {ENDLESS}, which 8 bits do not hold"
     if (node.op in WEIGHTED or node.op in NORMS) and not all(tensor.constant for tensor in ins[1:]):
         return "its weights are not constant"
     return None

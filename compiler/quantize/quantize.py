@@ -74,6 +74,7 @@ def quantize(
     watched = Watched()
     floors = Floors(graph)
     seen, values = _calibrated(graph, given, watched, floors)
+    _check_inputs(graph, seen)
     within = floors.graph_within()
     kept = kept_float(within, skip, {name for name, each in seen.items() if not each.finite})
     sharing = Sharing(within, kept)
@@ -126,6 +127,13 @@ def _calibrated(
             if each.dtype == "float32":
                 seen[name].add(np.maximum(each, np.float32(least[name])) if name in least else each)
     return seen, kept
+
+
+def _check_inputs(graph: Graph, seen: Mapping[str, Seen]) -> None:
+    """Refuse samples with infinite numbers, but for those of masks."""
+    for name in graph.inputs:
+        if name in seen and not seen[name].finite:
+            raise InputError(f"calibration: input {name!r} must be finite numbers, but some are infinite")
 
 
 def _choices(sharing: Sharing, seen: dict[str, Seen]) -> dict[str, Choice]:

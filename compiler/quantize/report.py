@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+#: What the reason of a node says that stays float for its numbers.
+ENDLESS = "has infinite numbers"
 #: An output with less signal over noise is warned of.
 _LEAST_DB = 20
 #: So many nodes are named in a summary.
@@ -126,7 +128,7 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     """What a report's document says in a few lines: the outputs, and the nodes that add most noise."""
     made_up = ", made up: not to be trusted" if document["random"] else ""
     if not document["tensors"]:
-        return [f"nothing is quantized: no node has a form in 8 bits, {len(document['kept'])} stay float"]
+        return [_nothing(document["kept"].values())]
     lines = [
         f"quantized with {document['samples']} samples{made_up}; against float on {document['measured']} of them:"
     ]
@@ -141,6 +143,17 @@ def summary(document: Mapping[str, Any]) -> list[str]:
         worst = ", ".join(f"{_short(name)} {_db(db)}" for db, name in noisy[:_NOISIEST])
         lines.append(f"  least signal over noise of a node alone: {worst}")
     return lines
+
+
+def _nothing(reasons: Collection[str]) -> str:
+    """Why nothing is quantized."""
+    endless = sum(ENDLESS in why for why in reasons)
+    if endless:
+        return (
+            f"nothing is quantized: {endless} of {len(reasons)} nodes have infinite numbers on the samples, or as "
+            "constants, which 8 bits do not hold"
+        )
+    return f"nothing is quantized: no node has a form in 8 bits, {len(reasons)} stay float"
 
 
 def _warnings(outputs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -133,7 +133,7 @@ def _prepared(model: onnx.ModelProto, sample: Mapping[str, Any]) -> MlaBackendRe
     if not all(isinstance(value, np.ndarray) for value in sample.values()):
         MlaBackend.prepare(model, sizes=sizes)  # says which type there is none for
         raise InputError("its inputs are no arrays")
-    numbers = {n: np.where(np.isnan(v), 0, v) if v.dtype.kind == "f" else v for n, v in sample.items()}
+    numbers = {n: np.where(np.isfinite(v), v, 0) if v.dtype.kind == "f" else v for n, v in sample.items()}
     try:
         return MlaBackend.prepare(model, sizes=sizes, calibration=[numbers])
     except InputError as error:

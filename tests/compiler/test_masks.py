@@ -121,3 +121,11 @@ def test_outputs_that_are_hardly_the_float_models_are_warned_of(tmp_path):
     assert "output y has less than 20 dB" in line
     _, made_up = quantize(read_onnx(path), given, random=True)
     assert not any("warning" in line for line in summary(made_up.document()))
+
+
+def test_an_infinite_mask_may_be_an_input(tmp_path):
+    mask = np.where(HIDDEN, -np.inf, 0).astype(np.float32)
+    given = [{"x": numbers(1, ROWS, WIDTH, seed=50 + i), "mask": mask} for i in range(6)]
+    made = model([*SCORES, node("Add", "s mask", "m"), *MIXED], given[0], ["y"], CONSTANTS)
+    network = compile(read(tmp_path, made), "n8", calibration=given)
+    assert _decibels(made, network, given[:2]) >= 30

@@ -147,6 +147,8 @@ def test_without_samples_random_ones_are_taken_and_said(tmp_path, caplog):
         ([numbers(1, 3, 12, 11)], r"must be float32\[1, 3, 12, 12\], not float32\[1, 3, 12, 11\]"),
         ([numbers(*IMAGE).astype(np.float64)], "not float64"),
         ([np.full(IMAGE, np.nan, np.float32)], "not NaN"),
+        ([np.full(IMAGE, np.inf, np.float32)], "must be finite numbers, but some are infinite"),
+        ([np.full(IMAGE, -np.inf, np.float32)], "must be finite numbers, but some are infinite"),
     ],
 )
 def test_samples_that_do_not_fit_are_refused(tmp_path, given, text):
@@ -211,6 +213,23 @@ def test_what_stays_on_the_host_is_not_called_exact(tmp_path):
 def test_a_model_that_stays_float_is_not_called_quantized(tmp_path):
     report = _report_of(tmp_path, [node("Det", "x", "y")], {}, [numbers(4, 4)])
     assert summary(report.document()) == ["nothing is quantized: no node has a form in 8 bits, 1 stay float"]
+
+
+def test_samples_that_overflow_are_what_is_said_to_be_wrong(tmp_path):
+    nodes = [node("MatMul", "x w", "h"), node("Relu", "h", "y")]
+    huge = np.full((4, 4), 3e38, np.float32)
+    report = _report_of(tmp_path, nodes, {"w": 10 * np.ones((4, 4), np.float32)}, [huge])
+    (line,) = summary(report.document())
+    assert line.startswith("nothing is quantized: 2 of 2 nodes have infinite numbers on the samples")
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "Identity"])
+def test_calibration_of_models_without_a_form_in_8_bits(tmp_path, op):
+    """They are float models, and run as such; nobody is told that they are quantized already."""
+    x = numbers(4, 4)
+    network = compile(read(tmp_path, model([node(op, "x", "y")], {"x": x}, ["y"])), calibration=[x])
+    assert network.quantization is not None and not network.quantization.tensors
+    np.testing.assert_array_equal(network(x)["y"], x if op == "Identity" else x.argmax(0, keepdims=True))
 
 
 def test_numbers_that_are_none_are_counted_and_not_called_exact(tmp_path):
