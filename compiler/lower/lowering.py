@@ -113,7 +113,8 @@ def clip_range(tensor: Tensor, low: float = -np.inf, high: float = np.inf) -> tu
     limits, q = np.iinfo(tensor.dtype), affine(tensor)
     out = []
     for bound in (low, high):
-        scaled = np.float32(bound) / np.float32(q.scale)
+        with np.errstate(over="ignore"):  # any limit may be beyond all integers
+            scaled = np.float32(bound) / np.float32(q.scale)
         rounded = scaled if np.isinf(scaled) else np.trunc(scaled + np.copysign(0.5, scaled))
         out.append(int(np.clip(q.zero_point + float(rounded), limits.min, limits.max)))
     return out[0], out[1]

@@ -34,6 +34,9 @@ MASKS: dict[str, tuple[list[onnx.NodeProto], Arrays]] = {
         f"put in {number}": ([node("Where", "seen s low", "m")], {"seen": ~HIDDEN, "low": np.array(number, np.float32)})
         for number in (-1e4, LEAST, -np.inf)
     },
+    "limited before and after": (
+        [node("Max", "s low", "u"), node("Add", "u mask", "f"), node("Max", "f low", "m")],
+        {"mask": np.where(HIDDEN, -1e4, 0).astype(np.float32), "low": np.array(-3.4e38, np.float32)}),
     "laid out": (
         [node("Add", "s mask", "u"), node("Reshape", "u flat", "f"), node("Clip", "f low", "g"),
          node("Reshape", "g square", "m")],
@@ -129,3 +132,10 @@ def test_an_infinite_mask_may_be_an_input(tmp_path):
     made = model([*SCORES, node("Add", "s mask", "m"), *MIXED], given[0], ["y"], CONSTANTS)
     network = compile(read(tmp_path, made), "n8", calibration=given)
     assert _decibels(made, network, given[:2]) >= 30
+
+
+def test_a_limit_beyond_all_integers_is_none(tmp_path):
+    """As models guard their scores; no warning of an overflow reaches the user."""
+    given, constants = {"x": numbers(3, 8)}, {"w": numbers(8, 5), "low": np.array(-3.4e38, np.float32)}
+    made = model([node("MatMul", "x w", "s"), node("Max", "s low", "y")], given, ["y"], constants)
+    assert _decibels(made, compile(read(tmp_path, made), "n8", calibration=[given]), [given]) >= 35

@@ -44,16 +44,19 @@ def test_a_mask_that_is_cast_leaves_the_rest_quantized(tmp_path):
     _near(network, reference(made, given)["y"], given, 30)
 
 
+@pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_an_image_of_bytes_is_taken_as_it_is(tmp_path, dtype):
-    """Its bytes go in without a conversion to float32 and back."""
+def test_an_image_of_bytes_is_taken_as_it_is(tmp_path, dtype, moved):
+    """Its bytes go in without a conversion to float32 and back, also if they are laid out before."""
     nodes = [
-        node("Cast", "x", "f", to=FLOAT), node("Div", "f k", "d"), node("Conv", "d w", "c", pads=[1] * 4),
+        node("Transpose", "x", "t", perm=[0, 3, 1, 2]) if moved else node("Identity", "x", "t"),
+        node("Cast", "t", "f", to=FLOAT), node("Div", "f k", "d"), node("Conv", "d w", "c", pads=[1] * 4),
         node("Relu", "c", "y"),
     ]  # fmt: skip
     limits = np.iinfo(dtype)
     rng = np.random.default_rng(1)
-    given = {"x": rng.integers(limits.min, limits.max, (1, 3, 8, 8), dtype, endpoint=True)}
+    shape = (1, 8, 8, 3) if moved else (1, 3, 8, 8)
+    given = {"x": rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)}
     made = model(nodes, given, ["y"], {"k": np.array(255, np.float32), "w": numbers(8, 3, 3, 3, scale=0.3)})
     network = compile(read(tmp_path, made), "n8", calibration=[given])
     assert [each.op for each in network.host if not each.edge] == []

@@ -136,13 +136,13 @@ def meanings(model: Model) -> dict[str, Quantization]:
         kind = None if name is None else _whole(node, model.constants)
         if name is not None and kind is not None and kind.quantization is not None:
             found.setdefault(name, kind.quantization)
+    for node in model.nodes:
+        if node.op == "Cast" and node.inputs and node.int("to", 0) in _FLOAT_TYPES:
+            found.setdefault(node.inputs[0], ONE)
     for node in reversed(model.nodes):
         if node.op in MOVES | {"Concat"} and node.outputs[0] in found:
             for name in node.inputs if node.op == "Concat" else node.inputs[:1]:
                 found.setdefault(name, found[node.outputs[0]])
-    for node in model.nodes:
-        if node.op == "Cast" and node.inputs and node.int("to", 0) in _FLOAT_TYPES:
-            found.setdefault(node.inputs[0], ONE)
     return found
 
 
