@@ -78,7 +78,8 @@ def quantize(
     within = floors.graph_within()
     kept = kept_float(within, skip, {name for name, each in seen.items() if not each.finite})
     sharing = Sharing(within, kept)
-    choices = _choices(sharing, {name: each for name, each in seen.items() if name not in sharing.covered})
+    counting = {name: each for name, each in seen.items() if name not in sharing.covered}
+    choices = _choices(sharing, counting, floors)
     inside, reports, unseen = quantize_bodies(
         within, watched,
         lambda body, runs: quantize(body, runs, per_channel=per_channel, rounding=rounding, random=random), is_float,
@@ -125,7 +126,10 @@ def _calibrated(
         least = floors.add(values)
         for name, each in values.items():
             if each.dtype == "float32":
-                seen[name].add(np.maximum(each, np.float32(least[name])) if name in least else each)
+                seen[name].add(each, least.get(name))
+    for name, lowest in floors.least.items():
+        if name in seen and seen[name].cut:  # on another sample as much may be masked
+            seen[name].low = min(seen[name].low, lowest)
     return seen, kept
 
 
@@ -136,8 +140,9 @@ def _check_inputs(graph: Graph, seen: Mapping[str, Seen]) -> None:
             raise InputError(f"calibration: input {name!r} must be finite numbers, but some are infinite")
 
 
-def _choices(sharing: Sharing, seen: dict[str, Seen]) -> dict[str, Choice]:
-    """A quantization for each group of tensors."""
+def _choices(sharing: Sharing, seen: dict[str, Seen], floors: Floors) -> dict[str, Choice]:
+    """A quantization for each group of tensors; of what softmax reads all above the floor counts."""
+    whole = {sharing.root(name) for name in floors.least}
     groups: dict[str, list[Seen]] = defaultdict(list)
     for node in sharing.graph:
         data = sharing.graph.tensors[node.inputs[0]].data if node.op == "gather" else None
@@ -148,7 +153,9 @@ def _choices(sharing: Sharing, seen: dict[str, Seen]) -> dict[str, Choice]:
     for name, each in seen.items():
         groups[sharing.root(name)].append(each)
     return {
-        root: Choice(sharing.fixed[root], "fixed") if root in sharing.fixed else choose(group)
+        root: Choice(sharing.fixed[root], "fixed")
+        if root in sharing.fixed
+        else choose(group, whole=root in whole)
         for root, group in groups.items()
     }
 

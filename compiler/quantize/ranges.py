@@ -30,9 +30,15 @@ class Seen:
     #: All elements were numbers.
     finite: bool = True
 
-    def add(self, values: NDArray) -> None:
-        """Another sample; what is not finite says nothing of a range."""
+    #: Some were below the floor.
+    cut: bool = False
+
+    def add(self, values: NDArray, floor: float | None = None) -> None:
+        """Another sample, of which nothing below the floor counts; what is not finite says nothing of a range."""
         flat = values.reshape(-1)
+        if floor is not None:
+            self.cut = self.cut or bool((flat < floor).any())
+            flat = np.maximum(flat, np.float32(floor))
         numbers = np.isfinite(flat)
         if not numbers.all():
             self.finite, flat = False, flat[numbers]
@@ -69,10 +75,15 @@ def stored(values: NDArray, q: Quantization) -> NDArray[np.int8]:
     return np.clip(steps, -128, 127).astype(np.int8)
 
 
-def choose(seen: Iterable[Seen]) -> Choice:
-    """The quantization of tensors that share one: of several ranges the one with the least mean squared error."""
+def choose(seen: Iterable[Seen], *, whole: bool = False) -> Choice:
+    """The quantization of tensors that share one: of several ranges the one with the least mean squared error.
+
+    If `whole`, the range from the least to the greatest, which what goes into an exponential needs.
+    """
     group = list(seen)
     low, high = min(s.low for s in group), max(s.high for s in group)
+    if whole:
+        return Choice(affine_of(low, high), "min/max")
     parts = [part for s in group for part in s.parts]
     values = np.concatenate(parts) if parts else np.zeros(1, np.float32)
     ranges = [("min/max", low, high)]
