@@ -1,7 +1,7 @@
 """Which integers that go into a model are places in something, and how many places there are."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compiler.ir.graph import Graph
@@ -138,7 +138,7 @@ def _indexing(item: Item) -> Iterator[tuple[int, int]]:
         yield 0, max(math.floor(where.data.reshape(-1)[0]), 1)
 
 
-def _attributes(item: Item) -> dict[str, Any]:
+def _attributes(item: Item) -> Mapping[str, Any]:
     """Attributes of an operator of ONNX."""
     from compiler.host.onnx_model import node_model  # few models need it
 
