@@ -159,8 +159,8 @@ class ConvImage:
         first, needed = self._rows(start, rows)
         if self.ramp:
             low, count = self._rows(*part)
-            # And one more: reads of the last row reach into it.
-            needed = min(low + count + 1 - first, needed)
+            # And those that reads of the last row reach into.
+            needed = min(low + count + ceil_div(self.n, self.row) - first, needed)
         if there < needed:
             step.loads += self._load(first + there, needed - there, k, place.plus(there * self.row))
             self.there[key] = needed

@@ -33,6 +33,8 @@ _TURN = 8
 _BEST = 4
 #: A tile of weights is small if its bytes take less than so many times the memory's way.
 _SHORT = 4
+#: Blocks of N beats that the image of a first tile takes at least if it is worth bringing in in parts.
+_RAMPED = 3
 #: Tiles of results of a layer whose last one is drained in parts; of weights that come one after the other.
 _TAPERED, _MOST_WEIGHTS = 4, 8
 
@@ -189,7 +191,8 @@ class Conv:
             x_buffers=x_buffers, y_buffers=y_buffers, acc_buffers=sums_together(spot, sums), prefetch=PREFETCH,
             fold=self.layout == Layout.ROWS, strips=self.layout == Layout.STRIPS, together=self.together,
             on_chip=spot.y_on_chip, taper=spot.taper,
-            common_scale=self.common_scale, ramp=self._cold and self.layout != Layout.STRIPS,
+            common_scale=self.common_scale,
+            ramp=self._cold and self.layout != Layout.STRIPS and x_beats >= _RAMPED * n,
         )  # fmt: skip
 
     def _end(self, tile: Tile) -> float:
