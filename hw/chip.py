@@ -1,6 +1,6 @@
 """The whole machine: sequencer, queues, units and counters between the AXI pins."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Signal
+from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out, connect
 
@@ -12,10 +12,13 @@ from hw.config import MlaConfig
 from hw.counters.meter import Meter
 from hw.datapath import MATRIX_STATE, Datapath
 from hw.isa.enums import Unit
+from hw.registers import domain_of, register
 from hw.sequencer.control import Control
 from hw.sequencer.core import PULSES, Core
 from hw.sequencer.semaphores import Semaphores
 from hw.units.queue import CommandQueue
+
+Queues = list[CommandQueue]
 
 
 class Chip(wiring.Component):
@@ -45,7 +48,7 @@ class Chip(wiring.Component):
         m.submodules.control = control = Control(self._config)
         m.submodules.core = core = Core(self._config)
         m.submodules.datapath = datapath = Datapath(self._config)
-        m.submodules.semaphores = semaphores = Semaphores()
+        m.submodules.semaphores = semaphores = Semaphores(pipelined=self._config.pipelined)
         m.submodules.meter = meter = Meter(self._config)
         queues = [CommandQueue(unit, self._config) for unit in Unit]
         for unit, queue in zip(Unit, queues, strict=True):
@@ -74,7 +77,10 @@ class Chip(wiring.Component):
         """A unit's queue between sequencer and unit."""
         name = unit.name.lower()
         engine = getattr(datapath, name)
+        # Once a command may start for its tag it may until it does.
         may_start = meter.may_start[unit]
+        if self._config.pipelined:
+            may_start = register(m, f"{name}_may_start", may_start)
         connect(m, getattr(core, name), queue.input)
         connect(m, queue.semaphores, semaphores.units[unit])
         m.d.comb += [
@@ -88,13 +94,7 @@ class Chip(wiring.Component):
         ]
 
     def _program(
-        self,
-        m: Module,
-        control: Control,
-        core: Core,
-        semaphores: Semaphores,
-        queues: list[CommandQueue],
-        meter: Meter,
+        self, m: Module, control: Control, core: Core, semaphores: Semaphores, queues: Queues, meter: Meter
     ) -> None:
         """Programs from the control side to the core."""
         may_start = Signal()
@@ -117,22 +117,30 @@ class Chip(wiring.Component):
             control.core_tag.eq(core.tag),
             core.clear.eq(control.flush),
             semaphores.clear.eq(control.flush),
-            core.seq_tokens.eq(semaphores.seq_tokens),
             semaphores.seq_take.eq(core.seq_take),
+        ]
+        late = domain_of(m, self._config.pipelined)
+        # An instruction comes late enough after the one before to see what that took or issued.
+        late += [
+            core.seq_tokens.eq(semaphores.seq_tokens),
             core.unit_idle.eq(Cat(queue.idle for queue in queues)),
         ]
 
-    def _faults(self, m: Module, control: Control, datapath: Datapath, queues: list[CommandQueue]) -> None:
+    def _faults(self, m: Module, control: Control, datapath: Datapath, queues: Queues) -> None:
         m.d.comb += [
             control.issued.eq(Cat(queue.input.valid & queue.input.ready for queue in queues)),
             control.retired.eq(Cat(queue.retired for queue in queues)),
-            control.idle.eq(Cat(queue.idle for queue in queues)),
-            control.stuck.eq(Cat(queue.stuck for queue in queues)),
             datapath.abort.eq(control.abort),
         ]
-        busy = {unit: ~queue.stuck for unit, queue in zip(Unit, queues, strict=True)}
+        # What tells that the machine stands still must hold for a while anyway.
+        late = domain_of(m, self._config.pipelined)
+        late += [
+            control.idle.eq(Cat(queue.idle for queue in queues)),
+            control.stuck.eq(Cat(queue.stuck for queue in queues)),
+        ]
+        busy: dict[Unit, Value] = {unit: ~queue.stuck for unit, queue in zip(Unit, queues, strict=True)}
         busy[Unit.LOAD], busy[Unit.STORE] = datapath.dma_busy[0], datapath.dma_busy[1]
-        m.d.comb += control.busy.eq(Cat(busy[unit] for unit in Unit))
+        late += control.busy.eq(Cat(busy[unit] for unit in Unit))
         for name in ("load", "store"):
             error = getattr(control, f"{name}_error")
             m.d.comb += [
@@ -171,13 +179,7 @@ class Chip(wiring.Component):
         drive_pins(m, self._config, self, bus)
 
     def _counters(
-        self,
-        m: Module,
-        control: Control,
-        core: Core,
-        datapath: Datapath,
-        queues: list[CommandQueue],
-        meter: Meter,
+        self, m: Module, control: Control, core: Core, datapath: Datapath, queues: Queues, meter: Meter
     ) -> None:
         for unit, queue in zip(Unit, queues, strict=True):
             name, state = unit.name.lower(), meter.units[unit]
@@ -194,6 +196,14 @@ class Chip(wiring.Component):
         state, matrix_queue, seq = meter.state, queues[Unit.MATRIX], meter.seq_events
         m.d.comb += [
             *(state[name].eq(datapath.matrix_state[name]) for name in MATRIX_STATE),
+            meter.fuse_out_events.eq(datapath.fuse_out_events),
+            meter.seq_tag.eq(core.tag),
+            meter.counting.eq(~control.gated | ~control.status[0]),
+            datapath.tag_busy.eq(meter.dma_busy),
+        ]
+        # With `pipelined` what an idle array waits for is known a cycle later.
+        late = domain_of(m, self._config.pipelined)
+        late += [
             state.head_queued.eq(matrix_queue.queued != 0),
             state.head_waits.eq(matrix_queue.head_waits),
             state.program_runs.eq(core.running),
@@ -201,10 +211,6 @@ class Chip(wiring.Component):
             state.fuse_busy.eq(~queues[Unit.FUSE].idle),
             state.dma_busy.eq(~queues[Unit.LOAD].idle | ~queues[Unit.STORE].idle),
             state.macro_in_flight.eq(~control.status[0]),
-            meter.fuse_out_events.eq(datapath.fuse_out_events),
-            meter.seq_tag.eq(core.tag),
-            meter.counting.eq(~control.gated | ~control.status[0]),
-            datapath.tag_busy.eq(meter.dma_busy),
         ]
         m.d.comb += [seq[name].eq(datapath.sp_events[name]) for name in datapath.sp_events.shape().members]
         self._dispatches(m, control, core, meter)

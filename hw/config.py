@@ -50,6 +50,9 @@ class MlaConfig:
         DRAM protection windows.
     serial_commands : int
         0: a command moves to its unit's queue at once; 1: as words of 32 bits, one a cycle, with far fewer wires.
+    pipelined : int
+        1: control takes more cycles of less logic each, for FPGAs: four cycles an instruction, and a cycle between
+        one command of a unit and the next. Needs `serial_commands` and a `fuse_rate` of 4 or 8.
     """
 
     n: int = 16
@@ -72,6 +75,7 @@ class MlaConfig:
     max_burst: int = 64
     windows: int = 4
     serial_commands: int = 0
+    pipelined: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -81,6 +85,12 @@ class MlaConfig:
         self._check_set("n", (4, 8, 16, 32))
         self._check_set("fuse_rate", tuple(r for r in (1, 2, 4, 8) if r <= self.n))
         self._check_set("serial_commands", (0, 1))
+        self._check_set("pipelined", (0, 1))
+        if self.pipelined and not (self.serial_commands and self.fuse_rate >= 4):
+            raise InputError(
+                f"pipelined = 1 needs serial_commands = 1 and a fuse_rate of 4 or 8, not "
+                f"{self.serial_commands} and {self.fuse_rate}"
+            )
         self._check_set("sp_banks", (2, 4, 8))
         self._check_set("acc_banks", (2, 4, 8))
         self._check_power("sp_bytes", 16 * self.n * self.sp_banks, 1 << (SP_ADDR_BITS - 1))

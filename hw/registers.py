@@ -1,5 +1,7 @@
 """Registers of data paths."""
 
+from typing import Any
+
 from amaranth.hdl import Module, Shape, Signal, Value
 from amaranth.lib import data
 
@@ -12,6 +14,11 @@ def follow(m: Module, name: str, beat: data.View, cycles: int) -> list[data.View
         m.d.sync += stage.eq(stages[-1])
         stages.append(stage)
     return stages
+
+
+def domain_of(m: Module, late: int) -> Any:
+    """Where assignments go that take a cycle with `late` and none without."""
+    return m.d.sync if late else m.d.comb
 
 
 def delay(m: Module, name: str, value: Value, cycles: int) -> Value:

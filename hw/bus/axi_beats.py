@@ -45,7 +45,7 @@ def beat_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
 class BeatWalk(wiring.Component):
     """Emits the beats of each line.
 
-    Latency: one cycle. Throughput: one beat per cycle, with no gap between lines.
+    Latency: one cycle. Throughput: one beat per cycle, with no gap between lines (with `pipelined` one of a cycle).
 
     Parameters
     ----------
@@ -79,6 +79,7 @@ class BeatWalk(wiring.Component):
         n = self._config.n
         lane_bits = (n - 1).bit_length()
         line, beat = self.line.payload, self.beat.payload
+        late = self._config.pipelined
         valid = Signal()
         held = Signal(self.line.payload.shape())
         first, stop = Signal(), Signal(lane_bits)
@@ -92,13 +93,15 @@ class BeatWalk(wiring.Component):
             beat.mask.eq(Cat((held.start <= i) & (stop >= i) for i in range(n))),
             beat.bytes.eq(stop - held.start + 1),
             beat.burst_end.eq(beat.line_end | held.slot.all()),
-            self.line.ready.eq(~valid | (self.beat.ready & beat.line_end)),
+            self.line.ready.eq(~valid if late else ~valid | (self.beat.ready & beat.line_end)),
         ]
         with m.If(self.clear):
             m.d.sync += valid.eq(0)
         with m.Elif(self.line.ready):
             m.d.sync += [valid.eq(self.line.valid), held.eq(line), first.eq(1)]
         with m.Elif(self.beat.ready):
+            if late:
+                m.d.sync += valid.eq(~beat.line_end)
             m.d.sync += [
                 first.eq(0),
                 held.start.eq(0),

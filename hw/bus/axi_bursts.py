@@ -20,7 +20,7 @@ class BurstWalk(wiring.Component):
 
     Bursts are split at multiples of `chunk_beats`, so none crosses 4 KiB and a line costs at most one short
     burst more. Latency: 3 cycles to the first request. Throughput: one request per cycle, also when each line
-    is a single beat.
+    is a single beat; with `pipelined` a cycle more for each line.
 
     Parameters
     ----------
@@ -55,10 +55,12 @@ class BurstWalk(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        n = self._config.n
+        n, late = self._config.n, self._config.pipelined
         lane_bits = (n - 1).bit_length()
         chunk_bits = (chunk_beats(self._config) - 1).bit_length()
-        m.submodules.lines = lines = LineWalk(addresses=ADDRESSES, context=CONTEXT)
+        m.submodules.lines = lines = LineWalk(
+            addresses=ADDRESSES, context=CONTEXT, pipelined=self._config.pipelined
+        )
         wiring.connect(m, wiring.flipped(self.walk), lines.walk)
         line, request = lines.line, self.request
         # The line in hand: number of its next beat, beats left less one.
@@ -74,7 +76,7 @@ class BurstWalk(wiring.Component):
             fits.eq(left <= room),
             size.eq(Mux(fits, left, room)),
             emit.eq(valid & self.allow & ~self.stop & (~request.valid | request.ready)),
-            line.ready.eq(~valid | (emit & fits)),
+            line.ready.eq(~valid if late else ~valid | (emit & fits)),
             self.active.eq(line.valid | valid | request.valid),
         ]
         with m.If(self.stop):
@@ -88,6 +90,8 @@ class BurstWalk(wiring.Component):
             ]
         with m.Elif(emit):
             m.d.sync += [beat.eq(((beat >> chunk_bits) + 1) << chunk_bits), left.eq(left - room - 1)]
+            if late:
+                m.d.sync += valid.eq(~fits)
         with m.If(emit):
             m.d.sync += [
                 request.valid.eq(1),

@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.bus.axilite import LITE_READ, LITE_WRITE
 from hw.config import MlaConfig
+from hw.registers import register
 from hw.regs import ADDRESS, CONFIG_FIELDS, ID, REGISTERS
 from hw.sequencer.control_layouts import SEGMENT_OP_LAYOUT, TABLE_OP_LAYOUT, SegmentOp
 from hw.sequencer.layouts import TRAP_LAYOUT, windows_layout
@@ -28,8 +29,8 @@ class Csr(wiring.Component):
     """Registers. A write that starts an operation is answered when the operation is decided, so whatever the
     host reads next shows its effect. Reads change nothing but the latches of the high halves.
 
-    Latency: 1 cycle for plain writes, 2 for reads; a counter takes as long as its block. Throughput: one read
-    and one write at a time.
+    Latency: 1 cycle for plain writes (`pipelined`: 2), 2 for reads; a counter takes as long as its block. Throughput:
+    one read and one write at a time.
 
     Parameters
     ----------
@@ -99,7 +100,8 @@ class Csr(wiring.Component):
         )
 
     def elaborate(self, platform: object) -> Elaboratable:
-        m = Module()
+        self._m = m = Module()
+        self._late, self._ripe = self.config.pipelined, Signal()
         values: dict[str, Value] = {}
         for name in _PLAIN:
             zeros = _ZEROS.get(name, 0)
@@ -126,10 +128,16 @@ class Csr(wiring.Component):
             self.maximum_select.eq(values["MAXIMUM_SELECT"]),
         ]
         self._read(m, values)
+        if self._late:
+            # Which register a write is for has a cycle of its own.
+            m.d.sync += self._ripe.eq(self.write.valid & ~self.write.ready)
+            with m.If(~self._ripe):
+                m.d.comb += self.write.ready.eq(0)
         return m
 
     def _writes(self, name: str) -> Value:
-        return self.write.valid & (self.write.p.addr[2:] == ADDRESS[name] >> 2)
+        hit, ripe = self.write.p.addr[2:] == ADDRESS[name] >> 2, self._ripe
+        return ripe & register(self._m, f"writes_{name}", hit) if self._late else self.write.valid & hit
 
     def _window(self, m: Module, index: int, values: dict[str, Value]) -> None:
         window = self.windows[index]

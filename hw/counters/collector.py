@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.counters.direct import DirectCounter
 from hw.counters.group import CounterGroup
+from hw.counters.sums import sampled_sum
 from hw.counters.turns import (
     COUNTER_BITS,
     FLUSHED,
@@ -22,7 +23,6 @@ from hw.counters.turns import (
 from hw.isa.counters import COUNTERS, GROUPS
 from hw.layouts import event_layout
 from hw.memory.ram import Ram
-from hw.trees import select_tree
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Collector(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self.tag_bits = (config.tags - 1).bit_length()
+        self.tag_bits, self._late = (config.tags - 1).bit_length(), config.pipelined
         self.widths = {
             i: group_sum_width(i) if counter.group in FLUSHED else single_sum_width(i, config.tags)
             for i, counter in enumerate(COUNTERS)
@@ -120,8 +120,9 @@ class Collector(wiring.Component):
     ) -> None:
         mem, seen, turns = parts.mem, parts.seen, parts.turns
         tag, single, exact = self._source(m, parts, copy, sample)
+        sampled = sampled_sum(m, turns.counter, self._sums(parts), seen.width, sample, self._late)
         word_tag, mine, answer = Signal(self.tag_bits), Signal(), Signal()
-        sampled, amount, word = Signal(seen.width), Signal(seen.width), Signal(64)
+        amount, word = Signal(seen.width), Signal(64)
         address, before = Signal(len(mem.r0_addr)), Signal(seen.width)
         m.d.comb += [
             word_tag.eq(Mux(turns.host, self.select_tag, tag)),
@@ -134,7 +135,6 @@ class Collector(wiring.Component):
         with m.If(sample):
             # A sum of another tag than the word's stays where it is: the host looks at that word.
             m.d.sync += [
-                sampled.eq(self._selected(m, parts)),
                 address.eq(mem.r0_addr),
                 mine.eq(tag == word_tag),
                 answer.eq(turns.host & exact),
@@ -221,15 +221,15 @@ class Collector(wiring.Component):
                 m.d.comb += [tag.eq(collected), single.eq(1)]
         return tag, single, exact
 
-    def _selected(self, m: Module, parts: _Parts) -> Value:
-        """The sum of this step."""
+    def _sums(self, parts: _Parts) -> dict[int, Value]:
+        """The sum of each counter."""
         sums: dict[int, Value] = {}
         for i, counter in enumerate(COUNTERS):
             if counter.group in FLUSHED:
                 sums[i] = parts.groups[counter.group].sum(counter.name)
             else:
                 sums[i] = parts.singles[counter.group].value
-        return select_tree(m, "sum", parts.turns.counter, sums)
+        return sums
 
     def _modulus(self, m: Module, counter: Signal) -> Signal:
         """Ones for the bits that the sum of this step has."""

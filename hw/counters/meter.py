@@ -1,5 +1,7 @@
 """Gathers what the machine reports into the events of the counters, and says when a tag may change."""
 
+from typing import Any
+
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -9,6 +11,7 @@ from hw.counters.causes import STATE_LAYOUT, Classifier
 from hw.counters.collector import Collector
 from hw.isa.enums import Unit
 from hw.layouts import event_layout
+from hw.registers import domain_of, register
 
 #: What a unit and its command queue show the meter.
 UNIT_LAYOUT = data.StructLayout(
@@ -91,6 +94,11 @@ class Meter(wiring.Component):
         m = Module()
         m.submodules.collector = collector = Collector(self._config)
         m.submodules.causes = causes = Classifier()
+        seq_tag = register(m, "seq_tag_held", self.seq_tag) if self._config.pipelined else self.seq_tag
+        domain = domain_of(m, self._config.pipelined)
+        # With `pipelined` the sequencer's events, and their tag, come a cycle later.
+        domain += collector.seq_events.eq(self.seq_events)
+        m.d.comb += collector.seq_tag.eq(seq_tag)
         m.d.comb += [
             causes.state.eq(self.state),
             collector.select_counter.eq(self.select[:16]),
@@ -99,20 +107,18 @@ class Meter(wiring.Component):
             self.done.eq(collector.read_done),
             self.value.eq(collector.value),
             self.ready.eq(collector.ready),
-            collector.seq_events.eq(self.seq_events),
-            collector.seq_tag.eq(self.seq_tag),
             collector.trap_events.eq(self.trap_events),
             collector.trap_tag.eq(self.trap_tag),
             collector.fuse_out_events.eq(self.fuse_out_events),
             collector.fuse_out_tag.eq(collector.fuse_tag),
-            self.seq_hold.eq(collector.seq_busy | (collector.seq_cur != self.seq_tag)),
+            self.seq_hold.eq(collector.seq_busy | (collector.seq_cur != seq_tag)),
             self.dma_busy.eq(collector.load_busy | collector.store_busy << 1),
         ]
         for unit in Unit:
             self._events(m, collector, unit)
         for name in causes.cause.shape().members:
             m.d.comb += collector.matrix_events[f"cause_{name}"].eq(causes.cause[name] & self.counting)
-        self._overlaps(m, collector)
+        self._overlaps(domain, collector)
         self._matrix_tag(m, collector)
         self._fuse_tag(m, collector)
         m.d.comb += [
@@ -175,9 +181,9 @@ class Meter(wiring.Component):
             self.may_start[Unit.FUSE].eq((state.next_tag == last) | (~state.active & ~collector.fuse_busy)),
         ]
 
-    def _overlaps(self, m: Module, collector: Collector) -> None:
+    def _overlaps(self, domain: Any, collector: Collector) -> None:
         load, matrix, store = (self.units[unit].active for unit in (Unit.LOAD, Unit.MATRIX, Unit.STORE))
-        m.d.comb += [
+        domain += [
             collector.seq_events.overlap_load_matrix.eq(load & matrix),
             collector.seq_events.overlap_matrix_store.eq(matrix & store),
             collector.seq_events.overlap_all.eq(load & matrix & store),

@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.fuse.layouts import BEAT, CREDITS, DESCRIPTOR, POINT
 from hw.layouts import ACC_READ_LATENCY, SP_READ_LATENCY, AccReadPort, SpReadPort
+from hw.registers import register
 
 #: Cycles from a granted read to the operand register that holds its data.
 OPERAND_LATENCY = SP_READ_LATENCY + 1
@@ -68,11 +69,14 @@ class Issue(wiring.Component):
         m = Module()
         taken, complete, launch = Signal(), Signal(), Signal()
         sp_next, acc_next, last_step = self._next_step(m, taken)
+        stands = self._stands(m, taken)
         credit = Signal(range(CREDITS + 1), init=CREDITS // self._config.fuse_rate)
         full, room = Signal(), Signal()
         m.d.comb += [
-            room.eq((~full | complete) & ~self._held(m, complete & launch)),
-            taken.eq(self.points.valid & room & (credit != 0)),
+            room.eq(
+                (~full if self._config.pipelined else ~full | complete) & ~self._held(m, complete & launch)
+            ),
+            taken.eq(stands & room & (credit != 0)),
             self.points.ready.eq(taken & last_step),
             self.push.eq(taken & last_step),
             self.descriptor.addr.eq(self.points.payload.d),
@@ -91,6 +95,14 @@ class Issue(wiring.Component):
         self._launch(m, full & complete & launch, point)
         return m
 
+    def _stands(self, m: Module, taken: Signal) -> Value:
+        """A step is ready; with `pipelined` what it reads is found a cycle before."""
+        if not self._config.pipelined:
+            return self.points.valid
+        stood = Signal()
+        m.d.sync += stood.eq(self.points.valid & ~taken)
+        return self.points.valid & stood
+
     def _held(self, m: Module, launched: Value) -> Value:
         """The operand registers are in use by the parts of a row still to come."""
         parts = self._config.fuse_rate
@@ -101,13 +113,15 @@ class Issue(wiring.Component):
             m.d.sync += left.eq(parts - 2)
         with m.Elif(left != 0):
             m.d.sync += left.eq(left - 1)
-        return launched | (left != 0)
+        # With `pipelined` the step that launches also takes the room.
+        return (left != 0) if self._config.pipelined else launched | (left != 0)
 
     def _next_step(self, m: Module, taken: Value) -> tuple[Signal, Signal, Signal]:
         """The next reads of the point at the stream's head, and whether they are its last."""
         point = self.points.payload
         results = []
         rests = []
+        self._choices: list[Signal] = []  # those of this cycle
         for name, need in (("sp", point.sp_need), ("acc", point.acc_need)):
             done = Signal(len(need), name=f"{name}_done")
             open_ = Signal(len(need), name=f"{name}_open")
@@ -118,6 +132,10 @@ class Issue(wiring.Component):
                 rest.eq(open_ & (open_ - 1)[: len(need)]),
                 chosen.eq(open_ & ~rest),
             ]
+            self._choices.append(chosen)
+            if self._config.pipelined:
+                chosen = register(m, f"{name}_next_held", chosen)
+                rest = register(m, f"{name}_rest_held", rest)
             results.append(chosen)
             rests.append((done, chosen, rest))
         last_step = Signal()
@@ -133,25 +151,27 @@ class Issue(wiring.Component):
         self, m: Module, taken: Value, sp_next: Signal, acc_next: Signal, complete: Signal, full: Signal
     ) -> None:
         point, n = self.points.payload, self._config.n
+        sp_choice = self._choices[0]
         base, piece = Signal(unsigned(SP_ADDR_BITS)), Signal(2)
         m.d.comb += piece.eq(
             Cat(
-                sp_next[1] | sp_next[3] | sp_next[5] | sp_next[7] | sp_next[9],
-                sp_next[2] | sp_next[3] | sp_next[6] | sp_next[7],
+                sp_choice[1] | sp_choice[3] | sp_choice[5] | sp_choice[7] | sp_choice[9],
+                sp_choice[2] | sp_choice[3] | sp_choice[6] | sp_choice[7],
             )
         )
-        with m.If(sp_next[0:4].any()):
+        with m.If(sp_choice[0:4].any()):
             m.d.comb += base.eq(point.a)
-        with m.Elif(sp_next[4:8].any()):
+        with m.Elif(sp_choice[4:8].any()):
             m.d.comb += base.eq(point.b)
         with m.Else():
             m.d.comb += base.eq(point.r)
         sp_which, acc_which = Signal(10), Signal(2)
         sp, acc = self.sp_read, self.acc_read
+        address = base + (piece << n.bit_length() - 1)
         m.d.comb += [
             # `taken` comes when the scratchpad's register is free: it is part of the step that waits.
             sp.valid.eq(taken & sp_next.any()),
-            sp.addr.eq(base + (piece << n.bit_length() - 1)),
+            sp.addr.eq(register(m, "sp_addr", address) if self._config.pipelined else address),
             complete.eq(full & sp.ready & (~acc.valid | acc.ready)),
             self.refused.eq((sp.waits & ~sp.ready) | (acc.valid & ~acc.ready)),
         ]

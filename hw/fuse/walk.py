@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.commands import FUSE_DIMS
+from hw.registers import register
 
 
 class Walk(wiring.Component):
@@ -21,6 +22,8 @@ class Walk(wiring.Component):
         Bits of the value; arithmetic is modulo 2**width.
     dims : tuple of str
         Dimensions with a stride, innermost first; the value stays constant along the others.
+    late : int
+        1: what a step adds to what is in registers before it; `level` stands for a cycle before a step.
 
     Members
     -------
@@ -34,8 +37,8 @@ class Walk(wiring.Component):
         Current value.
     """
 
-    def __init__(self, *, width: int, dims: tuple[str, ...]):
-        self._width, self._dims = width, dims
+    def __init__(self, *, width: int, dims: tuple[str, ...], late: int = 0):
+        self._width, self._dims, self._late = width, dims, late
         strides = {f"stride_{dim}": In(signed(width)) for dim in dims}
         super().__init__(
             {
@@ -61,6 +64,8 @@ class Walk(wiring.Component):
                     m.d.comb += origin.eq(starts[outer[0]] if outer else first)
                     if dim in self._dims:
                         m.d.comb += stride.eq(getattr(self, f"stride_{dim}"))
+        if self._late:
+            origin, stride = register(m, "origin_held", origin), register(m, "stride_held", stride)
         m.d.comb += following.eq(origin + stride)
         with m.If(self.load):
             m.d.sync += first.eq(self.base)

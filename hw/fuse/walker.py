@@ -21,7 +21,8 @@ class Walker(wiring.Component):
     """Walks commands and makes one point of each step; the next command's first point follows the last
     one's at once.
 
-    Latency: two cycles from a command to its first point. Throughput: one point in each cycle.
+    Latency: two cycles from a command to its first point. Throughput: one point in each cycle; with `pipelined` a
+    cycle passes between commands.
 
     Parameters
     ----------
@@ -43,6 +44,7 @@ class Walker(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
+        self._early = config.pipelined
         super().__init__(
             {
                 "cmd": In(command_stream(Unit.FUSE)),
@@ -62,10 +64,11 @@ class Walker(wiring.Component):
         command, index, reads = Signal(command_layout(Unit.FUSE)), Signal(INDEX_BITS), Signal(READ_CONTROL)
         level, at_end = self._loops(m, step, command)
         final = at_end.all()
+        ready = self._stands(m, active, step)
         m.d.comb += [
-            step.eq(active & buffer.i.ready),
-            buffer.i.valid.eq(active),
-            self.cmd.ready.eq((~active | (step & final)) & self.room),
+            step.eq(ready & buffer.i.ready),
+            buffer.i.valid.eq(ready),
+            self.cmd.ready.eq((~active if self._early else ~active | (step & final)) & self.room),
             self.load.eq(self.cmd.valid & self.cmd.ready),
         ]
         with m.If(self.load):
@@ -81,13 +84,22 @@ class Walker(wiring.Component):
         self._point(m, buffer.i.payload, command, reads, step, level, at_end, index)
         return m
 
+    def _stands(self, m: Module, active: Signal, step: Signal) -> Value:
+        """A point is ready; with `pipelined` in the second cycle in which it stands."""
+        if not self._early:
+            return active
+        stood = Signal()
+        m.d.sync += stood.eq(active & ~step)
+        return active & stood
+
     def _loops(self, m: Module, step: Value, command: Signal) -> tuple[Signal, Signal]:
         """Loop counters; returns the dimension that advances next and which dimensions are at their last
         step.
         """
         level, at_end = Signal(3), Signal(len(_ALL))
         left = {dim: Signal(16, name=f"left_{dim}") for dim in _ALL}
-        m.d.comb += at_end.eq(Cat(left[dim] == 0 for dim in _ALL))
+        if not self._early:
+            m.d.comb += at_end.eq(Cat(left[dim] == 0 for dim in _ALL))
         for number in reversed(range(len(_ALL))):
             with m.If(~at_end[number]):
                 m.d.comb += level.eq(number)
@@ -98,6 +110,14 @@ class Walker(wiring.Component):
                 m.d.sync += left[dim].eq(left[dim] - 1)
             with m.Elif(step & (level > number)):
                 m.d.sync += left[dim].eq(command[f"{dim}_count"] - 1)
+            if self._early:
+                # Known a cycle before it is used.
+                with m.If(self.load):
+                    m.d.sync += at_end[number].eq(self.cmd.payload[f"{dim}_count"] == 1)
+                with m.Elif(step & (level == number)):
+                    m.d.sync += at_end[number].eq(left[dim] == 1)
+                with m.Elif(step & (level > number)):
+                    m.d.sync += at_end[number].eq(command[f"{dim}_count"] == 1)
         return level, at_end
 
     def _walk(
@@ -111,7 +131,7 @@ class Walker(wiring.Component):
         level: Value,
         command: Signal,
     ) -> Value:
-        m.submodules[f"walk_{name}"] = walk = Walk(width=width, dims=tuple(strides))
+        m.submodules[f"walk_{name}"] = walk = Walk(width=width, dims=tuple(strides), late=self._early)
         m.d.comb += [
             walk.load.eq(self.load),
             walk.base.eq(self.cmd.payload[base]),

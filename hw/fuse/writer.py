@@ -1,7 +1,5 @@
 """FUSE step 6: results on their way to scratchpad or accumulator."""
 
-from itertools import pairwise
-
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -11,10 +9,12 @@ from hw.fuse.fifo import CreditFifo
 from hw.fuse.layouts import CREDITS, DESCRIPTOR, control_write, lanes, lanes_of, writer_control
 from hw.fuse.post import SUM_BITS
 from hw.fuse.reciprocal import Reciprocal
+from hw.fuse.rows import assemble, collect
 from hw.fuse.statistics import REPORT
 from hw.fuse.store import fetch
 from hw.isa.enums import Dtype
 from hw.layouts import AccWritePort, SpWritePort
+from hw.registers import register
 
 
 class Writer(wiring.Component):
@@ -49,7 +49,7 @@ class Writer(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self._n, self._lanes, self._rate = config.n, lanes_of(config), config.fuse_rate
-        self._control = writer_control(config.n)
+        self._control, self._late = writer_control(config.n), config.pipelined
         self._entry = data.StructLayout({"value": lanes(self._lanes), "changed": SUM_BITS})
         super().__init__(
             {
@@ -79,48 +79,45 @@ class Writer(wiring.Component):
             beats.w_data.value.eq(self.value),
             beats.w_data.changed.eq(self.changed),
         ]
-        point = points.r_data
-        control = fetch(m, "writer", self.controls, tuple(self._control.members), point.cmd)
-        ready, row, changed = self._assemble(m, beats)
+        point, control = self._head(m, points)
+        free, load = Signal(), Signal()
+        ready, row, changed = (
+            collect(m, beats, self._rate, load) if self._late else assemble(m, beats, self._rate)
+        )
         scalar = row[self._n - self._lanes]
         m.submodules.reciprocal = unit = Reciprocal()
         function = Signal()
-        free, load = Signal(), Signal()
+        start, x, done = ready & function, scalar, unit.done
+        if self._late:
+            start, x, done = (
+                register(m, f"scalar_{name}", value)
+                for name, value in (("starts", start & ~load), ("x", x), ("found", done))
+            )
         m.d.comb += [
             function.eq((control.recip | control.rsqrt) & point.emit),
-            unit.start.eq(ready & function),
-            unit.x.eq(scalar),
+            unit.start.eq(start),
+            unit.x.eq(x),
             unit.root.eq(control.rsqrt),
             unit.shift.eq(control.exponent),
-            load.eq(ready & free & (~function | unit.done)),
+            load.eq(ready & free & (~function | done)),
             unit.taken.eq(load),
             points.pop.eq(load),
         ]
-        with m.If(load):
-            m.d.comb += beats.pop.eq(1)
+        if not self._late:
+            with m.If(load):
+                m.d.comb += beats.pop.eq(1)
         value = Signal(signed(32))
         m.d.comb += value.eq(Mux(function, unit.mult, scalar))
         self._load(m, load, free, point, control, row, changed, value, unit.exponent)
         return m
 
-    def _assemble(self, m: Module, beats: CreditFifo) -> tuple[Value, list[Value], Value]:
-        """The row at the head of the queue; with several beats to a row, the first ones wait for the last."""
-        head = beats.r_data
-        row: list[Value] = [head.value[lane] for lane in range(self._lanes)]
-        if self._rate == 1:
-            return beats.valid, row, head.changed
-        count = Signal(range(self._rate))
-        last = count == self._rate - 1
-        with m.If(beats.pop):
-            m.d.sync += count.eq(count + 1)
-        m.d.comb += beats.pop.eq(beats.valid & ~last)
-        held = [Signal(self._entry, name=f"part_{i}", reset_less=True) for i in range(self._rate - 1)]
-        with m.If(beats.valid & ~last):
-            m.d.sync += [after.eq(before) for before, after in pairwise([head, *held])]
-        changed = Signal(SUM_BITS)
-        m.d.comb += changed.eq(sum((part.changed for part in held), head.changed))
-        before = [part.value[lane] for part in reversed(held) for lane in range(self._lanes)]
-        return beats.valid & last, before + row, changed
+    def _head(self, m: Module, points: CreditFifo) -> tuple[data.View, data.View]:
+        """The point at the head of the queue and its controls. With `pipelined` both are in registers, long before the
+        last part of its row comes.
+        """
+        point = register(m, "point", points.r_data) if self._late else points.r_data
+        control = fetch(m, "writer", self.controls, tuple(self._control.members), point.cmd)
+        return point, register(m, "point_control", control) if self._late else control
 
     def _load(
         self,
@@ -167,13 +164,16 @@ class Writer(wiring.Component):
             sp.valid.eq(valid & held.emit & to_sp),
             acc.valid.eq(valid & held.emit & ~to_sp),
             complete.eq(valid & (~held.emit | Mux(to_sp, sp.ready & last, acc.ready))),
-            free.eq(~valid | complete),
+            free.eq(~valid if self._late else ~valid | complete),
             self.report.eq(held),
             self.report.valid.eq(complete),
             self.refused.eq((sp.waits & ~sp.ready) | (acc.valid & ~acc.ready)),
         ]
         with m.If(free):
             m.d.sync += valid.eq(load)
+        if self._late:
+            with m.If(complete):
+                m.d.sync += valid.eq(0)
         self._sp_data(m, dtype, piece)
 
     def _acc(self, m: Module, load: Value, point: data.View, control: data.View, lane_mask: Value) -> None:

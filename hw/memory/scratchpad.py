@@ -122,7 +122,10 @@ class Scratchpad(wiring.Component):
                 Signal(self._config.sp_banks, name=f"{name}_asks_{half}") for half in ("even", "odd")
             )
             m.d.comb += [asks[h].eq(Mux(port.waits, access.want[h], 0)) for h in range(2)]
-            m.d.comb += port.ready.eq(~Cat(asks[h] & taken[h] for h in range(2)).any())
+            refused = Cat(asks[h] & taken[h] for h in range(2)).any()
+            if self._config.pipelined and name == "load_write":
+                refused = self.fuse_write.waits  # whatever it wants: LOAD's side has more to decide from it
+            m.d.comb += port.ready.eq(~refused)
             # What a refused port asks for counts as taken: the grants of all ports are then found at once
             # instead of one after another, which would be the longest path of the machine.
             taken = [asks[h] | taken[h] for h in range(2)]

@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
+from hw.registers import register
 from hw.sequencer.bounds_operands import Kind, address_bits
 from hw.sequencer.layouts import windows_layout
 
@@ -15,7 +16,7 @@ SUM_BITS = 52
 class BoxVerdict(wiring.Component):
     """Remembers the box outside its space that comes first in the order of checks.
 
-    Latency: 1 cycle. Throughput: one box a cycle.
+    Latency: 1 cycle. Throughput: one box a cycle; with `pipelined` the ends stand for the cycle before `valid`, too.
 
     Parameters
     ----------
@@ -65,9 +66,12 @@ class BoxVerdict(wiring.Component):
             for kind, bits in address_bits(self.config).items():
                 with m.Case(kind):
                     m.d.comb += beyond.eq(self.high >> bits)
+        reaches, permitted = beyond.any(), self._permitted(m)
+        if self.config.pipelined:
+            reaches, permitted = register(m, "reaches", reaches), register(m, "permitted", permitted)
         dram = self.kind[2:] == Kind.DRAM_READ >> 2
         m.d.comb += [
-            outside.eq(Mux(dram, below | ~self._permitted(m), below | beyond.any())),
+            outside.eq(Mux(dram, below | ~permitted, below | reaches)),
             earlier.eq(
                 (self.kind[2:] < self.fail_kind[2:])
                 | ((self.kind[2:] == self.fail_kind[2:]) & (self.order < fail_order))

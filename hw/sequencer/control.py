@@ -7,6 +7,7 @@ from amaranth.lib.wiring import connect, flipped
 from hw.bus.axilite import AxiLite, join_lite_pins
 from hw.bus.csr import Csr
 from hw.config import MlaConfig
+from hw.registers import register
 from hw.sequencer.completion import Completion
 from hw.sequencer.control_ports import control_ports
 from hw.sequencer.control_store import ProgramStore
@@ -101,7 +102,7 @@ class Control(wiring.Component):
                     table.busy,
                 )
             ),
-            csr.status.eq(self.status),
+            csr.status.eq(register(m, "status_held", self.status) if config.pipelined else self.status),
             csr.irq_set.eq(Cat(completion.irq, traps.event, store.irq_check, store.irq_error)),
             self.events.dispatch_first.eq(dispatch.first),
             self.events.dispatch_other.eq(dispatch.other),

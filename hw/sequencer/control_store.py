@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from hw.bus.axi import BURST, read_beat
 from hw.config import MlaConfig
 from hw.memory.wis import WIS_ADDR_BITS, Wis
+from hw.registers import domain_of
 from hw.sequencer.control_layouts import IN_USE_TRAP_LAYOUT, SEGMENT_OP_LAYOUT, LoaderError
 from hw.sequencer.layouts import SEGMENT_LAYOUT
 from hw.sequencer.loader import Loader
@@ -114,7 +115,6 @@ class ProgramStore(wiring.Component):
         m.d.comb += [
             claimed.eq(self.claim << self.claim_segment[: segments.index_bits]),
             used.eq(held | segments.pinned | claimed),
-            host.used.eq(used),
             segments.core_index.eq(self.core_index),
             self.core_info.eq(segments.core_info),
             segments.dispatch_index.eq(self.dispatch_index),
@@ -129,6 +129,8 @@ class ProgramStore(wiring.Component):
             segments.host_pin.eq(host.pin),
             segments.status_index.eq(selected),
         ]
+        domain = domain_of(m, self.config.pipelined)
+        domain += host.used.eq(used)
         # A program that starts was claimed until then, one that is called is pinned: a cycle late is soon enough.
         m.d.sync += held.eq(self.in_use | claimed)
         pinned_bit, used_bit = segments.pinned.bit_select(selected, 1), used.bit_select(selected, 1)

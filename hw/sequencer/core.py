@@ -7,10 +7,12 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import WORD_LAYOUT, command_stream
+from hw.registers import register
 from hw.sequencer.config_registers import ConfigRegisters
 from hw.sequencer.core_connect import connect_frames, connect_issue, count_steps
 from hw.sequencer.core_execute import Execute
 from hw.sequencer.core_fetch import Fetch
+from hw.sequencer.core_flow import advance, redirection
 from hw.sequencer.core_layouts import FRAME_LAYOUT
 from hw.sequencer.core_read import OperandRead
 from hw.sequencer.issue import Issue
@@ -43,7 +45,7 @@ class Core(wiring.Component):
     HALT executed. Throughput: one instruction a cycle; a taken branch, call or loop entry costs 3 cycles
     more, RET, CALLP and a loop without trips 4, MUL 2, a second macro operand in one instruction 1; going
     round a hardware loop costs nothing; ISSUE takes one cycle more than BoundsChecker's latency and the wait
-    for a full queue.
+    for a full queue. With `pipelined` an instruction takes four cycles.
 
     Parameters
     ----------
@@ -131,7 +133,7 @@ class Core(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.fetch = fetch = Fetch()
+        m.submodules.fetch = fetch = Fetch(self.config)
         m.submodules.read = read = OperandRead(self.config)
         m.submodules.execute = execute = Execute(self.config)
         m.submodules.issue = issue = Issue(self.config)
@@ -139,7 +141,8 @@ class Core(wiring.Component):
         started, active, frozen, flush = Signal(), Signal(), Signal(), Signal()
         frame, operands = Signal(FRAME_LAYOUT), Signal(6)
         boot, ended = self._life(m, execute, started, active, frozen, operands)
-        redirect, target = self._redirect(m, execute)
+        redirect, target = redirection(m, execute, self.clear)
+        present, passed = advance(m, execute, read.ready_valid & ~redirect)
         m.d.comb += [
             flush.eq(self.clear | started | redirect | ended),
             fetch.redirect.eq(boot | redirect),
@@ -148,7 +151,9 @@ class Core(wiring.Component):
             fetch.take.eq(read.take),
             self.fetch_addr.eq(fetch.fetch_addr),
             self.fetch_en.eq(fetch.fetch_en),
-            read.word.eq(self.fetch_data),
+            read.word.eq(
+                register(m, "fetched", self.fetch_data) if self.config.pipelined else self.fetch_data
+            ),
             read.pc.eq(fetch.pc),
             read.valid.eq(fetch.valid),
             read.flush.eq(flush),
@@ -159,13 +164,14 @@ class Core(wiring.Component):
             read.operand_data.eq(self.operand_data),
             read.statistics.eq(self.statistics),
             read.tag.eq(Mux(execute.set_tag, execute.total, self.tag)),
-            read.w_en.eq(execute.valid & read.instruction.scalar),
+            # With `pipelined` a result is in its register before the next instruction reads.
+            read.w_en.eq(0 if self.config.pipelined else execute.valid & read.instruction.scalar),
             read.w_addr.eq(read.instruction.d),
             read.w_data.eq(execute.result),
             read.commit.eq(execute.finish_scalar),
-            read.accept.eq(active & ~read.ready_valid | execute.passes),
+            read.accept.eq(active & ~read.ready_valid | passed),
             execute.active.eq(active),
-            execute.valid.eq(read.ready_valid & ~redirect),
+            execute.valid.eq(present),
             execute.instruction.eq(read.instruction),
             execute.tokens.eq(self.seq_tokens),
             execute.idle.eq(self.unit_idle),
@@ -221,14 +227,6 @@ class Core(wiring.Component):
         with m.Elif(execute.set_tag):
             m.d.sync += self.tag.eq(execute.total)
         return boot & active, ended
-
-    def _redirect(self, m: Module, execute: Execute) -> tuple[Signal, Signal]:
-        """Where execution goes on, a cycle after the instruction that said so: what that one computed and the
-        address of the next fetch would make too long a path together.
-        """
-        redirect, target = Signal(), Signal.like(execute.target)
-        m.d.sync += [redirect.eq(execute.redirect & ~self.clear), target.eq(execute.target)]
-        return redirect, target
 
     def _report(
         self, m: Module, execute: Execute, issue: Issue, x: Value, frame: Value, active: Signal

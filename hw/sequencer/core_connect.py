@@ -6,6 +6,7 @@ from amaranth.lib.wiring import connect, flipped
 
 from hw.isa.enums import Unit
 from hw.isa.micro import ISSUE_D
+from hw.registers import domain_of
 from hw.sequencer.command_words import CommandWords
 from hw.sequencer.config_registers import ConfigRegisters
 from hw.sequencer.core_calls import CallStack
@@ -22,6 +23,16 @@ def connect_frames(
     """Running segment, callers, loops."""
     m.submodules.calls = calls = CallStack(core.config)
     m.submodules.loops = loops = LoopStack(core.config, width=COUNTER_BITS)
+    late = domain_of(m, core.config.pipelined)
+    late += [
+        loops.step.eq(execute.step),
+        loops.push.eq(execute.push_loop),
+        loops.push_start.eq(execute.instruction.following),
+        loops.push_last.eq(execute.instruction.arrive),
+        loops.push_trips.eq(execute.total),
+        loops.pop.eq(execute.pop_loop),
+        loops.call.eq(execute.call),
+    ]
     begin, x = core.start.p, execute.instruction
     with m.If(started):
         m.d.sync += [
@@ -50,16 +61,9 @@ def connect_frames(
         fetch.loop_back.eq(loops.fetch_back),
         fetch.loop_start.eq(loops.fetch_start),
         loops.pc.eq(execute.arrive),
-        loops.step.eq(execute.step),
         loops.redirect.eq(fetch.redirect),
         execute.back.eq(loops.back),
         execute.back_start.eq(loops.back_start),
-        loops.push.eq(execute.push_loop),
-        loops.push_start.eq(x.following),
-        loops.push_last.eq(x.arrive),
-        loops.push_trips.eq(execute.total),
-        loops.pop.eq(execute.pop_loop),
-        loops.call.eq(execute.call),
         loops.ret.eq(execute.return_loops),
         loops.ret_depth.eq(calls.top.loop_depth),
         loops.ret_frame.eq(calls.top.loop_frame),
@@ -90,12 +94,15 @@ def connect_issue(
     """Configuration registers and the issue block."""
     x = execute.instruction
     d, unit_bits = ISSUE_D.offset("signal_seq"), 2
-    m.d.comb += [
+    # With `pipelined` a field is written a cycle later, long before a command can be issued.
+    domain = domain_of(m, core.config.pipelined)
+    domain += [
         registers.w_en.eq(execute.set_field),
         registers.w_field.eq(x.d),
         registers.w_data.eq(execute.total),
         registers.clear.eq(Mux(started, 0b1111, Mux(execute.clear_fields, 1 << x.d[:unit_bits], 0))),
-        issue.start.eq(execute.start_issue),
+    ]
+    m.d.comb += [
         issue.unit.eq(x.d[:unit_bits]),
         issue.windows.eq(core.windows),
         issue.clear.eq(core.clear | frozen),
@@ -107,17 +114,29 @@ def connect_issue(
         issue.mul_a.eq(x.a),
         issue.mul_b.eq(execute.second),
         execute.product.eq(issue.mul_product),
-        execute.issued.eq(issue.issued),
-        execute.issue_trap.eq(issue.trap),
-        execute.issue_cause.eq(issue.cause),
-        execute.issue_address.eq(issue.address),
     ]
+    _connect_verdict(m, execute, issue, core.config.pipelined)
     for unit in Unit:
         name = unit.name.lower()
         m.d.comb += getattr(issue, f"config_{name}").eq(getattr(registers, name))
         connect(m, getattr(issue, name), flipped(getattr(core, name)))
     if core.config.serial_commands:
         _connect_words(m, core, issue, registers)
+
+
+def _connect_verdict(m: Module, execute: Execute, issue: Issue, pipelined: int) -> None:
+    """Where a command's issue begins and what comes of it, in registers with `pipelined`."""
+    domain, start = m.d.comb, issue.start
+    if pipelined:
+        domain, start = m.d.sync, Signal()
+        m.d.comb += issue.start.eq(start & ~issue.clear)
+    domain += [
+        start.eq(execute.start_issue),
+        execute.issued.eq(issue.issued),
+        execute.issue_trap.eq(issue.trap),
+        execute.issue_cause.eq(issue.cause),
+        execute.issue_address.eq(issue.address),
+    ]
 
 
 def _connect_words(m: Module, core: wiring.Component, issue: Issue, registers: ConfigRegisters) -> None:

@@ -6,8 +6,8 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.isa.enums import Trap
+from hw.sequencer import core_flow as flow
 from hw.sequencer.alu import Alu
-from hw.sequencer.core_flow import call_cases, capture_callee, choose_target, loop_cases, raise_trap
 from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, Fault, Kind
 from hw.sequencer.layouts import SEGMENT_LAYOUT
 
@@ -16,7 +16,8 @@ class Execute(wiring.Component):
     """Decides what the instruction does in this cycle; all state it changes lies elsewhere.
 
     Latency: one cycle; MUL 3, CALLP, RET and a LOOP without trips 2, ISSUE as the issue block takes, WAIT
-    and FENCE until they can complete. Throughput: one instruction at a time.
+    and FENCE until they can complete. Throughput: one instruction at a time. With `pipelined` an instruction
+    stands two cycles before anything is decided, in which its results get registers; RET takes two cycles more.
 
     Members
     -------
@@ -140,43 +141,50 @@ class Execute(wiring.Component):
         m.submodules.alu = alu = Alu()
         x = self.instruction
         go, faulty, waited, leaves = Signal(), Signal(), Signal(), Signal()
+        present = flow.settled(m, self)
         phase = Signal(2)  # cycles an instruction of several cycles has taken
-        callee = capture_callee(m, self, phase)
+        callee = flow.capture_callee(m, self, phase)
+        result, total, taken, empty = flow.results(m, self, alu)
         m.d.comb += [
             alu.op.eq(x.op),
             alu.a.eq(x.a),
             alu.b.eq(x.b),
             alu.imm.eq(x.imm),
             alu.product.eq(self.product),
-            self.result.eq(alu.result),
-            self.total.eq(alu.sum),
+            self.result.eq(result),
+            self.total.eq(total),
             self.second.eq(alu.second),
             faulty.eq((x.fault != Fault.NONE) | self.limit_hit),
-            go.eq(self.active & self.valid & ~faulty),
+            go.eq(self.active & present & ~faulty),
             self.multiply.eq(x.kind == Kind.MUL),
-            self.passes.eq((go & x.plain) | waited),
+            self.passes.eq(go & (x.plain | waited) if self.config.pipelined else (go & x.plain) | waited),
             self.finish.eq(self.passes | leaves),
             self.arrive.eq(Mux(x.kind == Kind.RET, self.return_pc, x.arrive)),
             self.step.eq(self.passes & ~self.redirect & ~self.halt),
             self.callee.eq(callee.frame),
         ]
-        choose_target(m, self, phase, callee)
+        flow.choose_target(m, self, phase, callee)
+        if self.config.pipelined:
+            flow.wait_ahead(m, self, phase, waited)
         with m.If(~self.valid | self.finish | ~self.active):
             m.d.sync += phase.eq(0)
         with m.Elif(go & ~phase.all()):
             m.d.sync += phase.eq(phase + 1)
-        with m.If(self.active & self.valid & faulty):
-            raise_trap(
+        with m.If(self.active & present & faulty):
+            flow.raise_trap(
                 m,
                 self,
                 self._fault_cause(),
                 Mux((x.fault == Fault.BAD_OPERAND) & ~self.limit_hit, x.selector, 0),
             )
         with m.Elif(go), m.Switch(x.kind):
-            self._waiting(m, phase, waited)
-            loop_cases(m, self, phase, alu.sum, leaves)
-            call_cases(m, self, phase, callee.usable, leaves)
-            self._simple(m, alu)
+            if self.config.pipelined:
+                flow.wait_late(m, self, phase, waited)
+            else:
+                self._waiting(m, phase, waited)
+            flow.loop_cases(m, self, phase, empty, leaves)
+            flow.call_cases(m, self, phase, callee.usable, leaves)
+            self._simple(m, taken)
         scalar, config, issue, sync = (
             self.passes & x[name] for name in ("scalar", "config", "issue", "sync")
         )
@@ -202,10 +210,10 @@ class Execute(wiring.Component):
             ),
         )
 
-    def _simple(self, m: Module, alu: Alu) -> None:
+    def _simple(self, m: Module, taken: Value) -> None:
         """What instructions do that complete at once (`plain`), and TRAP."""
         with m.Case(Kind.BRANCH):
-            m.d.comb += self.redirect.eq(alu.taken)
+            m.d.comb += self.redirect.eq(taken)
         for kind, output in (
             (Kind.SET, self.set_field),
             (Kind.CLEAR, self.clear_fields),
@@ -214,7 +222,7 @@ class Execute(wiring.Component):
             with m.Case(kind):
                 m.d.comb += output.eq(1)
         with m.Case(Kind.TRAP):
-            raise_trap(m, self, Trap.SOFTWARE, self.instruction.imm)
+            flow.raise_trap(m, self, Trap.SOFTWARE, self.instruction.imm)
 
     def _waiting(self, m: Module, phase: Signal, waited: Signal) -> None:
         """Instructions that may take more than a cycle."""
@@ -232,4 +240,4 @@ class Execute(wiring.Component):
         with m.Case(Kind.ISSUE):
             m.d.comb += [self.start_issue.eq(phase == 0), waited.eq(self.issued)]
             with m.If(self.issue_trap):
-                raise_trap(m, self, self.issue_cause, self.issue_address)
+                flow.raise_trap(m, self, self.issue_cause, self.issue_address)

@@ -4,6 +4,7 @@ from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.config import MlaConfig
 from hw.sequencer.core_layouts import COUNTER_BITS
 from hw.sequencer.layouts import PC_BITS
 
@@ -13,7 +14,12 @@ class Fetch(wiring.Component):
     redirect.
 
     Latency: the store's data comes one cycle after the address and is held while `fetch_en` is low.
-    Throughput: one instruction a cycle.
+    Throughput: one instruction a cycle, with `pipelined` one in three.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Machine.
 
     Members
     -------
@@ -45,6 +51,10 @@ class Fetch(wiring.Component):
     pc: Out(COUNTER_BITS)
     take: In(1)
 
+    def __init__(self, config: MlaConfig):
+        self._config = config
+        super().__init__()
+
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         following, chosen = Signal(COUNTER_BITS), Signal(COUNTER_BITS)
@@ -55,8 +65,13 @@ class Fetch(wiring.Component):
             self.fetch_addr.eq(chosen),
             self.fetch_en.eq(self.redirect | self.take),
         ]
+        fetched = Signal() if self._config.pipelined else self.valid
         with m.If(self.fetch_en):
-            m.d.sync += [self.valid.eq(1), self.pc.eq(chosen)]
+            m.d.sync += [fetched.eq(1), self.pc.eq(chosen)]
         with m.If(self.stop):
-            m.d.sync += self.valid.eq(0)
+            m.d.sync += fetched.eq(0)
+        if self._config.pipelined:
+            # What follows a word is decided while it stands here for two cycles.
+            stands, stood = fetched & ~self.fetch_en & ~self.stop, Signal()
+            m.d.sync += [stood.eq(stands), self.valid.eq(stands & stood)]
         return m

@@ -1,7 +1,7 @@
 """Dispatch: chooses the program of each macro-instruction and starts it."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, ValueLike
-from amaranth.lib import stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
@@ -9,6 +9,7 @@ from hw.isa.enums import Compare, Trap
 from hw.isa.macro import MAGIC
 from hw.isa.micro import MAX_OPERANDS
 from hw.sequencer.control_layouts import ENTRY_LAYOUT, MACRO_LAYOUT, NO_SEGMENT, PUSH_LAYOUT
+from hw.sequencer.dispatch_claim import CLAIMED_EARLY, claims, known
 from hw.sequencer.dispatch_guard import DispatchGuard
 from hw.sequencer.dispatch_lookup import Lookup
 from hw.sequencer.layouts import SEGMENT_LAYOUT, START_LAYOUT, STATISTICS_LAYOUT, TRAP_LAYOUT
@@ -67,6 +68,7 @@ class Dispatch(wiring.Component):
 
     def __init__(self, config: MlaConfig):
         self.config = config
+        self._chosen = CLAIMED_EARLY[0] if config.pipelined else "CLAIM"
         self.candidate_bits = (config.candidates - 1).bit_length()
         self.index_bits = (config.opcodes - 1).bit_length() + self.candidate_bits
         super().__init__(
@@ -117,7 +119,7 @@ class Dispatch(wiring.Component):
                 self.waiting.eq(fsm.ongoing("IDLE")),
                 self.running.eq(fsm.ongoing("RUN")),
                 in_trap.eq(fsm.ongoing("TRAP")),
-                self.claim.eq(fsm.ongoing("CLAIM") | fsm.ongoing("START") | fsm.ongoing("RUN")),
+                self.claim.eq(claims(fsm.ongoing, self.config.pipelined)),
                 self.operand_taken.eq(fsm.ongoing("GUARD") | fsm.ongoing("VALUE")),
                 self.start.valid.eq(fsm.ongoing("START")),
             ]
@@ -130,12 +132,13 @@ class Dispatch(wiring.Component):
                     self._trap(m, at, Trap.UNBOUND, NO_SEGMENT, header.opcode)
                 with m.Else():
                     self._read(m, at, 0)
+            info = known(m, self.lookup_info, self.config.pipelined)
             self._guard_states(m, guard, at)
             with m.State("CLAIM"):
-                self._load_start(m)
+                self._load_start(m, info)
                 with m.If(~self.enable):
                     m.next = "IDLE"
-                with m.Elif(self.lookup_info.valid):
+                with m.Elif(info.valid):
                     m.next = "START"
                 with m.Else():
                     self._trap(m, at, Trap.SEGMENT_INVALID, self.lookup_index, self.lookup_index)
@@ -179,7 +182,7 @@ class Dispatch(wiring.Component):
             m.d.comb += [self.table_hold.eq(1), rejected.eq(~at.entry.candidate.valid)]
             m.d.sync += self.lookup_index.eq(at.entry.candidate.segment)
             with m.If(at.entry.candidate.compare == int(Compare.ALWAYS)):
-                m.next = "CLAIM"
+                m.next = self._chosen
             with m.Else():
                 m.next = "VALUE"
             self._reject(m, rejected, at, last)
@@ -188,7 +191,7 @@ class Dispatch(wiring.Component):
             m.next = "COMPARE"
         with m.State("COMPARE"):
             m.d.comb += [self.table_hold.eq(1), rejected.eq(~guard.holds)]
-            m.next = "CLAIM"
+            m.next = self._chosen
             self._reject(m, rejected, at, last)
 
     def _reject(self, m: Module, rejected: Signal, at: Lookup, last: int) -> None:
@@ -224,8 +227,8 @@ class Dispatch(wiring.Component):
             self.trap.address.eq(at.address),
         ]
 
-    def _load_start(self, m: Module) -> None:
-        start, info, macro = self.start.p, self.lookup_info, self.macro.p
+    def _load_start(self, m: Module, info: data.View) -> None:
+        start, macro = self.start.p, self.macro.p
         m.d.sync += [
             start.segment.eq(self.lookup_index),
             start.base.eq(info.base),

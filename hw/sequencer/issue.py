@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.isa.enums import Trap, Unit
 from hw.layouts import DERIVED, META_LAYOUT, command_stream
+from hw.registers import register
 from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT, BoundsChecker
 from hw.sequencer.config_registers import config_layout
 from hw.sequencer.issue_rules import RULES
@@ -85,7 +86,7 @@ class Issue(wiring.Component):
             checker.start.eq(self.start),
             checker.unit.eq(self.unit),
             checker.windows.eq(self.windows),
-            checker.clear.eq(self.clear),
+            checker.clear.eq(register(m, "clear_held", self.clear) if self.config.pipelined else self.clear),
             checker.mul.eq(self.mul),
             checker.mul_a.eq(self.mul_a),
             checker.mul_b.eq(self.mul_b),
@@ -96,10 +97,13 @@ class Issue(wiring.Component):
             m.d.comb += getattr(checker, name).eq(getattr(self, f"config_{name}"))
         bad_command = self._rules(m)
         refused, offer, waiting, ready = Signal(), Signal(), Signal(), Signal()
+        domain, done = m.d.comb, checker.done
+        if self.config.pipelined:
+            domain, done = m.d.sync, register(m, "done", checker.done & ~self.clear)
+        domain += refused.eq(bad_command | checker.bad | checker.fail)
         m.d.comb += [
-            refused.eq(bad_command | checker.bad | checker.fail),
-            self.trap.eq(checker.done & refused),
-            self.passed.eq((checker.done & ~refused) | waiting),
+            self.trap.eq(done & refused),
+            self.passed.eq((done & ~refused) | waiting),
             self.increments.eq(checker.increments),
             offer.eq(self.passed & (self.sent if self.config.serial_commands else 1) & ~self.clear),
             self.issued.eq(offer & ready),

@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
+from hw.registers import register
 
 
 class LoopStack(wiring.Component):
@@ -16,7 +17,7 @@ class LoopStack(wiring.Component):
     decide alike.
 
     Latency: decisions are combinational. Throughput: one instruction each cycle on each side, loops ending
-    together included.
+    together included. With `pipelined` decisions come two cycles after what they are made of.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ class LoopStack(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig, *, width: int):
-        self.levels, self.width = config.loop_depth, width
+        self.levels, self.width, self._late = config.loop_depth, width, config.pipelined
         count = range(self.levels + 1)
         super().__init__(
             {
@@ -100,12 +101,14 @@ class LoopStack(wiring.Component):
         for i in range(self.levels):
             pushed, fresh = Signal(name=f"pushed{i}"), Signal(name=f"fresh{i}")
             next_left = Signal(32, name=f"next_left{i}")
-            m.d.comb += [
-                pushed.eq(self.push & (self.depth == i)),
-                next_left.eq(left[i] - (fresh | (self.step & back[i]))),
-            ]
+            # With `pipelined` no instruction falls through while the fetch side copies.
+            falls = fresh if self._late else fresh | (self.step & back[i])
+            m.d.comb += [pushed.eq(self.push & (self.depth == i)), next_left.eq(left[i] - falls)]
             # The first iteration is counted a cycle after the loop opens, when the redirect copies it.
             m.d.sync += [fresh.eq(pushed), left[i].eq(Mux(pushed, self.push_trips, next_left))]
+            if self._late:
+                with m.If(self.step & back[i]):
+                    m.d.sync += left[i].eq(left[i] - 1)
             with m.If(pushed):
                 m.d.sync += [start[i].eq(self.push_start), last[i].eq(self.push_last)]
             with m.If(self.redirect):
@@ -131,6 +134,8 @@ class LoopStack(wiring.Component):
             more.eq(Cat(word.any() for word in left)),
             after.eq(depth),
         ]
+        if self._late:
+            ends, more = register(m, f"{side}_ends_held", ends), register(m, f"{side}_more_held", more)
         # From the innermost loop outwards, for as long as loops end here and are through.
         reached = Signal(self.levels, name=f"{side}_reached")
         closed = ends & ~more
@@ -141,6 +146,10 @@ class LoopStack(wiring.Component):
         for i in reversed(range(self.levels)):
             with m.If(reached[i] & closed[i]):
                 m.d.comb += after.eq(i)
+        if self._late:
+            found = Signal.like(back, name=f"{side}_back_held"), Signal.like(after, name=f"{side}_after_held")
+            m.d.sync += [found[0].eq(back), found[1].eq(after)]
+            return found
         return back, after
 
     def _depth(self, m: Module, after: Signal) -> Signal:

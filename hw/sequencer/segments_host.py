@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.isa.enums import SegmentState
+from hw.registers import domain_of
 from hw.sequencer.control_layouts import (
     IN_USE_TRAP_LAYOUT,
     JOB_LAYOUT,
@@ -26,11 +27,9 @@ class SegmentHost(wiring.Component):
     the changed state or the operation sees the claim. Of everything else that can coincide:
 
     - a word written into a segment that is being checked reopens it and ends the check, also in the check's
-      last
-      cycle;
+      last cycle;
     - a word written into a segment that is being loaded is just written, in the order of the write port: the
-      check
-      that follows reads what is there;
+      check that follows reads what is there;
     - open and free of the loader's segment are refused, so the loader never writes into what is no longer its
       own.
 
@@ -173,8 +172,9 @@ class SegmentHost(wiring.Component):
         """Set `code`; returns whether a program uses the target."""
         state = self.entry.state
         used, loading, closed = Signal(), Signal(), Signal()
+        domain = domain_of(m, self.config.pipelined)
+        domain += used.eq(self.used.bit_select(target, 1))
         m.d.comb += [
-            used.eq(self.used.bit_select(target, 1)),
             loading.eq(self.busy & (self.busy_segment == target)),
             closed.eq((state != SegmentState.OPEN) & (state != SegmentState.FAILED)),
         ]

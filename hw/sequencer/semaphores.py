@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
+from hw.registers import domain_of
 from hw.sequencer.layouts import SemaphorePort
 
 _PER_PRODUCER = (SEQUENCER + 1) * SEMAPHORES_PER_PAIR
@@ -76,7 +77,13 @@ class Semaphores(wiring.Component):
     Beside each count a second counter holds count plus owed signals, so that a command only starts when its
     signals will fit.
 
-    Latency: takes, promises and signals are visible in the next cycle. Throughput: all ports every cycle.
+    Latency: takes, promises and signals are visible in the next cycle, with `pipelined` a cycle later. Throughput:
+    all ports every cycle.
+
+    Parameters
+    ----------
+    pipelined : int
+        1: what comes goes through a register first.
 
     Members
     -------
@@ -100,8 +107,9 @@ class Semaphores(wiring.Component):
     seq_take: In(16)
     clear: In(1)
 
-    def __init__(self) -> None:
+    def __init__(self, *, pipelined: int = 0) -> None:
         super().__init__()
+        self._pipelined = pipelined
         self.counts = PlaneCounters(count=_COUNTERS, bits=_BITS)
         self.reserved = PlaneCounters(count=_COUNTERS, bits=_BITS)
 
@@ -111,19 +119,22 @@ class Semaphores(wiring.Component):
         m.submodules.reserved = reserved = self.reserved
         taken, step = Signal(_COUNTERS), Signal()
         takes = [*(self.units[u].take for u in Unit), self.seq_take]
-        m.d.comb += [
+        domain = domain_of(m, self._pipelined)
+        domain += [
             taken.eq(
                 Cat(take.word_select(producer, SEMAPHORES_PER_PAIR) for producer in Unit for take in takes)
             ),
             step.eq(Cat(self.units[u].step for u in Unit).any() | self.seq_take.any()),
-            counts.step.eq(step),
-            reserved.step.eq(step),
             counts.up.eq(Cat(self.units[u].give for u in Unit)),
-            counts.down.eq(taken),
             counts.clear.eq(self.clear),
             reserved.up.eq(Cat(self.units[u].owe for u in Unit)),
-            reserved.down.eq(taken),
             reserved.clear.eq(self.clear),
+        ]
+        m.d.comb += [
+            counts.step.eq(step),
+            reserved.step.eq(step),
+            counts.down.eq(taken),
+            reserved.down.eq(taken),
         ]
         for unit in Unit:
             m.d.comb += [

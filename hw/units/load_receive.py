@@ -102,7 +102,9 @@ class LoadReceiver(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self._config
-        m.submodules.lines = lines = LineWalk(addresses=_addresses(config), context=_mode_layout(config))
+        m.submodules.lines = lines = LineWalk(
+            addresses=_addresses(config), context=_mode_layout(config), pipelined=config.pipelined
+        )
         m.submodules.beats = beats = BeatWalk(config, _line_context(config))
         wiring.connect(m, wiring.flipped(self.walk), lines.walk)
         mode = beats.beat.payload.context.mode

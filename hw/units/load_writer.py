@@ -48,8 +48,8 @@ class LoadWriter(wiring.Component):
 
     Two items wait at the entry, so that a refused write stops nothing before them within its cycle.
 
-    Latency: two cycles from an item to its write. Throughput: one item per cycle; a change of tag waits for
-    `tag_busy`.
+    Latency: two cycles from an item to its write. Throughput: one item per cycle, with `pipelined` one in two; a
+    change of tag waits for `tag_busy`.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class LoadWriter(wiring.Component):
             column.ready.eq(port.ready),
             column.waits.eq(port.waits),
             go.eq(may & Mux(item.collect, transposer.beat.ready, port.ready & (to_sp | ~port.waits))),
-            entry.o.ready.eq(~valid | go),
+            entry.o.ready.eq(~valid if self._config.pipelined else ~valid | go),
             self.busy.eq(entry.o.valid | valid | transposer.busy | port.waits),
         ]
         self._feed(m, transposer, item, line, rotated, rotated_mask, may)
@@ -143,7 +143,7 @@ class LoadWriter(wiring.Component):
         written = ~transposer.busy & ~port.waits & ~go
         with m.If((valid | entry.o.valid | self.next_valid) & written & ~self.tag_busy):
             m.d.sync += self.tag.eq(wanted)
-        self._take(m, entry, valid, item, turn, line)
+        self._take(m, entry, valid, go, item, turn, line)
         return m
 
     def _rotate(self, m: Module, item: Signal, turn: Signal) -> tuple[Signal, Signal]:
@@ -151,7 +151,14 @@ class LoadWriter(wiring.Component):
         return rotate_left(m, "turned", item.data, turn, n), rotate_left(m, "turned_mask", item.mask, turn, n)
 
     def _take(
-        self, m: Module, entry: SkidBuffer, valid: Signal, item: Signal, turn: Signal, line: Signal
+        self,
+        m: Module,
+        entry: SkidBuffer,
+        valid: Signal,
+        go: Signal,
+        item: Signal,
+        turn: Signal,
+        line: Signal,
     ) -> None:
         """The item register, and the number of the line that the next beat to transpose belongs to."""
         following, new = Signal(len(line)), entry.o.payload
@@ -166,6 +173,9 @@ class LoadWriter(wiring.Component):
             ]
             with m.If(entry.o.valid & new.collect & new.line_end):
                 m.d.sync += following.eq(Mux(new.plane_end, 0, following + 1))
+        if self._config.pipelined:
+            with m.If(go):
+                m.d.sync += valid.eq(0)
 
     def _feed(
         self,

@@ -10,6 +10,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import SpReadPort, command_stream, event_layout
 from hw.memory.accumulator import AccUpdatePort
+from hw.registers import register
 from hw.units.matrix_feed import WeightFeeder
 from hw.units.matrix_fetch import WeightFetcher
 from hw.units.matrix_issue import RowIssuer
@@ -157,6 +158,8 @@ class MatrixUnit(wiring.Component):
     ) -> None:
         """Events and the state the causes are found from."""
         counted, refused = trail.counted, Signal()
+        if self.config.pipelined:
+            counted = register(m, "counted", counted)
         events: list[Signal] = []
         m.d.comb += [
             refused.eq(self.weight.waits & ~self.weight.ready),

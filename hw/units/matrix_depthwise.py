@@ -40,6 +40,8 @@ class DepthwiseSteps(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
+        self._early = config.pipelined
+        self.home = Signal()  # with `pipelined`: `back` is 0
         super().__init__(
             {
                 "load": In(1),
@@ -69,10 +71,11 @@ class DepthwiseSteps(wiring.Component):
             Signal(20, reset_less=True),
         )
         inside = Signal()
+        final, home = (Signal(), self.home) if self._early else (pixels == 1, self.back == 0)
         m.d.comb += [
             ahead.eq(self.taps - 1),
             inside.eq((skip == 0) & (positions != 0)),
-            self.end.eq((self.back == 0) & (pixels == 1)),
+            self.end.eq(home & final),
         ]
         with m.If(self.load):
             m.d.sync += [
@@ -81,11 +84,17 @@ class DepthwiseSteps(wiring.Component):
                 pixels.eq(self.length),
                 positions.eq(self.length - self.lead),
             ]
+            if self._early:
+                m.d.sync += [final.eq(self.length == 1), home.eq(self.lead >= ahead)]
         with m.Elif(self.step):
             with m.If(self.back != 0):
                 m.d.sync += self.back.eq(self.back - 1)
+                if self._early:
+                    m.d.sync += home.eq(self.back == 1)
             with m.Else():
                 m.d.sync += pixels.eq(pixels - 1)
+                if self._early:
+                    m.d.sync += final.eq(pixels == 2)
             with m.If(skip != 0):
                 m.d.sync += skip.eq(skip - 1)
             with m.Elif(positions != 0):

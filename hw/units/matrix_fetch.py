@@ -1,6 +1,6 @@
 """Weight fetcher of MATRIX: reads tiles ahead of their use."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -8,6 +8,7 @@ from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import SP_READ_LATENCY, SpReadPort, command_layout
 from hw.memory.ram import Ram
+from hw.registers import register
 from hw.units.walk import LoopNest, chosen, follow
 
 #: Loops of the weight walk, innermost first.
@@ -34,7 +35,7 @@ class WeightFetcher(wiring.Component):
     load : In(1), command : In
         Takes a command; only while `ready`.
     ready : Out(1)
-        The last row of the previous command is taken by the scratchpad, or was.
+        The last row of the previous command is taken by the scratchpad, or was (with `pipelined`: was).
     port : Out(SpReadPort)
         Weight reads.
     tiles : Out
@@ -48,7 +49,7 @@ class WeightFetcher(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self.n = config.n
+        self.n, self._pipelined = config.n, config.pipelined
         self.rows = 2 * config.n
         super().__init__(
             {
@@ -65,23 +66,26 @@ class WeightFetcher(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
+        self._fresh = Signal()
         busy, asked, granted = Signal(), Signal(), Signal()
         tile_end, waiting_end = Signal(), Signal()
         free = Signal(range(self.rows + 1), init=self.rows)
-        m.submodules.nest = nest = LoopNest(len(DIMS))
+        m.submodules.nest = nest = LoopNest(len(DIMS), early=self._pipelined)
         m.d.comb += [
             asked.eq(self.port.valid & self.port.ready),
             granted.eq(self.port.waits & self.port.ready),
             nest.load.eq(self.load),
             nest.step.eq(asked & tile_end),
-            self.port.valid.eq(busy & (free != 0)),
-            self.ready.eq(~busy | (asked & tile_end & nest.end)),
         ]
+        stands = self._stands(m, asked & tile_end)
+        m.d.comb += self.port.valid.eq((busy & stands if self._pipelined else busy) & (free != 0))
+        finished = asked & tile_end & nest.end
+        m.d.comb += self.ready.eq(~busy if self._pipelined else ~busy | finished)
         with m.If(asked):
             m.d.sync += waiting_end.eq(tile_end)
         with m.If(self.load):
             m.d.sync += busy.eq(1)
-        with m.Elif(self.ready):
+        with m.Elif(finished if self._pipelined else self.ready):
             m.d.sync += busy.eq(0)
         self._walk(m, nest, asked, tile_end)
         self._buffer(m, granted)
@@ -90,6 +94,21 @@ class WeightFetcher(wiring.Component):
             self.tiles.eq(self.tiles + (granted & waiting_end) - self.take),
         ]
         return m
+
+    def _stands(self, m: Module, next_tile: Value) -> Value:
+        """With `pipelined`: the rows of the tile are known."""
+        if not self._pipelined:
+            return Const(1)
+        m.d.sync += self._fresh.eq(self.load | next_tile)
+        return ~self._fresh
+
+    def _find_end(self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value) -> None:
+        """Whether the next row is its tile's last, in a register."""
+        held = register(m, "rows_held", rows)
+        with m.If(self._fresh):
+            m.d.sync += tile_end.eq(rows == 1)
+        with m.Elif(asked):
+            m.d.sync += tile_end.eq(following + 1 == held)
 
     def _walk(self, m: Module, nest: LoopNest, asked: Signal, tile_end: Signal) -> None:
         """Address of the row to read; counts the rows of a tile."""
@@ -130,7 +149,11 @@ class WeightFetcher(wiring.Component):
             self.n,
         )
         index, following = Signal(range(self.n), reset_less=True), Signal(range(self.n + 1))
-        m.d.comb += [following.eq(index + 1), tile_end.eq(following == rows)]
+        m.d.comb += following.eq(index + 1)
+        if self._pipelined:
+            self._find_end(m, asked, tile_end, following, rows)
+        else:
+            m.d.comb += tile_end.eq(following == rows)
         with m.If(self.load):
             m.d.sync += index.eq(0)
         with m.Elif(asked):

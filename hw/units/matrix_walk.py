@@ -32,7 +32,7 @@ class RowWalker(wiring.Component):
     load : In(1), command : In
         Takes a command; only while `ready`.
     ready : Out(1)
-        None runs, or the last step of the one that runs is taken.
+        None runs, or (not with `pipelined`) the last step of the one that runs is taken.
     rows : Out
         Steps.
     """
@@ -50,13 +50,13 @@ class RowWalker(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        layout = command_layout(Unit.MATRIX)
+        layout, early = command_layout(Unit.MATRIX), self.config.pipelined
         m.submodules.buffer = buffer = SkidBuffer(row_layout(self.config))
         running, step, tile_end, command_end = Signal(), Signal(), Signal(), Signal()
         held, now = Signal(layout, reset_less=True), Signal(layout)
         m.d.comb += [
             step.eq(running & buffer.i.ready),
-            self.ready.eq(~running | (step & command_end)),
+            self.ready.eq(~running if early else ~running | (step & command_end)),
             now.eq(Mux(self.load, self.command, held)),
         ]
         with m.If(self.load):
@@ -64,12 +64,12 @@ class RowWalker(wiring.Component):
         with m.Elif(step & command_end):
             m.d.sync += running.eq(0)
 
-        m.submodules.sweep = sweep = LoopNest(2)
-        m.submodules.tiles = tiles = LoopNest(len(TILE_DIMS))
+        m.submodules.sweep = sweep = LoopNest(2, early=early)
+        m.submodules.tiles = tiles = LoopNest(len(TILE_DIMS), early=early)
         m.submodules.depthwise = depthwise = DepthwiseSteps(self.config)
         pixel = Signal()
         m.d.comb += [
-            pixel.eq(~held.word.dw | (depthwise.back == 0)),
+            pixel.eq(~held.word.dw | (depthwise.home if early else depthwise.back == 0)),
             tile_end.eq(Mux(held.word.dw, depthwise.end, sweep.end)),
             command_end.eq(tile_end & tiles.end),
             tiles.load.eq(self.load),

@@ -1,6 +1,6 @@
 """Command queue of a unit: holds commands until their semaphores allow them to start."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -23,7 +23,8 @@ class CommandQueue(wiring.Component):
     done, its signals are given.
 
     Latency: a command can start two cycles after it was queued; its signals are given in the cycle of `done`.
-    Throughput: one command a cycle at each end. With `serial_commands` its words must have arrived, too.
+    Throughput: one command a cycle at each end. With `serial_commands` its words must have arrived, too; with
+    `pipelined` reading the head and judging it have a cycle each, and the semaphores follow a cycle later.
 
     Parameters
     ----------
@@ -67,6 +68,7 @@ class CommandQueue(wiring.Component):
 
     def __init__(self, unit: Unit, config: MlaConfig):
         self.unit, self.depth, self._serial = unit, config.queue_depth, config.serial_commands
+        self._pipelined = config.pipelined
         self.in_flight = Signal(range(STARTED_MAX + 1))
         super().__init__(
             {
@@ -115,7 +117,7 @@ class CommandQueue(wiring.Component):
             metas.w_data.eq(self.input.payload.meta),
             metas.w_en.eq(push),
             metas.r0_addr.eq(read),
-            self.output.payload.eq(Cat(body, metas.r0_data)),
+            self.output.payload.eq(Cat(body, self._meta(m, metas.r0_data))),
         ]
         with m.If(self.flush):
             m.d.sync += self.queued.eq(0)
@@ -146,9 +148,24 @@ class CommandQueue(wiring.Component):
             words.word.eq(self.word),
             words.take.eq(start),
             words.flush.eq(self.flush),
-            self._coming.eq((self.queued != 0) & ~words.loaded),
+            self._coming.eq((self.queued != 0) & ~(words.loaded & self._settled(m, start))),
         ]
         return words.body
+
+    def _meta(self, m: Module, read: Value) -> Value:
+        """What the head waits for and signals; in a register with `pipelined`, where it stands from `_settled` on."""
+        if not self._pipelined:
+            return read
+        head = Signal(META_LAYOUT.size)
+        m.d.sync += head.eq(read)
+        return head
+
+    def _settled(self, m: Module, start: Value) -> Value:
+        if not self._pipelined:
+            return Const(1)
+        settled = Signal()
+        m.d.sync += settled.eq((self.queued != 0) & ~start & ~self.flush)
+        return settled
 
     def _started(self, m: Module, start: Value) -> None:
         """Ring of what started commands owe."""
@@ -174,6 +191,11 @@ class CommandQueue(wiring.Component):
         """When the head may start, and what it takes and promises then."""
         meta, port = self.output.payload.meta, self.semaphores
         empty, none_started, present, allowed = Signal(), Signal(), Signal(), Signal()
+        may = allowed
+        if self._pipelined:
+            # Nobody else takes these tokens or this room: what is allowed stays so until the start.
+            may = Signal()
+            m.d.sync += may.eq(allowed & ~self.started & ~self.flush)
         lacks = Signal(len(meta.wait))
         m.d.comb += [
             empty.eq(self.queued == 0),
@@ -181,12 +203,12 @@ class CommandQueue(wiring.Component):
             lacks.eq(meta.wait & ~port.available),
             present.eq(~empty & ~self._coming),
             allowed.eq(present & ~lacks.any() & ~(meta.signal & ~port.room).any()),
-            self.output.valid.eq(allowed & (self.in_flight != STARTED_MAX)),
+            self.output.valid.eq(may & (self.in_flight != STARTED_MAX)),
             port.take.eq(Mux(self.started, meta.wait, 0)),
             port.owe.eq(Mux(self.started, meta.signal, 0)),
             port.step.eq(self.started | self.done),
             self.idle.eq(empty & none_started),
-            self.stuck.eq(none_started & ~allowed & ~self._coming),
+            self.stuck.eq(none_started & ~may & ~self._coming),
             self.head_waits.eq(
                 Mux(~present, 0, Cat(lacks.word_select(u, SEMAPHORES_PER_PAIR).any() for u in Unit))
             ),

@@ -1,6 +1,6 @@
 """The data side of STORE: scratchpad reads become beats of W."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -11,6 +11,7 @@ from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.layouts import SP_READ_LATENCY, SpReadPort
 from hw.memory.skid_buffer import SkidBuffer
 from hw.memory.stream_fifo import StreamFifo
+from hw.registers import register
 
 #: Beats that may be on their way from the scratchpad to the bus; covers the read latency and the buffer's own
 #: cycles.
@@ -28,7 +29,8 @@ def data_addresses(config: MlaConfig) -> dict[str, int]:
 class StoreData(wiring.Component):
     """Reads the beats of commands whose requests were accepted and sends them.
 
-    Latency: SP_READ_LATENCY + 1 cycles from a granted read to its beat. Throughput: one beat per cycle.
+    Latency: SP_READ_LATENCY + 1 cycles from a granted read to its beat. Throughput: one beat per cycle, with
+    `pipelined` one in two.
 
     Parameters
     ----------
@@ -87,7 +89,9 @@ class StoreData(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self._config
-        m.submodules.lines = lines = LineWalk(addresses=data_addresses(config), context=CONTEXT)
+        m.submodules.lines = lines = LineWalk(
+            addresses=data_addresses(config), context=CONTEXT, pipelined=config.pipelined
+        )
         # A refused read holds the beats up, not the walk: it would be a long path.
         m.submodules.following = following = SkidBuffer(lines.line.payload.shape())
         m.submodules.beats = beats = BeatWalk(config, _BEAT_CONTEXT)
@@ -105,7 +109,7 @@ class StoreData(wiring.Component):
             lines.clear.eq(self.clear),
             following.clear.eq(self.clear),
             beats.clear.eq(self.clear),
-            may.eq(beats.beat.valid & (owed != 0) & (credits != 0)),
+            may.eq(self._may(m, beats.beat.valid, owed, credits, go)),
             port.valid.eq(may & ~self.blank & (beat.context.tag == self.tag)),
             port.addr.eq(beat.addr),
             go.eq(may & port.ready & (self.blank | (beat.context.tag == self.tag))),
@@ -141,6 +145,13 @@ class StoreData(wiring.Component):
             buffer.w.payload.last.eq(last),
         ]
         return m
+
+    def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> Value:
+        """The beat may be read: as of the cycle before with `pipelined`, if none was read in that."""
+        if not self._config.pipelined:
+            return valid & (owed != 0) & (credits != 0)
+        room = register(m, "room", (owed != 0) & (credits != 0))
+        return valid & room & ~register(m, "went", go)
 
     def _span(self, m: Module, lines: SkidBuffer, beats: BeatWalk) -> None:
         """A line's place among the bus's beats."""

@@ -16,6 +16,8 @@ class LoopNest(wiring.Component):
     ----------
     levels : int
         Loops.
+    early : int
+        1: registers tell which iterations are last, so that they are there at a cycle's start.
 
     Members
     -------
@@ -34,8 +36,8 @@ class LoopNest(wiring.Component):
         All loops are.
     """
 
-    def __init__(self, levels: int):
-        self.levels = levels
+    def __init__(self, levels: int, *, early: int = 0):
+        self.levels, self._early = levels, early
         super().__init__(
             {
                 "load": In(1),
@@ -54,15 +56,20 @@ class LoopNest(wiring.Component):
             count = getattr(self, f"count{i}")
             left = Signal(COUNT_BITS, name=f"left{i}", reset_less=True)
             end = Signal(name=f"end{i}")
+            if not self._early:
+                m.d.comb += self.last[i].eq(left == 1)
             m.d.comb += [
-                self.last[i].eq(left == 1),
                 self.advance[i].eq(inner_end & ~self.last[i]),
                 end.eq(inner_end & self.last[i]),
             ]
             with m.If(self.load | (self.step & end)):
                 m.d.sync += left.eq(count)
+                if self._early:
+                    m.d.sync += self.last[i].eq(count == 1)
             with m.Elif(self.step & inner_end):
                 m.d.sync += left.eq(left - 1)
+                if self._early:
+                    m.d.sync += self.last[i].eq(left == 2)
             inner_end = end
         m.d.comb += self.end.eq(inner_end)
         return m

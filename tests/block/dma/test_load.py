@@ -1,6 +1,7 @@
 """LOAD against docs/machine.md: random commands, stalls, errors, abort, and its share of the bus."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from tests.support.sp_port import SpPort
 DRAM_BYTES = 32768
 
 
-def small(n: int) -> MlaConfig:
-    return MlaConfig(n=n, sp_bytes=128 * n, acc_bytes=256 * n, max_burst=16, param_slots=8, table_slots=2)
+def small(n: int, pipelined: bool = False) -> MlaConfig:
+    config = MlaConfig(n=n, sp_bytes=128 * n, acc_bytes=256 * n, max_burst=16, param_slots=8, table_slots=2)
+    return replace(config, fuse_rate=4, serial_commands=1, pipelined=1) if pipelined else config
 
 
 class Bench:
@@ -169,13 +171,13 @@ def random_command(rng: random.Random, config: MlaConfig) -> dict:
             return command
 
 
-@pytest.mark.parametrize("n", [4, 8, 16, 32])
+@pytest.mark.parametrize(("n", "pipelined"), [(4, False), (8, False), (16, False), (32, False), (8, True)])
 @pytest.mark.parametrize("smooth", [True, False])
-def test_random_commands(n: int, smooth: bool) -> None:
+def test_random_commands(n: int, pipelined: bool, smooth: bool) -> None:
     seed = 100 * n + smooth
     print("seed", seed)
     rng = random.Random(seed)
-    config = small(n)
+    config = small(n, pipelined)
     dram = rng.randbytes(DRAM_BYTES)
     commands = [random_command(rng, config) for _ in range(50)]
     slave = ReadSlave(n, dram, rng, latency=rng.choice([1, 20]), stall=0 if smooth else 0.3)

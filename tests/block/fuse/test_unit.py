@@ -38,8 +38,17 @@ def check(config: MlaConfig, seed: int, count: int, refuse: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "rate", "seed", "refuse"),
-    [(4, 1, 1, 0.0), (4, 1, 2, 0.3), (4, 2, 3, 0.2), (8, 4, 4, 0.2), (8, 8, 5, 0.2)],
+    ("n", "rate", "pipelined", "seed", "refuse"),
+    [
+        (4, 1, 0, 1, 0.0),
+        (4, 1, 0, 2, 0.3),
+        (4, 2, 0, 3, 0.2),
+        (8, 4, 0, 4, 0.2),
+        (8, 8, 0, 5, 0.2),
+        (8, 4, 1, 6, 0.0),
+        (8, 8, 1, 7, 0.2),
+    ],
 )
-def test_random_commands(n: int, rate: int, seed: int, refuse: float) -> None:
-    check(MlaConfig(n=n, fuse_rate=rate, **SMALL), seed, 12, refuse)
+def test_random_commands(n: int, rate: int, pipelined: int, seed: int, refuse: float) -> None:
+    config = MlaConfig(n=n, fuse_rate=rate, serial_commands=pipelined, pipelined=pipelined, **SMALL)
+    check(config, seed, 12, refuse)

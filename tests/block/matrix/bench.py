@@ -3,7 +3,7 @@ everything observable out.
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from amaranth.hdl import Elaboratable, Module
@@ -22,9 +22,10 @@ STATES = ("row_entering", "wait_weights", "weight_shift", "in_flight")
 ADDRESSES = 1 << 20
 
 
-def small_config(n: int) -> MlaConfig:
+def small_config(n: int, pipelined: int = 0) -> MlaConfig:
     """Least machine of n lanes: its accumulator fills quickly."""
-    return MlaConfig(n=n, sp_bytes=128 * n, acc_bytes=256 * n, line_depth=64)
+    config = MlaConfig(n=n, sp_bytes=128 * n, acc_bytes=256 * n, line_depth=64)
+    return replace(config, fuse_rate=4, serial_commands=1, pipelined=1) if pipelined else config
 
 
 @dataclass
@@ -66,12 +67,13 @@ class Bench:
         hold: float = 0,
         seed: int = 0,
         peek: tuple[int, int] | None = None,
+        pipelined: int = 0,
     ):
         self.n, self.sp, self.acc = n, sp, acc
         self.refuse_weight = refuse_weight
         self.hold, self.random = hold, random.Random(seed)
         self.peek = peek
-        config = small_config(n)
+        config = small_config(n, pipelined)
         self.rows = config.acc_rows
         self.unit, self.accumulator = MatrixUnit(config), Accumulator(config)
 

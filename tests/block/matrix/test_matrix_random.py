@@ -97,12 +97,16 @@ def check(bench: Bench, commands: list[dict[str, int]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "seed", "count"), [(4, s, 12) for s in range(8)] + [(8, 100 + s, 8) for s in range(3)]
+    ("n", "seed", "count", "pipelined"),
+    [(4, s, 12, 0) for s in range(8)]
+    + [(8, 100 + s, 8, 0) for s in range(3)]
+    + [(4, 200 + s, 12, 1) for s in range(8)],
 )
-def test_random_queue(n: int, seed: int, count: int):
+def test_random_queue(n: int, seed: int, count: int, pipelined: int):
     print(f"seed {seed}")
     rng = random.Random(seed)
     sp, acc = fresh_memories(n, np.random.default_rng(seed))
     refuse = rng.choice((0, 0, 0.3, 0.8))
-    bench = Bench(n, sp, acc, refuse_weight=refuse, hold=rng.choice((0, 0, 0.9)), seed=seed)
+    hold = rng.choice((0, 0, 0.9))
+    bench = Bench(n, sp, acc, refuse_weight=refuse, hold=hold, seed=seed, pipelined=pipelined)
     check(bench, queue(rng, n, count))
