@@ -12,7 +12,7 @@ from hw.config import MlaConfig
 from hw.counters.meter import Meter
 from hw.datapath import MATRIX_STATE, Datapath
 from hw.isa.enums import Unit
-from hw.registers import domain_of, register
+from hw.registers import domain_of
 from hw.sequencer.control import Control
 from hw.sequencer.core import PULSES, Core
 from hw.sequencer.semaphores import Semaphores
@@ -77,29 +77,34 @@ class Chip(wiring.Component):
         """A unit's queue between sequencer and unit."""
         name = unit.name.lower()
         engine = getattr(datapath, name)
-        # Once a command may start for its tag it may until it does.
         may_start = meter.may_start[unit]
-        if self._config.pipelined:
-            may_start = register(m, f"{name}_may_start", may_start)
         connect(m, getattr(core, name), queue.input)
         connect(m, queue.semaphores, semaphores.units[unit])
         m.d.comb += [
             engine.payload.eq(queue.output.payload),
-            engine.valid.eq(queue.output.valid & may_start),
-            queue.output.ready.eq(engine.ready & may_start),
             queue.done.eq(datapath.done[unit]),
             queue.flush.eq(control.flush),
             queue.word_valid.eq(core.word_valid[unit]),
             queue.word.eq(core.word),
         ]
+        if self._config.pipelined:
+            # Only a start ends what allows one, and the next comes cycles later, as does another payload.
+            m.d.sync += [queue.output.ready.eq(engine.ready & may_start), engine.valid.eq(queue.started)]
+        else:
+            m.d.comb += [
+                engine.valid.eq(queue.output.valid & may_start),
+                queue.output.ready.eq(engine.ready & may_start),
+            ]
 
     def _program(
         self, m: Module, control: Control, core: Core, semaphores: Semaphores, queues: Queues, meter: Meter
     ) -> None:
         """Programs from the control side to the core."""
         may_start = Signal()
+        fits = meter.ready & (~meter.seq_hold | (control.start.payload.tag == core.tag))
+        late = domain_of(m, self._config.pipelined)
+        late += may_start.eq(fits & control.start.valid if self._config.pipelined else fits)
         m.d.comb += [
-            may_start.eq(meter.ready & (~meter.seq_hold | (control.start.payload.tag == core.tag))),
             core.start.payload.eq(control.start.payload),
             core.start.valid.eq(control.start.valid & may_start),
             control.start.ready.eq(core.start.ready & may_start),
@@ -183,8 +188,9 @@ class Chip(wiring.Component):
     ) -> None:
         for unit, queue in zip(Unit, queues, strict=True):
             name, state = unit.name.lower(), meter.units[unit]
+            active, begins = getattr(datapath, f"{name}_active"), getattr(datapath, name).valid
             m.d.comb += [
-                state.active.eq(getattr(datapath, f"{name}_active")),
+                state.active.eq(active | begins if self._config.pipelined else active),
                 state.tag.eq(getattr(datapath, f"{name}_tag")),
                 state.queued.eq(queue.queued != 0),
                 state.started.eq(queue.started),
@@ -195,15 +201,15 @@ class Chip(wiring.Component):
             ]
         state, matrix_queue, seq = meter.state, queues[Unit.MATRIX], meter.seq_events
         m.d.comb += [
-            *(state[name].eq(datapath.matrix_state[name]) for name in MATRIX_STATE),
             meter.fuse_out_events.eq(datapath.fuse_out_events),
             meter.seq_tag.eq(core.tag),
             meter.counting.eq(~control.gated | ~control.status[0]),
             datapath.tag_busy.eq(meter.dma_busy),
         ]
-        # With `pipelined` what an idle array waits for is known a cycle later.
+        # With `pipelined` what the array does or waits for is known a cycle later.
         late = domain_of(m, self._config.pipelined)
         late += [
+            *(state[name].eq(datapath.matrix_state[name]) for name in MATRIX_STATE),
             state.head_queued.eq(matrix_queue.queued != 0),
             state.head_waits.eq(matrix_queue.head_waits),
             state.program_runs.eq(core.running),
