@@ -98,6 +98,7 @@ def _place(board: Board, folder: Path, seed: int) -> Job:
     arguments = [
         f"--{board.device}", "--package", board.package, "--speed", board.speed,
         "--json", "top.json", "--lpf", "top.lpf", "--seed", str(seed), "--timing-allow-fail",
+        "--placer-heap-beta", "0.75",  # less dense than it likes: wires are what dense regions lack
         "--router", "router2",  # the default one takes many times as long on a full device
         "--textcfg", f"seed{seed}.config", "--report", f"seed{seed}.json",
     ]  # fmt: skip
