@@ -44,7 +44,9 @@ def tried(text: str, tensors: Sequence[Tensor], found: Sequence[Made | None]) ->
     shapes = [made.shape for made in found if made is not None and made.shape is not None]
     here = own(node.asked) is not None
     if len(shapes) < sum(made is not None for made in found) and not here:
-        raise UnsupportedError("the shape of its output depends on its input")
+        raise UnsupportedError(
+            "the shape of its output depends on its input's numbers, and must be known beforehand"
+        )
     try:
         steps = check_work(node.asked, given, shapes or [tensor.shape for tensor in tensors[:1]])
     except InputError as error:
@@ -52,7 +54,9 @@ def tried(text: str, tensors: Sequence[Tensor], found: Sequence[Made | None]) ->
     told = any(made is not None and made.told for made in found)
     if steps > TRIED_STEPS or (told and not here):
         if len(shapes) < len(found) - found.count(None):
-            raise UnsupportedError("the shape of its output depends on its input")
+            raise UnsupportedError(
+                "the shape of its output depends on its input's numbers, and must be known beforehand"
+            )
         _known(node)
         return [None if each is None else (each.dtype, each.shape or ()) for each in found]
     return [
