@@ -1,5 +1,6 @@
 """What FUSE needs to make the integers of each output channel, and how it gets there."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable
 
 from compiler.codegen.build import Context, Tiles
@@ -9,12 +10,10 @@ from compiler.kernels.tiles import ceil_div
 from compiler.lower.layer import Drain
 from hw.errors import InputError
 from hw.isa.commands import FUSE_SRC
-from hw.isa.enums import BSource, Dtype, Op, Requant, Space, Unit
-
-_I32 = 4
+from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Space, Unit
 
 
-def parameters(context: Context, name: str, drain: Drain, columns: int) -> "Slots | Biases":
+def parameters(context: Context, name: str, drain: Drain, columns: int) -> "Parameters":
     """Parameters of a layer as its schedule wants them, for tiles of `columns` blocks of channels.
 
     Raises
@@ -25,55 +24,8 @@ def parameters(context: Context, name: str, drain: Drain, columns: int) -> "Slot
     return (Biases if context.schedule.common_scale else Slots)(context, name, drain, columns)
 
 
-class Slots:
-    """Parameter slots of a layer: `schedule.slots` blocks of channels are brought in together.
-
-    Parameters
-    ----------
-    context : Context
-        Where for.
-    name : str
-        Of the layer.
-    drain : Drain
-        The parameters.
-    columns : int
-        Blocks of channels of a tile.
-    """
-
-    def __init__(self, context: Context, name: str, drain: Drain, columns: int):
-        self.context, n = context, context.config.n
-        self.source = FUSE_SRC.pack(requant=Requant.SLOT, rounding=drain.rounding, bias_en=1)
-        image = param_image(n, drain.bias, drain.mult, drain.exponent)
-        self.block = 9 * n
-        self.blocks = image.size // self.block
-        self.size = _together(context, columns, self.blocks)
-        self.image = context.constant(f"{name}.parameters", image)
-        depth = min(context.schedule.slot_buffers, ceil_div(self.blocks, self.size))
-        self.tiles = Tiles(Ring(Memory.SLOT, f"{name}.slots", self.size, depth), self._load)
-
-    def get(self, block: int, step: Step) -> Ref:
-        """First slot of a tile that begins with this block."""
-        first = block // self.size * self.size
-        return self.tiles.get(first, step).plus(block - first)
-
-    def fields(self, block: int, step: Step) -> dict[str, int | Ref]:
-        """Fields of FUSE for a tile that begins with this block."""
-        return {"src": self.source, "p_base": self.get(block, step), "p_n": 1}
-
-    def _load(self, key: Hashable, place: Ref) -> list[Command]:
-        assert isinstance(key, int)
-        n = self.context.config.n
-        return [
-            self.context.command(
-                Unit.LOAD, word=Space.PARAM, dram=Ref(self.image, 0, key * self.block),
-                dst=Ref(place.ring, place.index, place.offset, 16 * n), len=self.block,
-                y_count=min(self.size, self.blocks - key), dram_y=self.block, dst_y=16 * n,
-            )
-        ]  # fmt: skip
-
-
-class Biases:
-    """Biases of a layer in the scratchpad, added as int32 numbers; the channels' one multiplier goes with the command.
+class Parameters(ABC):
+    """Parameters of a layer: `schedule.slots` blocks of channels are brought in together, whole tiles of them.
 
     Parameters
     ----------
@@ -89,31 +41,86 @@ class Biases:
     Raises
     ------
     InputError
-        The channels have several multipliers.
+        They cannot be brought in so.
     """
 
     def __init__(self, context: Context, name: str, drain: Drain, columns: int):
+        self.context, self.n = context, context.config.n
+        self.blocks = ceil_div(len(drain.bias), self.n)
+        self.size = min(max(context.schedule.slots // columns, 1) * columns, self.blocks)
+        depth = min(context.schedule.slot_buffers, ceil_div(self.blocks, self.size))
+        self.tiles = Tiles(self._make(name, drain, depth), self._load)
+
+    def _place(self, block: int, step: Step, pitch: int) -> Ref:
+        """Where the parameters of a tile are that begins with this block; blocks are `pitch` apart."""
+        first = block // self.size * self.size
+        return self.tiles.get(first, step).plus((block - first) * pitch)
+
+    @abstractmethod
+    def fields(self, block: int, step: Step) -> dict[str, int | Ref]:
+        """Fields of FUSE for a tile that begins with this block."""
+
+    @abstractmethod
+    def _make(self, name: str, drain: Drain, depth: int) -> Ring:
+        """Put what is brought in into DRAM; the ring for `depth` groups of blocks of it."""
+
+    @abstractmethod
+    def _load(self, key: Hashable, place: Ref) -> list[Command]:
+        """Bring a group of blocks in."""
+
+
+class Slots(Parameters):
+    """Bias, multiplier and exponent of each channel in parameter slots."""
+
+    def _make(self, name: str, drain: Drain, depth: int) -> Ring:
+        self.source = FUSE_SRC.pack(requant=Requant.SLOT, rounding=drain.rounding, bias_en=1)
+        self.image = self.context.constant(
+            f"{name}.parameters", param_image(self.n, drain.bias, drain.mult, drain.exponent)
+        )
+        return Ring(Memory.SLOT, f"{name}.slots", self.size, depth)
+
+    def get(self, block: int, step: Step) -> Ref:
+        """First slot of a tile that begins with this block."""
+        return self._place(block, step, 1)
+
+    def fields(self, block: int, step: Step) -> dict[str, int | Ref]:
+        """Fields of FUSE for a tile that begins with this block."""
+        return {"src": self.source, "p_base": self.get(block, step), "p_n": 1}
+
+    def _load(self, key: Hashable, place: Ref) -> list[Command]:
+        assert isinstance(key, int)
+        block, slot = 9 * self.n, 16 * self.n
+        return [
+            self.context.command(
+                Unit.LOAD, word=Space.PARAM, dram=Ref(self.image, 0, key * block),
+                dst=Ref(place.ring, place.index, place.offset, slot), len=block,
+                y_count=min(self.size, self.blocks - key), dram_y=block, dst_y=slot,
+            )
+        ]  # fmt: skip
+
+
+class Biases(Parameters):
+    """Biases in the scratchpad, added as int32 numbers; the channels' one multiplier goes with the command."""
+
+    def _make(self, name: str, drain: Drain, depth: int) -> Ring:
         if not drain.common_scale:
             raise InputError(
                 f"schedule: layer {name!r}: common_scale needs one multiplier for all channels; it has several"
             )
-        self.context, n = context, context.config.n
-        self.block = _I32 * n
-        self.blocks = ceil_div(len(drain.bias), n)
-        self.size = _together(context, columns, self.blocks)
-        self.scale = {"mult": int(drain.mult[0]), "shifts": bytes_word(int(drain.exponent[0]))}
-        self.source = FUSE_SRC.pack(
-            requant=Requant.IMM, rounding=drain.rounding, op=Op.ADD, b_src=BSource.SP, b_dtype=Dtype.I32
-        )
-        self.image = context.constant(f"{name}.biases", bias_image(n, drain.bias))
-        depth = min(context.schedule.slot_buffers, ceil_div(self.blocks, self.size))
-        self.tiles = Tiles(Ring(Memory.SP, f"{name}.biases", self.size * self.block, depth), self._load)
+        self.block = DTYPE_BYTES[Dtype.I32] * self.n
+        self.same = {
+            "src": FUSE_SRC.pack(
+                requant=Requant.IMM, rounding=drain.rounding, op=Op.ADD, b_src=BSource.SP, b_dtype=Dtype.I32
+            ),
+            "mult": int(drain.mult[0]),
+            "shifts": bytes_word(int(drain.exponent[0])),
+        }
+        self.image = self.context.constant(f"{name}.biases", bias_image(self.n, drain.bias))
+        return Ring(Memory.SP, f"{name}.biases", self.size * self.block, depth)
 
     def fields(self, block: int, step: Step) -> dict[str, int | Ref]:
         """Fields of FUSE for a tile that begins with this block."""
-        first = block // self.size * self.size
-        place = self.tiles.get(first, step).plus((block - first) * self.block)
-        return {"src": self.source, "b_base": place, "b_n": self.block, **self.scale}
+        return {"b_base": self._place(block, step, self.block), "b_n": self.block, **self.same}
 
     def _load(self, key: Hashable, place: Ref) -> list[Command]:
         assert isinstance(key, int)
@@ -121,8 +128,3 @@ class Biases:
         return [
             self.context.command(Unit.LOAD, dram=Ref(self.image, 0, key * self.block), dst=place, len=length)
         ]
-
-
-def _together(context: Context, columns: int, blocks: int) -> int:
-    """Blocks of channels whose parameters are brought in together: whole tiles."""
-    return min(max(context.schedule.slots // columns, 1) * columns, blocks)
