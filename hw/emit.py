@@ -18,9 +18,16 @@ from hw.errors import InputError, WorkError
 
 
 class VerilogPlatform:
-    """Elaboration platform that replaces each memory by an instance and collects the modules to print."""
+    """Elaboration platform that replaces each memory by an instance and collects the modules to print.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    fast : bool
+        They are for fast simulation.
+    """
+
+    def __init__(self, fast: bool = False) -> None:
+        self.fast = fast
         self.modules: dict[str, str] = {}
 
     def get_memory(self, mem: memory.Memory) -> Elaboratable:
@@ -33,7 +40,8 @@ class VerilogPlatform:
         kinds = "".join(_read_kind(port, write) for port in mem.read_ports)
         attributes = ", ".join(f"{key} = {_quoted(value)}" for key, value in sorted(mem.attrs.items()))
         name = f"mla_ram_w{width}_d{depth}_g{width // granules}_{kinds}{'x' if attributes else ''}"
-        self.modules.setdefault(name, _ram_module(name, width, depth, granules, kinds, attributes))
+        writes = (_word_write if self.fast or granules == 1 else _granule_writes)(width, granules)
+        self.modules.setdefault(name, _ram_module(name, width, depth, granules, kinds, attributes, writes))
         ports: dict = {
             "i_clk": ClockSignal(write.signature.domain if hasattr(write.signature, "domain") else "sync"),
             "i_w_addr": write.addr,
@@ -58,11 +66,37 @@ def _quoted(value: int | str) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _ram_module(name: str, width: int, depth: int, granules: int, kinds: str, attributes: str) -> str:
+def _slices(width: int, granules: int) -> list[str]:
+    size = width // granules
+    return [f"[{(g + 1) * size - 1}:{g * size}]" for g in range(granules)]
+
+
+def _granule_writes(width: int, granules: int) -> list[str]:
+    """Writes of granules one by one: what synthesis makes byte enables of."""
+    writes = [
+        f"      if (w_en[{g}]) mem[w_addr]{s} <= w_data{s};" for g, s in enumerate(_slices(width, granules))
+    ]
+    return ["  always @(posedge clk) if (|w_en) begin", *writes, "  end"]
+
+
+def _word_write(width: int, granules: int) -> list[str]:
+    """A write in one statement: a simulator then has one to carry out at the clock's edge, not one for each granule."""
+    if granules == 1:
+        return ["  always @(posedge clk) if (w_en) mem[w_addr] <= w_data;"]
+    mask = ", ".join(f"{{{width // granules}{{w_en[{g}]}}}}" for g in reversed(range(granules)))
+    return [
+        f"  wire [{width - 1}:0] w_mask = {{{mask}}};",
+        "  always @(posedge clk) if (|w_en)",
+        "    mem[w_addr] <= &w_en ? w_data : mem[w_addr] & ~w_mask | w_data & w_mask;",
+    ]
+
+
+def _ram_module(
+    name: str, width: int, depth: int, granules: int, kinds: str, attributes: str, writes: list[str]
+) -> str:
     """Verilog text of a memory with one write port and a read port for each letter of `kinds`."""
     address = max((depth - 1).bit_length(), 1)
-    size = width // granules
-    slices = [f"[{(g + 1) * size - 1}:{g * size}]" for g in range(granules)]
+    slices = _slices(width, granules)
     ports = [
         "input clk",
         f"input [{address - 1}:0] w_addr",
@@ -84,17 +118,11 @@ def _ram_module(name: str, width: int, depth: int, granules: int, kinds: str, at
                 for g, s in enumerate(slices)
             ]
         reads += [f"  always @(posedge clk) if (r{i}_en) begin", *body, "  end"]
-    # A write of the whole word is one statement: Verilator then copies words instead of merging bytes.
-    writes = [f"      if (w_en[{g}]) mem[w_addr]{s} <= w_data{s};" for g, s in enumerate(slices)]
-    if granules == 1:
-        body = ["  always @(posedge clk) if (w_en) mem[w_addr] <= w_data;"]
-    else:
-        body = ["  always @(posedge clk) if (|w_en) begin", *writes, "  end"]
     return "\n".join(
         [
             f"module {name}({', '.join(ports)});",
             f"  {f'(* {attributes} *) ' if attributes else ''}reg [{width - 1}:0] mem [0:{depth - 1}]{_public(kinds)};",
-            *body,
+            *writes,
             *reads,
             "endmodule",
             "",
@@ -122,7 +150,7 @@ def convert(component: Elaboratable, name: str, *, fast: bool = False) -> str:
     fast : bool
         Rearranged for fast simulation; signals that nothing reads are missing.
     """
-    platform = VerilogPlatform()
+    platform = VerilogPlatform(fast)
     text = verilog.convert(component, name=name, platform=platform, emit_src=False, strip_internal_attrs=True)
     if fast:
         text = gated_logic(clocked_registers(text))
