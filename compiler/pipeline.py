@@ -7,6 +7,7 @@ from typing import cast
 from compiler.codegen.code import Code
 from compiler.codegen.making import Making
 from compiler.codegen.network import generate
+from compiler.codegen.steps import StepMaker
 from compiler.host import Kernels
 from compiler.hosted import HostNode, check_strict
 from compiler.ir.graph import Graph
@@ -41,31 +42,101 @@ def build(graph: Graph, config: MlaConfig, options: Options, record: Record | No
     InputError
         The model cannot be compiled, or the schedule is not legal for it.
     """
-    rounding, record = options.rounding, record or Record()
-    record.config, record.rounding = config, rounding
-    record.graphs["imported"] = graph
-    graph = name_apart(simplify(graph, record.graphs))
-    report, why = None, obstacle(graph)
-    if why is None:
-        graph, report = _quantized(graph, options)
-    elif options.calibration is not None:
-        raise InputError(f"{graph.name} {why}; calibration is for float models")
-    else:
-        graph = chains_as_tables(graph, rounding)
-    graph = with_batch(name_apart(graph), options.batch)
-    record.graphs["quantized"] = graph
-    parts, host = partition(graph, rounding)
-    if report is not None:
-        host = {name: report.kept.get(name, reason) for name, reason in host.items()}
-    else:
-        host = left_float(graph, host)
-    record.parts, record.host = parts, host
-    nodes = _host(graph, host)
-    if options.strict:
-        check_strict(graph.name, nodes)
-    compilation = _Compilation(config, graph, parts, options, record.makings)
-    record.network = replace(compilation.network(nodes, report), batch=options.batch)
+    record = record or Record()
+    record.network = Prepared(graph, config, options, record).network(options.schedule, record)
     return record.network
+
+
+class Prepared:
+    """A model ready to be compiled for a machine, under one schedule after another.
+
+    Parameters
+    ----------
+    graph : Graph
+        As the front end made it.
+    config : MlaConfig
+        The machine.
+    options : Options
+        Their schedule is not looked at.
+    record : Record or None
+        Takes what every stage makes.
+
+    Raises
+    ------
+    InputError
+        The model cannot be compiled.
+    """
+
+    def __init__(self, graph: Graph, config: MlaConfig, options: Options, record: Record | None = None):
+        self.config, self.options, record = config, options, record or Record()
+        record.config, record.rounding = config, options.rounding
+        record.graphs["imported"] = graph
+        graph = name_apart(simplify(graph, record.graphs))
+        self.report, why = None, obstacle(graph)
+        if why is None:
+            graph, self.report = _quantized(graph, options)
+        elif options.calibration is not None:
+            raise InputError(f"{graph.name} {why}; calibration is for float models")
+        else:
+            graph = chains_as_tables(graph, options.rounding)
+        self.graph = with_batch(name_apart(graph), options.batch)
+        record.graphs["quantized"] = self.graph
+        self.parts, host = partition(self.graph, options.rounding)
+        if self.report is not None:
+            host = {name: self.report.kept.get(name, reason) for name, reason in host.items()}
+        else:
+            host = left_float(self.graph, host)
+        record.parts, record.host = self.parts, host
+        self.host = _host(self.graph, host)
+        if options.strict:
+            check_strict(self.graph.name, self.host)
+        self._device = [part.graph for part in _walk(self.parts) if part.device]
+        #: What the heuristics fuse.
+        self.fusions = tuple(f for each in self._device for f in find_fusions(each))
+        self._lowered: dict[tuple[tuple[str, ...], ...], list[Lowered]] = {}
+        self._makers: dict[int, StepMaker] = {}
+
+    def lowered(self, fusions: tuple[tuple[str, ...], ...]) -> list[Lowered]:
+        """Layers of each part on the accelerator under fusions; the same each time.
+
+        Raises
+        ------
+        InputError
+            A fusion cannot be carried out.
+        """
+        if fusions not in self._lowered:
+            known = {name for each in self._device for name in each.nodes}
+            for name in (name for names in fusions for name in names):
+                if name not in known:
+                    raise InputError(
+                        f"schedule: fusion of {name!r}: there is no such node on the accelerator"
+                    )
+            self._lowered[fusions] = [self._lower(each, fusions) for each in self._device]
+        return self._lowered[fusions]
+
+    def maker(self, lowered: Lowered) -> StepMaker:
+        """Keeps steps of layers from one schedule to the next."""
+        return self._makers.setdefault(id(lowered), StepMaker(self.config))
+
+    def network(self, schedule: Schedule | None = None, record: Record | None = None) -> Network:
+        """The network under a schedule; under the one that estimates say is best if that is left out.
+
+        Raises
+        ------
+        InputError
+            The schedule is not legal for the model.
+        """
+        record = record or Record()
+        made = _Compilation(self, schedule, record.makings).network()
+        return replace(made, batch=self.options.batch)
+
+    def _lower(self, graph: Graph, fusions: tuple[tuple[str, ...], ...]) -> Lowered:
+        inside = [names for names in fusions if names[0] in graph.nodes]
+        lowered = lower(graph, group(graph, inside), self.options.rounding)
+        if lowered.refused:
+            lines = "; ".join(f"{name}: {why}" for name, why in lowered.refused.items())
+            raise InputError(f"schedule: its fusions cannot be carried out: {lines}")
+        return lowered
 
 
 def _quantized(graph: Graph, options: Options) -> tuple[Graph, QuantizationReport]:
@@ -83,45 +154,31 @@ def _host(graph: Graph, reasons: dict[str, str]) -> tuple[HostNode, ...]:
 
 
 class _Compilation:
-    """The stages of one model on their way to code."""
+    """The stages of one model under one schedule on their way to code."""
 
-    def __init__(
-        self,
-        config: MlaConfig,
-        graph: Graph,
-        parts: list[Part],
-        options: Options,
-        seen: list[Making],
-    ):
-        self.config, self.graph, self.parts, self.rounding = config, graph, parts, options.rounding
-        self.given, self.offset, self.dram, self.seen = options.schedule, options.offset, options.dram, seen
+    def __init__(self, prepared: Prepared, schedule: Schedule | None, seen: list[Making]):
+        self.prepared, self.given, self.seen = prepared, schedule, seen
+        self.config, self.options = prepared.config, prepared.options
+        self.fusions = prepared.fusions if schedule is None else schedule.fusions
+        parts = [part for part in _walk(prepared.parts) if part.device]
+        each = zip(parts, prepared.lowered(self.fusions), strict=True)
+        self.lowered = {id(part): lowered for part, lowered in each}
         self.schedules: dict[str, LayerSchedule] = {}
         self.before = 0  # layers that have their code already
         self.crossed: list[tuple[Lowered, Crossing]] = []  # of the stages that are in no subgraph
-        device = [part.graph for part in _walk(parts) if part.device]
-        self.fusions = tuple(f for each in device for f in find_fusions(each))
-        if self.given is not None:
-            self.fusions = self.given.fusions
-            known = {name for each in device for name in each.nodes}
-            for name in (name for names in self.fusions for name in names):
-                if name not in known:
-                    raise InputError(
-                        f"schedule: fusion of {name!r}: there is no such node on the accelerator"
-                    )
 
-    def network(self, host: tuple[HostNode, ...], report: QuantizationReport | None) -> Network:
+    def network(self) -> Network:
         """Everything compiled."""
-        self.lowered = {id(part): self._lower(part.graph) for part in _walk(self.parts) if part.device}
+        prepared, graph = self.prepared, self.prepared.graph
         count = sum(len(each.layers) for each in self.lowered.values())
-        stages = self._stages(self.parts, count, inside=False)
-        graph = self.graph
+        stages = self._stages(prepared.parts, count, inside=False)
         return Network(
             name=graph.name, config=self.config, inputs=tuple(graph.tensors[n] for n in graph.inputs),
             outputs=tuple(graph.tensors[n] for n in graph.outputs), stages=stages,
-            schedule=self.given or Schedule(self.fusions, self.schedules),
-            host=host,
-            rounding=self.rounding, floor=network_floor(self.crossed), graph=graph,
-            layers=tuple(layer for each in self.lowered.values() for layer in each.layers), quantization=report,
+            schedule=self.given or Schedule(self.fusions, self.schedules), host=prepared.host,
+            rounding=self.options.rounding, floor=network_floor(self.crossed), graph=graph,
+            layers=tuple(layer for each in self.lowered.values() for layer in each.layers),
+            quantization=prepared.report,
         )  # fmt: skip
 
     def _stages(self, parts: Sequence[Part], count: int, *, inside: bool) -> tuple[Stage, ...]:
@@ -149,20 +206,13 @@ class _Compilation:
             stages.append(Stage(inputs, outputs, code=code, infos=_infos(its, code, crossed), floor=floor))
         return tuple(stages)
 
-    def _lower(self, graph: Graph) -> Lowered:
-        inside = [names for names in self.fusions if names[0] in graph.nodes]
-        lowered = lower(graph, group(graph, inside), self.rounding)
-        if lowered.refused:
-            lines = "; ".join(f"{name}: {why}" for name, why in lowered.refused.items())
-            raise InputError(f"schedule: its fusions cannot be carried out: {lines}")
-        return lowered
-
     def _code(self, lowered: Lowered, numbers: tuple[int, int]) -> tuple[Schedule, Code]:
+        offset, dram, maker = self.options.offset, self.options.dram, self.prepared.maker(lowered)
         if self.given is not None:
-            code = generate(self.config, lowered, self.given, numbers, self.offset, self.seen, dram=self.dram)
+            code = generate(self.config, lowered, self.given, numbers, offset, self.seen, maker, dram)
             return self.given, code
-        first = first_schedule(self.config, lowered, self.fusions, self.dram)
-        return fit(self.config, lowered, first, numbers, self.offset, self.seen, self.dram)
+        first = first_schedule(self.config, lowered, self.fusions, dram)
+        return fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
 
 
 def _infos(lowered: Lowered, code: Code, crossed: Crossing) -> tuple[LayerInfo, ...]:

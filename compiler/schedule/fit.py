@@ -24,9 +24,11 @@ _LOCAL = 8
 
 def fit(
     config: MlaConfig, lowered: Lowered, schedule: Schedule, numbers: tuple[int, int], offset: int = 0,
-    seen: list[Making] | None = None, dram: Dram = USUAL,
+    seen: list[Making] | None = None, dram: Dram = USUAL, maker: StepMaker | None = None,
 ) -> tuple[Schedule, Code]:  # fmt: skip
-    """The schedule with as much prefetching as the machine's memories hold, and its code; `seen` as in `generate`.
+    """The schedule with as much prefetching as the machine's memories hold, and its code.
+
+    `seen` and `maker` are as in `generate`.
 
     Raises
     ------
@@ -34,7 +36,7 @@ def fit(
         It does not fit with every tensor in DRAM that could make room.
     """
     makers = {layer.y: layer.name for layer in lowered.layers}
-    maker = StepMaker(config)
+    maker = maker or StepMaker(config)
     for attempt in count():
         try:
             return schedule, generate(config, lowered, schedule, numbers, offset, seen, maker, dram)

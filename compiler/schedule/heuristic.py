@@ -18,7 +18,7 @@ from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.moves import from_dram, move_tilings
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.schedule.share import AROUND, shared, sharing
-from compiler.schedule.spot import Spot
+from compiler.schedule.spot import Spot, Tilings
 from compiler.schedule.vector import (
     dynamic_tilings,
     elementwise_tilings,
@@ -63,13 +63,7 @@ def estimates(
         A layer does not fit the machine however it is cut.
     """
     homes = _Residents(config, lowered)
-    spots = [
-        Spot(
-            config, homes.free(number), config.acc_rows, homes.on_chip(layer.x), homes.on_chip(layer.y),
-            homes.on_chip, taper=homes.awaited(number), dram=dram,
-        )
-        for number, layer in enumerate(lowered.layers)
-    ]  # fmt: skip
+    spots = _spots(homes, dram)
     found = [_schedule(spot, layer) for spot, layer in zip(spots, lowered.layers, strict=True)]
     alone = [cycles for cycles, _ in found]
     for number in sharing(lowered, alone):
@@ -81,6 +75,22 @@ def estimates(
             continue  # it needs the machine for itself
         found[number] = cycles, replace(schedule, overlap=True)
     return {layer.name: best for layer, best in zip(lowered.layers, found, strict=True)}
+
+
+def spots_of(config: MlaConfig, lowered: Lowered, dram: Dram = USUAL) -> list[Spot]:
+    """What each layer finds if it takes no turns with others."""
+    return _spots(_Residents(config, lowered), dram)
+
+
+def _spots(homes: "_Residents", dram: Dram) -> list[Spot]:
+    config = homes.config
+    return [
+        Spot(
+            config, homes.free(number), config.acc_rows, homes.on_chip(layer.x), homes.on_chip(layer.y),
+            homes.on_chip, taper=homes.awaited(number), dram=dram,
+        )
+        for number, layer in enumerate(homes.lowered.layers)
+    ]  # fmt: skip
 
 
 class _Residents:
@@ -146,7 +156,8 @@ def _bytes(image: Image) -> int:
     return image.h * image.w * image.c * DTYPE_BYTES[image.dtype] + 64
 
 
-def _schedule(spot: Spot, layer: Layer) -> tuple[float, LayerSchedule]:
+def tilings_of(spot: Spot, layer: Layer) -> Tilings:
+    """Ways to cut a layer that fit, each with its estimated cycles."""
     tilings = {
         ConvLayer: conv_tilings, DepthwiseLayer: depthwise_tilings, PoolLayer: pool_tilings,
         ElementwiseLayer: elementwise_tilings, SoftmaxLayer: softmax_tilings, MoveLayer: move_tilings,
@@ -154,7 +165,11 @@ def _schedule(spot: Spot, layer: Layer) -> tuple[float, LayerSchedule]:
         NormLayer: norm_tilings, PReluLayer: prelu_tilings,
         DynamicLayer: dynamic_tilings,
     }[type(layer)]  # fmt: skip
-    best = min(tilings(spot, layer), key=lambda tiling: tiling[0], default=None)
+    return tilings(spot, layer)
+
+
+def _schedule(spot: Spot, layer: Layer) -> tuple[float, LayerSchedule]:
+    best = min(tilings_of(spot, layer), key=lambda tiling: tiling[0], default=None)
     if best is None:
         raise InputError(f"layer {layer.name!r} does not fit the machine however it is cut")
     return best
