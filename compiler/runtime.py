@@ -109,6 +109,8 @@ class Session:
         self.resident = len(batches(network.config, programs)) == 1
         if self.resident:
             self._bring(programs)
+        # After reset the machine clears its counters, and a change of tag waits for that; so does this.
+        self.driver.counters.read("cycles", 0)
 
     def run(self, inputs: Arrays) -> dict[str, NDArray]:
         """Outputs of one sample."""

@@ -1,9 +1,10 @@
 """Reading the performance counters."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cosim.registers import Registers
 from hw.isa.counters import CAUSES, COUNTERS, MAXIMA, index_of
+from hw.regs import ADDRESS
 
 
 class CounterReader:
@@ -17,17 +18,24 @@ class CounterReader:
 
     def __init__(self, registers: Registers):
         self.config = registers.device.config
-        self._get, self._set = registers.get, registers.set
+        self._device = registers.device
 
     def read(self, name: str, tag: int) -> int:
         """One counter of one tag."""
-        self._set("COUNTER_SELECT", tag << 16 | index_of(name))
-        low = self._get("COUNTER_LO")
-        return self._get("COUNTER_HI") << 32 | low
+        return self.read_all([name], tag)[name]
+
+    def read_all(self, names: Sequence[str], tag: int) -> dict[str, int]:
+        """Some counters of one tag, by name."""
+        select, low, high = (ADDRESS[f"COUNTER_{part}"] for part in ("SELECT", "LO", "HI"))
+        accesses: list[tuple[int, int | None]] = []
+        for name in names:
+            accesses += [(select, tag << 16 | index_of(name)), (low, None), (high, None)]
+        values = self._device.access_regs(accesses)
+        return {name: values[2 * i] | values[2 * i + 1] << 32 for i, name in enumerate(names)}
 
     def of_tag(self, tag: int, *, architectural: bool = False) -> dict[str, int]:
         """Counters of one tag; only those that do not depend on timing if `architectural`."""
-        return {c.name: self.read(c.name, tag) for c in COUNTERS if c.architectural or not architectural}
+        return self.read_all([c.name for c in COUNTERS if c.architectural or not architectural], tag)
 
     def by_tag(
         self, tags: Iterable[int] | None = None, *, architectural: bool = False
@@ -44,12 +52,13 @@ class CounterReader:
     def causes(self, tag: int | None = None) -> dict[str, int]:
         """Where the array's cycles went, for one tag or in all."""
         tags = range(self.config.tags) if tag is None else (tag,)
-        return {cause: sum(self.read(f"cause_{cause}", t) for t in tags) for cause in CAUSES}
+        rows = [self.read_all([f"cause_{cause}" for cause in CAUSES], each) for each in tags]
+        return {cause: sum(row[f"cause_{cause}"] for row in rows) for cause in CAUSES}
 
     def maxima(self) -> dict[str, int]:
         """Values that are not sums."""
         values = {}
         for index, (name, _) in enumerate(MAXIMA):
-            self._set("MAXIMUM_SELECT", index)
-            values[name] = self._get("MAXIMUM")
+            select, value = (ADDRESS[each] for each in ("MAXIMUM_SELECT", "MAXIMUM"))
+            (values[name],) = self._device.access_regs([(select, index), (value, None)])
         return values

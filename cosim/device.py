@@ -1,20 +1,16 @@
 """The one interface to a machine, whether simulated RTL or golden model, and its errors."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 
 from cosim import arguments
+from cosim.dram import DramFault
 from hw.config import MlaConfig
 from hw.errors import InputError, WorkError, shown
-
-MIN_DRAM_BYTES = 4096
-MAX_DRAM_BYTES = 1 << 32  # the bus has 32 address bits
 
 
 class SimulatorDiedError(WorkError):
@@ -43,53 +39,6 @@ class RegisterError(WorkError):
 
 class BusProtocolError(WorkError):
     """The chip broke a rule of AXI."""
-
-
-class DramTooSmallError(InputError):
-    """The DRAM cannot hold what is asked of it."""
-
-
-@dataclass(frozen=True)
-class DramFault:
-    """DRAM addresses start <= a < stop that answer `response` on reads, writes or both."""
-
-    start: int
-    stop: int
-    response: Literal["SLVERR", "DECERR"] = "SLVERR"
-    on_read: bool = True
-    on_write: bool = True
-
-    def __post_init__(self) -> None:
-        start, stop = (arguments.integer(value, "a bound of a fault") for value in (self.start, self.stop))
-        if not 0 <= start < stop:
-            raise InputError(f"a fault must have 0 <= start < stop, not {shown(start)}..{shown(stop)}")
-        if stop > MAX_DRAM_BYTES:
-            raise InputError(f"a fault must end at {MAX_DRAM_BYTES:#x} or before, not at {shown(stop)}")
-        if self.response not in ("SLVERR", "DECERR"):
-            raise InputError(
-                f"the response of a fault must be 'SLVERR' or 'DECERR', not {shown(self.response)}"
-            )
-
-
-def check_dram_bytes(dram_bytes: object) -> int:
-    """Size of a DRAM that the bus can address and this machine can hold.
-
-    Raises
-    ------
-    DramTooSmallError
-        It is less than MIN_DRAM_BYTES.
-    InputError
-        It is more than there can be, or no multiple of MIN_DRAM_BYTES.
-    """
-    size = arguments.integer(dram_bytes, "dram_bytes")
-    if size < MIN_DRAM_BYTES:
-        raise DramTooSmallError(f"dram_bytes must be at least {MIN_DRAM_BYTES}, not {shown(size)}")
-    limit = min(MAX_DRAM_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    if size > limit or size % MIN_DRAM_BYTES:
-        raise InputError(
-            f"dram_bytes must be a multiple of {MIN_DRAM_BYTES} up to {limit}, not {shown(size)}"
-        )
-    return size
 
 
 class Device(ABC):
@@ -158,6 +107,26 @@ class Device(ABC):
         ]
         self._write_regs(checked, arguments.cycles(delay_cycles, "delay_cycles"))
 
+    def access_regs(self, accesses: Iterable[tuple[int, int | None]]) -> list[int]:
+        """Write (address, value) pairs and read those whose value is None, in order; returns what was read. Moves time.
+
+        On the RTL it is one round trip.
+
+        Raises
+        ------
+        RegisterError
+            An address has no register, or cannot be written; accesses after it were made all the same.
+        """
+        return self._access_regs(
+            [
+                (
+                    arguments.register_address(address),
+                    value if value is None else arguments.word(value, "a register's value"),
+                )
+                for address, value in accesses
+            ]
+        )
+
     def run_cycles(self, cycles: int) -> None:
         """Let exactly so many cycles pass."""
         self._run_cycles(arguments.cycles(cycles))
@@ -210,6 +179,15 @@ class Device(ABC):
 
     @abstractmethod
     def _write_regs(self, writes: list[tuple[int, int]], delay_cycles: int) -> None: ...
+
+    def _access_regs(self, accesses: list[tuple[int, int | None]]) -> list[int]:
+        out = []
+        for address, value in accesses:
+            if value is None:
+                out += self._read_regs([address])
+            else:
+                self._write_regs([(address, value)], 0)
+        return out
 
     @abstractmethod
     def _run_cycles(self, cycles: int) -> None: ...

@@ -10,8 +10,10 @@ from compiler.cli.options import add_json, add_memory, add_seed, add_target, int
 from compiler.cli.output import report, write_output
 
 if TYPE_CHECKING:
+    from compiler.cache.source import Source
     from compiler.ir.graph import Graph
     from compiler.network import Network
+    from compiler.options import Options
     from compiler.record import Record
     from compiler.schedule.schedule import Schedule
 
@@ -80,16 +82,30 @@ def compile_model(
 ) -> "Network":
     """The network of a model's file, or its graph, as the options of `add_compile` and `--seed` say."""
     from compiler.api import compile
+
+    keep = record is None and not args.no_cache
+    source, options = source_of(args, graph, keep)
+    return compile(
+        source, args.target, rounding=options.rounding, schedule=schedule, strict=options.strict,
+        calibration=options.calibration, seed=options.seed, batch=options.batch, dram=options.dram,
+        cache=keep, record=record,
+    )  # fmt: skip
+
+
+def source_of(
+    args: argparse.Namespace, graph: "Graph | None" = None, keep: bool = False
+) -> "tuple[Source, Options]":
+    """Where a model comes from, and how it is compiled, as the options of `add_compile` and `--seed` say."""
     from compiler.cache.source import Source
     from compiler.cache.store import Store
     from compiler.cli.samples import first_sample, read_samples
     from compiler.frontends.torch_reference import is_reference
+    from compiler.options import Options
     from compiler.schedule.dram import USUAL, Dram
 
     example = None
     if graph is None and is_reference(args.model):
         example = first_sample(args.calibrate or vars(args).get("input"))
-    keep = record is None and not args.no_cache
     source = Source(
         args.model if graph is None else graph, Store() if keep else None, sizes=dict(args.size), example=example
     )  # fmt: skip
@@ -97,10 +113,9 @@ def compile_model(
     if args.calibrate:
         calibration = read_samples(source.inputs, args.calibrate, None, args.seed)
     dram = Dram(args.dram_latency, args.dram_bytes_per_cycle) if "dram_latency" in vars(args) else USUAL
-    return compile(
-        source, args.target, rounding=args.rounding or Source(args.model).rounding, schedule=schedule,
-        strict=args.strict, calibration=calibration, seed=args.seed, batch=args.batch or 1, dram=dram,
-        cache=keep, record=record,
+    return source, Options(
+        rounding=args.rounding or Source(args.model).rounding, strict=args.strict, calibration=calibration,
+        seed=args.seed, batch=args.batch or 1, dram=dram,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ VERBS = (
     "compile",
     "run",
     "profile",
+    "tune",
     "bench",
     "verilog",
     "fpga",

@@ -20,7 +20,7 @@ ByTag = dict[int, dict[str, int]]
 def read_counts(driver: Driver, tags: int) -> ByTag:
     """The counters that reports need, of the first tags."""
     names = (*_CAUSES, "cycles", *COUNTED)
-    return {tag: {name: driver.counters.read(name, tag) for name in names} for tag in range(tags)}
+    return {tag: driver.counters.read_all(names, tag) for tag in range(tags)}
 
 
 def growth(before: ByTag, after: ByTag) -> ByTag:

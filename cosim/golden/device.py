@@ -5,7 +5,8 @@ from fractions import Fraction
 import numpy as np
 
 from cosim import arguments
-from cosim.device import Device, DramFault, RegisterError, check_dram_bytes
+from cosim.device import Device, RegisterError
+from cosim.dram import DramFault, check_dram_bytes
 from cosim.golden.host import Host
 from cosim.golden.machine import Machine
 from hw.config import MlaConfig

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cosim.device import DramFault
+from cosim.dram import DramFault
 
 REGISTER_OP = np.dtype([("write", "<u4"), ("address", "<u4"), ("data", "<u4"), ("response", "<u4")])
 """One register access, laid out as HostOp in model/host.h."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from cosim import arguments
-from cosim.device import BusProtocolError, Device, DramFault, RegisterError, check_dram_bytes
+from cosim.device import BusProtocolError, Device, RegisterError
+from cosim.dram import DramFault, check_dram_bytes
 from cosim.rtl import memories, records
 from cosim.rtl.build import PLAIN, Variant, build_simulator
 from cosim.rtl.process import SimulatorProcess
@@ -133,6 +134,10 @@ class RtlDevice(Device):
     def _write_regs(self, writes: list[tuple[int, int]], delay_cycles: int) -> None:
         """The first address is on the pins during cycle `cycle + delay_cycles + 1`."""
         self._registers([(True, address, value) for address, value in writes], delay_cycles)
+
+    def _access_regs(self, accesses: list[tuple[int, int | None]]) -> list[int]:
+        done = self._registers([(value is not None, address, value or 0) for address, value in accesses])
+        return done["data"][done["write"] == 0].tolist()
 
     def _run_cycles(self, cycles: int) -> None:
         self._request("run", cycles=cycles, stop_on_irq=False)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cosim.device import Device, DramFault, DramTooSmallError, RegisterError
+from cosim.device import Device, RegisterError
+from cosim.dram import DramFault, DramTooSmallError
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cosim.device import DramFault
+from cosim.dram import DramFault
 from cosim.programs import Candidate
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cosim.device import Device, DramFault
+from cosim.device import Device
+from cosim.dram import DramFault
 from cosim.programs import Candidate
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from cosim.device import DramFault
+from cosim.dram import DramFault
 from cosim.reports import TrapReport
 from cosim.rtl.rtl_device import RtlDevice
 from hw.isa.assembler import assemble

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cosim.device import BusProtocolError, DramFault, DramTooSmallError
+from cosim.device import BusProtocolError
+from cosim.dram import DramFault, DramTooSmallError
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
 from tests.support.sim_chip import Reg

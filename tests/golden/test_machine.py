@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cosim.device import DeviceTimeoutError, DramFault, RegisterError
+from cosim.device import DeviceTimeoutError, RegisterError
+from cosim.dram import DramFault
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.programs import Candidate

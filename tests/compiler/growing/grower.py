@@ -164,7 +164,9 @@ class Grower(Draft):
         op = "dequantize" if op == "requantize" else op
         small.add_node(Node("y", op, tuple(t.name for t in inputs), ("y",), attributes))
         real = self._value(small, "y", inputs)
-        low, high = (float(v) for v in np.clip([real.min(), real.max()], [-1e4, 1e-3], [0.0, 1e4]))
+        known = real[~np.isnan(real)]  # logarithms and roots of numbers below zero are none
+        ends = [known.min(initial=0.0), known.max(initial=0.0)]
+        low, high = (float(v) for v in np.clip(ends, [-1e4, 1e-3], [0.0, 1e4]))
         step = (high - low) / 255 * float(self.rng.uniform(0.6, 1.4))
         if self.chance():
             step = 2.0 ** round(math.log2(step))

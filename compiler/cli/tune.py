@@ -1,0 +1,117 @@
+"""`mla tune`: a better schedule of a model, found by measuring candidates."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compiler.cli.claims import claim
+from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
+from compiler.cli.output import report, write_output
+
+if TYPE_CHECKING:
+    from compiler.measure.measurer import Measurer
+    from compiler.search.tune import Tuned
+
+SUMMARY = "measure other ways to carry out a model on the simulated chip, and keep the best"
+EXAMPLE = "mla tune network.tflite --trials 100 --save-schedule network.json"
+METHODS = ("random", "evolution")
+GOALS = ("latency", "energy", "throughput")
+_DEVICES = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
+    parser.add_argument(
+        "--trials", metavar="N", type=integer(1), required=True, help="measurements to ask for"
+    )
+    parser.add_argument(
+        "--method", choices=METHODS, default="evolution", help="who chooses them (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--goal", choices=GOALS, default="latency", help="what is to be small or great (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--devices", metavar="D", type=integer(1, _DEVICES), help="simulators at work at a time (default: the cores)"
+    )  # fmt: skip
+    parser.add_argument(
+        "--save-schedule", metavar="FILE.json", type=Path, help="write the best, for mla compile --schedule"
+    )
+    add_compile(parser)
+    add_target(parser)
+    add_memory(parser)
+    add_seed(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search, report."""
+    from compiler.cli.run import head, say
+    from compiler.search.goals import Goal
+    from compiler.search.tune import tune, why_not
+
+    claim(args, "save_schedule")
+    with open_measurer(args) as measurer:
+
+        def hear(number: int, trial: Any, best: Any) -> None:
+            what = why_not(trial) or f"{trial.cost:,.0f}"
+            say(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
+
+        tuned = tune(measurer, args.method, args.trials, Goal(args.goal), args.seed, hear)
+        rate = measurer.conditions.rate
+    if args.save_schedule:
+        write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
+    whole = head(args, "rtl", rate) | _document(args, tuned)
+    report(whole, _table(whole), args.json)
+    return 0
+
+
+def open_measurer(args: argparse.Namespace) -> "Measurer":
+    """The measurer of a model as the options of `add_compile`, `add_memory` and `--devices` say."""
+    from compiler.cli.compile import source_of
+    from compiler.cli.run import say
+    from compiler.measure.conditions import Conditions
+    from compiler.measure.measurer import Measurer
+    from compiler.schedule.dram import Dram
+    from hw.config import load_target
+
+    source, options = source_of(args)
+    conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
+    return Measurer(source.graph, conditions, options, args.devices, args.seed, say)
+
+
+def _document(args: argparse.Namespace, tuned: "Tuned") -> dict[str, Any]:
+    from compiler.measure.measurement import Measurement
+    from compiler.search.tune import why_not
+
+    best = tuned.best.result
+    assert isinstance(best, Measurement)
+    reasons = [why for trial in tuned.trials if (why := why_not(trial))]
+    return {
+        "method": args.method,
+        "goal": args.goal,
+        "seed": args.seed,
+        "trials": len(tuned.trials),
+        "baseline_cycles": tuned.baseline.cycles,
+        "best_cycles": best.cycles,
+        "baseline_energy_uj": tuned.baseline.energy_uj,
+        "best_energy_uj": best.energy_uj,
+        "floor_cycles": best.floor,
+        "curve": [list(point) for point in tuned.curve],
+        "predictor": None,
+        "exact": best.exact,
+        "rejected": len(reasons),
+        "cache_hits": 0,
+    }
+
+
+def _table(document: dict[str, Any]) -> str:
+    before, after, floor = (document[f"{name}_cycles"] for name in ("baseline", "best", "floor"))
+    closed = (before - after) / (before - floor) if before > floor else 0.0
+    return (
+        f"{before:,} -> {after:,} cycles in {document['trials']} trials ({document['method']}), "
+        f"{100 * closed:.1f}% of what is above the floor of {floor:,}\n"
+        f"{document['baseline_energy_uj']:.1f} -> {document['best_energy_uj']:.1f} uJ; every output exact; "
+        f"{document['rejected']} candidates rejected"
+    )

@@ -1,0 +1,1 @@
+"""Schedules tried out on machines: compiled, proved, run, compared."""

@@ -1,0 +1,79 @@
+"""What came of trying a schedule."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LayerCycles:
+    """Cycles of a layer, or of neighbours that share a tag.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The layers.
+    cycles : int
+        While they were what the machine was at.
+    where : dict
+        The same by cause.
+    """
+
+    names: tuple[str, ...]
+    cycles: int
+    where: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A schedule's cycles on the RTL.
+
+    Parameters
+    ----------
+    cycles : int
+        From doorbells to interrupts, everything cold.
+    layers : tuple of LayerCycles
+        They add up to `cycles`.
+    energy_uj : float
+        By the table of compiler.profile.energy.
+    dram_bytes : int
+        Read and written.
+    exact : bool
+        Whether all outputs were those of the reference.
+    floor : int
+        Cycles that nothing that does this work beats.
+    """
+
+    cycles: int
+    layers: tuple[LayerCycles, ...]
+    energy_uj: float
+    dram_bytes: int
+    exact: bool
+    floor: int
+
+    @property
+    def believable(self) -> bool:
+        """Whether outputs are right and no work can have been left out."""
+        return self.exact and self.cycles >= self.floor
+
+    def of(self, name: str) -> LayerCycles:
+        """The entry that a layer has a part in."""
+        return next(entry for entry in self.layers if name in entry.names)
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A schedule that could not be measured.
+
+    Parameters
+    ----------
+    stage : str
+        Where it ended: "compile", "validate", "trap" or "time".
+    reason : str
+        In words.
+    """
+
+    stage: str
+    reason: str
+
+
+#: What comes of a trial.
+Result = Measurement | Rejected

@@ -1,0 +1,73 @@
+"""One network on one machine, measured."""
+
+from compiler.measure.measurement import LayerCycles, Measurement, Rejected, Result
+from compiler.measure.reference import Question
+from compiler.network import Network
+from compiler.profile.counts import COUNTED, growth, read_counts, split
+from compiler.profile.energy import energy_uj
+from compiler.runtime import Session
+from compiler.validate.errors import ValidationError
+from cosim.device import Device
+from cosim.reports import TrapError
+
+
+class _TooSlowError(Exception):
+    """A program has taken more cycles than it may."""
+
+
+def measure_network(
+    device: Device, network: Network, question: Question, rate: float, limit: int | None = None
+) -> Result:
+    """Load a network, ask it one question and count its cycles.
+
+    Parameters
+    ----------
+    device : Device
+        The RTL, with room for the network; it is reset first.
+    network : Network
+        What to measure.
+    question : Question
+        Inputs, and the outputs there must be.
+    rate : float
+        Bytes that the memory moves in a cycle.
+    limit : int or None
+        A network that has not ended after so many cycles is given up.
+    """
+    device.reset()
+    try:
+        session = Session(device, network)
+    except ValidationError as error:
+        return Rejected("validate", str(error))
+    if limit is not None:
+        session.progress = lambda taken: _check(taken, limit)
+    tags = sorted({tag for code in network.codes for tag in code.tags})
+    before = read_counts(session.driver, len(tags))
+    try:
+        outputs, cycles = session.measure(question.inputs)
+    except TrapError as error:
+        return Rejected("trap", str(error))
+    except _TooSlowError:
+        return Rejected("time", f"not done after {limit:,} cycles")
+    counts = growth(before, read_counts(session.driver, len(tags)))
+    parts = split(cycles, counts, max(tags))
+    totals = {name: sum(row[name] for row in counts.values()) for name in COUNTED}
+    return Measurement(
+        cycles, _layers(network, parts.by_tag), energy_uj(network.config, totals),
+        totals["load_bytes"] + totals["store_bytes"], question.answered_by(outputs),
+        network.work(session.runs).cycles(network.config, rate),
+    )  # fmt: skip
+
+
+def _check(taken: int, limit: int) -> None:
+    if taken > limit:
+        raise _TooSlowError
+
+
+def _layers(network: Network, by_tag: dict[int, dict[str, int]]) -> tuple[LayerCycles, ...]:
+    names: dict[int, list[str]] = {}
+    for info in network.infos:
+        names.setdefault(info.tag, []).append(info.nodes[0])
+    return tuple(
+        LayerCycles(tuple(each), sum(by_tag[tag].values()), by_tag[tag])
+        for tag, each in sorted(names.items())
+    )

@@ -1,0 +1,77 @@
+"""What methods of search have in common: they ask for trials and learn from them."""
+
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+from compiler.measure.measurement import Measurement, Result
+from compiler.measure.measurer import Measurer
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.search.goals import Goal
+from compiler.specialize.space import LayerSpace, spaces_of
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A schedule that was measured, and what it cost by the goal (None: it could not be, or must not be used)."""
+
+    schedule: Schedule
+    result: Result
+    cost: float | None
+
+
+class Method(ABC):
+    """Proposes schedules of one network.
+
+    Parameters
+    ----------
+    measurer : Measurer
+        Of the network; methods ask it for nothing but what is known beforehand.
+    goal : Goal
+        What is to be small.
+    baseline : Measurement
+        Of the first schedule.
+    seed : int
+        Of its choices.
+    """
+
+    #: Its name on the command line.
+    name: str
+
+    def __init__(self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int):
+        self.rng, self.goal = random.Random(seed), goal
+        self.conditions, self.prepared = measurer.conditions, measurer.prepared
+        self.first = first = measurer.first.schedule
+        stages = self.prepared.lowered(first.fusions)
+        self.spaces: dict[str, LayerSpace] = spaces_of(self.conditions.config, stages, self.conditions.dram)
+        self.best = Trial(first, baseline, goal.cost(baseline))
+        self._seen = {first.to_json()}
+
+    @abstractmethod
+    def propose(self) -> Schedule:
+        """The next schedule to try."""
+
+    @abstractmethod
+    def learn(self, trial: Trial) -> None:
+        """Hears of every trial, in the order they were proposed."""
+
+    def tell(self, schedule: Schedule, result: Result) -> Trial:
+        """A trial's result; the best so far is kept."""
+        cost = self.goal.cost(result) if isinstance(result, Measurement) and result.believable else None
+        trial = Trial(schedule, result, cost)
+        self.learn(trial)
+        if trial.cost is not None and self.best.cost is not None and trial.cost < self.best.cost:
+            self.best = trial
+        return trial
+
+    def fresh(self, schedule: Schedule) -> bool:
+        """Whether a schedule has not been proposed before; from now on it has."""
+        text = schedule.to_json()
+        new = text not in self._seen
+        self._seen.add(text)
+        return new
+
+
+def with_layer(schedule: Schedule, name: str, layer: LayerSchedule) -> Schedule:
+    """A schedule with another one for one layer."""
+    return replace(schedule, layers=schedule.layers | {name: layer})

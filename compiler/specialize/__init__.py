@@ -1,0 +1,1 @@
+"""Other ways to carry out a network: where candidates come from."""

@@ -1,0 +1,145 @@
+"""The schedules a layer may have: every tiling that fits, and changes of single fields."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
+from compiler.schedule.dram import Dram
+from compiler.schedule.heuristic import spots_of, tilings_of
+from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.spot import Spot
+from hw.config import MlaConfig
+
+#: Steps ahead that the first weights may come.
+_PREFETCH = (0, 1, 4, 16, 64, 256)
+#: Fields of counts of buffers, and their least and most.
+_BUFFERS = {
+    "x_buffers": (1, 16), "w_buffers": (1, 64), "y_buffers": (1, 8), "acc_buffers": (1, 8), "slot_buffers": (1, 4),
+}  # fmt: skip
+_SIZES = ("rows", "band", "columns", "depth", "width", "slots")
+_MOST_SIZE = 1 << 16
+#: Tilings are drawn from among so many of the best with equal chance, in half of the draws.
+_BEST = 16
+
+Change = Callable[[random.Random, LayerSchedule], LayerSchedule]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A way to cut a layer, with the static compiler's estimate of its cycles."""
+
+    estimate: float
+    schedule: LayerSchedule
+
+
+class LayerSpace:
+    """The schedules of one layer.
+
+    Parameters
+    ----------
+    layer : Layer
+        Which.
+    spot : Spot
+        What it finds: free memory, where its tensors are.
+    """
+
+    def __init__(self, layer: Layer, spot: Spot):
+        self.layer, self.spot = layer, spot
+
+    @cached_property
+    def tilings(self) -> list[Tiling]:
+        """All that fit by the static compiler's reckoning, best first, each once."""
+        found: dict[LayerSchedule, float] = {}
+        for estimate, schedule in tilings_of(self.spot, self.layer):
+            found[schedule] = min(estimate, found.get(schedule, estimate))
+        return [
+            Tiling(estimate, schedule) for schedule, estimate in sorted(found.items(), key=lambda e: e[1])
+        ]
+
+    def draw(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
+        """A tiling at random; what says how the layer goes with its neighbours stays."""
+        if not self.tilings:
+            return schedule
+        among = self.tilings[:_BEST] if rng.random() < 0.5 else self.tilings
+        return self.beside(rng.choice(among).schedule, schedule)
+
+    @staticmethod
+    def beside(tiling: LayerSchedule, schedule: LayerSchedule) -> LayerSchedule:
+        """A tiling with the fields of a schedule that say how the layer goes with its neighbours."""
+        return replace(
+            tiling,
+            prefetch=schedule.prefetch,
+            joined=schedule.joined,
+            overlap=schedule.overlap,
+            on_chip=schedule.on_chip,
+        )
+
+    def change(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
+        """A schedule that differs in one thing."""
+        return rng.choice(self._changes)(rng, schedule)
+
+    @cached_property
+    def _changes(self) -> list[Change]:
+        """What can be changed, by kind of layer."""
+        out: list[Change] = [_prefetch, _flip("joined"), _flip("overlap"), _flip("on_chip"), self.draw]
+        if isinstance(self.layer, (ConvLayer, DepthwiseLayer)):
+            out += [_buffers(name) for name in _BUFFERS] + [_size(name) for name in _SIZES]
+            out += [_flip(name) for name in ("ramp", "taper")] + [_order, self.draw]
+            if self.layer.drain.common_scale:
+                out.append(_flip("common_scale"))
+        else:
+            out += [
+                _size("rows"),
+                _size("columns"),
+                _size("depth"),
+                _buffers("x_buffers"),
+                _buffers("y_buffers"),
+            ]
+        return out
+
+
+def spaces_of(config: MlaConfig, lowered: list, dram: Dram) -> dict[str, LayerSpace]:
+    """The space of each layer of a network's stages, by name."""
+    return {
+        layer.name: LayerSpace(layer, spot)
+        for stage in lowered
+        for layer, spot in zip(stage.layers, spots_of(config, stage, dram), strict=True)
+    }
+
+
+def _prefetch(rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
+    return replace(schedule, prefetch=rng.choice([n for n in _PREFETCH if n != schedule.prefetch]))
+
+
+def _order(_rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
+    return replace(schedule, order="channels" if schedule.order == "rows" else "rows")
+
+
+def _flip(name: str) -> Change:
+    return lambda _rng, schedule: replace(schedule, **{name: not getattr(schedule, name)})
+
+
+def _buffers(name: str) -> Change:
+    least, most = _BUFFERS[name]
+
+    def change(rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
+        value = getattr(schedule, name)
+        others = {value - 1, value + 1, value * 2, value // 2} - {value}
+        return replace(
+            schedule, **{name: rng.choice([v for v in sorted(others) if least <= v <= most] or [value])}
+        )
+
+    return change
+
+
+def _size(name: str) -> Change:
+    def change(rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
+        value = getattr(schedule, name)
+        others = {value // 2, value * 2, value - 1, value + 1} - {value}
+        return replace(
+            schedule, **{name: rng.choice([v for v in sorted(others) if 1 <= v <= _MOST_SIZE] or [value])}
+        )
+
+    return change

@@ -1,0 +1,58 @@
+"""A device's DRAM: its size, and addresses that answer with errors."""
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from cosim import arguments
+from hw.errors import InputError, shown
+
+MIN_DRAM_BYTES = 4096
+MAX_DRAM_BYTES = 1 << 32  # the bus has 32 address bits
+
+
+class DramTooSmallError(InputError):
+    """The DRAM cannot hold what is asked of it."""
+
+
+@dataclass(frozen=True)
+class DramFault:
+    """DRAM addresses start <= a < stop that answer `response` on reads, writes or both."""
+
+    start: int
+    stop: int
+    response: Literal["SLVERR", "DECERR"] = "SLVERR"
+    on_read: bool = True
+    on_write: bool = True
+
+    def __post_init__(self) -> None:
+        start, stop = (arguments.integer(value, "a bound of a fault") for value in (self.start, self.stop))
+        if not 0 <= start < stop:
+            raise InputError(f"a fault must have 0 <= start < stop, not {shown(start)}..{shown(stop)}")
+        if stop > MAX_DRAM_BYTES:
+            raise InputError(f"a fault must end at {MAX_DRAM_BYTES:#x} or before, not at {shown(stop)}")
+        if self.response not in ("SLVERR", "DECERR"):
+            raise InputError(
+                f"the response of a fault must be 'SLVERR' or 'DECERR', not {shown(self.response)}"
+            )
+
+
+def check_dram_bytes(dram_bytes: object) -> int:
+    """Size of a DRAM that the bus can address and this machine can hold.
+
+    Raises
+    ------
+    DramTooSmallError
+        It is less than MIN_DRAM_BYTES.
+    InputError
+        It is more than there can be, or no multiple of MIN_DRAM_BYTES.
+    """
+    size = arguments.integer(dram_bytes, "dram_bytes")
+    if size < MIN_DRAM_BYTES:
+        raise DramTooSmallError(f"dram_bytes must be at least {MIN_DRAM_BYTES}, not {shown(size)}")
+    limit = min(MAX_DRAM_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    if size > limit or size % MIN_DRAM_BYTES:
+        raise InputError(
+            f"dram_bytes must be a multiple of {MIN_DRAM_BYTES} up to {limit}, not {shown(size)}"
+        )
+    return size

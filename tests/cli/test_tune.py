@@ -1,0 +1,27 @@
+"""`mla tune` on a small machine."""
+
+import json
+
+from scripts.networks.digits import MODEL
+
+
+def test_tune(mla, tmp_path):
+    schedule, out = tmp_path / "best.json", tmp_path / "tune.json"
+    result = mla(
+        "tune", MODEL, "--trials", "3", "--method", "random", "--devices", "1", "--target", "n4",
+        "--save-schedule", schedule, "--json", out,
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    document = json.loads(out.read_text())
+    assert document["trials"] == 3 and document["exact"] and document["method"] == "random"
+    assert document["best_cycles"] <= document["baseline_cycles"] and document["curve"][0][0] == 0
+    assert "trial 3 of 3" in result.err and "cycles in 3 trials" in result.out
+    compiled = mla("compile", MODEL, "--target", "n4", "--schedule", schedule, "-o", tmp_path / "x.mla")
+    assert compiled.status == 0, compiled.err
+
+
+def test_bad_use_is_told_at_once(complains, tmp_path):
+    complains(2, "cannot be read", "tune", tmp_path / "absent.tflite", "--trials", "1")
+    complains(2, "--trials: must be an integer of at least 1", "tune", MODEL, "--trials", "0")
+    complains(2, "required: --trials", "tune", MODEL)
+    complains(2, "invalid choice", "tune", MODEL, "--trials", "1", "--method", "luck")

@@ -1,0 +1,40 @@
+"""Measured networks that several tests share."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.ir.graph import Graph
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurer import Measurer
+from compiler.options import Options
+from hw.config import load_target
+from tests.compiler.graphs import Draft
+
+OPTIONS = Options(rounding="reference")
+
+
+def two_convolutions() -> Graph:
+    """A 3x3 and a 1x1 convolution."""
+    draft = Draft(np.random.default_rng(3))
+    window: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+    x = draft.input((1, 9, 9, 8))
+    wide = draft.node("conv2d", [x, draft.constant((12, 3, 3, 8))], (1, 9, 9, 12), **window)
+    point: dict[str, Any] = window | {"pads": (0, 0, 0, 0)}
+    y = draft.node("conv2d", [wide, draft.constant((8, 1, 1, 12))], (1, 9, 9, 8), **point)
+    return draft.graph.finish([y.name])
+
+
+@pytest.fixture(scope="session")
+def graph() -> Graph:
+    """A small network."""
+    return two_convolutions()
+
+
+@pytest.fixture(scope="session")
+def measurer(graph: Graph) -> Iterator[Measurer]:
+    """Of that network on n4."""
+    with Measurer(graph, Conditions(load_target("n4")), OPTIONS, devices=1) as made:
+        yield made

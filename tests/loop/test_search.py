@@ -1,0 +1,41 @@
+"""Methods of search: budgets, seeds, and what they keep."""
+
+import pytest
+
+from compiler.measure.measurement import Measurement, Rejected
+from compiler.measure.measurer import Measurer
+from compiler.schedule.schedule import Schedule
+from compiler.search.goals import Goal
+from compiler.search.tune import METHODS, tune, why_not
+
+TRIALS = 8
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_budget_seeds_and_best(measurer: Measurer, method: str) -> None:
+    before = measurer.asked
+    found = tune(measurer, method, TRIALS, seed=5)
+    assert measurer.asked == before + TRIALS + 1 and len(found.trials) == TRIALS
+    costs = [trial.cost for trial in found.trials if trial.cost is not None]
+    assert found.best.cost == min([*costs, float(found.baseline.cycles)])
+    assert isinstance(found.best.result, Measurement) and found.best.result.believable
+    assert [cost for _, cost in found.curve] == sorted({cost for _, cost in found.curve}, reverse=True)
+    texts = [trial.schedule.to_json() for trial in found.trials]
+    assert len(set(texts)) == TRIALS  # none is asked for twice
+    again = tune(measurer, method, TRIALS, seed=5)
+    assert [trial.schedule.to_json() for trial in again.trials] == texts
+    assert Schedule.from_json(texts[0]) == found.trials[0].schedule
+
+
+def test_energy_is_another_goal(measurer: Measurer) -> None:
+    found = tune(measurer, "random", 4, Goal.ENERGY, seed=2)
+    assert isinstance(found.best.result, Measurement)
+    assert found.best.cost == found.best.result.energy_uj <= found.baseline.energy_uj
+
+
+def test_reasons(measurer: Measurer) -> None:
+    found = tune(measurer, "random", 12, seed=9)
+    for trial in found.trials:
+        why = why_not(trial)
+        assert (why is None) == (trial.cost is not None)
+        assert not isinstance(trial.result, Rejected) or trial.result.reason in str(why)
