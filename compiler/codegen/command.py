@@ -150,8 +150,12 @@ class Command:
 
 @dataclass(eq=False)
 class Step:
-    """The commands of one tile. MATRIX of the next step may run beside FUSE of this one."""
+    """The commands of one tile. MATRIX of the next step may run beside FUSE of this one.
 
+    `block` is its first block of output channels, of layers that hand blocks over.
+    """
+
+    block: int = 0
     loads: list[Command] = field(default_factory=list)
     matrix: list[Command] = field(default_factory=list)
     fuse: list[Command] = field(default_factory=list)

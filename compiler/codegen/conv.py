@@ -164,7 +164,7 @@ class ConvSteps:
             if schedule.ramp and first and k == 0:
                 pieced = ramped(part, acc, few, self.y.w)
             for piece, sums in pieced:
-                step = Step()
+                step = Step(block=block)
                 step.matrix.append(self._matrix(step, sums, band, piece, block, k, k_count))
                 out.append(step)
             if k + k_count == self.k_blocks:

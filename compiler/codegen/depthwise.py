@@ -160,7 +160,7 @@ class DepthwiseSteps:
         keep = blocks == 1 and self.passes == 1
         self.row = 0
         for offset, count in pieces(rows, self.rows):
-            step = Step()
+            step = Step(block=block)
             if self.x.on_chip:
                 base, first, image = self.x.at(0, 0, block * self.config.n), 0, self.x.h
             else:
@@ -210,7 +210,7 @@ class DepthwiseSteps:
         last = block + blocks == self.blocks
         return {
             "a_zp": layer.x_zp, "x_count": self.pitch, "oc_count": blocks, "a_u": self.x_row,
-            "a_v": self.x_pixel, "a_oc": n, "u_y": 1, "v_x": 1, "v_lim": self.x.w,
+            "a_v": self.x_pixel, "a_oc": self.x.block(n), "u_y": 1, "v_x": 1, "v_lim": self.x.w,
             "v0": self.column * layer.strides[1] - layer.pads[1],
             "w_row": n, "w_oc": self.w_block, "acc_x": 1, "acc_y": self.width, "acc_oc": rows * self.width,
             "n_tail": (self.channels - 1) % n + 1 if last else 0, "dw_out_w": self.width,

@@ -78,7 +78,7 @@ class Drainer:
             "d_base": place,
             "d_x": pixel,
             "d_y": self.y.row if self.y.on_chip else self.y.w * pixel,
-            "d_n": self.n * self.bytes,
+            "d_n": self.y.block(self.n * self.bytes),
             "lanes_tail": (lanes - 1) % self.n + 1,
             "zp": self.drain.zp,
             "clip_lo": self.drain.clip[0],

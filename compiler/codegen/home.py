@@ -19,6 +19,8 @@ class Home:
         Bytes from pixel to pixel, from image row to image row.
     offset : int
         Bytes from the ring's start to the first pixel.
+    plane : int
+        Channels of a tile of the ring, if each has a block of channels by itself; 0: pixels are whole.
     """
 
     ring: Ring
@@ -28,6 +30,7 @@ class Home:
     pixel: int
     row: int
     offset: int = 0
+    plane: int = 0
 
     @property
     def on_chip(self) -> bool:
@@ -59,7 +62,12 @@ class Home:
 
     def at(self, row: int = 0, column: int = 0, channel: int = 0) -> Ref:
         """Address of an element."""
-        return Ref(self.ring, 0, self.offset + row * self.row + column * self.pixel + channel)
+        tile, channel = divmod(channel, self.plane) if self.plane else (0, channel)
+        return Ref(self.ring, tile, self.offset + row * self.row + column * self.pixel + channel)
+
+    def block(self, size: int) -> int:
+        """Bytes from a block of channels, of so many bytes, to the next."""
+        return self.ring.size if self.plane else size
 
 
 def whole(memory: Memory, name: str, h: int, w: int, c: int, slack: int = 0) -> Home:

@@ -9,6 +9,7 @@ from compiler.codegen.home import Home
 from compiler.codegen.making import Making
 from compiler.codegen.order import arrange, lifetimes, workers
 from compiler.codegen.overlap import turns
+from compiler.codegen.planes import handed, home_of, interleaved
 from compiler.codegen.programs import cut
 from compiler.codegen.steps import StepMaker
 from compiler.codegen.sync import Issued, synchronize
@@ -85,6 +86,7 @@ class _Generator:
             raise InputError(f"schedule: no schedule for layer {', '.join(map(repr, unknown))}")
         #: Operand that holds the address of a ring in DRAM; those that are not here are in the model's memory.
         self.regions: dict[Ring, int] = {}
+        self.handed = handed(config.n, lowered, schedule.layers)
         self.homes = self._homes()
         self.tags = tuple(
             (before + i) * config.tags // max(count, config.tags) for i in range(len(lowered.layers))
@@ -128,6 +130,10 @@ class _Generator:
             inside[root] = inside.get(root, True) and self.schedule.layers[layer.name].on_chip
         outside = {self.lowered.root(name) for name in (*self.graph.inputs, *self.graph.outputs)}
         out: dict[str, Home] = {}
+        for number in self.handed:
+            layer = self.lowered.layers[number]
+            tensor, schedule = self.graph.tensors[layer.y], self.schedule.layers[layer.name]
+            out[layer.y] = home_of(self.config.n, tensor, layer.shapes[layer.y], schedule)
         names = dict.fromkeys(name for layer in self.lowered.layers for name in layer.shapes)
         for name in (*names, *self.graph.inputs, *self.graph.outputs):
             root = self.lowered.root(name)
@@ -162,10 +168,17 @@ class _Generator:
         steps: list[Step] = []
         layers: list[int] = []
         schedules = [self.schedule.layers[layer.name] for layer in self.lowered.layers]
-        for number, (layer, schedule) in enumerate(zip(self.lowered.layers, schedules, strict=True)):
-            made = self.maker.steps(number, layer, schedule, self.homes)
-            steps += made
-            layers += [number] * len(made)
+        each = zip(self.lowered.layers, schedules, strict=True)
+        made = [self.maker.steps(number, *pair, self.homes) for number, pair in enumerate(each)]
+        for number, mine in enumerate(made):
+            if number - 1 in self.handed:
+                continue
+            both = [(0, step) for step in mine]
+            if number in self.handed:
+                ahead = schedules[number].planes // self.handed[number] - 1
+                both = interleaved(mine, made[number + 1], ahead)
+            steps += [step for _, step in both]
+            layers += [number + which for which, _ in both]
         order, after = turns(self.config, steps, layers, [schedule.overlap for schedule in schedules])
         firsts = {layer: at for at, (layer, _) in reversed(list(enumerate(order)))}
         prefetch = [max(firsts[layer] - schedules[layer].prefetch, 0) for layer, _ in order]

@@ -11,6 +11,8 @@ VERSION = 1
 _MOST_RESULTS = 256
 #: Larger sizes mean no more than this one, which is past the end of every layer.
 _MOST = 1 << 24
+#: Numbers that may be 0.
+_MAY_BE_NONE = ("prefetch", "planes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,9 @@ class LayerSchedule:
         there. Not for strips.
     taper : bool
         The last tile is drained in parts, the last of them small: what follows waits only for that one.
+    planes : int
+        Of a convolution whose result a depthwise one behind it alone reads: so many blocks of channels of it are in the
+        scratchpad at a time, and both take turns, some blocks at a time. 0: it has all of its place at once.
     joined : bool
         It is part of the program of the layer before: saves the dispatch, costs the freedom to replace it alone.
     """
@@ -82,6 +87,7 @@ class LayerSchedule:
     common_scale: bool = False
     ramp: bool = False
     taper: bool = False
+    planes: int = 0
     joined: bool = False
 
     def __post_init__(self) -> None:
@@ -94,7 +100,7 @@ class LayerSchedule:
                     type(item.default).__name__
                 ]
                 raise InputError(f"schedule: {item.name} must be {kind}, not {shown(value)}")
-            least = 0 if item.name == "prefetch" else 1
+            least = 0 if item.name in _MAY_BE_NONE else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 raise InputError(f"schedule: {item.name} must be at least {least}, not {shown(value)}")
             most = _MOST_RESULTS if item.name in ("y_buffers", "acc_buffers") else _MOST
