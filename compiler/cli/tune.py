@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "measure other ways to carry out a model on the simulated chip, and keep the best"
 EXAMPLE = "mla tune network.tflite --trials 100 --save-schedule network.json"
-METHODS = ("random", "evolution")
+METHODS = ("random", "evolution", "coordinate")
 GOALS = ("latency", "energy", "throughput")
 _DEVICES = 64
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trials", metavar="N", type=integer(1), required=True, help="measurements to ask for"
     )
     parser.add_argument(
-        "--method", choices=METHODS, default="evolution", help="who chooses them (default: %(default)s)"
+        "--method", choices=METHODS, default="coordinate", help="who chooses them (default: %(default)s)"
     )
     parser.add_argument(
         "--goal", choices=GOALS, default="latency", help="what is to be small or great (default: %(default)s)"

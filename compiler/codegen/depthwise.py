@@ -1,6 +1,8 @@
 """Depthwise convolutions as commands: the stream mode of MATRIX (docs/machine.md)."""
 
 from collections.abc import Hashable
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +28,18 @@ def pack_depthwise(config: MlaConfig, weights: NDArray) -> NDArray[np.uint8]:
 
 
 def kernel_rows(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
-    """Kernel rows of a pass, rows of `pitch` stream positions: as many as array and line buffers take; 0: none."""
+    """Kernel rows of a pass, rows of `pitch` stream positions: as many as array and line buffers take."""
     kernel_h, taps, _ = layer.weights.shape
-    for groups in range(min(kernel_h, config.n // taps, 3), 0, -1):
-        if groups == 1 or groups * pitch + 2 * taps <= config.line_depth:
+    for groups in range(min(kernel_h, config.n // taps, 3), 1, -1):
+        if groups * pitch + 2 * taps <= config.line_depth:
             return groups
-    return 0
+    return 1
+
+
+def stream_passes(config: MlaConfig, layer: DepthwiseLayer, pitch: int) -> int:
+    """Passes over an image: kernel rows as many as go together, kernel columns as many as the array has rows."""
+    kernel_h, taps, _ = layer.weights.shape
+    return ceil_div(kernel_h, kernel_rows(config, layer, pitch)) * ceil_div(taps, config.n)
 
 
 def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> int:
@@ -42,6 +50,16 @@ def stream_pitch(layer: DepthwiseLayer, in_w: int, out_w: int, width: int) -> in
     taps, stride, left = layer.weights.shape[1], layer.strides[1], layer.pads[1]
     needed = (width - 1) * stride + taps
     return max(needed, in_w + left) if width == out_w else needed
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """Kernel rows and columns of a pass: the first and how many."""
+
+    row: int
+    rows: int
+    column: int
+    columns: int
 
 
 class DepthwiseSteps:
@@ -69,7 +87,7 @@ class DepthwiseSteps:
         self.strips = list(pieces(self.y.w, schedule.width))
         self._enter(0)
         self.groups = kernel_rows(self.config, layer, self.pitch)
-        self.passes = ceil_div(self.kernel_h, self.groups)
+        self.passes = stream_passes(self.config, layer, self.pitch)
         self._rings()
 
     def _enter(self, strip: int) -> None:
@@ -168,14 +186,16 @@ class DepthwiseSteps:
                 first, image = self._image(start, rows)
             acc, weights = self.acc.next(), self.w.get(block, step)
             more = keep and offset + count < rows
-            for g0, g in pieces(self.kernel_h, self.groups):
-                stream = self._stream(start + offset, count, g0, g, keep and offset > 0, more)
+            n = self.config.n
+            for (g0, g), (t0, t) in product(pieces(self.kernel_h, self.groups), pieces(self.taps, n)):
+                taps = _Taps(g0, g, t0, t)
+                stream = self._stream(start + offset, count, taps, keep and offset > 0, more)
                 stream["u0"] -= first
-                fields = self._fields(count, block, blocks)
+                fields = self._fields(count, block, blocks, t0)
                 step.matrix.append(
                     self.context.command(
                         Unit.MATRIX, **stream, **fields, u_lim=image, a_base=base, acc_base=acc,
-                        w_base=weights.plus(g0 * self.taps * self.config.n),
+                        w_base=weights.plus((g0 * self.taps + t0) * n),
                     )
                 )  # fmt: skip
             how = self.p.fields(block, step)
@@ -183,35 +203,35 @@ class DepthwiseSteps:
             out.append(step)
         return out
 
-    def _stream(self, start: int, rows: int, g0: int, g: int, continued: bool, more: bool) -> dict[str, int]:
+    def _stream(self, start: int, rows: int, taps: _Taps, continued: bool, more: bool) -> dict[str, int]:
         """Which pixels a pass streams; one that is continued later streams whole image rows."""
-        stride = self.layer.strides[0]
+        stride, g = self.layer.strides[0], taps.rows
         if continued:
             before, row, streamed = stride - 1, self.row, rows * stride
         else:
-            row = start * stride - self.layer.pads[0] + g0
+            row = start * stride - self.layer.pads[0] + taps.row
             missing = min(max(-row, 0), g - 1)  # rows above the image: the zeros before the stream
             row, before = row + missing, g - 1 - missing
             streamed = (rows - 1) * stride + before + 1
-        lead = before * self.pitch + self.taps - 1
+        lead = before * self.pitch + taps.columns - 1
         length = streamed * self.pitch
         if not more:
             length = (rows - 1) * stride * self.pitch + lead + (self.width - 1) * self.layer.strides[1] + 1
         self.row = row + streamed
         word = MATRIX_WORD.pack(
-            dw=1, taps=self.taps, groups=g, keep=int(continued), accumulate=int(g0 > 0),
+            dw=1, taps=taps.columns, groups=g, keep=int(continued), accumulate=int(taps.row + taps.column > 0),
             a_unsigned=int(self.layer.shapes[self.layer.x].dtype == Dtype.U8),
             w_unsigned=int(self.layer.weights.dtype == np.uint8),
         )  # fmt: skip
         return {"word": word, "u0": row, "dw_lead": lead, "dw_len": length}
 
-    def _fields(self, rows: int, block: int, blocks: int) -> dict[str, int]:
+    def _fields(self, rows: int, block: int, blocks: int, tap: int) -> dict[str, int]:
         layer, n = self.layer, self.config.n
         last = block + blocks == self.blocks
         return {
             "a_zp": layer.x_zp, "x_count": self.pitch, "oc_count": blocks, "a_u": self.x_row,
             "a_v": self.x_pixel, "a_oc": self.x.block(n), "u_y": 1, "v_x": 1, "v_lim": self.x.w,
-            "v0": self.column * layer.strides[1] - layer.pads[1],
+            "v0": self.column * layer.strides[1] - layer.pads[1] + tap,
             "w_row": n, "w_oc": self.w_block, "acc_x": 1, "acc_y": self.width, "acc_oc": rows * self.width,
             "n_tail": (self.channels - 1) % n + 1 if last else 0, "dw_out_w": self.width,
             "dw_sx": layer.strides[1], "dw_sy": layer.strides[0],

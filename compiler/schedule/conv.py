@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import product
 
 from compiler.codegen.conv_layout import Layout, can_fold
-from compiler.codegen.depthwise import kernel_rows, stream_pitch
+from compiler.codegen.depthwise import stream_passes, stream_pitch
 from compiler.kernels.tiles import ceil_div, cuts
 from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.layer import ConvLayer, DepthwiseLayer
@@ -121,8 +121,7 @@ def _widths(spot: Spot, layer: DepthwiseLayer) -> list[tuple[int, int]]:
     x, y = images(layer)
     for strips in range(1, _STRIPS + 1):
         width = ceil_div(y.w, strips)
-        groups = kernel_rows(spot.config, layer, stream_pitch(layer, x.w, y.w, width))
-        passes = ceil_div(layer.weights.shape[0], max(groups, 1))
+        passes = stream_passes(spot.config, layer, stream_pitch(layer, x.w, y.w, width))
         if not out or passes < out[-1][1]:
             out.append((width, passes))
     return out

@@ -76,7 +76,7 @@ class Conv:
         # Five beats of the bus saved for each block of channels, three more cycles of FUSE for each pixel of it.
         self.common_scale = layer.batch * self.y.h * self.y.w == 1 and layer.drain.common_scale
 
-    def _image(self, band: int, part: float) -> tuple[int, float]:
+    def image(self, band: int, part: float) -> tuple[int, float]:
         """Bytes of the image rows of a band, and cycles of the bus to bring them in."""
         if self.spot.x_on_chip:
             return 0, 0
@@ -138,7 +138,7 @@ class Conv:
         whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         part = 1.0 if whole else tile.depth * n / self.in_c
         w_bytes = tile.columns * self.taps * min(tile.depth * n, self.in_c) * n
-        x_bytes, x_beats = self._image(tile.band, part)
+        x_bytes, x_beats = self.image(tile.band, part)
         y_buffers = _TAPERED if spot.taper and not spot.y_on_chip else 2
         y_bytes = 0 if spot.y_on_chip else y_buffers * sums * n * size * (2 if layer.drain.residual else 1)
         w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from compiler.measure.measurement import Measurement, Rejected
 from compiler.measure.measurer import Measurer
+from compiler.search.coordinate import Coordinate
 from compiler.search.drawn import RandomSearch
 from compiler.search.evolution import Evolution
 from compiler.search.goals import Goal
 from compiler.search.method import Method, Trial
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (RandomSearch, Evolution)}
+METHODS: dict[str, type[Method]] = {method.name: method for method in (RandomSearch, Evolution, Coordinate)}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Layers carried out together: which can be, and ways to do it."""

@@ -1,0 +1,175 @@
+"""Pairs of a convolution and a depthwise one behind it, with the result between them handed over in planes.
+
+A plane is a block of N channels of all pixels. The depthwise convolution needs no other channels for its own, so the
+result between them need not go to DRAM and come back (compiler/codegen/planes.py carries it out).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from compiler.codegen.conv_layout import Layout, can_fold
+from compiler.codegen.depthwise import stream_passes, stream_pitch
+from compiler.kernels.tiles import ceil_div, cuts
+from compiler.lower.layer import ConvLayer, DepthwiseLayer
+from compiler.lower.lower import Lowered
+from compiler.schedule.conv_cut import Conv
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.schedule.spot import CROWDED, PREFETCH, Spot, image_rows
+
+#: Cycles of a command of FUSE beside its rows.
+_COMMAND = 60
+#: Blocks that go together, and groups of them that there is room for.
+_GROUPS, _AHEAD = (1, 2), (1, 2)
+#: Sums of a layer that there is room for at once, at most.
+_SUMS = (2, 3, 4)
+#: Strips of a depthwise convolution at most.
+_STRIPS = 4
+#: Bands of the image that there is room for.
+_BANDS = 2
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A way to carry out a pair, with its estimated cycles."""
+
+    estimate: float
+    first: LayerSchedule
+    second: LayerSchedule
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Blocks together, planes, rows and places for sums of the convolution; rows, width and places of the other."""
+
+    group: int
+    planes: int
+    rows: int
+    sums: int
+    its_rows: int
+    width: int
+    its_sums: int
+
+
+class PlanePair:
+    """A pair that may be carried out together.
+
+    Parameters
+    ----------
+    first : ConvLayer
+        Makes planes.
+    second : DepthwiseLayer
+        Reads them.
+    spot : Spot
+        What the first one finds.
+    y_on_chip : bool
+        Whether the second one's result stays in the scratchpad.
+    """
+
+    def __init__(self, first: ConvLayer, second: DepthwiseLayer, spot: Spot, y_on_chip: bool):
+        self.first, self.second, self.spot, self.y_on_chip = first, second, spot, y_on_chip
+        self.n = spot.config.n
+        self.t, self.y = first.shapes[first.y], second.shapes[second.y]
+        self.blocks = ceil_div(self.t.c, self.n)
+
+    def candidates(self) -> list[Fused]:
+        """Ways that fit by estimate, best first."""
+        found = [self._fused(layout, way) for layout in self._layouts() for way in self._ways()]
+        return sorted((fused for fused in found if fused), key=lambda each: each.estimate)
+
+    def _layouts(self) -> list[Layout]:
+        return [
+            layout
+            for layout in Layout
+            if layout == Layout.PIXELS or can_fold(self.first, self.spot.x_on_chip, layout)
+        ]
+
+    def _ways(self) -> Iterator[_Way]:
+        """All that the accumulator holds."""
+        widths = sorted({ceil_div(self.y.w, strips) for strips in range(1, _STRIPS + 1)})
+        for group, ahead in product(_GROUPS, _AHEAD):
+            if group > self.blocks:
+                continue
+            for rows, sums, width, its_sums in product(cuts(self.t.h), _SUMS, widths, _SUMS):
+                left = self.spot.acc_rows - sums * rows * self.t.w * group
+                its_rows = self._even(left // (its_sums * width * group))
+                if its_rows:
+                    yield _Way(
+                        group,
+                        group * min(ahead, ceil_div(self.blocks, group)),
+                        rows,
+                        sums,
+                        its_rows,
+                        width,
+                        its_sums,
+                    )
+
+    def _even(self, most: int) -> int:
+        """So many rows, or fewer, that all tiles are about as high."""
+        return ceil_div(self.y.h, ceil_div(self.y.h, most)) if most > 0 else 0
+
+    def _fused(self, layout: Layout, way: _Way) -> Fused | None:
+        layer, n, group = self.first, self.n, way.group
+        conv = Conv(self.spot, layer, layout, 1)
+        band_bytes, band_beats = conv.image(way.rows, 1.0)
+        weights = layer.weights[0].size * n * group
+        its_weights = self.second.weights.shape[0] * self.second.weights.shape[1] * n * group * 2
+        out = 0 if self.y_on_chip else 2 * way.its_rows * way.width * group * n
+        w_buffers = min(2, ceil_div(self.blocks, group))
+        left = self.spot.free - way.planes * self.t.h * self.t.w * n - _BANDS * band_bytes
+        if left < w_buffers * weights + its_weights + out:
+            return None
+        tiles, groups = ceil_div(self.t.h, way.rows), ceil_div(self.blocks, group)
+        tile = way.rows * self.t.w
+        array = tiles * group * conv.passes * max(tile, n)
+        drain = tiles * (tile * group + _COMMAND)
+        makes = max(array, drain, tiles * band_beats * self.spot.beat * CROWDED)
+        first = LayerSchedule(
+            rows=way.rows, band=way.rows, columns=group, depth=1 << 16, slots=group, order="channels",
+            x_buffers=_BANDS, w_buffers=w_buffers, acc_buffers=way.sums, fold=layout == Layout.ROWS,
+            strips=layout == Layout.STRIPS, prefetch=PREFETCH, planes=way.planes,
+        )  # fmt: skip
+        second = LayerSchedule(
+            rows=way.its_rows, width=way.width, columns=group, slots=group, acc_buffers=way.its_sums,
+            prefetch=PREFETCH, on_chip=self.y_on_chip,
+        )  # fmt: skip
+        return Fused(groups * (makes + self._reads(way)) + tile * group, first, second)
+
+    def _reads(self, way: _Way) -> float:
+        """Cycles of the depthwise convolution for a group of planes."""
+        layer, config = self.second, self.spot.config
+        pitch = stream_pitch(layer, self.t.w, self.y.w, way.width)
+        passes = stream_passes(config, layer, pitch)
+        strips, tiles = ceil_div(self.y.w, way.width), ceil_div(self.y.h, way.its_rows)
+        keep = way.group == 1 and passes == 1
+        again = 0 if keep else (layer.weights.shape[0] - 1) * (tiles - 1)
+        rows = image_rows(self.y.h, layer.strides[0], layer.weights.shape[0], self.t.h) + again
+        array = rows * pitch * strips * passes * way.group
+        drain = strips * (self.y.h * way.width * way.group + tiles * _COMMAND)
+        store = 0 if self.y_on_chip else self.y.h * self.y.w * way.group * self.spot.beat
+        return max(array, drain, store)
+
+
+def pairs_of(lowered: Lowered, spots: list[Spot]) -> dict[int, PlanePair]:
+    """Pairs by the number of their first layer."""
+    out = {}
+    each = zip(lowered.layers, lowered.layers[1:], strict=False)
+    for number, (first, second) in enumerate(each):
+        if not isinstance(first, ConvLayer) or not isinstance(second, DepthwiseLayer) or second.x != first.y:
+            continue
+        readers = [layer for layer in lowered.layers if first.y in layer.inputs]
+        if (
+            len(readers) == 1
+            and first.groups == 1
+            and first.batch == 1
+            and first.y not in lowered.graph.outputs
+        ):
+            out[number] = PlanePair(first, second, spots[number], spots[number + 1].y_on_chip)
+    return out
+
+
+def apply(schedule: Schedule, pair: PlanePair, fused: Fused) -> Schedule:
+    """A schedule with a pair carried out so."""
+    layers = {pair.first.name: fused.first, pair.second.name: fused.second}
+    kept = {name: replace(layer, joined=schedule.layers[name].joined) for name, layer in layers.items()}
+    return replace(schedule, layers=schedule.layers | kept)

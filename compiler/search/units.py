@@ -1,0 +1,112 @@
+"""What a network is changed by: a layer, or a pair of layers that may be carried out together."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from compiler.fusion.planes import PlanePair, pairs_of
+from compiler.lower.lower import Lowered
+from compiler.measure.measurement import Measurement
+from compiler.schedule.dram import Dram
+from compiler.schedule.heuristic import spots_of
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.specialize.space import LayerSpace
+from hw.config import MlaConfig
+
+#: Ways to carry a pair out together that are tried before anything else, and tilings of each kind of a layer.
+_PAIRS, _TILINGS = 16, 4
+
+#: Schedules of the layers of a unit, by name.
+Choice = dict[str, LayerSchedule]
+
+
+@dataclass
+class Unit:
+    """One or two layers, the best choice for them so far, and what else may be tried.
+
+    Parameters
+    ----------
+    spaces : tuple of LayerSpace
+        Of its layers.
+    pair : PlanePair or None
+        If they may be carried out together.
+    best : Choice
+        The best so far.
+    cycles : int
+        What it took, in the network.
+    """
+
+    spaces: tuple[LayerSpace, ...]
+    pair: PlanePair | None
+    best: Choice
+    cycles: int
+    candidates: Iterator[Choice] = field(init=False, repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its layers."""
+        return tuple(space.layer.name for space in self.spaces)
+
+    def begin(self, rng: random.Random) -> None:
+        """Have candidates: those by estimate first, then changes of the best for as long as anybody asks."""
+        self.candidates = self._all(rng)
+
+    def measured(self, result: Measurement) -> int:
+        """Its cycles in a measurement."""
+        return sum({entry.names: entry.cycles for entry in map(result.of, self.names)}.values())
+
+    def _all(self, rng: random.Random) -> Iterator[Choice]:
+        first = dict(self.best)
+        if self.pair:
+            for fused in islice(self.pair.candidates(), _PAIRS):
+                made = zip(self.names, (fused.first, fused.second), strict=True)
+                yield {name: replace(layer, joined=first[name].joined) for name, layer in made}
+        for space in self.spaces:
+            for tiling in _various(space):
+                name = space.layer.name
+                yield first | {name: LayerSpace.beside(tiling, first[name])}
+        while True:
+            space = rng.choice(self.spaces)
+            name = space.layer.name
+            yield self.best | {name: space.change(rng, self.best[name])}
+
+
+def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
+    """The best tilings by estimate of each layout and order, all kinds in turn."""
+    kinds: dict[tuple, list[LayerSchedule]] = {}
+    for tiling in space.tilings:
+        each = tiling.schedule
+        kinds.setdefault((each.fold, each.strips, each.together, each.order), []).append(each)
+    for rank in range(_TILINGS):
+        yield from (mine[rank] for mine in kinds.values() if rank < len(mine))
+
+
+def units_of(
+    config: MlaConfig, stages: list[Lowered], dram: Dram, first: Schedule, baseline: Measurement, rng: random.Random
+) -> list[Unit]:  # fmt: skip
+    """All units of a network, in order."""
+    out: list[Unit] = []
+    for lowered in stages:
+        spots = spots_of(config, lowered, dram)
+        pairs = pairs_of(lowered, spots)
+        spaces = [LayerSpace(layer, spot) for layer, spot in zip(lowered.layers, spots, strict=True)]
+        number = 0
+        while number < len(spaces):
+            count = 2 if number in pairs else 1
+            mine = tuple(spaces[number : number + count])
+            best = {space.layer.name: first.layers[space.layer.name] for space in mine}
+            unit = Unit(mine, pairs.get(number), best, 0)
+            unit.cycles = unit.measured(baseline)
+            unit.begin(rng)
+            out.append(unit)
+            number += count
+    return out
+
+
+def with_choices(schedule: Schedule, choices: list[Choice]) -> Schedule:
+    """A schedule with choices for some of its layers."""
+    layers = dict(schedule.layers)
+    for choice in choices:
+        layers |= choice
+    return replace(schedule, layers=layers)
