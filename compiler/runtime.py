@@ -89,6 +89,8 @@ class Session:
         What loading programs took so far.
     seconds : float
         Wall time from doorbells to interrupts so far.
+    window : (int, int, int)
+        The DRAM that programs may touch: first byte, last byte, permissions.
     progress : callable
         Hears now and then how many cycles a long run has taken so far.
     """
@@ -99,7 +101,7 @@ class Session:
         self.load_cycles, self.seconds = 0, 0.0
         self.progress: Callable[[int], None] = lambda _cycles: None
         self._cycles, self._trips = 0, Trips()
-        self._window = (self.driver.memory.used, device.dram.size - 1, 3)
+        self.window = (self.driver.memory.used, device.dram.size - 1, 3)
         self._opcodes: dict[int, int] = {}  # by identity of the program
         self.loaded = [self._place(stage, stage.code, samples) for stage in network.walk() if stage.code]
         for place in self.loaded:
@@ -174,7 +176,7 @@ class Session:
             for sample in samples
             for program in place.code.programs
         ]
-        prove(self.network.config, calls, [self._window], self.proofs)
+        prove(self.network.config, calls, [self.window], self.proofs)
 
     def _put(self, place: _Loaded, values: Arrays, sample: int = 0) -> None:
         for tensor in place.stage.inputs:

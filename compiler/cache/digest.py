@@ -61,6 +61,8 @@ def _encoded(value: Any) -> bytes:
         return _many(b"m", [digest((key, value[key])) for key in sorted(value)])
     if isinstance(value, (tuple, list)):
         return _many(b"l", [digest(each) for each in value])
+    if isinstance(value, (set, frozenset)):
+        return _many(b"u", sorted(digest(each) for each in value))
     return _whole(value)
 
 

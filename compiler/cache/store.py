@@ -7,6 +7,7 @@ see all of it or nothing, whoever else writes. A folder that cannot be read or w
 """
 
 import errno
+import fcntl
 import hashlib
 import hmac
 import logging
@@ -66,7 +67,7 @@ class Store:
 
     def get(self, kind: str, key: str) -> memoryview | None:
         """Contents of an entry; None if there is none that can be believed."""
-        if self.folder is None or self._secret is None:
+        if self.folder is None or self.secret is None:
             return None
         path = self.folder / f"{kind}-{key}"
         try:
@@ -91,7 +92,7 @@ class Store:
 
     def put(self, kind: str, key: str, contents: bytes) -> None:
         """Make an entry, or replace it."""
-        if self.folder is None or self._secret is None or len(contents) > self.most_bytes:
+        if self.folder is None or self.secret is None or len(contents) > self.most_bytes:
             return
         try:
             self._write(self.folder / f"{kind}-{key}", _MAGIC + self._code(kind, key, contents), contents)
@@ -100,19 +101,19 @@ class Store:
             self._warn(f"{self.folder}: {error.strerror}")
 
     def _code(self, kind: str, key: str, contents: bytes | memoryview) -> bytes:
-        assert self._secret is not None
-        code = hmac.new(self._secret, f"{kind}\0{key}\0".encode(), hashlib.sha256)
+        assert self.secret is not None
+        code = hmac.new(self.secret, f"{kind}\0{key}\0".encode(), hashlib.sha256)
         code.update(contents)
         return code.digest()
 
     @cached_property
-    def _secret(self) -> bytes | None:
+    def secret(self) -> bytes | None:
         """The user's secret, made if there is none; None if it can be neither read nor made."""
         if self.folder is None:
             return None
         path = self.folder / _SECRET
         try:
-            return _own_secret(path) or _new_secret(path)
+            return _own_secret(path) or _common_secret(path)
         except OSError as error:
             self._warn(f"{path}: {error.strerror}")
             return None
@@ -174,8 +175,18 @@ def _own_secret(path: Path) -> bytes | None:
     return secret if private and len(secret) == _SECRET_BYTES else None
 
 
+def _common_secret(path: Path) -> bytes | None:
+    """The secret, made if there is none; processes that start together all get the same."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        return _own_secret(path) or _new_secret(path)
+    finally:
+        os.close(folder)
+
+
 def _new_secret(path: Path) -> bytes | None:
-    """A new secret in place of what is no good; of several processes that make one, one wins."""
+    """A new secret in place of what is no good."""
     with suppress(FileNotFoundError):
         path.unlink()
     handle, name = tempfile.mkstemp(prefix=".part-", dir=path.parent)

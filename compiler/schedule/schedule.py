@@ -144,6 +144,17 @@ class Schedule:
             raise InputError(f"schedule: not JSON: {error}") from None
         if not isinstance(data, dict) or data.get("schema_version") != VERSION:
             raise InputError(f'schedule: must be an object whose "schema_version" is {VERSION}')
+        return Schedule.of(data)
+
+    @staticmethod
+    def of(data: dict[str, Any]) -> "Schedule":
+        """From the fields of such a text.
+
+        Raises
+        ------
+        InputError
+            They are not those of a schedule; says where.
+        """
         fusions, layers = data.get("fusions", []), data.get("layers", {})
         if not isinstance(fusions, list) or not all(_names(group) for group in fusions):
             raise InputError('schedule: "fusions" must be a list of lists of names of nodes')
@@ -151,7 +162,7 @@ class Schedule:
             raise InputError('schedule: "layers" must be an object')
         return Schedule(
             tuple(tuple(group) for group in fusions),
-            {name: _layer(name, values) for name, values in layers.items()},
+            {name: layer_schedule(name, values) for name, values in layers.items()},
         )
 
 
@@ -159,7 +170,14 @@ def _names(group: Any) -> bool:
     return isinstance(group, list) and all(isinstance(name, str) for name in group)
 
 
-def _layer(name: str, values: Any) -> LayerSchedule:
+def layer_schedule(name: str, values: Any) -> LayerSchedule:
+    """One layer's, from the fields that somebody else may have written.
+
+    Raises
+    ------
+    InputError
+        They are not those of a layer's schedule; the message has the layer's name.
+    """
     known = {item.name for item in fields(LayerSchedule)}
     if not isinstance(values, dict) or not values.keys() <= known:
         raise InputError(
