@@ -1,0 +1,1 @@
+"""What the feedback loop remembers: hardware profiles, measurements, best programs, executions (docs/store.md)."""

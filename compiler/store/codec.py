@@ -1,0 +1,135 @@
+"""Entries as JSON, and back from what somebody else may have written: data only, every field checked.
+
+Reading raises ValueError (of which `json.JSONDecodeError` is one) or InputError for whatever is no entry.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import LayerCycles, Measurement, Rejected, Result
+from compiler.schedule.dram import Dram
+from compiler.schedule.schedule import Schedule, layer_schedule
+from compiler.store.checks import Fields
+from compiler.store.entries import AnySchedule, Execution, Profile, Trial
+from compiler.store.keys import Key
+from cosim import arguments
+from hw.config import MlaConfig
+
+#: JSON's objects.
+Values = dict[str, Any]
+
+
+def key_values(key: Key) -> Values:
+    """A key as JSON values."""
+    return asdict(key)
+
+
+def read_key(fields: Fields) -> Key:
+    """A key among the fields."""
+    return Key(*(fields.text(name) for name in ("subgraph", "profile", "options")))
+
+
+def schedule_values(schedule: AnySchedule) -> Values:
+    """A schedule as JSON values that say which of the two it is."""
+    return {"of": "network" if isinstance(schedule, Schedule) else "layer"} | asdict(schedule)
+
+
+def read_schedule(values: Any) -> AnySchedule:
+    """A schedule from JSON values."""
+    fields = Fields(values)
+    kind = fields.text("of")
+    given = {name: each for name, each in fields.values.items() if name != "of"}
+    if kind == "network":
+        return Schedule.of(given)
+    if kind != "layer":
+        raise ValueError("a schedule must be of a network or of a layer")
+    return layer_schedule("", given)
+
+
+def result_values(result: Result) -> Values:
+    """What a trial gave, as JSON values."""
+    return asdict(result)
+
+
+def read_result(values: Any) -> Result:
+    """What a trial gave, from JSON values."""
+    fields = Fields(values)
+    if "reason" in fields.values:
+        return Rejected(fields.text("stage"), fields.text("reason"))
+    return Measurement(
+        cycles=fields.count("cycles"), layers=tuple(_layer(Fields(each)) for each in fields.sequence("layers")),
+        energy_uj=fields.amount("energy_uj"), dram_bytes=fields.count("dram_bytes"), exact=fields.flag("exact"),
+        floor=fields.count("floor"),
+    )  # fmt: skip
+
+
+def _layer(fields: Fields) -> LayerCycles:
+    return LayerCycles(fields.texts("names"), fields.count("cycles"), fields.counts("where"))
+
+
+def trial_values(trial: Trial) -> Values:
+    """A trial as JSON values."""
+    return key_values(trial.key) | {
+        "schedule": schedule_values(trial.schedule), "result": result_values(trial.result), "seed": trial.seed,
+        "method": trial.method, "generator": trial.generator, "when": trial.when,
+    }  # fmt: skip
+
+
+def read_trial(values: Any) -> Trial:
+    """A trial from JSON values."""
+    fields = Fields(values)
+    return Trial(
+        key=read_key(fields), schedule=read_schedule(fields.get("schedule")),
+        result=read_result(fields.get("result")), seed=fields.integer("seed"), method=fields.text("method"),
+        generator=fields.text("generator"), when=fields.number("when"),
+    )  # fmt: skip
+
+
+def execution_values(execution: Execution) -> Values:
+    """An execution as JSON values."""
+    values = asdict(execution)
+    return key_values(execution.key) | {name: each for name, each in values.items() if name != "key"}
+
+
+def read_execution(values: Any) -> Execution:
+    """An execution from JSON values."""
+    fields = Fields(values)
+    return Execution(
+        key=read_key(fields), when=fields.number("when"), cycles=fields.count("cycles"),
+        utilization=fields.amount("utilization"), where=fields.counts("where"),
+        load_bytes=fields.count("load_bytes"), store_bytes=fields.count("store_bytes"),
+        conflicts=fields.count("conflicts"), reuse=fields.amount("reuse"),
+        energy_uj=fields.amount("energy_uj"), bound=fields.text("bound"),
+    )  # fmt: skip
+
+
+def profile_values(profile: Profile) -> Values:
+    """A hardware profile as JSON values."""
+    conditions = profile.conditions
+    return {
+        "config": asdict(conditions.config), "latency": conditions.dram.latency,
+        "bytes_per_cycle": conditions.rate, "behaviour": profile.behaviour, "when": profile.when,
+    }  # fmt: skip
+
+
+def read_profile(values: Any, *, trusted: bool = False) -> Profile:
+    """A hardware profile from JSON values."""
+    fields = Fields(values)
+    config = read_config(fields.get("config"))
+    rate = fields.number("bytes_per_cycle")
+    arguments.bandwidth(rate)
+    conditions = Conditions(config, Dram(arguments.latency(fields.count("latency")), rate))
+    return Profile(
+        conditions=conditions, behaviour=fields.numbers("behaviour"), when=fields.number("when"),
+        trusted=trusted,
+    )  # fmt: skip
+
+
+def read_config(values: Any) -> MlaConfig:
+    """A machine from JSON values."""
+    known = MlaConfig.__dataclass_fields__.keys()
+    given = Fields(values).values
+    if not given.keys() <= known:
+        raise ValueError("a machine has no such field")
+    return MlaConfig(**given)

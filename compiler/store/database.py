@@ -1,0 +1,167 @@
+"""The hardware profile database: what was measured on which machine, and the best programs for it."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from compiler.cache.store import Store
+from compiler.codegen.code import Code
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement, Result
+from compiler.store import machines, neighbours, programs, transfer, trials
+from compiler.store.engine import open_engine
+from compiler.store.entries import AnySchedule, Candidate, Entry, Execution, Profile, Trial
+from compiler.store.keys import Key
+from compiler.store.rows import Rows
+
+#: Bytes of all programs.
+MOST_PROGRAMS = 1 << 30
+
+
+class Database:
+    """Entries of one database. Use it as a context manager, or call `close`; each process opens its own.
+
+    Parameters
+    ----------
+    url : str or None
+        SQLAlchemy's name of the database; None: SQLite, `profile.db` in the cache (`MLA_CACHE`).
+    secret : bytes or None
+        What tells this user's entries from those of others; None: the secret of the user's cache.
+    room : int
+        Bytes of all programs: beyond them the oldest go.
+
+    Raises
+    ------
+    InputError
+        The URL names no database, or one of another version. Methods: a value is none that can be kept.
+    WorkError
+        The database cannot be used; raised by every method.
+    """
+
+    def __init__(self, url: str | None = None, *, secret: bytes | None = None, room: int = MOST_PROGRAMS):
+        self._engine, self._room = open_engine(url), room
+        self._rows = Rows(self._engine, Store().secret if secret is None else secret)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the database."""
+        self._engine.dispose()
+
+    def add_measurement(self, *trials_: Trial) -> None:
+        """Keep trials, measured or rejected. All of them are on the disk when this returns, or none."""
+        trials.add(self._rows, trials_)
+
+    def measured(self, key: Key, schedule: AnySchedule) -> Result | None:
+        """What this user's last trial of a schedule gave; None if there was none."""
+        return trials.measured(self._rows, key, schedule)
+
+    def trials(self, key: Key) -> list[tuple[Trial, bool]]:
+        """All trials of a key in the order in which they came, each with whether this user made it."""
+        return trials.of_key(self._rows, key)
+
+    def best(self, key: Key) -> Entry | None:
+        """The best program that this user measured; None if there is none that can be believed."""
+        return programs.best(self._rows, key)
+
+    def put_best(self, entry: Entry) -> bool:
+        """Keep a program unless one of the same cost or less is there; returns whether it was kept."""
+        return programs.put(self._rows, entry, self._room)
+
+    def drop_best(self, key: Key) -> None:
+        """Forget the best program of a key: it has turned out to be none."""
+        programs.drop(self._rows, key)
+
+    def candidates(
+        self,
+        key: Key,
+        limit: int = 16,
+        *,
+        conditions: Conditions | None = None,
+        nodes: Iterable[str] | None = None,
+    ) -> list[Candidate]:
+        """Schedules that were good, to be measured before use.
+
+        First those of the nearest conditions, of these the same options, this user's own, the best.
+
+        Parameters
+        ----------
+        key : Key
+            What they are wanted for.
+        limit : int
+            How many at most.
+        conditions : Conditions or None
+            Those of the key; None: if its profile is known, those.
+        nodes : names or None
+            Nodes that there are: schedules that name others are left out.
+        """
+        names = None if nodes is None else frozenset(nodes)
+        return self._rows.work(
+            lambda connection: neighbours.candidates(self._rows, connection, key, limit, conditions, names)
+        )
+
+    def confirm(
+        self,
+        candidate: Candidate,
+        key: Key,
+        result: Result,
+        codes: tuple[Code, ...] = (),
+        *,
+        cost: float | None = None,
+        **about: Any,
+    ) -> bool:
+        """Keep what measuring a candidate gave here, and its program if it is the best; returns whether it is.
+
+        Parameters
+        ----------
+        candidate : Candidate
+            The candidate.
+        key : Key
+            Where it was measured now.
+        result : Measurement or Rejected
+            What came of it.
+        codes : tuple of Code
+            Its program.
+        cost : float or None
+            What the goal wants little of; None: cycles.
+        about
+            Other fields of `Trial`.
+        """
+        schedule = candidate.trial.schedule
+        self.add_measurement(Trial(key=key, schedule=schedule, result=result, **about))
+        if not isinstance(result, Measurement) or not result.believable or not codes:
+            return False
+        score = float(result.cycles) if cost is None else cost
+        return self.put_best(Entry(key=key, schedule=schedule, cost=score, result=result, codes=codes))
+
+    def add_execution(self, *executions: Execution) -> None:
+        """Keep how subgraphs ran."""
+        machines.add_executions(self._rows, executions)
+
+    def history(self, subgraph: str, limit: int = 1000) -> list[Execution]:
+        """The execution profile of a subgraph: its last executions under all conditions, in time's order."""
+        return machines.history(self._rows, subgraph, limit)
+
+    def put_profile(self, profile: Profile) -> None:
+        """Keep what was measured of a machine; of several the last counts."""
+        machines.put_profile(self._rows, profile)
+
+    def profiles(self) -> list[Profile]:
+        """Machines that are known, each once."""
+        return self._rows.work(lambda connection: machines.profiles(self._rows, connection))
+
+    def nearest(self, conditions: Conditions, limit: int = 1) -> list[tuple[float, Profile]]:
+        """The known machines nearest to one, with their distances (`compiler.store.distance`)."""
+        return machines.nearest(self.profiles(), conditions, limit)
+
+    def export(self, path: Path) -> int:
+        """Write profiles, trials and executions to a file of JSON lines; returns how many."""
+        return self._rows.work(lambda connection: transfer.export(self._rows, connection, path))
+
+    def import_(self, path: Path) -> int:
+        """Take what is not there yet from such a file, as somebody else's; returns how many."""
+        return transfer.import_(self._rows, path)

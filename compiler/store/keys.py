@@ -1,0 +1,121 @@
+"""What entries are found by: digests of a subgraph, of the conditions, and of every option that matters."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compiler.cache.digest import name, version
+from compiler.ir.graph import Graph
+from compiler.lower.layer import Drain, Layer
+from hw.errors import InputError, shown
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+#: Fields of layers, and of what they are made of, that hold names of nodes and tensors.
+_NAMES = frozenset({"name", "nodes", "x", "y", "tensor", "source", "other"})
+#: Those that hold names whose order says nothing.
+_NAME_SETS = frozenset({"constants"})
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """Where an entry belongs; each part is a SHA-256 in hexadecimal.
+
+    Parameters
+    ----------
+    subgraph : str
+        Of what is carried out: `subgraph_of` or `shape_of`.
+    profile : str
+        Of the machine and its memory: `Conditions.key`.
+    options : str
+        Of everything else: `options_of`.
+
+    Raises
+    ------
+    InputError
+        A part is no digest.
+    """
+
+    subgraph: str
+    profile: str
+    options: str
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if not is_digest(value):
+                message = f"{item.name} must be a SHA-256 in hexadecimal (64 digits of 0-9a-f), not"
+                raise InputError(f"{message} {shown(value)}")
+
+
+def is_digest(value: Any) -> bool:
+    """Whether a value is a SHA-256 in hexadecimal."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def options_of(**options: Any) -> str:
+    """Digest of options by name, and of the compiler's own sources: rounding, batch, goal, what else matters."""
+    return name("options", version(), options)
+
+
+def subgraph_of(what: Graph | Sequence[Layer]) -> str:
+    """Merkle digest of a graph or of layers: names, shapes, every weight. What programs are kept under."""
+    return name("subgraph", what if isinstance(what, Graph) else tuple(what))
+
+
+def shape_of(layers: Sequence[Layer]) -> str:
+    """Digest of what the cycles of layers depend on: no names and no contents of weights.
+
+    Layers that differ only in these take the same time under the same schedule, so that a measurement of one is
+    known for all. A program, and that its outputs are exact, is not: these belong under `subgraph_of`.
+    """
+    return name("shape", _Anonymous().value(tuple(layers)))
+
+
+class _Anonymous:
+    """Values with names as numbers in the order in which they are first met, and arrays as their shapes."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def value(self, value: Any) -> Any:
+        """A value without names, whose digest says all that counts."""
+        if isinstance(value, np.ndarray):
+            return ("array", value.dtype.str, value.shape)
+        if isinstance(value, Mapping):
+            return {key: self.value(each) for key, each in value.items()}
+        if isinstance(value, (tuple, list)):
+            return tuple(self.value(each) for each in value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            parts = [(item.name, self.part(item.name, getattr(value, item.name))) for item in _fields(value)]
+            more = value.common_scale if isinstance(value, Drain) else None
+            return (type(value).__name__, parts, more)
+        return value
+
+    def part(self, field: str, value: Any) -> Any:
+        """A field's value."""
+        if field in _NAMES:
+            return self.named(value)
+        if field in _NAME_SETS:
+            return sorted(self.number(each) for each in sorted(value))
+        if field == "shapes":
+            return [(self.number(key), self.value(each)) for key, each in value.items()]
+        return self.value(value)
+
+    def named(self, value: Any) -> Any:
+        """Names, one or several, as numbers."""
+        if isinstance(value, str):
+            return self.number(value)
+        return tuple(self.named(each) for each in value) if isinstance(value, tuple) else self.value(value)
+
+    def number(self, value: str) -> int:
+        """The number of a name."""
+        return self.numbers.setdefault(value, len(self.numbers))
+
+
+def _fields(value: Any) -> list[dataclasses.Field]:
+    """Fields in an order in which sets of names come last, when most of their names have been met."""
+    return sorted(dataclasses.fields(value), key=lambda item: item.name in _NAME_SETS)

@@ -1,0 +1,110 @@
+"""Best programs in the database: one for each key, and not more of all than there is room for."""
+
+import logging
+import time
+
+from sqlalchemy import Connection, Select, bindparam, func, select
+
+from compiler.measure.measurement import Measurement
+from compiler.store import codec, codes
+from compiler.store.checks import DAMAGE
+from compiler.store.entries import Entry
+from compiler.store.keys import Key
+from compiler.store.rows import MOST_PROGRAM, Rows, entries, remove
+from compiler.store.schema import PROGRAMS, at
+from hw.errors import InputError
+
+_log = logging.getLogger(__name__)
+
+#: Queries made once: SQLAlchemy then knows their text at once.
+_NUMBERS = select(PROGRAMS.c.id).where(*at(PROGRAMS)).order_by(PROGRAMS.c.cost, PROGRAMS.c.id)
+_ONE = entries(PROGRAMS, MOST_PROGRAM).where(PROGRAMS.c.id == bindparam("number"))
+
+
+def to_bytes(entry: Entry) -> bytes:
+    """An entry as bytes, if it can be read back.
+
+    Raises
+    ------
+    InputError
+        Its measurement cannot be believed, or a value is none that can be kept.
+    """
+    if not entry.result.believable:
+        raise InputError(
+            "a program is kept only if its outputs were right and it took no less than its floor"
+        )
+    values = codec.key_values(entry.key) | {
+        "schedule": codec.schedule_values(entry.schedule), "result": codec.result_values(entry.result),
+        "cost": entry.cost, "when": entry.when or time.time(),
+    }  # fmt: skip
+    try:
+        data = codes.to_bytes(values, entry.codes)
+        read(data)
+    except DAMAGE as error:
+        raise InputError(f"the database cannot keep this program: {error}") from None
+    return data
+
+
+def read(data: bytes) -> Entry:
+    """An entry from its data."""
+    fields, made = codes.from_bytes(data)
+    result = codec.read_result(fields.get("result"))
+    if not isinstance(result, Measurement) or not result.believable or not made:
+        raise ValueError("a program's outputs must have been right, and its cycles not below its floor")
+    return Entry(
+        key=codec.read_key(fields), schedule=codec.read_schedule(fields.get("schedule")),
+        cost=fields.number("cost"), result=result, codes=made, when=fields.number("when"),
+    )  # fmt: skip
+
+
+def best(rows: Rows, key: Key) -> Entry | None:
+    """The best program that the user measured."""
+    return rows.work(lambda connection: _best(rows, connection, key, _NUMBERS))
+
+
+def put(rows: Rows, entry: Entry, room: int) -> bool:
+    """Write a program if there is no better one; returns whether it was written."""
+    data = to_bytes(entry)
+    if len(data) > min(room, MOST_PROGRAM):
+        _log.warning("a program of %s bytes is too large for the database: it is not kept", f"{len(data):,}")
+        return False
+    columns = codec.key_values(entry.key) | {"cost": entry.cost}
+
+    def work(connection: Connection) -> bool:
+        known = _best(rows, connection, entry.key, _NUMBERS.with_for_update())
+        if known is not None and known.cost <= entry.cost:
+            return False
+        _drop(connection, entry.key)
+        rows.add(connection, PROGRAMS, data, columns)
+        _prune(connection, room)
+        return True
+
+    return rows.write(work)
+
+
+def drop(rows: Rows, key: Key) -> None:
+    """Forget the program of a key."""
+    rows.write(lambda connection: _drop(connection, key))
+
+
+def _best(rows: Rows, connection: Connection, key: Key, numbers: Select) -> Entry | None:
+    for number in connection.scalars(numbers, codec.key_values(key)).all():
+        for entry, trusted in rows.read(connection, PROGRAMS, _ONE, read, {"number": number}):
+            if trusted and entry.key == key:
+                return entry
+    return None
+
+
+def _drop(connection: Connection, key: Key) -> None:
+    remove(connection, PROGRAMS, connection.scalars(_NUMBERS, codec.key_values(key)).all())
+
+
+def _prune(connection: Connection, room: int) -> None:
+    """Remove the oldest programs beyond the room for all: their schedules are in the trials."""
+    query = select(PROGRAMS.c.id, func.length(PROGRAMS.c.data)).order_by(PROGRAMS.c.id.desc())
+    total, late = 0, []
+    for number, size in connection.execute(query):
+        total += size or 0
+        if total > room:
+            late.append(number)
+    remove(connection, PROGRAMS, late)

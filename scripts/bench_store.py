@@ -1,0 +1,107 @@
+"""How long it takes from a key to a runnable program, against the bars.
+
+`python -m scripts.bench_store [--db URL]` keeps one layer and the small trained networks in a database (by default a
+fresh one), and takes the times: of opening it, of a hit in it, of a hit to a program whose proof is known, and of a hit
+in memory; also of keeping a measurement. The bars are for two cores with nothing else to do.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from compiler.api import compile
+from compiler.bench.conv import conv_case
+from compiler.bench.models import model_path
+from compiler.cache.digest import version
+from compiler.cache.store import Store
+from compiler.ir.graph import Graph
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement
+from compiler.network import Network
+from compiler.runtime import Session, dram_bytes
+from compiler.store.database import Database
+from compiler.store.entries import Entry, Trial
+from compiler.store.keys import Key, options_of, subgraph_of
+from compiler.store.memory import MemoryCache, Placement
+from cosim.golden import GoldenDevice
+
+LAYER = "14x14x64-64-3-1"
+NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
+#: Milliseconds from the database to a runnable program, and in memory.
+DATABASE_BAR, MEMORY_BAR = 5.0, 0.05
+#: Each time is the median of so many.
+_TIMES = 101
+
+
+def milliseconds(work: Callable[[], object], times: int = _TIMES) -> float:
+    """The median time of some work."""
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return 1000 * statistics.median(taken)
+
+
+def measure(url: str, network: Network, proofs: Store) -> tuple[int, list[float]]:
+    """Bytes of a network's entry, and the times."""
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        placement = Placement.of(Session(device, network, proofs=proofs))
+    assert isinstance(network.graph, Graph)
+    options = options_of(rounding=network.rounding, batch=network.batch)
+    key = Key(subgraph_of(network.graph), Conditions(network.config).key, options)
+    entry = Entry(
+        key=key,
+        schedule=network.schedule,
+        cost=1.0,
+        result=Measurement(1, (), 0.0, 0, True, 0),
+        codes=tuple(network.codes),
+    )
+    trial = Trial(key=key, schedule=network.schedule, result=entry.result)
+    with Database(url) as database:
+        database.put_best(entry)
+        memory = MemoryCache(database, proofs)
+
+        def runnable() -> None:
+            memory.forget()
+            if memory.runnable(key, placement) is None:
+                raise SystemExit("the program is not in the database")
+
+        times = [milliseconds(lambda: database.best(key)), milliseconds(runnable)]
+        times.append(milliseconds(lambda: memory.runnable(key, placement), 1001))
+        times.append(milliseconds(lambda: database.add_measurement(trial), 21))
+    times.append(milliseconds(lambda: Database(url).close(), 11))
+    return entry.bytes, times
+
+
+def main() -> int:
+    """Print the table; status 1 if a bar is not met."""
+    parser = argparse.ArgumentParser(description="milliseconds from a key to a runnable program")
+    parser.add_argument("--db", metavar="URL", help="the database (default: a fresh one of SQLite)")
+    url = parser.parse_args().db
+    version()  # the digest of the sources, once a process
+    heads = ("bytes", "hit", "proved", "memory", "keep", "open")
+    print(f"{'milliseconds':<24}" + "".join(f"{head:>10}" for head in heads))
+    met = True
+    with tempfile.TemporaryDirectory(prefix="mla-store-") as folder:
+        proofs = Store(Path(folder))
+        layer = conv_case(LAYER).prepare(np.random.default_rng(0)).model
+        for name, model in [(LAYER, layer), *((name, model_path(name)) for name in NETWORKS)]:
+            network = compile(model, cache=False)
+            size, times = measure(url or f"sqlite:///{folder}/profile.db", network, proofs)
+            print(f"{name:<24}{size:>10,}" + "".join(f"{each:>10.3f}" for each in times))
+            met = met and times[1] < DATABASE_BAR and times[2] < MEMORY_BAR
+    print(
+        f"bars: proved under {DATABASE_BAR} ms, memory under {MEMORY_BAR} ms: {'met' if met else 'not met'}"
+    )
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
