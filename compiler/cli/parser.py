@@ -16,6 +16,7 @@ VERBS = (
     "run",
     "profile",
     "tune",
+    "calibrate",
     "bench",
     "verilog",
     "fpga",

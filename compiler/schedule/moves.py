@@ -30,7 +30,7 @@ def from_dram(layer: MoveLayer) -> set[str]:
     }
 
 
-def _rows(n: int, layer: MoveLayer) -> int:
+def move_rows(n: int, layer: MoveLayer) -> int:
     """Rows of N bytes that the units take for all copies."""
     total = 0
     for copy in layer.copies:
@@ -48,7 +48,7 @@ def move_tilings(spot: "Spot", layer: MoveLayer) -> Iterator[tuple[float, LayerS
     n, total = spot.config.n, sum(copy.walk.count for copy in layer.copies)
     size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
     buffers = 4 if any(copy.rescale for copy in layer.copies) else 2
-    work = _rows(n, layer)
+    work = move_rows(n, layer)
     for rows in cuts(ceil_div(total, n)):
         if buffers * (rows + 1) * n * size > spot.free:
             continue

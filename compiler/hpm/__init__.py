@@ -1,0 +1,1 @@
+"""Cycles of layers under schedules, predicted before they are compiled."""

@@ -1,0 +1,186 @@
+"""Small networks measured on the RTL, each under several schedules."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from compiler.hpm.journal import Journal, Sample
+from compiler.hpm.points import Point, chains, singles
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement
+from compiler.measure.reference import Reference
+from compiler.measure.trial import measure_network
+from compiler.network import Network
+from compiler.options import Options
+from compiler.pipeline import Prepared
+from compiler.profile.floors import bus_rate
+from compiler.runtime import dram_bytes
+from compiler.schedule.schedule import Schedule
+from compiler.specialize.space import spaces_of
+from cosim.pool import DevicePool
+from hw.errors import InputError
+
+if TYPE_CHECKING:
+    from cosim.rtl.rtl_device import RtlDevice
+
+#: Part of the points that are chains.
+CHAINS = 0.3
+#: Schedules of a point: the first, some drawn from all tilings, some of these changed.
+_DRAWN, _CHANGED = 3, 2
+_CHANGES = 2
+#: Part of the layers of a chain that are drawn anew.
+_SHARE = 0.6
+#: A schedule that takes more cycles is of no use to anybody.
+_LIMIT = 150_000
+_DRAM_BYTES = 1 << 24
+#: Seconds from one message to the next.
+_SAY = 10.0
+
+
+class Collector:
+    """Measures points until time is over.
+
+    Parameters
+    ----------
+    conditions : Conditions
+        The machine and its memory.
+    journal : Journal
+        Keeps what is measured.
+    seed : int
+        Of the points.
+    say : callable
+        Hears of progress.
+    """
+
+    def __init__(self, conditions: Conditions, journal: Journal, seed: int, say: Callable[[str], None]):
+        self.conditions, self.journal, self.seed, self.say = conditions, journal, seed, say
+        self._lock, self._told = Lock(), 0.0
+        self._have = {(sample.index, sample.number) for sample in journal.samples}
+
+    def run(self, seconds: float, devices: int | None = 1) -> int:
+        """Measure for so long; returns the samples that were made anew.
+
+        Raises
+        ------
+        WorkError
+            A simulator died, or the journal cannot be written.
+        """
+        before = len(self.journal.samples)
+        self.say("opening the machine (the first time its simulator is built: minutes)")
+        with DevicePool(self._open, devices) as pool:
+            end = time.monotonic() + seconds
+            index = 0
+            while time.monotonic() < end:
+                chunk = []
+                while len(chunk) < 2 * len(pool.devices):
+                    if index not in self.journal.done:
+                        chunk.append(index)
+                    index += 1
+                pool.map(lambda device, each: self._point(device, each, end), chunk)
+        return len(self.journal.samples) - before
+
+    def _point(self, device: "RtlDevice", index: int, end: float) -> None:
+        """Measure what is left of a point, while there is time."""
+        rng = random.Random(f"{self.seed} {index}")
+        point = point_of(self.conditions.config.n, rng)
+        with self._lock:
+            left = max(end - time.monotonic(), 0.0)
+            if time.monotonic() - self._told > _SAY:
+                self._told = time.monotonic()
+                self.say(
+                    f"{len(self.journal.samples)} measurements, {left:.0f} s left; point {index}: {point.family}"
+                )
+        try:
+            tries = _Tries(point, self.conditions, rng)
+        except InputError:  # no operator for this machine
+            return
+        for number, network in tries.networks():
+            if time.monotonic() > end:
+                return
+            if (index, number) not in self._have:
+                self._measure(device, tries, index, number, network)
+        with self._lock:
+            self.journal.finish(index)
+
+    def _measure(
+        self, device: "RtlDevice", tries: "_Tries", index: int, number: int, network: Network
+    ) -> None:
+        config, rate = self.conditions.config, self.conditions.rate
+        found = measure_network(device, network, tries.reference.question(0), bus_rate(config, rate), _LIMIT)
+        if not isinstance(found, Measurement):
+            return
+        if not found.exact:
+            self.say(f"point {index}, schedule {number} ({tries.point.family}): wrong outputs; left out")
+            return
+        layers = {entry.names[0]: entry.cycles for entry in found.layers if len(entry.names) == 1}
+        if len(layers) == len(found.layers):
+            with self._lock:
+                self.journal.add(Sample(index, number, tries.point, dict(network.schedule.layers), layers))
+
+    def _open(self) -> "RtlDevice":
+        from cosim.rtl.rtl_device import RtlDevice
+
+        dram = self.conditions.dram
+        return RtlDevice(
+            self.conditions.config, _DRAM_BYTES, latency=dram.latency, bytes_per_cycle=self.conditions.rate
+        )
+
+
+def point_of(n: int, rng: random.Random) -> Point:
+    """The next point: most are single operators."""
+    return next(chains(n, rng) if rng.random() < CHAINS else singles(n, rng))
+
+
+class _Tries:
+    """A point compiled under one schedule after another.
+
+    Raises
+    ------
+    InputError
+        It is not for the machine, or only in part.
+    """
+
+    def __init__(self, point: Point, conditions: Conditions, rng: random.Random):
+        self.point, self.rng = point, rng
+        options = Options(rounding="reference", dram=conditions.dram)
+        self.prepared = Prepared(point.graph(), conditions.config, options)
+        self.first = self.prepared.network()
+        stages = self.prepared.lowered(self.first.schedule.fusions)
+        if (
+            len(stages) != 1
+            or len(self.first.codes) != 1
+            or self.first.host
+            or dram_bytes(self.first) > _DRAM_BYTES
+        ):
+            raise InputError(f"{point.family}: not all of it runs on the machine in one go")
+        self.spaces = spaces_of(conditions.config, stages, conditions.dram)
+        self.reference = Reference(self.first)
+
+    def networks(self) -> Iterator[tuple[int, Network]]:
+        """Those that can be compiled, each schedule once, with their numbers."""
+        seen: set[str] = set()
+        for number in range(1 + _DRAWN + _CHANGED):
+            schedule = self._draw(number) if number else self.first.schedule
+            text = schedule.to_json()
+            if text in seen:
+                continue
+            seen.add(text)
+            try:
+                network = self.prepared.network(schedule) if number else self.first
+            except InputError:  # it does not fit
+                continue
+            if dram_bytes(network) <= _DRAM_BYTES:
+                yield number, network
+
+    def _draw(self, number: int) -> Schedule:
+        first, rng = self.first.schedule, self.rng
+        layers = dict(first.layers)
+        for name, space in self.spaces.items():
+            if len(self.spaces) == 1 or rng.random() < _SHARE:
+                layers[name] = space.draw(rng, layers[name])
+            for _ in range(rng.randint(1, _CHANGES) if number > _DRAWN else 0):
+                layers[name] = space.change(rng, layers[name])
+        return replace(first, layers=layers)

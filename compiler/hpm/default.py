@@ -1,0 +1,38 @@
+"""Where performance models are found."""
+
+from pathlib import Path
+
+from compiler.hpm.model import Model
+from compiler.measure.conditions import Conditions
+from cosim.rtl.cache import cache_folder
+
+#: Made by `mla calibrate` for the usual machine (n16) and its memory.
+SHIPPED = Path(__file__).parent / "n16.hpm"
+_SHIPPED_N = 16
+
+
+def model_path(conditions: Conditions) -> Path:
+    """Where `mla calibrate` puts the model of some conditions if it is not told otherwise."""
+    return cache_folder() / "hpm" / f"{conditions.key}.hpm"
+
+
+def journal_path(conditions: Conditions, seed: int) -> Path:
+    """Where it keeps its measurements."""
+    return cache_folder() / "hpm" / f"{conditions.key}.{seed}.jsonl"
+
+
+def find_model(conditions: Conditions) -> Model:
+    """The user's own model of some conditions, else the one that comes with the compiler.
+
+    That one is for a machine of as many lanes, whatever its memory: what it has learnt is beside the memory's own
+    cycles, which features count. For others the features' estimate is all that is known.
+
+    Raises
+    ------
+    InputError
+        The user's own file is damaged.
+    """
+    own = model_path(conditions)
+    if own.exists():
+        return Model.load(own)
+    return Model.load(SHIPPED) if conditions.config.n == _SHIPPED_N else Model((), {})

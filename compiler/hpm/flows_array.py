@@ -1,0 +1,200 @@
+"""Flows of the layers that MATRIX works on: convolutions and products of matrices."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from compiler.codegen.conv_layout import Layout, can_fold
+from compiler.hpm.flow import Flow, Tile, lines
+from compiler.hpm.place import Place
+from compiler.kernels.tiles import ceil_div
+from compiler.lower.conv_transpose import ConvTransposeLayer
+from compiler.lower.layer import ConvLayer, Drain
+from compiler.lower.matmul import MatmulLayer
+from compiler.lower.together import can_join
+from compiler.schedule.schedule import LayerSchedule
+from compiler.schedule.spot import image_rows, images
+from hw.isa.enums import DTYPE_BYTES
+
+#: Beats of the parameters of a block of channels, with a scale for each and without.
+_PARAMETERS, _BIASES = 9.0, 4.0
+#: Times that FUSE takes longer if biases are words of the scratchpad.
+_COMMON = 4
+
+
+class _Cut:
+    """How a convolution is cut, in numbers."""
+
+    def __init__(self, layer: ConvLayer, s: LayerSchedule, place: Place):
+        n, (self.x, self.y) = place.config.n, images(layer)
+        out_c, self.kernel_h, kernel_w, self.in_c = layer.weights.shape
+        self.layer, self.place, self.s, self.n = layer, place, s, n
+        out_c //= layer.groups
+        self.stride, stride_w = layer.strides
+        if s.together > 1 and can_join(layer, s.together):
+            out_c *= s.together
+            kernel_w += (s.together - 1) * stride_w
+            self.y = replace(self.y, w=self.y.w // s.together, c=self.y.c * s.together)
+        self.taps, self.out_c = self.kernel_h * kernel_w, out_c
+        self.layout = Layout.PIXELS
+        if s.strips and can_fold(layer, place.x_on_chip, Layout.STRIPS):
+            self.layout = Layout.STRIPS
+        elif s.fold and can_fold(layer, place.x_on_chip, Layout.ROWS):
+            self.layout = Layout.ROWS
+        deep = {Layout.PIXELS: 1, Layout.ROWS: kernel_w, Layout.STRIPS: self.taps}[self.layout]
+        self.kernel_w, self.blocks, self.k_blocks = (
+            kernel_w,
+            ceil_div(out_c, n),
+            ceil_div(self.in_c * deep, n),
+        )
+        self.again = self.taps // deep  # times that each block of the reduction dimension comes
+        self.band = min(s.band, self.y.h)
+        self.rows, self.columns = min(s.rows, self.band), min(s.columns, self.blocks)
+        self.depth = min(s.depth, self.k_blocks) if self.layout == Layout.PIXELS else self.k_blocks
+        self.parts = ceil_div(self.k_blocks, self.depth)
+        self.size = DTYPE_BYTES[layer.drain.dtype]
+
+    def image(self, rows: int, part: int) -> float:
+        """Beats of the image rows of a band, of a part of the channels."""
+        if self.place.x_on_chip:
+            return 0.0
+        n, x = self.n, self.x
+        if self.layout == Layout.STRIPS:
+            count = self.y.w * ((rows - 1) * self.stride + self.kernel_h)
+            return count * (self.kernel_w * x.c + n - 1) / n
+        reach = (self.kernel_h - 1) * self.layer.dilations[0] + 1
+        count = image_rows(rows, self.stride, reach, x.h)
+        if self.layout == Layout.ROWS:
+            return count * (x.w + self.layer.pads[1] + self.layer.pads[3]) * x.c / n
+        return lines(count * x.w, min(self.depth * n, self.in_c - part * self.depth * n), x.c, n)
+
+    def out(self, pixels: int, block: int) -> float:
+        """Beats of the results of a tile."""
+        width = min(self.columns * self.n, self.out_c - block * self.n)
+        return lines(pixels, width * self.size, self.y.c * self.size, self.n)
+
+
+def conv_flow(layer: ConvLayer, s: LayerSchedule, place: Place) -> Flow:
+    """Of a convolution: bands, blocks of channels, parts of sums."""
+    cut = _Cut(layer, s, place)
+    bands = layer.batch * sum(
+        ceil_div(min(cut.band, cut.y.h - first), cut.rows) for first in range(0, cut.y.h, cut.band)
+    )
+    groups = ceil_div(cut.blocks, cut.columns)
+    rings = {
+        "x": max(1, min(s.x_buffers, layer.batch * ceil_div(cut.y.h, cut.band) * cut.parts)),
+        "w": max(1, min(s.w_buffers, groups * cut.parts)), "p": s.slot_buffers, "r": s.y_buffers, "t": 1,
+    }  # fmt: skip
+    return Flow(
+        _conv_tiles(cut), bands * groups * cut.parts * layer.groups, rings, s.acc_buffers, s.y_buffers
+    )
+
+
+def _conv_tiles(cut: _Cut) -> Iterator[Tile]:
+    s = cut.s
+    for group in range(cut.layer.groups):
+        tiles = (
+            (group, number, band, row, min(cut.rows, min(band + cut.band, cut.y.h) - row), block)
+            for number, band, row, block in _order(cut, s.order == "rows")
+        )
+        for tile in tiles:
+            yield from _conv_tile(cut, *tile)
+
+
+def _order(cut: _Cut, by_rows: bool) -> Iterator[tuple[int, int, int, int]]:
+    bands = [
+        (number, band, row)
+        for number in range(cut.layer.batch)
+        for band in range(0, cut.y.h, cut.band)
+        for row in range(band, min(band + cut.band, cut.y.h), cut.rows)
+    ]
+    blocks = range(0, cut.blocks, cut.columns)
+    if by_rows:
+        return ((*band, block) for band in bands for block in blocks)
+    return ((*band, block) for block in blocks for band in bands)
+
+
+def _conv_tile(
+    cut: _Cut, group: int, number: int, band: int, row: int, rows: int, block: int
+) -> Iterator[Tile]:
+    layer, n, s = cut.layer, cut.n, cut.s
+    columns, pixels = min(cut.columns, cut.blocks - block), rows * cut.y.w
+    through, beats = max(pixels, n), cut.out(pixels, block)
+    high = min(cut.band, cut.y.h - band)
+    for part in range(cut.parts):
+        depth = min(cut.depth, cut.k_blocks - part * cut.depth)
+        deep = min(depth * n, cut.in_c - part * cut.depth * n) if cut.parts > 1 else cut.in_c
+        loads: list[tuple[str, object, float]] = []
+        if not cut.place.x_on_chip:
+            loads.append(("x", (group, number, band, part), cut.image(high, part)))
+        loads.append(("w", (group, block, part), float(columns * cut.taps * deep)))
+        last = part == cut.parts - 1
+        if last:
+            loads += with_drain(layer.drain, s, cut.place, (group, number, row, block), cut.blocks, beats)
+        fuse = pixels * columns * (_COMMON if s.common_scale and layer.drain.common_scale else 1) * cut.size
+        store = 0.0 if cut.place.y_on_chip else beats
+        yield Tile(
+            tuple(loads), columns * cut.again * depth * through, fuse * last, store * last,
+            1 + last * (2 - cut.place.y_on_chip),
+        )  # fmt: skip
+
+
+def with_drain(
+    drain: Drain, s: LayerSchedule, place: Place, key: tuple[int, ...], blocks: int, beats: float
+) -> list[tuple[str, object, float]]:
+    """Loads of parameters, of a table, and of what is added."""
+    slots = max(1, min(s.slots, blocks))
+    group, block = key[0], key[-1]
+    many = min(slots, blocks - block // slots * slots)
+    each = _BIASES if s.common_scale and drain.common_scale else _PARAMETERS
+    loads: list[tuple[str, object, float]] = [("p", (group, block // slots), many * each)]
+    if drain.table is not None:
+        loads.append(("t", 0, 2.0 * len(drain.table) / place.config.n))
+    if drain.residual is not None and not place.on_chip(drain.residual.tensor):
+        loads.append(("r", key, beats))
+    return loads
+
+
+def matmul_flow(layer: MatmulLayer, s: LayerSchedule, place: Place) -> Flow:
+    """Of a product of matrices."""
+    n, (m, k, width) = place.config.n, layer.size
+    blocks, k_blocks, size = ceil_div(width, n), ceil_div(k, n), DTYPE_BYTES[layer.out.dtype]
+    rows, columns, depth = min(s.rows, m), min(s.columns, blocks), min(s.depth, k_blocks)
+    parts, batches = ceil_div(k_blocks, depth), len(layer.out.starts)
+    a_here, b_here = (place.on_chip(stack.name) for stack in (layer.a, layer.b))
+    down, across = range(0, m, rows), range(0, blocks, columns)
+
+    def tiles() -> Iterator[Tile]:
+        for number in range(batches):
+            order = ((r, c) for r in down for c in across)
+            if s.order == "channels":
+                order = ((r, c) for c in across for r in down)
+            for row, block in order:
+                high, wide = min(rows, m - row), min(columns, blocks - block)
+                for part in range(parts):
+                    deep = min(depth, k_blocks - part * depth)
+                    span = min(deep * n, k - part * depth * n)
+                    loads: list[tuple[str, object, float]] = []
+                    if not a_here:
+                        loads.append(("x", (number, row, part), lines(high, span, layer.a.pitch, n)))
+                    broad = min(wide * n, width - block * n)
+                    if not b_here:
+                        across_, down_ = (span, broad) if layer.transposed else (broad, span)
+                        loads.append(("w", (number, block, part), lines(down_, across_, layer.b.pitch, n)))
+                    last, points = part == parts - 1, high * wide
+                    beats = lines(high, broad * size, layer.out.pitch * size, n)
+                    store = 0.0 if place.y_on_chip else beats
+                    through = max(high, n)
+                    yield Tile(
+                        tuple(loads), wide * deep * through, points * size * last, store * last,
+                        1 + last * (2 - place.y_on_chip),
+                    )  # fmt: skip
+
+    rings = {"x": s.x_buffers, "w": s.w_buffers}
+    return Flow(tiles(), batches * len(down) * len(across) * parts, rings, s.acc_buffers, s.y_buffers)
+
+
+def transposed_flow(layer: ConvTransposeLayer, s: LayerSchedule, place: Place) -> Flow:
+    """Of a transposed convolution: as many times its heaviest phase as it has phases."""
+    heaviest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
+    flow = conv_flow(heaviest, s, place)
+    return replace(flow, count=flow.count * len(layer.phases))

@@ -1,0 +1,37 @@
+"""What a layer finds under a whole schedule: the machine, its memory, where its tensors are, its neighbours."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compiler.schedule.dram import Dram
+from hw.config import MlaConfig
+
+
+@dataclass(frozen=True)
+class Place:
+    """Surroundings of a layer.
+
+    Parameters
+    ----------
+    config, dram : MlaConfig, Dram
+        The machine and its memory.
+    x_on_chip, y_on_chip : bool
+        Its input, its output stay in the scratchpad.
+    on_chip : callable
+        The same of any tensor by name.
+    before, after : float
+        Estimated cycles of the layers before and behind it; 0: there is none.
+    """
+
+    config: MlaConfig
+    dram: Dram
+    x_on_chip: bool
+    y_on_chip: bool
+    on_chip: Callable[[str], bool]
+    before: float = 0.0
+    after: float = 0.0
+
+    @property
+    def beat(self) -> float:
+        """Cycles that the bus takes for N bytes."""
+        return self.dram.beat(self.config.n)
