@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "measure other ways to carry out a model on the simulated chip, and keep the best"
 EXAMPLE = "mla tune network.tflite --trials 100 --save-schedule network.json"
-METHODS = ("random", "evolution", "coordinate")
+METHODS = ("random", "evolution", "coordinate", "hpm")
 GOALS = ("latency", "energy", "throughput")
 _DEVICES = 64
 
@@ -99,7 +99,7 @@ def _document(args: argparse.Namespace, tuned: "Tuned") -> dict[str, Any]:
         "best_energy_uj": best.energy_uj,
         "floor_cycles": best.floor,
         "curve": [list(point) for point in tuned.curve],
-        "predictor": None,
+        "predictor": tuned.predictor.as_json() if tuned.predictor else None,
         "exact": best.exact,
         "rejected": len(reasons),
         "cache_hits": 0,

@@ -123,7 +123,7 @@ def row_of(layer: Layer, schedule: LayerSchedule, place: Place) -> Row:
     )  # fmt: skip
     macs, size = layer.macs / place.config.n**2, _bytes(layer, place)
     floor = max(macs, size / place.config.n * place.beat, 1.0)
-    base = max(found.total, floor)
+    base = float(max(found.total, floor))
     numbers = [
         float(KINDS.index(type(layer))), *_cycles(found, base, floor, flow.count, place),
         *_tiles(layer, schedule, place), log((1 + layer.macs) / (1 + size)), *_windows(layer),

@@ -186,7 +186,7 @@ def _op(n: int, rng: random.Random, kind: str, c: int, before: list[Op], first: 
         size = _channels(n, rng)
         return Op(kind, size + size % groups, rng.choice(_WINDOWS), strided, groups)
     if kind == "depthwise":
-        return Op(kind, 0, rng.choice((3, 3, 5)), strided)
+        return Op(kind, 0, min(rng.choice((3, 3, 5)), n), strided)  # a row of taps fits the array
     if kind in ("dense", "matmul"):
         return Op(kind, _channels(n, rng))
     if kind in ("max_pool", "avg_pool"):

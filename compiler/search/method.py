@@ -4,6 +4,7 @@ import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
+from compiler.hpm.errors import Errors
 from compiler.measure.measurement import Measurement, Result
 from compiler.measure.measurer import Measurer
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -54,6 +55,11 @@ class Method(ABC):
     @abstractmethod
     def learn(self, trial: Trial) -> None:
         """Hears of every trial, in the order they were proposed."""
+
+    @property
+    def predictor(self) -> Errors | None:
+        """How good its predictions of trials were; None: it makes none."""
+        return None
 
     def tell(self, schedule: Schedule, result: Result) -> Trial:
         """A trial's result; the best so far is kept."""

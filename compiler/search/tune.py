@@ -3,15 +3,19 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from compiler.hpm.errors import Errors
 from compiler.measure.measurement import Measurement, Rejected
 from compiler.measure.measurer import Measurer
 from compiler.search.coordinate import Coordinate
 from compiler.search.drawn import RandomSearch
 from compiler.search.evolution import Evolution
 from compiler.search.goals import Goal
+from compiler.search.guided import Guided
 from compiler.search.method import Method, Trial
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (RandomSearch, Evolution, Coordinate)}
+METHODS: dict[str, type[Method]] = {
+    method.name: method for method in (RandomSearch, Evolution, Coordinate, Guided)
+}
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,15 @@ class Tuned:
         After how many trials the best cost so far went down, and to what; the baseline is trial 0.
     trials : list of Trial
         All of them, in order.
+    predictor : Errors or None
+        How good the method's predictions were; None: it makes none.
     """
 
     baseline: Measurement
     best: Trial
     curve: list[tuple[int, float]]
     trials: list[Trial]
+    predictor: Errors | None = None
 
 
 def tune(
@@ -76,7 +83,7 @@ def tune(
             if best is not None and best < curve[-1][1]:
                 curve.append((len(done), best))
             hear(len(done), trial, searcher.best)
-    return Tuned(baseline, searcher.best, curve, done)
+    return Tuned(baseline, searcher.best, curve, done, searcher.predictor)
 
 
 def why_not(trial: Trial) -> str | None:

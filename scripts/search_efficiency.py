@@ -1,0 +1,110 @@
+"""Search methods on layers whose every tiling can be measured: after how many trials are they near the best?
+
+`python -m scripts.search_efficiency --seeds 5` prints a table; measurements are remembered between methods and seeds,
+and each method is charged for all that it asks for.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from statistics import median
+
+from compiler.hpm.points import Op, Point
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement, Result
+from compiler.measure.measurer import Measurer
+from compiler.options import Options
+from compiler.schedule.schedule import Schedule
+from compiler.search.method import with_layer
+from compiler.search.tune import METHODS, tune
+from compiler.specialize.space import spaces_of
+from hw.config import load_target
+
+#: Layers of at most 200 tilings on n16.
+LAYERS = {
+    "conv 3x3": Point((7, 7, 24), (Op("conv", 40, 3),)),
+    "conv 1x1": Point((14, 14, 16), (Op("conv", 48, 1),)),
+    "conv 3x3 strided": Point((14, 14, 20), (Op("conv", 32, 3, 2),)),
+    "depthwise": Point((14, 14, 80), (Op("depthwise", 0, 3),)),
+    "dense": Point((1, 1, 120), (Op("dense", 300),)),
+    "product": Point((7, 6, 36), (Op("matmul", 50),)),
+    "softmax": Point((9, 9, 40), (Op("softmax"),)),
+    "pool": Point((15, 15, 50), (Op("max_pool", 0, 3, 2),)),
+}
+_NEAR = 1.02
+
+
+class Remembering(Measurer):
+    """A measurer that measures no schedule twice."""
+
+    known: dict[str, Result]
+
+    def measure(self, schedules: Sequence[Schedule]) -> list[Result]:
+        """From memory where it can be."""
+        self.known = getattr(self, "known", {})
+        for schedule in schedules:
+            text = schedule.to_json()
+            if text not in self.known:
+                (self.known[text],) = super().measure([schedule])
+        return [self.known[schedule.to_json()] for schedule in schedules]
+
+
+def main() -> int:
+    """Measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--trials", type=int, default=32)
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--layers", nargs="*", default=list(LAYERS))
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    conditions, rows = Conditions(load_target("n16")), []
+    for name in args.layers:
+        with Remembering(LAYERS[name].graph(), conditions, Options(rounding="reference")) as measurer:
+            rows.append(_row(name, measurer, args))
+            print(_shown(rows[-1]), flush=True)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(rows, file, indent=1)
+    return 0
+
+
+def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
+    first = measurer.first.schedule
+    spaces = spaces_of(
+        measurer.conditions.config, measurer.prepared.lowered(first.fusions), measurer.conditions.dram
+    )
+    ((layer, space),) = spaces.items()
+    tilings = [
+        with_layer(first, layer, space.beside(each.schedule, first.layers[layer])) for each in space.tilings
+    ]
+    every = [
+        r.cycles for r in measurer.measure([first, *tilings]) if isinstance(r, Measurement) and r.believable
+    ]
+    row = {"layer": name, "tilings": len(tilings), "first": every[0], "best": min(every), "methods": {}}
+    for method in args.methods:
+        found = [tune(measurer, method, args.trials, seed=seed) for seed in range(args.seeds)]
+        after = [
+            next((trial for trial, cost in each.curve if cost <= _NEAR * row["best"]), None) for each in found
+        ]
+        row["methods"][method] = {
+            "after": after, "best": [each.curve[-1][1] for each in found],
+            "predictor": [each.predictor.as_json() for each in found if each.predictor],
+        }  # fmt: skip
+    return row
+
+
+def _shown(row: dict) -> str:
+    parts = [
+        f"{row['layer']:<17} {row['tilings']:>4} tilings, first {row['first']:>6}, best {row['best']:>6}"
+    ]
+    for method, each in row["methods"].items():
+        known = [trial for trial in each["after"] if trial is not None]
+        middle = f"{median(known):g}" if 2 * len(known) > len(each["after"]) else "never"
+        parts.append(f"{method} {middle} ({len(known)}/{len(each['after'])}), {median(each['best']):g}")
+    return "; ".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
