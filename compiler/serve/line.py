@@ -1,0 +1,125 @@
+"""Macro-instructions that wait for their programs, and those in the ring."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from compiler.serve.flight import Clock, Flight
+from compiler.serve.residency import Residency
+from cosim.device import DeviceTimeoutError
+from cosim.driver import Driver
+from cosim.reports import TrapReport
+from hw.isa.program import Program
+
+_TRAPPED = 2  # in STATUS
+#: Cycles between two looks while a program waits for room in the instruction store.
+_POLL_CYCLES = 128
+#: Nothing takes longer: the machine's watchdog stops it before.
+_TIMEOUT_CYCLES = 1 << 27
+#: Programs that are looked ahead for when one has to leave.
+_AHEAD = 256
+
+
+@dataclass(frozen=True)
+class Macro:
+    """A macro-instruction: `last` of its stage or not."""
+
+    flight: Flight
+    stage: int
+    program: Program
+    operands: tuple[int, ...]
+    last: bool
+
+
+class Line:
+    """Sends macro-instructions in order, each once its program is in the instruction store.
+
+    Parameters
+    ----------
+    driver : Driver
+        The machine's driver.
+    """
+
+    def __init__(self, driver: Driver):
+        self.driver, self.residency = driver, Residency(driver)
+        self._clock = Clock()
+        self._pending: deque[Macro] = deque()
+        self._ring: deque[tuple[int, Macro]] = deque()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits and nothing is on its way."""
+        return not self._pending and not self._ring
+
+    @property
+    def needed(self) -> list[Program]:
+        """Programs of what waits, in order."""
+        return [macro.program for macro in self._pending]
+
+    def append(self, macro: Macro) -> None:
+        """Let a macro-instruction follow the others."""
+        self._pending.append(macro)
+
+    def send(self) -> None:
+        """Put into the ring what has its program; brings programs in where there is room."""
+        sent = False
+        while self._pending and len(self._ring) < self.driver.ring_slots:
+            program = self._pending[0].program
+            if program not in self.residency:
+                if sent:  # the machine has work while the next program comes
+                    self.driver.doorbell()
+                    sent = False
+                soon = self.needed[:_AHEAD]
+                if not self.residency.bring(program, soon=soon):
+                    break
+            macro = self._pending.popleft()
+            number = self.driver.enqueue(
+                self.residency.opcode(program), macro.operands, irq=macro.last or bool(self._ring)
+            )
+            self.residency.expect(program)
+            self._ring.append((number, macro))
+            sent = True
+        if sent:
+            self.driver.doorbell()
+
+    def completed(self) -> tuple[list[Macro], bool]:
+        """What has completed since the last call, up to what a trap hit; whether there was one."""
+        done: list[Macro] = []
+        while self._ring:
+            number, macro = self._ring[0]
+            record = self.driver.completion(number)
+            if record is None:
+                break
+            if record.trap:
+                return done, True
+            self._ring.popleft()
+            self.residency.done(macro.program)
+            self._clock.time(macro.flight, macro.program.name, record.started, record.retired)
+            done.append(macro)
+        return done, False
+
+    def wait(self) -> None:
+        """Let time pass until something may have completed.
+
+        Raises
+        ------
+        DeviceTimeoutError
+            Nothing did.
+        """
+        if self._pending:
+            self.driver.device.wait_irq(_POLL_CYCLES)
+        elif not self.driver.device.wait_irq(_TIMEOUT_CYCLES):
+            raise DeviceTimeoutError(f"no macro-instruction has completed within {_TIMEOUT_CYCLES} cycles")
+        self.driver.set("IRQ_STATUS", self.driver.get("IRQ_STATUS"))
+
+    def clear(self) -> TrapReport | None:
+        """Let everything in the ring come to its end, and forget it and what waits; the first trap, if there was one."""
+        trap = self.driver.trap() if self.driver.get("STATUS") & _TRAPPED else None
+        if trap:
+            self.driver.set("IRQ_STATUS", self.driver.get("IRQ_STATUS"))
+            self.driver.resume()
+        later = self.driver.run(resume=True)
+        self._ring.clear()
+        self._pending.clear()
+        self.residency.forget_expected()
+        return trap or (later[0] if later else None)
+

@@ -1,0 +1,180 @@
+"""Versions of a network on one machine: each with its memory beside the others', proved before it is loaded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+from compiler.cache.proofs import prove
+from compiler.cache.store import Store
+from compiler.network import Network, Stage
+from compiler.serve.arena import Arena
+from compiler.validate import Call
+from cosim.driver import Driver
+from hw.errors import InputError
+from hw.isa.program import Program
+
+_DIGITS = 8
+_READ_WRITE = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """A network in a machine's DRAM.
+
+    Parameters
+    ----------
+    number : int
+        Counted from 0.
+    network : Network
+        What it carries out.
+    bases : tuple of int
+        For each stage on the accelerator the address of its memory.
+    window : tuple of int
+        First and last byte of all of them.
+    """
+
+    number: int
+    network: Network
+    bases: tuple[int, ...]
+    window: tuple[int, int]
+
+    @cached_property
+    def programs(self) -> tuple[Program, ...]:
+        """Of all stages."""
+        return tuple(program for code in self.network.codes for program in code.programs)
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """Names of the programs' contents, for reports."""
+        return tuple(sha256(program.image).hexdigest()[:_DIGITS] for program in self.programs)
+
+
+class Buffers:
+    """Room for the inputs and outputs of as many requests at once as there are slots.
+
+    Parameters
+    ----------
+    arena : Arena
+        DRAM.
+    network : Network
+        Whose inputs and outputs these are; other versions have the same.
+    slots : int
+        Requests.
+    """
+
+    def __init__(self, arena: Arena, network: Network, slots: int):
+        self.shape = _shape(network)
+        sizes = [tensor.bytes for stage in coded(network) for tensor in (*stage.inputs, *stage.outputs)]
+        pitch = sum(-(-size // arena.align) * arena.align for size in sizes)
+        start = arena.take(slots * max(pitch, 1), "requests' inputs and outputs")
+        self.window = (start, start + slots * max(pitch, 1) - 1, _READ_WRITE)
+        self._operands: list[list[list[int]]] = []
+        for slot in range(slots):
+            address, stages = start + slot * pitch, []
+            for stage in coded(network):
+                places = []
+                for tensor in (*stage.inputs, *stage.outputs):
+                    places.append(address)
+                    address += -(-tensor.bytes // arena.align) * arena.align
+                stages.append(places)
+            self._operands.append(stages)
+
+    @property
+    def slots(self) -> int:
+        """How many requests there is room for."""
+        return len(self._operands)
+
+    def operands(self, version: Version, stage: int, slot: int) -> list[int]:
+        """Operands of the macro-instructions of a stage."""
+        return [version.bases[stage], *self._operands[slot][stage]]
+
+
+def coded(network: Network) -> list[Stage]:
+    """Its stages on the accelerator, those in subgraphs among them."""
+    return [stage for stage in network.walk() if stage.code]
+
+
+def _shape(network: Network) -> list[tuple[object, ...]]:
+    """What all versions of a network have in common."""
+    return [
+        tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in (*stage.inputs, *stage.outputs))
+        for stage in coded(network)
+    ]
+
+
+class Versions:
+    """Places versions in DRAM and proves that they do no harm there.
+
+    Parameters
+    ----------
+    driver : Driver
+        The machine's driver.
+    arena : Arena
+        DRAM.
+    buffers : Buffers
+        Of the requests.
+    proofs : Store or None
+        Remembers what has been proved.
+    """
+
+    def __init__(self, driver: Driver, arena: Arena, buffers: Buffers, proofs: Store | None = None):
+        self.driver, self.arena, self.buffers, self.proofs = driver, arena, buffers, proofs
+        self._count = 0
+
+    def add(self, network: Network, beside: Version | None = None) -> Version:
+        """A version whose memory is in DRAM; requests may go over to it from the one beside it, and back.
+
+        Raises
+        ------
+        InputError
+            It is a version of another model, or there is no room for its memory.
+        ValidationError
+            A program could do harm: leave its own memory and the requests' buffers, disturb what comes before or after
+            it, hang or trap.
+        """
+        config = self.driver.config
+        if network.config != config:
+            raise InputError(f"{network.name}: this version is for another machine")
+        if _shape(network) != self.buffers.shape:
+            raise InputError(f"{network.name}: this version has other stages: it is of another model")
+        version = self._place(network)
+        try:
+            self._prove([version])
+            if beside is not None:
+                self._prove([version, beside])
+        except BaseException:
+            self.drop(version)
+            raise
+        self._count += 1
+        return version
+
+    def drop(self, version: Version) -> None:
+        """Give its memory back: nothing uses it any more."""
+        self.arena.give_back(version.window[0])
+
+    def _place(self, network: Network) -> Version:
+        offsets, size = [], 0
+        for code in network.codes:
+            offsets.append(size)
+            size += -(-max(code.memory, 1) // self.arena.align) * self.arena.align
+        start = self.arena.take(size, f"the memory of a version of {network.name}")
+        for offset, code in zip(offsets, network.codes, strict=True):
+            self.driver.put(code.image, start + offset)
+        bases = tuple(start + offset for offset in offsets)
+        return Version(self._count, network, bases, (start, start + size - 1))
+
+    def _prove(self, among: Sequence[Version]) -> None:
+        """Of each stage of the first the calls of all slots, one right behind the other, over to the others' and back."""
+        windows = [self.buffers.window, *((*each.window, _READ_WRITE) for each in among)]
+        version = among[0]
+        for stage in range(len(version.bases)):
+            order = [(version, slot) for slot in range(self.buffers.slots)]
+            order += [(each, slot) for each in reversed(among) for slot in (0, self.buffers.slots - 1)]
+            order.append((version, 0))
+            calls = [
+                Call(program, tuple(self.buffers.operands(each, stage, slot)))
+                for each, slot in order
+                for program in each.network.codes[stage].programs
+            ]
+            prove(self.driver.config, calls, windows, self.proofs)
