@@ -55,6 +55,8 @@ class Result:
         Cycles in which the machine stood still although this request had been made: programs were on their way.
     runs : tuple of int
         How often each stage on the accelerator ran.
+    disturbed : bool
+        Programs were loaded meanwhile, over the same bus.
     """
 
     index: int
@@ -65,20 +67,23 @@ class Result:
     cycles: int
     delay: int
     runs: tuple[int, ...]
+    disturbed: bool
 
 
 @dataclass(eq=False)
 class Flight:
     """A request that has not come out yet, in a slot of the buffers.
 
-    `steps` is None once all is done; `inside` counts the subgraphs that it is in, `begun` how often it has begun.
+    `steps` is None once all is done; `asked` is the cycle in which its stage was, `inside` counts the
+    subgraphs that it is in, `begun` how often it has begun, `loads` the programs loaded before that.
     """
 
     index: int
     inputs: Arrays
     slot: int
     version: Version
-    submitted: int = 0
+    asked: int = 0
+    loads: int = 0
     steps: Steps | None = None
     stage: Stage | None = None
     values: dict[str, NDArray] = field(default_factory=dict)
@@ -88,13 +93,13 @@ class Flight:
     runs: list[int] = field(default_factory=list)
     delay: int = 0
 
-    def result(self) -> Result:
-        """Once it is done."""
+    def result(self, loads: int) -> Result:
+        """Once it is done; `loads` programs have been loaded until now."""
         outputs = {t.name: value_of(t, self.values) for t in self.version.network.outputs}
         cycles = sum(macro.cycles for macro in self.macros)
         return Result(
             self.index, self.inputs, outputs, self.version, tuple(self.macros), cycles, self.delay,
-            tuple(self.runs),
+            tuple(self.runs), loads != self.loads,
         )  # fmt: skip
 
 
@@ -111,7 +116,7 @@ class Clock:
         begin = started if self._before is None or free else self._before
         flight.macros.append(MacroTime(name, started, retired, retired - begin & _MASK))
         since = max(wait, 0) if free else 0
-        waited = started - flight.submitted & _MASK
+        waited = started - flight.asked & _MASK
         if waited < 1 << 31:
             flight.delay += min(since, waited)
         self._before = retired

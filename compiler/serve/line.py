@@ -10,7 +10,6 @@ from cosim.driver import Driver
 from cosim.reports import TrapReport
 from hw.isa.program import Program
 
-_TRAPPED = 2  # in STATUS
 #: Cycles between two looks while a program waits for room in the instruction store.
 _POLL_CYCLES = 128
 #: Nothing takes longer: the machine's watchdog stops it before.
@@ -111,15 +110,18 @@ class Line:
             raise DeviceTimeoutError(f"no macro-instruction has completed within {_TIMEOUT_CYCLES} cycles")
         self.driver.set("IRQ_STATUS", self.driver.get("IRQ_STATUS"))
 
-    def clear(self) -> TrapReport | None:
-        """Let everything in the ring come to its end, and forget it and what waits; the first trap, if there was one."""
-        trap = self.driver.trap() if self.driver.get("STATUS") & _TRAPPED else None
-        if trap:
-            self.driver.set("IRQ_STATUS", self.driver.get("IRQ_STATUS"))
-            self.driver.resume()
-        later = self.driver.run(resume=True)
+    def trap(self) -> tuple[TrapReport, Flight]:
+        """What the machine has stopped for, and the request it happened in; the machine goes on."""
+        self.driver.set("IRQ_STATUS", self.driver.get("IRQ_STATUS"))
+        report = self.driver.trap()
+        macros = dict(self._ring)
+        macro = macros.get(report.macro, self._ring[0][1])
+        self.driver.resume()
+        return report, macro.flight
+
+    def clear(self) -> None:
+        """Let everything in the ring come to its end, whatever that is, and forget it and what waits."""
+        self.driver.run(resume=True)
         self._ring.clear()
         self._pending.clear()
         self.residency.forget_expected()
-        return trap or (later[0] if later else None)
-

@@ -89,6 +89,15 @@ class Residency:
         self.loads += 1
         return True
 
+    def leave(self, programs: Iterable[Program], keep: Iterable[Program]) -> None:
+        """Unload programs that nothing is on its way to, but for those to keep."""
+        kept = {each.words for each in keep}
+        for words in {each.words for each in programs} - kept:
+            entry = self._known.get(words)
+            if entry and not entry.expected and not self.driver.programs.in_use(entry.segment):
+                self.driver.programs.unload(entry.segment)
+                del self._known[words]
+
     def forget_expected(self) -> None:
         """Nothing is on its way any more: the ring has been emptied."""
         for entry in self._known.values():
@@ -110,4 +119,6 @@ class Residency:
     def _room(self, length: int, out: list[Words]) -> bool:
         """Whether a program fits, in words, segments and opcodes, once some have left."""
         segments = [self._known[words].segment for words in out]
-        return len(self._known) - len(out) < self.config.opcodes and self.driver.programs.fits(length, segments)
+        return len(self._known) - len(out) < self.config.opcodes and self.driver.programs.fits(
+            length, segments
+        )

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cache.store import Store
-from compiler.decide import decide, value_of
+from compiler.decide import decide
 from compiler.host import evaluate
 from compiler.host.control import Trips
 from compiler.network import Network, Stage
@@ -76,9 +76,7 @@ class Server:
         Told of a trap and the version that was current; True: go on with what is current now. Otherwise it is raised.
     """
 
-    def __init__(
-        self, device: Device, network: Network, flights: int = FLIGHTS, proofs: Store | None = None
-    ):
+    def __init__(self, device: Device, network: Network, flights: int = FLIGHTS, proofs: Store | None = None):
         self.device, self.clocked = device, not isinstance(device, GoldenDevice)
         self.driver = Driver(device, _RING_SLOTS)
         self.line = Line(self.driver)
@@ -96,7 +94,19 @@ class Server:
         self._flights: deque[Flight] = deque()
         self._ready: deque[Result] = deque()
         self.prefetch(self.current)
-        self.driver.counters.read("cycles", 0)  # after reset they are cleared, and changing tags waits for that
+        self.driver.counters.read(
+            "cycles", 0
+        )  # after reset they are cleared, and changing tags waits for that
+
+    @property
+    def submitted(self) -> int:
+        """Requests made so far."""
+        return self._index
+
+    @property
+    def completed(self) -> int:
+        """Requests that have come out so far."""
+        return self._index - len(self._flights)
 
     @property
     def busy(self) -> int:
@@ -116,7 +126,7 @@ class Server:
             self._wait()
         taken = {flight.slot for flight in self._flights}
         slot = min(set(range(self.flights)) - taken)
-        flight = Flight(self._index, checked, slot, self.current, self.device.cycle & _MASK)
+        flight = Flight(self._index, checked, slot, self.current)
         self._index += 1
         self._flights.append(flight)
         self._begin(flight)
@@ -152,10 +162,15 @@ class Server:
         """Whether a request on its way is carried out by it."""
         return version is self.current or any(flight.version is version for flight in self._flights)
 
+    def drop(self, version: Version) -> None:
+        """Forget a version that nothing uses: its memory is free, and its programs leave the instruction store."""
+        self.versions.drop(version)
+        self.line.residency.leave(version.programs, self.current.programs)
+
     def _begin(self, flight: Flight) -> None:
         flight.runs, flight.macros, flight.delay = [0] * len(flight.version.bases), [], 0
         flight.values, flight.inside = dict(flight.inputs), 0
-        flight.begun += 1
+        flight.begun, flight.loads = flight.begun + 1, self.line.residency.loads
         flight.steps = self._steps(flight, flight.version.network.stages, flight.values)
         self._advance(flight, None)
 
@@ -196,6 +211,7 @@ class Server:
             return
         number = next(i for i, each in enumerate(coded(flight.version.network)) if each is stage)
         flight.stage, code = stage, stage.code
+        flight.asked = self.device.cycle & _MASK
         assert code is not None
         operands = tuple(self.versions.buffers.operands(flight.version, number, flight.slot))
         for tensor in stage.inputs:
@@ -218,9 +234,7 @@ class Server:
                 assert flight.stage is not None and code is not None
                 flight.runs[macro.stage] += 1
                 outputs = {
-                    t.name: self.driver.fetch(
-                        macro.operands[code.places[t.name]], t.shape, np.dtype(t.dtype)
-                    )
+                    t.name: self.driver.fetch(macro.operands[code.places[t.name]], t.shape, np.dtype(t.dtype))
                     for t in flight.stage.outputs
                 }
                 self._advance(flight, outputs)
@@ -231,7 +245,7 @@ class Server:
 
     def _deliver(self) -> None:
         while self._flights and self._flights[0].steps is None and not self._flights[0].inside:
-            result = self._flights[0].result()
+            result = self._flights[0].result(self.line.residency.loads)
             if self.refuses(result):
                 self._again()
                 return
@@ -240,10 +254,9 @@ class Server:
 
     def _recover(self) -> None:
         """After a trap: go on with what is current now, if whoever watches says so."""
-        version = self._flights[0].version
-        trap = self.line.clear()
-        assert trap is not None
-        if not self.trapped(version, trap):
+        trap, flight = self.line.trap()
+        self.line.clear()
+        if not self.trapped(flight.version, trap):
             raise TrapError(trap)
         self._again()
 
@@ -251,5 +264,5 @@ class Server:
         """Carry out all requests that have not come out once more, by what is current now."""
         self.line.clear()
         for flight in list(self._flights):
-            flight.version, flight.submitted = self.current, self.device.cycle & _MASK
+            flight.version = self.current
             self._begin(flight)

@@ -165,7 +165,7 @@ class Versions:
         return Version(self._count, network, bases, (start, start + size - 1))
 
     def _prove(self, among: Sequence[Version]) -> None:
-        """Of each stage of the first the calls of all slots, one right behind the other, over to the others' and back."""
+        """Of each stage of the first the calls of all slots, one behind the other, over to the others' and back."""
         windows = [self.buffers.window, *((*each.window, _READ_WRITE) for each in among)]
         version = among[0]
         for stage in range(len(version.bases)):

@@ -1,0 +1,309 @@
+"""The loop while serving: candidates that measured better are swapped in, watched, kept or rolled back."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+import numpy as np
+
+from compiler.measure.measurement import Measurement, Rejected
+from compiler.network import Network
+from compiler.pipeline import Prepared
+from compiler.profile.counts import ByTag, growth
+from compiler.profile.floors import bus_rate
+from compiler.schedule.dram import Dram
+from compiler.schedule.schedule import Schedule
+from compiler.serve.drift import DriftTest
+from compiler.serve.estimate import read_loads
+from compiler.serve.events import Events
+from compiler.serve.flight import Result
+from compiler.serve.proposer import LostError, Proposer
+from compiler.serve.searcher import Changed, Finding
+from compiler.serve.stream import Server
+from compiler.serve.versions import Version
+from cosim.reports import TrapReport
+from hw.errors import InputError
+
+#: A new version's first requests, whose outputs are compared with the reference and whose cycles decide about it.
+PROBATION = 4
+#: What a new version must gain by its measurement, and what it may take more than that says.
+_GAIN, _TOLERANCE = 0.002, 0.03
+#: A version that takes so many times as long is not given a second request.
+_HOPELESS = 2.0
+#: Requests during which the counters of LOAD are read after a change.
+_LOOKED_AT = 4
+#: Requests that say what is usual.
+_RECENT = 8
+#: Orders that a search in a process of its own has at a time.
+_AHEAD = 2
+
+
+@dataclass(eq=False)
+class Served:
+    """A version, what it was measured to take, and what it takes."""
+
+    version: Version
+    schedule: Schedule
+    measured: int | None
+    drift: DriftTest = field(default_factory=DriftTest)
+    count: int = 0
+    _clean: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    _all: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    @property
+    def usual(self) -> float | None:
+        """Cycles of a request, as far as they are known; those during loads of programs only if there are no others."""
+        taken = self._clean or self._all
+        return median(taken) if taken else None
+
+    def take(self, result: Result) -> None:
+        """Take note of a request's cycles."""
+        self.count += 1
+        self._all.append(result.cycles)
+        if not result.disturbed:
+            self._clean.append(result.cycles)
+
+    def forget(self) -> None:
+        """Conditions have changed."""
+        self._clean.clear()
+        self._all.clear()
+        self.measured, self.drift = None, DriftTest()
+
+
+class Adapter:
+    """Improves what a server serves.
+
+    Parameters
+    ----------
+    server : Server
+        Serves the first version already.
+    prepared : callable
+        The model, to be compiled for a memory.
+    reference : Network
+        What outputs are compared with, on the golden model.
+    proposer : Proposer
+        Who finds candidates.
+    events : Events
+        Takes note of decisions.
+    dram : Dram
+        What the memory is like, as far as is known.
+    pace : int or None
+        Trials for each request, in step with them; None: as they come.
+
+    Attributes
+    ----------
+    served : Served
+        The version that new requests get.
+    """
+
+    def __init__(
+        self, server: Server, prepared: Callable[[Dram], Prepared], reference: Network, proposer: Proposer,
+        events: Events, dram: Dram, pace: int | None = None,
+    ):  # fmt: skip
+        self.server, self.prepared, self.reference = server, prepared, reference
+        self.proposer, self.events, self.dram, self.pace = proposer, events, dram, pace
+        self.served = Served(server.current, server.current.network.schedule, None)
+        self._before: Served | None = None  # what a version on probation has replaced
+        self._best: Finding | None = None
+        self._known: dict[Dram, Finding] = {}
+        self._refused: set[str] = set()
+        self._leaving: list[Version] = []
+        self._looking: tuple[int, ByTag] | None = None
+        self._candidate: Finding | None = None
+        self._changing = self._lost = False
+        server.refuses, server.trapped = self._refuses, self._trapped
+        self.proposer.order(dram)
+
+    def tick(self) -> None:
+        """Between two requests: hear of findings, swap in the best, ask for more."""
+        if not self._lost:
+            try:
+                self._ask()
+                for finding in self.proposer.findings(wait=self.pace is not None):
+                    self._hear(finding)
+            except LostError as error:
+                self._lost = True
+                self.events.note("search lost", reason=str(error))
+        if self._best is not None and self._before is None and not self._changing:
+            finding, self._best = self._best, None
+            self._swap_in(finding)
+        self._let_go()
+
+    def _ask(self) -> None:
+        """Keep the search busy, or have it do its trials for this request."""
+        count = _AHEAD - self.proposer.waiting if self.pace is None else self.pace
+        for _ in range(0 if self._changing else count):
+            self.proposer.order(None)
+
+    def _hear(self, finding: Finding) -> None:
+        """Take note of a finding; keep the best of those that are better than what is served."""
+        result = finding.result
+        if finding.kind == "served":
+            self._change_to(finding)
+        if self._changing or finding.dram != self.dram:
+            return  # it was measured under conditions that are no more
+        if isinstance(result, Rejected):
+            self._reject(finding, f"{result.stage}: {result.reason}")
+        elif not result.believable:
+            few = f"{result.cycles} cycles are fewer than the {result.floor} that the work takes"
+            self._reject(finding, few if result.exact else "its outputs are wrong")
+        elif finding.schedule != self.served.schedule:
+            self._compare(finding, result.cycles)
+
+    def _compare(self, finding: Finding, cycles: int) -> None:
+        best = self.served.measured
+        if self._best is not None and isinstance(self._best.result, Measurement):
+            best = self._best.result.cycles
+        if best is not None and cycles >= best * (1 - _GAIN):
+            self._reject(finding, f"no better: {cycles} cycles, not {best}")
+        elif finding.schedule.to_json() in self._refused:
+            self._reject(finding, "it has been rolled back before")
+        else:
+            self._best = finding
+
+    def _change_to(self, finding: Finding) -> None:
+        """Conditions are known: what is served was measured under them."""
+        if self._changing:
+            rate = finding.dram.bytes_per_cycle or self.server.driver.config.n
+            self.events.note("conditions", latency=finding.dram.latency, bytes_per_cycle=rate)
+        self.dram, self._changing, self._best = finding.dram, False, None
+        if isinstance(finding.result, Measurement):
+            self.served.measured = finding.result.cycles
+            known = self._known.setdefault(finding.dram, finding)
+            if known is not finding:
+                self._hear(replace(known, kind="known"))
+
+    def _swap_in(self, finding: Finding) -> None:
+        """Bring a version in and let new requests have it."""
+        assert isinstance(finding.result, Measurement)
+        server, residency = self.server, self.server.line.residency
+        loads, cycles = residency.loads, residency.load_cycles
+        try:
+            network = self.prepared(self.dram).network(finding.schedule)
+            version = server.versions.add(network, server.current)
+        except InputError as error:
+            self._reject(finding, str(error))
+            return
+        resident = server.prefetch(version)
+        server.switch(version)
+        self._before, self._candidate = self.served, finding
+        self.served = Served(version, finding.schedule, finding.result.cycles)
+        self.events.note(
+            "reload", request=server.submitted, version=version.number, replaces=self._before.version.number,
+            why=finding.kind, trial=finding.number, measured_cycles=finding.result.cycles,
+            programs_loaded=residency.loads - loads, load_cycles=residency.load_cycles - cycles,
+            resident=resident,
+        )  # fmt: skip
+
+    def _reject(self, finding: Finding, reason: str) -> None:
+        self.events.note("rejected", kind=finding.kind, trial=finding.number, reason=reason)
+
+    def _refuses(self, result: Result) -> bool:
+        """Look at a result before it comes out; whether it must not."""
+        served = self.served
+        if result.version is not served.version:
+            return False
+        served.take(result)
+        if self._before is not None:
+            served.drift.take(result)
+            fault, wrong = self._fault(result, self._before)
+            if fault:
+                self._roll_back(fault, result.index)
+                return wrong
+            if served.count >= PROBATION:
+                self._keep(result.index)
+        elif self.server.clocked:
+            self._watch(result)
+        return False
+
+    def _fault(self, result: Result, before: Served) -> tuple[str | None, bool]:
+        """What is wrong with a version on probation, and whether its outputs must not be used."""
+        expected = self.reference(**result.inputs)
+        if not all(np.array_equal(result.outputs[name], array) for name, array in expected.items()):
+            return f"the outputs of request {result.index} are wrong", True
+        if not self.server.clocked:
+            return None, False
+        config = self.server.driver.config
+        rate = bus_rate(config, self.dram.bytes_per_cycle)
+        floor = result.version.network.work(result.runs).cycles(config, rate)
+        if result.cycles < floor:
+            return f"{result.cycles} cycles are fewer than the {floor} that the work takes", True
+        return self._slow(result, before), False
+
+    def _slow(self, result: Result, before: Served) -> str | None:
+        """How much slower than measured, or than the version before, one on probation is."""
+        served = self.served
+        assert served.measured is not None
+        scale = before.usual / before.measured if before.usual and before.measured else 1.0
+        expected = served.measured * scale
+        if result.cycles > _HOPELESS * expected and not result.disturbed:
+            return f"request {result.index} took {result.cycles} cycles, not {expected:.0f} as measured"
+        if served.count < PROBATION or served.usual is None:
+            return None
+        if served.usual > expected * (1 + _TOLERANCE):
+            return f"{served.usual:.0f} cycles a request, not {expected:.0f} as measured"
+        if before.usual is not None and served.usual > before.usual:
+            return f"{served.usual:.0f} cycles a request, before it was {before.usual:.0f}"
+        return None
+
+    def _keep(self, request: int) -> None:
+        assert self._before is not None and self._candidate is not None
+        self.events.note(
+            "kept", request=request, version=self.served.version.number, cycles=self.served.usual
+        )
+        self._leaving.append(self._before.version)
+        self._known[self.dram] = self._candidate
+        self._before = None
+
+    def _roll_back(self, reason: str, request: int) -> None:
+        assert self._before is not None
+        bad, self.served, self._before = self.served, self._before, None
+        self.server.switch(self.served.version)
+        self._refused.add(bad.schedule.to_json())
+        self._leaving.append(bad.version)
+        self.events.note(
+            "rollback", request=request, version=bad.version.number, to=self.served.version.number, reason=reason
+        )  # fmt: skip
+
+    def _trapped(self, version: Version, report: TrapReport) -> bool:
+        """After a trap: back to the version before, if it was the new one that trapped."""
+        if self._before is None or version is not self.served.version:
+            return False
+        self._roll_back(f"trap: {report}", self.server.completed)
+        return True
+
+    def _watch(self, result: Result) -> None:
+        """Notice that what is served takes other cycles than it did, and find out what that comes from."""
+        if self._looking is not None:
+            self._look(result.index, *self._looking)
+            return
+        drift = self.served.drift.take(result)
+        if drift is None or self._lost:
+            return
+        self.events.note(
+            "drift", request=result.index, program=drift.program, usual_cycles=drift.usual, cycles=drift.now,
+            requests=drift.requests,
+        )  # fmt: skip
+        self._changing, self._best = True, None
+        self._looking = result.index, read_loads(self.server.driver, result.version.network)
+
+    def _look(self, request: int, since: int, before: ByTag) -> None:
+        """Once some requests have come out under the new conditions, ask what these are."""
+        if request < since + _LOOKED_AT:
+            return
+        network = self.served.version.network
+        loads = growth(before, read_loads(self.server.driver, network))
+        self._looking = None
+        self.served.forget()
+        try:
+            self.proposer.order(Changed(self.served.schedule, loads, self.dram))
+        except LostError as error:
+            self._lost = True
+            self.events.note("search lost", reason=str(error))
+
+    def _let_go(self) -> None:
+        """Versions that no request is on its way with leave DRAM and instruction store."""
+        for version in [each for each in self._leaving if not self.server.uses(each)]:
+            self._leaving.remove(version)
+            self.server.drop(version)

@@ -1,0 +1,107 @@
+"""Notices that a network takes other cycles than it did: a sequential test on each of its programs."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+
+from compiler.serve.flight import Result
+
+#: Requests that say what is usual.
+_USUAL = 6
+#: They differ by no more of their cycles, unless so many requests have been looked at: then they always do.
+_STEADY, _LONG = 0.02, 20
+#: Of the usual cycles of a request: deviations that do not count, and their sum at which something has changed.
+_SLACK, _ENOUGH = 0.005, 0.04
+#: Deviations that do not count either, as often as what is usual spreads.
+_SPREADS = 3
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Cycles have changed.
+
+    Parameters
+    ----------
+    program : str
+        The one that changed most.
+    usual, now : float
+        Its cycles in a request.
+    requests : int
+        How many the test took since its sums were at zero.
+    """
+
+    program: str
+    usual: float
+    now: float
+    requests: int
+
+
+class DriftTest:
+    """Cumulative sums (CUSUM) of how far the cycles of each program are from what is usual, up and down.
+
+    A lasting change of one per cent of a request's cycles in any one program is noticed within eight requests, a
+    greater one sooner. What is usual are the medians of the first requests.
+    """
+
+    def __init__(self) -> None:
+        self._first: list[dict[str, int]] = []
+        self._usual: dict[str, float] = {}
+        self._slack: dict[str, float] = {}
+        self._sums: dict[tuple[str, int], tuple[float, int]] = defaultdict(lambda: (0.0, 0))
+
+    @property
+    def settled(self) -> bool:
+        """Whether it knows what is usual."""
+        return bool(self._usual)
+
+    @property
+    def cycles(self) -> float:
+        """Usual ones of a request."""
+        return sum(self._usual.values())
+
+    def take(self, result: Result) -> Drift | None:
+        """Look at a request; whether something has changed. Those that loads of programs disturbed say nothing."""
+        if result.disturbed or not result.macros:
+            return None
+        taken = _by_program(result)
+        if not self._usual:
+            self._first.append(taken)
+            return self._settle() if len(self._first) >= _USUAL else None
+        found: Drift | None = None
+        for program, usual in self._usual.items():
+            off = (taken.get(program, 0) - usual) / self.cycles
+            for sign in (1, -1):
+                total, since = self._sums[program, sign]
+                total = total + sign * off - self._slack[program]
+                total, since = (total, since + 1) if total > 0 else (0.0, 0)
+                self._sums[program, sign] = total, since
+                if total > _ENOUGH and (
+                    found is None or abs(found.now - found.usual) < abs(off) * self.cycles
+                ):
+                    found = Drift(program, usual, taken.get(program, 0), since)
+        return found
+
+    def _settle(self) -> Drift | None:
+        """Know what is usual, unless cycles are just changing; if they have, that is a drift."""
+        last = self._first[-_USUAL:]
+        totals = [sum(each.values()) for each in last]
+        whole = median(totals)
+        if max(totals) - min(totals) > _STEADY * whole and len(self._first) < _LONG:
+            return None
+        for program in {name for each in last for name in each}:
+            values = [each.get(program, 0) for each in last]
+            self._usual[program] = median(values)
+            spread = median(abs(value - self._usual[program]) for value in values) / whole
+            self._slack[program] = _SLACK + _SPREADS * spread
+        first = sum(self._first[0].values())
+        if len(self._first) < _LONG and abs(first - whole) > _ENOUGH * whole:
+            return Drift("all", first, whole, len(self._first))
+        return None
+
+
+def _by_program(result: Result) -> dict[str, int]:
+    """Cycles of a request by program."""
+    out: dict[str, int] = defaultdict(int)
+    for macro in result.macros:
+        out[macro.program] += macro.cycles
+    return dict(out)

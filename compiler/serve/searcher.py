@@ -1,0 +1,147 @@
+"""The search for better versions beside the machine that serves: it measures on simulators of its own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from compiler.ir.graph import Graph
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Result
+from compiler.measure.measurer import Measurer
+from compiler.options import Options
+from compiler.pipeline import Prepared
+from compiler.profile.counts import ByTag
+from compiler.quantize.samples import random_samples
+from compiler.schedule.dram import Dram
+from compiler.schedule.schedule import Schedule
+from compiler.search.goals import Goal
+from compiler.search.method import Method
+from compiler.search.tune import METHODS
+from compiler.serve.estimate import estimate
+from cosim.device import Device
+from hw.config import MlaConfig
+
+#: Latencies, and rates, that differ by no more of the greater are taken for the same.
+_ALIKE = 0.1
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is searched for: a better schedule of a model on a machine."""
+
+    graph: Graph
+    config: MlaConfig
+    options: Options
+    method: str
+    goal: Goal = Goal.LATENCY
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of a trial.
+
+    Parameters
+    ----------
+    kind : str
+        "served": what was being served; "first": what the static compiler makes for the conditions; "trial".
+    dram : Dram
+        The memory that it was measured with.
+    schedule : Schedule
+        What was tried.
+    result : Measurement or Rejected
+        What came of it.
+    number : int
+        Trials so far under these conditions.
+    """
+
+    kind: str
+    dram: Dram
+    schedule: Schedule
+    result: Result
+    number: int
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Something other than before: what was being served, what LOAD counted meanwhile, and what the memory was like."""
+
+    schedule: Schedule
+    loads: ByTag
+    known: Dram
+
+
+class Searcher:
+    """Measures candidates one after the other.
+
+    Parameters
+    ----------
+    job : Job
+        What is searched for.
+    """
+
+    def __init__(self, job: Job):
+        self.job = job
+        self.measurer: Measurer | None = None
+        self._method: Method | None = None
+        self._number, self._known = 0, list[Dram]()
+
+    def begin(self, dram: Dram, served: Schedule | None = None) -> list[Finding]:
+        """Search under these conditions from now on; measures what is served and the static compiler's schedule."""
+        self.close()
+        job = self.job
+        self.measurer = measurer = Measurer(job.graph, Conditions(job.config, dram), job.options, 1, job.seed)
+        first = measurer.first.schedule
+        self._number = 0
+        self._known.append(dram)
+        baseline = measurer.baseline()
+        self._method = METHODS[job.method](measurer, job.goal, baseline, job.seed)
+        out = [Finding("first", dram, first, baseline, 0)]
+        if served is not None and served != first:
+            (result,) = measurer.measure([served])
+            self._method.tell(served, result)
+            out.insert(0, Finding("served", dram, served, result, 0))
+        else:
+            out.insert(0, replace(out[0], kind="served"))
+        return out
+
+    def adapt(self, changed: Changed) -> list[Finding]:
+        """Find out what the memory is like now, and search for that."""
+        job = self.job
+        network = Prepared(job.graph, job.config, replace(job.options, dram=changed.known)).network(
+            changed.schedule
+        )
+        assert network.graph is not None
+        sample = random_samples(network.graph, job.seed, 1)[0]
+        found = estimate(network, changed.loads, sample, changed.known, self._opener())
+        return self.begin(self._same(found), changed.schedule)
+
+    def _same(self, dram: Dram) -> Dram:
+        """Conditions that were there before, if these are hardly different."""
+        for known in self._known:
+            pairs = [(known.latency, dram.latency), (self._rate(known), self._rate(dram))]
+            if all(abs(one - other) <= _ALIKE * max(one, other) for one, other in pairs):
+                return known
+        return dram
+
+    def _rate(self, dram: Dram) -> float:
+        return dram.bytes_per_cycle or self.job.config.n
+
+    def trial(self) -> Finding:
+        """The next candidate."""
+        assert self.measurer is not None and self._method is not None
+        schedule = self._method.propose()
+        (result,) = self.measurer.measure([schedule])
+        self._method.tell(schedule, result)
+        self._number += 1
+        return Finding("trial", self.measurer.conditions.dram, schedule, result, self._number)
+
+    def close(self) -> None:
+        """Close the simulators; may be called twice."""
+        if self.measurer is not None:
+            self.measurer.close()
+            self.measurer = None
+
+    def _opener(self) -> Callable[[int], Device]:
+        from cosim.rtl.rtl_device import RtlDevice
+
+        return lambda size: RtlDevice(self.job.config, size)
