@@ -17,6 +17,7 @@ VERBS = (
     "profile",
     "tune",
     "calibrate",
+    "serve",
     "bench",
     "verilog",
     "fpga",

@@ -122,10 +122,15 @@ def _difference(seen: ByTag, made: ByTag) -> NDArray:
 
     Latencies are those of all layers: requests in flight while the next layer begins count for that.
     """
-    whole = [{name: sum(row[name] for row in each.values()) for name in _NAMES} for each in (made, seen)]
-    out = [_apart(*whole, "load_busy", "load_beats"), _apart(*whole, "load_latency", "load_requests")]
+    here, there = (
+        {name: sum(row[name] for row in each.values()) for name in _NAMES} for each in (made, seen)
+    )
+    out = [
+        _apart(here, there, "load_busy", "load_beats"),
+        _apart(here, there, "load_latency", "load_requests"),
+    ]
     for tag, row in seen.items():
-        weight = _LAYER * row["load_beats"] / max(whole[1]["load_beats"], 1)
+        weight = _LAYER * row["load_beats"] / max(there["load_beats"], 1)
         out.append(weight * _apart(made[tag], row, "load_busy", "load_beats"))
     return np.array(out)
 

@@ -1,0 +1,152 @@
+"""`mla serve`: inference as a stream, improved meanwhile if asked."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compiler.cli.claims import claim
+from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.options import add_memory, add_seed, add_target, integer
+from compiler.cli.tune import METHODS
+from hw.errors import shown
+
+if TYPE_CHECKING:
+    from compiler.network import Network
+    from compiler.schedule.dram import Dram
+    from compiler.serve.run import Change
+    from compiler.serve.searcher import Job
+
+SUMMARY = "run a model on a stream of inputs, one JSON line each, and improve it meanwhile if asked"
+EXAMPLE = "mla serve network.tflite --input images.npy --adapt"
+_FLIGHTS = 64
+_PACE = 1000
+_MOST = 1_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's options."""
+    parser.add_argument(
+        "model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}"
+    )  # fmt: skip
+    parser.add_argument(
+        "--input", metavar="FILE", type=Path,
+        help=".npy, or .npz with an array for each input; first axis: samples; - for standard input, which may also "
+        "have JSON lines (default: random samples)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--requests", metavar="N", type=integer(1), help="how many (default: all of the input); a file is repeated"
+    )  # fmt: skip
+    parser.add_argument(
+        "--adapt", action="store_true", help="search for better programs meanwhile, and swap them in"
+    )
+    parser.add_argument(
+        "--method", choices=METHODS, default="evolution", help="who chooses candidates (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--pace", metavar="T", type=integer(0, _PACE),
+        help="candidates tried for each request, in step, so that runs repeat (default: as fast as it goes)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--flights",
+        metavar="F",
+        type=integer(1, _FLIGHTS),
+        default=4,
+        help="requests on their way (default: 4)",
+    )
+    parser.add_argument(
+        "--device", choices=("rtl", "golden"), default="rtl", help="what to run on (default: %(default)s)"
+    )
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write the lines there")
+    parser.add_argument(
+        "--profile", metavar="FILE.json", type=Path, help="write where the cycles of each layer went"
+    )
+    parser.add_argument(
+        "--conditions-at", metavar="K:latency=CYCLES,bytes=RATE", type=_change, action="append", default=[],
+        help="for tests: change the simulated DRAM at request K; again for others",
+    )  # fmt: skip
+    add_compile(parser)
+    add_target(parser)
+    add_memory(parser)
+    add_seed(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve."""
+    from compiler.cache.store import Store
+    from compiler.cli.requests import requests_of
+    from compiler.cli.run import named
+    from compiler.serve.run import Serving, serve
+
+    claim(args, "out", "profile")
+    _check(args)
+    network, job = _network(args)
+    serving = Serving(
+        network, _dram(args), job, args.flights, args.pace, tuple(args.conditions_at), args.device,
+        args.out, args.profile, None if args.no_cache else Store(),
+    )  # fmt: skip
+    with named(args.model):
+        return serve(serving, requests_of(args, network))
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what does not go together before anything is compiled."""
+    from compiler.package import SUFFIX
+    from hw.errors import InputError
+
+    if args.batch not in (None, 1):
+        raise InputError(f"a request is one sample: --batch must be 1, not {args.batch}")
+    if args.device == "golden" and (args.adapt or args.conditions_at):
+        option = "--adapt" if args.adapt else "--conditions-at"
+        raise InputError(f"{option} needs --device rtl: the golden model has no clock")
+    if args.adapt and args.model.suffix.lower() == SUFFIX:
+        raise InputError(f"{args.model} is compiled already: --adapt needs the model itself")
+    if args.pace is not None and not args.adapt:
+        raise InputError("--pace is for --adapt")
+
+
+def _dram(args: argparse.Namespace) -> "Dram":
+    from compiler.schedule.dram import Dram
+
+    return Dram(args.dram_latency, args.dram_bytes_per_cycle)
+
+
+def _network(args: argparse.Namespace) -> "tuple[Network, Job | None]":
+    """What is served first, and what is to be improved."""
+    from compiler.cli.compile import source_of
+    from compiler.cli.run import network_of
+    from compiler.pipeline import Prepared
+    from compiler.serve.searcher import Job
+    from hw.config import load_target
+
+    if not args.adapt:
+        return network_of(args), None
+    source, options = source_of(args)
+    job = Job(source.graph, load_target(args.target), options, args.method, seed=args.seed)
+    return Prepared(job.graph, job.config, options).network(), job
+
+
+def _change(text: str) -> "Change":
+    """Argument type: `K:latency=CYCLES,bytes=RATE`, either of which may be left out."""
+    from compiler.serve.run import Change
+
+    at, _, rest = text.partition(":")
+    pairs = [each.partition("=") for each in rest.split(",")]
+    values = {name: value for name, _, value in pairs}
+    try:
+        if len(values) != len(pairs) or not values.keys() <= {"latency", "bytes"}:
+            raise ValueError
+        change = Change(
+            int(at), int(values.get("latency", 100)), float(values["bytes"]) if "bytes" in values else None
+        )
+    except ValueError:
+        change = None
+    if (
+        change is None
+        or change.at < 0
+        or not 1 <= change.latency <= _MOST
+        or not 0.01 <= (change.rate or 1) <= _MOST
+    ):
+        raise argparse.ArgumentTypeError(
+            f"must be K:latency=CYCLES,bytes=RATE such as 20:latency=400,bytes=4, not {shown(text)}"
+        )
+    return change
