@@ -111,7 +111,8 @@ class Adapter:
         self._leaving: list[Version] = []
         self._looking: tuple[int, ByTag] | None = None
         self._candidate: Finding | None = None
-        self._changing = self._lost = False
+        self._lost = False
+        self._changes = 0  # in the memory, that are being looked into
         server.refuses, server.trapped = self._refuses, self._trapped
         self.proposer.order(dram)
 
@@ -125,7 +126,7 @@ class Adapter:
             except LostError as error:
                 self._lost = True
                 self.events.note("search lost", reason=str(error))
-        if self._best is not None and self._before is None and not self._changing:
+        if self._best is not None and self._before is None and not self._changes:
             finding, self._best = self._best, None
             self._swap_in(finding)
         self._let_go()
@@ -133,7 +134,7 @@ class Adapter:
     def _ask(self) -> None:
         """Keep the search busy, or have it do its trials for this request."""
         count = _AHEAD - self.proposer.waiting if self.pace is None else self.pace
-        for _ in range(0 if self._changing else count):
+        for _ in range(0 if self._changes else count):
             self.proposer.order(None)
 
     def _hear(self, finding: Finding) -> None:
@@ -141,7 +142,7 @@ class Adapter:
         result = finding.result
         if finding.kind == "served":
             self._change_to(finding)
-        if self._changing or finding.dram != self.dram:
+        if self._changes or finding.dram != self.dram:
             return  # it was measured under conditions that are no more
         if isinstance(result, Rejected):
             self._reject(finding, f"{result.stage}: {result.reason}")
@@ -164,10 +165,11 @@ class Adapter:
 
     def _change_to(self, finding: Finding) -> None:
         """Conditions are known: what is served was measured under them."""
-        if self._changing:
+        if self._changes:
+            self._changes -= 1
             rate = finding.dram.bytes_per_cycle or self.server.driver.config.n
             self.events.note("conditions", latency=finding.dram.latency, bytes_per_cycle=rate)
-        self.dram, self._changing, self._best = finding.dram, False, None
+        self.dram, self._best = finding.dram, None
         if isinstance(finding.result, Measurement):
             self.served.measured = finding.result.cycles
             known = self._known.setdefault(finding.dram, finding)
@@ -285,7 +287,7 @@ class Adapter:
             "drift", request=result.index, program=drift.program, usual_cycles=drift.usual, cycles=drift.now,
             requests=drift.requests,
         )  # fmt: skip
-        self._changing, self._best = True, None
+        self._changes, self._best = self._changes + 1, None
         self._looking = result.index, read_loads(self.server.driver, result.version.network)
 
     def _look(self, request: int, since: int, before: ByTag) -> None:

@@ -40,7 +40,7 @@ class DriftTest:
     """Cumulative sums (CUSUM) of how far the cycles of each program are from what is usual, up and down.
 
     A lasting change of one per cent of a request's cycles in any one program is noticed within eight requests, a
-    greater one sooner. What is usual are the medians of the first requests.
+    greater one after two. What is usual are the medians of the first requests.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class DriftTest:
                 total = total + sign * off - self._slack[program]
                 total, since = (total, since + 1) if total > 0 else (0.0, 0)
                 self._sums[program, sign] = total, since
-                if total > _ENOUGH and (
+                if total > _ENOUGH and since > 1 and (
                     found is None or abs(found.now - found.usual) < abs(off) * self.cycles
                 ):
                     found = Drift(program, usual, taken.get(program, 0), since)

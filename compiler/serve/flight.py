@@ -56,7 +56,7 @@ class Result:
     runs : tuple of int
         How often each stage on the accelerator ran.
     disturbed : bool
-        Programs were loaded meanwhile, over the same bus.
+        Programs were loaded meanwhile, over the same bus, or the request before was another version's.
     """
 
     index: int
@@ -93,13 +93,13 @@ class Flight:
     runs: list[int] = field(default_factory=list)
     delay: int = 0
 
-    def result(self, loads: int) -> Result:
-        """Once it is done; `loads` programs have been loaded until now."""
+    def result(self, *, disturbed: bool) -> Result:
+        """Once it is done."""
         outputs = {t.name: value_of(t, self.values) for t in self.version.network.outputs}
         cycles = sum(macro.cycles for macro in self.macros)
         return Result(
             self.index, self.inputs, outputs, self.version, tuple(self.macros), cycles, self.delay,
-            tuple(self.runs), loads != self.loads,
+            tuple(self.runs), disturbed,
         )  # fmt: skip
 
 

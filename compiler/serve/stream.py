@@ -91,6 +91,7 @@ class Server:
         self.refuses: Callable[[Result], bool] = lambda _result: False
         self.trapped: Callable[[Version, TrapReport], bool] = lambda _version, _report: False
         self._index = 0
+        self._last: Version | None = None  # what carried out the result before
         self._flights: deque[Flight] = deque()
         self._ready: deque[Result] = deque()
         self.prefetch(self.current)
@@ -245,11 +246,14 @@ class Server:
 
     def _deliver(self) -> None:
         while self._flights and self._flights[0].steps is None and not self._flights[0].inside:
-            result = self._flights[0].result(self.line.residency.loads)
+            flight = self._flights[0]
+            same = flight.version is self._last and flight.loads == self.line.residency.loads
+            result = flight.result(disturbed=not same)
             if self.refuses(result):
                 self._again()
                 return
             self._flights.popleft()
+            self._last = flight.version
             self._ready.append(result)
 
     def _recover(self) -> None:

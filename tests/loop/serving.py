@@ -1,0 +1,130 @@
+"""Servers of small networks, other versions of these, and searches that say what they are told to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.ir.graph import Graph
+from compiler.measure.measurement import Measurement
+from compiler.measure.reference import Question, Reference
+from compiler.network import Network
+from compiler.pipeline import Prepared
+from compiler.schedule.dram import Dram
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.serve.flight import Result
+from compiler.serve.proposer import LostError, Order, Proposer
+from compiler.serve.searcher import Finding
+from hw.config import MlaConfig
+from tests.loop.conftest import OPTIONS
+
+#: Each in programs of their own, everything from DRAM and back: slow.
+PLAIN = LayerSchedule(
+    x_buffers=1, w_buffers=1, y_buffers=1, acc_buffers=1, slot_buffers=1, prefetch=0, on_chip=False
+)  # fmt: skip
+
+
+class Model:
+    """A model compiled in several ways, and what it must answer.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model.
+    config : MlaConfig
+        The machine.
+    questions : int
+        Inputs that requests go through again and again.
+    """
+
+    def __init__(self, graph: Graph, config: MlaConfig, questions: int = 8):
+        self.prepared = Prepared(graph, config, OPTIONS)
+        self.first = self.prepared.network()
+        reference = Reference(self.first, seed=11)
+        self.questions: list[Question] = [reference.question(number) for number in range(questions)]
+
+    def with_layers(self, **fields: object) -> Network:
+        """The network with these fields of every layer's schedule."""
+        first = self.first.schedule
+        layers = {name: replace(layer, **fields) for name, layer in first.layers.items()}  # type: ignore[arg-type]
+        return self.prepared.network(replace(first, layers=layers))
+
+    @property
+    def plain(self) -> Network:
+        """The slow one."""
+        first = self.first.schedule
+        return self.prepared.network(Schedule(first.fusions, dict.fromkeys(first.layers, PLAIN)))
+
+    def versions(self) -> list[Network]:
+        """Some that differ in their programs and in what they keep in DRAM."""
+        return [
+            self.first, self.plain, self.with_layers(joined=False), self.with_layers(on_chip=False),
+            self.with_layers(joined=False, prefetch=0), self.with_layers(rows=2, band=4, joined=False),
+        ]  # fmt: skip
+
+    def inputs(self, request: int) -> dict[str, np.ndarray]:
+        """Of a request by its number."""
+        return self.questions[request % len(self.questions)].inputs
+
+    def right(self, result: Result) -> bool:
+        """Whether its outputs are what they must be."""
+        return self.questions[result.index % len(self.questions)].answered_by(result.outputs)
+
+
+def damaged(network: Network) -> Network:
+    """The same programs, with other constants in DRAM: all well but for the outputs."""
+    (stage,) = network.stages
+    assert stage.code is not None
+    code = replace(stage.code, image=stage.code.image ^ np.uint8(0x15))
+    return replace(network, stages=(replace(stage, code=code),))
+
+
+def measured(cycles: int, *, exact: bool = True, floor: int = 1) -> Measurement:
+    """What somebody says that a schedule takes."""
+    return Measurement(cycles, (), 1.0, 1, exact, floor)
+
+
+class Told(Proposer):
+    """Has as findings what a test puts there; `lost` ends it."""
+
+    def __init__(self, first: Network, cycles: int):
+        self.ready: list[Finding] = [self.finding(first.schedule, cycles, kind="served")]
+        self.orders: list[Order] = []
+        self.lost = False
+
+    @staticmethod
+    def finding(
+        schedule: Schedule, cycles: int, dram: Dram | None = None, *, kind: str = "trial", exact: bool = True, floor: int = 1
+    ) -> Finding:  # fmt: skip
+        """A finding that somebody makes up."""
+        return Finding(kind, dram or Dram(), schedule, measured(cycles, exact=exact, floor=floor), 1)
+
+    def order(self, what: Order) -> None:
+        if self.lost:
+            raise LostError("somebody has ended it")
+        self.orders.append(what)
+
+    def findings(self, *, wait: bool = False) -> list[Finding]:
+        if self.lost:
+            raise LostError("somebody has ended it")
+        out, self.ready = self.ready, []
+        return out
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def longest(results: Sequence[Result]) -> int:
+    """Cycles of the longest macro-instruction."""
+    return max(macro.cycles for result in results for macro in result.macros)
+
+
+def replaced(prepared: Prepared, change: Callable[[Network], Network]) -> Prepared:
+    """A model whose networks come out changed."""
+    made = prepared.network
+
+    class Changed:
+        def network(self, schedule: Schedule | None = None) -> Network:
+            return change(made(schedule))
+
+    return Changed()  # type: ignore[return-value]

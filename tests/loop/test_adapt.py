@@ -1,0 +1,258 @@
+"""Candidates swapped in while serving: what is better is kept, all else rolled back, and no output is ever wrong."""
+
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from compiler.ir.graph import Graph
+from compiler.measure.measurement import Rejected
+from compiler.network import Network
+from compiler.schedule.dram import Dram
+from compiler.schedule.schedule import Schedule
+from compiler.serve.adapt import PROBATION, Adapter
+from compiler.serve.events import Events
+from compiler.serve.flight import Result
+from compiler.serve.proposer import Beside, InStep, Proposer
+from compiler.serve.searcher import Changed, Job
+from compiler.serve.stream import Server, serving_bytes
+from cosim.dram import DramFault
+from cosim.reports import TrapError
+from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
+from tests.loop.conftest import OPTIONS
+from tests.loop.serving import Model, Told, damaged, replaced
+
+CYCLES = 5500
+
+
+@pytest.fixture(scope="module")
+def model(graph: Graph) -> Model:
+    """The small network on n4."""
+    return Model(graph, load_target("n4"))
+
+
+@pytest.fixture
+def server(model: Model) -> Iterator[Server]:
+    """It on the RTL."""
+    with RtlDevice(model.first.config, serving_bytes(model.first, versions=8)) as device:
+        yield Server(device, model.first)
+
+
+class Loop:
+    """A server that adapts, and the requests it serves."""
+
+    def __init__(
+        self, server: Server, model: Model, proposer: Proposer,
+        change: Callable[[Network], Network] = lambda network: network,
+    ):  # fmt: skip
+        self.server, self.model, self.events = server, model, Events()
+        prepared = replaced(model.prepared, change)
+        self.adapter = Adapter(server, lambda _dram: prepared, model.first, proposer, self.events, Dram())
+        self.results: list[Result] = []
+
+    def serve(self, requests: int) -> list[Result]:
+        """So many more; every output is looked at."""
+        came = []
+        for _ in range(requests):
+            self.server.submit(self.model.inputs(self.server.submitted))
+            self.adapter.tick()
+            came += self.server.results()
+        came += self.server.results(wait=True)
+        self.results += came
+        assert [result.index for result in self.results] == list(range(self.server.submitted))
+        assert all(self.model.right(result) for result in came)
+        return came
+
+    def reasons(self, event: str) -> list[str]:
+        """Why there were such decisions."""
+        return [each["reason"] for each in self.events.of(event)]
+
+
+def test_what_is_better_is_kept(server: Server, model: Model) -> None:
+    slow = model.plain
+    told = Told(slow, 7000)
+    # The slow version serves first, the static compiler's is proposed.
+    version = server.versions.add(slow)
+    server.switch(version)
+    loop = Loop(server, model, told)
+    before = loop.serve(4)[-1].cycles
+    told.ready.append(told.finding(model.first.schedule, CYCLES))
+    after = loop.serve(PROBATION + 4)[-1].cycles
+    assert after < before
+    (reload,), (kept,) = loop.events.of("reload"), loop.events.of("kept")
+    assert reload["version"] == kept["version"] == loop.results[-1].version.number
+    assert reload["load_cycles"] >= 0 and reload["measured_cycles"] == CYCLES
+    assert version not in [each.version for each in loop.results[-1:]]
+    assert loop.adapter.served.usual == kept["cycles"] == after
+
+
+def test_wrong_outputs_never_come_out(server: Server, model: Model) -> None:
+    told = Told(model.first, CYCLES)
+    loop = Loop(server, model, told, damaged)
+    loop.serve(4)
+    told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 100))
+    results = loop.serve(10)
+    assert {result.version.number for result in results} == {0}
+    (reason,) = loop.reasons("rollback")
+    assert "the outputs of request" in reason and "are wrong" in reason
+    told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 100))
+    loop.serve(4)
+    assert loop.reasons("rejected") == ["it has been rolled back before"]
+
+
+def test_a_trap_goes_back_to_the_version_before(
+    server: Server, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(model.first, CYCLES)
+    loop = Loop(server, model, told)
+    loop.serve(4)
+    switch = server.switch
+
+    def fail_there(version) -> None:
+        faults = [DramFault(version.window[0], version.window[1] + 1)] if version.number else []
+        server.device.set_dram_faults(faults)
+        switch(version)
+
+    monkeypatch.setattr(server, "switch", fail_there)
+    told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 100))
+    assert {result.version.number for result in loop.serve(10)} == {0}
+    (reason,) = loop.reasons("rollback")
+    assert reason.startswith("trap: BUS_READ in macro-instruction")
+    assert server.driver.get("TRAP_COUNT") > 0
+
+
+def test_a_version_that_serves_for_long_may_not_trap(server: Server, model: Model) -> None:
+    loop = Loop(server, model, Told(model.first, CYCLES))
+    loop.serve(4)
+    first, last = server.current.window
+    server.device.set_dram_faults([DramFault(first, last + 1)])
+    with pytest.raises(TrapError, match="BUS_READ"):
+        loop.serve(4)
+
+
+def test_slower_than_measured(server: Server, model: Model) -> None:
+    told = Told(model.first, CYCLES)
+    loop = Loop(server, model, told)
+    loop.serve(4)
+    told.ready.append(told.finding(model.plain.schedule, CYCLES * 9 // 10))
+    loop.serve(12)
+    (reason,) = loop.reasons("rollback")
+    assert "cycles a request, not" in reason and "as measured" in reason
+    assert loop.results[-1].version.number == 0
+
+
+def test_far_slower_is_not_given_a_second_request(server: Server, model: Model) -> None:
+    told = Told(model.first, CYCLES)
+    loop = Loop(server, model, told)
+    loop.serve(4)
+    told.ready.append(told.finding(model.plain.schedule, CYCLES // 4))
+    loop.serve(12)
+    (reason,) = loop.reasons("rollback")
+    assert reason.startswith("request ") and "as measured" in reason
+    assert len({result.index for result in loop.results if result.version.number}) <= PROBATION + 1
+
+
+def test_fewer_cycles_than_the_work_takes(
+    server: Server, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(model.first, CYCLES)
+
+    def lazy(network: Network) -> Network:
+        return replace(network, floor=replace(network.floor, macs=network.floor.macs * 1000))
+
+    loop = Loop(server, model, told, lazy)
+    loop.serve(4)
+    told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 5000))
+    assert {result.version.number for result in loop.serve(8)} == {0}
+    (reason,) = loop.reasons("rollback")
+    assert "that the work takes" in reason
+
+
+def test_reasons_of_rejection(server: Server, model: Model) -> None:
+    told = Told(model.first, CYCLES)
+    loop = Loop(server, model, told)
+    loop.serve(2)
+    other = model.plain.schedule
+    told.ready += [
+        told.finding(other, CYCLES),
+        told.finding(other, 100, exact=False),
+        told.finding(other, 100, floor=200),
+        replace(told.finding(other, 0), result=Rejected("trap", "it fell over")),
+        told.finding(Schedule((("nobody", "else"),), other.layers), 100),
+        told.finding(other, 100, Dram(latency=7)),
+    ]
+    loop.serve(3)
+    reasons = loop.reasons("rejected")
+    assert reasons[0] == f"no better: {CYCLES} cycles, not {CYCLES}"
+    assert reasons[1:4] == [
+        "its outputs are wrong",
+        "100 cycles are fewer than the 200 that the work takes",
+        "trap: it fell over",
+    ]
+    assert "there is no such node" in reasons[4] and len(reasons) == 5
+    assert not loop.events.of("reload")
+
+
+def test_whoever_searches_may_end_at_any_moment(server: Server, model: Model) -> None:
+    told = Told(model.first, CYCLES)
+    loop = Loop(server, model, told)
+    loop.serve(3)
+    told.ready.append(told.finding(model.plain.schedule, CYCLES * 9 // 10))
+    loop.serve(1)
+    told.lost = True
+    loop.serve(10)
+    assert loop.reasons("search lost") == ["somebody has ended it"]
+    assert loop.results[-1].version.number == 0 and loop.reasons("rollback")
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_a_killed_search(server: Server, model: Model, graph: Graph, when: str) -> None:
+    with Beside(Job(graph, model.first.config, OPTIONS, "random", seed=3)) as proposer:
+        loop = Loop(server, model, proposer)
+        if when == "later":
+            for _ in itertools.takewhile(lambda _: not loop.events.seen, itertools.count()):
+                loop.serve(1)
+        assert proposer.process.pid is not None
+        os.kill(proposer.process.pid, signal.SIGKILL)
+        proposer.process.join()
+        loop.serve(5)
+    assert loop.reasons("search lost") == ["the process that searches has ended"]
+
+
+def test_drift_is_noticed_looked_into_and_over(server: Server, model: Model, graph: Graph) -> None:
+    config = model.first.config
+    with InStep(Job(graph, config, OPTIONS, "random")) as proposer:
+        loop = Loop(server, model, proposer)
+        loop.serve(15)
+        assert not loop.events.of("drift")
+        for latency, rate in ((100, 1.0), (100, 4.0)):
+            changed = server.submitted
+            server.device.set_dram_timing(latency, rate)
+            loop.serve(30)
+            drift, conditions = loop.events.of("drift")[-1], loop.events.of("conditions")[-1]
+            assert changed <= drift["request"] < changed + 20
+            assert conditions["latency"] == pytest.approx(latency, rel=0.15)
+            assert conditions["bytes_per_cycle"] == pytest.approx(rate, rel=0.05)
+    assert len(loop.events.of("drift")) == 2
+
+
+def test_what_was_best_before_is_back_at_once(server: Server, model: Model) -> None:
+    told = Told(model.first, CYCLES)
+    loop = Loop(server, model, told)
+    loop.serve(15)
+    slow = Dram(bytes_per_cycle=1.0)
+    server.device.set_dram_timing(100, 1.0)
+    loop.serve(10)
+    (order,) = [each for each in told.orders if isinstance(each, Changed)]
+    assert order.schedule == model.first.schedule and order.known == Dram() and order.loads
+    separate = model.with_layers(joined=False, prefetch=0).schedule
+    usual = loop.results[-1].cycles
+    told.ready += [
+        told.finding(model.first.schedule, usual, slow, kind="served"), told.finding(separate, usual - 300, slow)
+    ]  # fmt: skip
+    loop.serve(20)
+    assert [each["why"] for each in loop.events.of("reload")] == ["trial"]

@@ -1,0 +1,142 @@
+"""Versions of a network replaced under a full stream: every output as it must be, hardly a delay."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import median
+
+import numpy as np
+import pytest
+
+from compiler.ir.graph import Graph
+from compiler.serve.flight import Result
+from compiler.serve.stream import Server, serving_bytes
+from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
+from hw.errors import InputError
+from hw.isa.assembler import assemble
+from tests.compiler.graphs import Draft
+from tests.loop.serving import Model, longest
+
+SEED = 20
+REQUESTS, RELOADS = 250, 50
+
+
+@pytest.fixture(scope="module")
+def model(graph: Graph) -> Model:
+    """The small network on n4."""
+    return Model(graph, load_target("n4"))
+
+
+@pytest.fixture
+def server(model: Model) -> Iterator[Server]:
+    """It on the RTL, with room for several versions."""
+    with RtlDevice(model.first.config, serving_bytes(model.first, versions=8)) as device:
+        yield Server(device, model.first)
+
+
+def stream(server: Server, model: Model, requests: int, reloads: int, rng: random.Random) -> list[Result]:
+    """Requests, with a version of random programs brought in before randomly chosen ones; old ones leave."""
+    moments = set(rng.sample(range(1, requests), reloads))
+    others, old = model.versions(), []
+    out: list[Result] = []
+    for request in range(requests):
+        if request in moments:
+            network = rng.choice([each for each in others if each is not server.current.network])
+            version = server.versions.add(network, server.current)
+            if rng.random() < 0.8:
+                server.prefetch(version)
+            old.append(server.current)
+            server.switch(version)
+        server.submit(model.inputs(request))
+        out += server.results()
+        for version in [each for each in old if not server.uses(each)]:
+            old.remove(version)
+            server.drop(version)
+    return out + server.results(wait=True)
+
+
+def check(results: list[Result], model: Model, requests: int, reloads: int) -> None:
+    """All came out in order, right, each wholly by one version, none much later than it would have without a reload."""
+    assert [result.index for result in results] == list(range(requests))
+    assert all(model.right(result) for result in results)
+    assert len({result.version.number for result in results}) == reloads + 1
+    usual: dict[object, list[int]] = defaultdict(list)
+    for result in results:
+        usual[result.version.network].append(result.cycles)
+        assert len(result.macros) == len(result.version.programs)
+    most = longest(results)
+    for before, result in zip(results, results[1:], strict=False):
+        late = result.delay + result.cycles - median(usual[result.version.network])
+        assert late <= most, (result.index, late, most)
+        gap = result.macros[0].started - before.macros[-1].retired
+        assert gap <= most
+
+
+def test_fifty_reloads_at_random_moments(server: Server, model: Model) -> None:
+    print(f"seed {SEED}")
+    results = stream(server, model, REQUESTS, RELOADS, random.Random(SEED))
+    check(results, model, REQUESTS, RELOADS)
+    assert sum(result.delay for result in results) < 0.01 * sum(result.cycles for result in results)
+    assert server.driver.get("TRAP_COUNT") == 0
+
+
+def test_programs_come_in_one_after_the_other_where_both_versions_do_not_fit(
+    server: Server, model: Model
+) -> None:
+    print(f"seed {SEED}")
+    config = server.driver.config
+    most = max(len(program.words) for network in model.versions() for program in network.codes[0].programs)
+    taken = sum(len(program.words) for program in server.current.programs)
+    filler = assemble("\n".join(["add r1, r1, 1"] * (config.wis_words - max(most, taken) - 8) + ["halt"]), "filler")
+    server.driver.programs.load(filler)
+    results = stream(server, model, 60, 12, random.Random(SEED))
+    check(results, model, 60, 12)
+    assert server.line.residency.evictions > 0
+
+
+def test_old_versions_leave_memory_and_store(server: Server, model: Model) -> None:
+    left = server.versions.arena.left
+    list(server.serve(model.inputs(number) for number in range(3)))
+    first = server.current
+    version = server.versions.add(model.plain, first)
+    assert server.prefetch(version) and all(program in server.line.residency for program in version.programs)
+    server.switch(version)
+    server.submit(model.inputs(0))
+    assert not server.uses(first) and server.uses(version)
+    server.results(wait=True)
+    server.drop(first)
+    assert not any(program in server.line.residency for program in first.programs)
+    back = server.versions.add(model.first, version)
+    server.switch(back)
+    (result,) = server.serve([model.inputs(1)])
+    assert model.questions[1].answered_by(result.outputs)
+    server.drop(version)
+    assert server.versions.arena.left == left
+
+
+def test_what_is_no_version_of_the_model_is_refused(server: Server) -> None:
+    draft = Draft(np.random.default_rng(3))
+    x = draft.input((1, 4, 4, 8))
+    y = draft.node("clip", [x], (1, 4, 4, 8), low=0, high=9)
+    other = Model(draft.graph.finish([y.name]), load_target("n4"), questions=0)
+    with pytest.raises(InputError, match="it is of another model"):
+        server.versions.add(other.first)
+    wide = Model(draft.graph, load_target("n8"), questions=0)
+    with pytest.raises(InputError, match="for another machine"):
+        server.versions.add(wide.first)
+
+
+def test_no_room_for_a_version(server: Server, model: Model) -> None:
+    left = server.versions.arena.left
+    with pytest.raises(InputError, match="no room for .* bytes of the memory of a version"):
+        while True:
+            server.versions.add(model.plain)
+    assert server.versions.arena.left < left
+
+
+def test_bad_inputs_are_refused_before_anything_happens(server: Server, model: Model) -> None:
+    with pytest.raises(InputError, match="inputs must be"):
+        server.submit({})
+    (result,) = server.serve([model.inputs(0)])
+    assert result.index == 0 and model.right(result)
