@@ -10,7 +10,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from compiler.store.schema import METADATA, VERSION, VERSIONS
 from cosim.rtl.cache import cache_folder
-from hw.errors import InputError, WorkError, shown
+from hw.errors import InputError, MlaError, WorkError, shown
 
 #: Seconds that a writer waits for others.
 _PATIENCE = 60
@@ -42,7 +42,11 @@ def open_engine(url: str | None) -> sa.Engine:
         raise InputError(message) from None
     if sqlite:
         _prepare_sqlite(engine)
-    guarded(engine, lambda: _make_tables(engine))
+    try:
+        guarded(engine, lambda: _make_tables(engine))
+    except MlaError:
+        engine.dispose()
+        raise
     return engine
 
 

@@ -3,7 +3,7 @@
 import logging
 import time
 
-from sqlalchemy import Connection, Select, bindparam, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from compiler.measure.measurement import Measurement
 from compiler.store import codec, codes
@@ -11,7 +11,7 @@ from compiler.store.checks import DAMAGE
 from compiler.store.entries import Entry
 from compiler.store.keys import Key
 from compiler.store.rows import MOST_PROGRAM, Rows, entries, remove
-from compiler.store.schema import PROGRAMS, at
+from compiler.store.schema import PROGRAMS, VERSIONS, at
 from hw.errors import InputError
 
 _log = logging.getLogger(__name__)
@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 #: Queries made once: SQLAlchemy then knows their text at once.
 _NUMBERS = select(PROGRAMS.c.id).where(*at(PROGRAMS)).order_by(PROGRAMS.c.cost, PROGRAMS.c.id)
 _ONE = entries(PROGRAMS, MOST_PROGRAM).where(PROGRAMS.c.id == bindparam("number"))
+
+_TURN = select(VERSIONS.c.version).with_for_update()
 
 
 def to_bytes(entry: Entry) -> bytes:
@@ -59,7 +61,7 @@ def read(data: bytes) -> Entry:
 
 def best(rows: Rows, key: Key) -> Entry | None:
     """The best program that the user measured."""
-    return rows.work(lambda connection: _best(rows, connection, key, _NUMBERS))
+    return rows.work(lambda connection: _best(rows, connection, key))
 
 
 def put(rows: Rows, entry: Entry, room: int) -> bool:
@@ -71,7 +73,9 @@ def put(rows: Rows, entry: Entry, room: int) -> bool:
     columns = codec.key_values(entry.key) | {"cost": entry.cost}
 
     def work(connection: Connection) -> bool:
-        known = _best(rows, connection, entry.key, _NUMBERS.with_for_update())
+        # One writer after the other: what another one has just put here counts. SQLite's writers do so anyway.
+        connection.execute(_TURN)
+        known = _best(rows, connection, entry.key)
         if known is not None and known.cost <= entry.cost:
             return False
         _drop(connection, entry.key)
@@ -87,8 +91,8 @@ def drop(rows: Rows, key: Key) -> None:
     rows.write(lambda connection: _drop(connection, key))
 
 
-def _best(rows: Rows, connection: Connection, key: Key, numbers: Select) -> Entry | None:
-    for number in connection.scalars(numbers, codec.key_values(key)).all():
+def _best(rows: Rows, connection: Connection, key: Key) -> Entry | None:
+    for number in connection.scalars(_NUMBERS, codec.key_values(key)).all():
         for entry, trusted in rows.read(connection, PROGRAMS, _ONE, read, {"number": number}):
             if trusted and entry.key == key:
                 return entry
