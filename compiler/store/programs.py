@@ -92,15 +92,23 @@ def drop(rows: Rows, key: Key) -> None:
 
 
 def _best(rows: Rows, connection: Connection, key: Key) -> Entry | None:
-    for number in connection.scalars(_NUMBERS, codec.key_values(key)).all():
-        for entry, trusted in rows.read(connection, PROGRAMS, _ONE, read, {"number": number}):
-            if trusted and entry.key == key:
-                return entry
+    tried: list[int] = []
+    # Another process may have put a program in place of one between the two questions: then they are asked again.
+    while (numbers := _numbers(connection, key)) != tried:
+        for number in numbers:
+            for entry, trusted in rows.read(connection, PROGRAMS, _ONE, read, {"number": number}):
+                if trusted and entry.key == key:
+                    return entry
+        tried = numbers
     return None
 
 
+def _numbers(connection: Connection, key: Key) -> list[int]:
+    return list(connection.scalars(_NUMBERS, codec.key_values(key)))
+
+
 def _drop(connection: Connection, key: Key) -> None:
-    remove(connection, PROGRAMS, connection.scalars(_NUMBERS, codec.key_values(key)).all())
+    remove(connection, PROGRAMS, _numbers(connection, key))
 
 
 def _prune(connection: Connection, room: int) -> None:
