@@ -8,6 +8,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 
 from compiler.hpm.points import Op, Point
@@ -57,7 +58,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--layers", nargs="*", default=list(LAYERS))
-    parser.add_argument("--json")
+    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     conditions, rows = Conditions(load_target("n16")), []
     for name in args.layers:
@@ -65,8 +66,7 @@ def main() -> int:
             rows.append(_row(name, measurer, args))
             print(_shown(rows[-1]), flush=True)
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
+        args.json.write_text(json.dumps(rows, indent=1), "utf-8")
     return 0
 
 

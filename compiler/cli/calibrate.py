@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.hpm.journal import Journal
     from compiler.measure.conditions import Conditions
     from compiler.schedule.dram import Dram
+    from compiler.specialize.space import spaces_of
     from hw.config import load_target
 
     claim(args, "out")
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     journal = Journal(journal_path(conditions, args.seed), conditions.key, args.seed)
     if journal.samples:
         say(f"going on from {len(journal.samples)} measurements in {journal.path}")
-    found = calibrate(conditions, args.seconds, journal, args.seed, args.devices, say)
+    found = calibrate(conditions, args.seconds, journal, spaces_of, args.seed, args.devices, say)
     path = args.out or model_path(conditions)
     whole = {
         "target": Path(args.target).stem,

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 from compiler import __version__
-from compiler.hpm.collect import Collector
+from compiler.hpm.charge import shared_out
+from compiler.hpm.collect import Collector, Spaces
 from compiler.hpm.errors import Errors
 from compiler.hpm.features import Row, rows_of
 from compiler.hpm.journal import Journal, Sample
@@ -29,7 +30,7 @@ class Measured:
 
     sample: Sample
     rows: list[Row]
-    cycles: list[int]
+    cycles: list[float]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Calibration:
 
 
 def calibrate(
-    conditions: Conditions, seconds: float, journal: Journal, seed: int = 0, devices: int | None = 1,
+    conditions: Conditions, seconds: float, journal: Journal, spaces: Spaces, seed: int = 0, devices: int | None = 1,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Calibration:  # fmt: skip
     """Measure for so long, with what the journal has already, and learn.
@@ -73,7 +74,7 @@ def calibrate(
     WorkError
         Too few points could be measured, a simulator died, or a disk is full.
     """
-    fresh = Collector(conditions, journal, seed, say).run(seconds, devices)
+    fresh = Collector(conditions, journal, seed, spaces, say).run(seconds, devices)
     if len({sample.index for sample in journal.samples}) < _LEAST_POINTS:
         raise WorkError(
             f"fewer than {_LEAST_POINTS} networks could be measured in {seconds:g} s: give it more time"
@@ -118,8 +119,8 @@ def features_of(samples: Sequence[Sample], conditions: Conditions) -> list[Measu
         if stage is None or sample.point != point:
             point, stage = sample.point, stage_of(sample, conditions)
         rows = rows_of(stage, sample.schedules, conditions)
-        names = [name for name in rows if name in sample.layers]
-        out.append(Measured(sample, [rows[name] for name in names], [sample.layers[name] for name in names]))
+        cycles = shared_out(stage.layers, sample.layers, {name: row.base for name, row in rows.items()})
+        out.append(Measured(sample, list(rows.values()), [cycles[name] for name in rows]))
     return out
 
 
@@ -134,7 +135,7 @@ def stage_of(sample: Sample, conditions: Conditions) -> Lowered:
 
 def _train(measured: Sequence[Measured], seed: int) -> Model:
     rows = [row for each in measured for row in each.rows]
-    return train(rows, [float(cycles) for each in measured for cycles in each.cycles], seed)
+    return train(rows, [cycles for each in measured for cycles in each.cycles], seed)
 
 
 def _microseconds(work: Callable[[Row], object], rows: Sequence[Row]) -> float:

@@ -2,13 +2,14 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from compiler.hpm.journal import Journal, Sample
 from compiler.hpm.points import Point, chains, singles
+from compiler.lower.lower import Lowered
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import Measurement
 from compiler.measure.reference import Reference
@@ -18,9 +19,10 @@ from compiler.options import Options
 from compiler.pipeline import Prepared
 from compiler.profile.floors import bus_rate
 from compiler.runtime import dram_bytes
-from compiler.schedule.schedule import Schedule
-from compiler.specialize.space import spaces_of
+from compiler.schedule.dram import Dram
+from compiler.schedule.schedule import LayerSchedule, Schedule
 from cosim.pool import DevicePool
+from hw.config import MlaConfig
 from hw.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,6 +42,22 @@ _DRAM_BYTES = 1 << 24
 _SAY = 10.0
 
 
+class Space(Protocol):
+    """The schedules of a layer."""
+
+    def draw(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
+        """One of its tilings."""
+        ...
+
+    def change(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
+        """A schedule that differs in one thing."""
+        ...
+
+
+#: Spaces of all layers of a network, by name.
+Spaces = Callable[[MlaConfig, list[Lowered], Dram], Mapping[str, Space]]
+
+
 class Collector:
     """Measures points until time is over.
 
@@ -51,12 +69,17 @@ class Collector:
         Keeps what is measured.
     seed : int
         Of the points.
+    spaces : callable
+        Gives the schedules to draw from.
     say : callable
         Hears of progress.
     """
 
-    def __init__(self, conditions: Conditions, journal: Journal, seed: int, say: Callable[[str], None]):
-        self.conditions, self.journal, self.seed, self.say = conditions, journal, seed, say
+    def __init__(
+        self, conditions: Conditions, journal: Journal, seed: int, spaces: Spaces, say: Callable[[str], None]
+    ):
+        self.conditions, self.journal, self.seed = conditions, journal, seed
+        self.spaces, self.say = spaces, say
         self._lock, self._told = Lock(), 0.0
         self._have = {(sample.index, sample.number) for sample in journal.samples}
 
@@ -94,7 +117,7 @@ class Collector:
                     f"{len(self.journal.samples)} measurements, {left:.0f} s left; point {index}: {point.family}"
                 )
         try:
-            tries = _Tries(point, self.conditions, rng)
+            tries = _Tries(point, self.conditions, rng, self.spaces)
         except InputError:  # no operator for this machine
             return
         for number, network in tries.networks():
@@ -143,7 +166,7 @@ class _Tries:
         It is not for the machine, or only in part.
     """
 
-    def __init__(self, point: Point, conditions: Conditions, rng: random.Random):
+    def __init__(self, point: Point, conditions: Conditions, rng: random.Random, spaces: Spaces):
         self.point, self.rng = point, rng
         options = Options(rounding="reference", dram=conditions.dram)
         self.prepared = Prepared(point.graph(), conditions.config, options)
@@ -156,7 +179,7 @@ class _Tries:
             or dram_bytes(self.first) > _DRAM_BYTES
         ):
             raise InputError(f"{point.family}: not all of it runs on the machine in one go")
-        self.spaces = spaces_of(conditions.config, stages, conditions.dram)
+        self.spaces = spaces(conditions.config, stages, conditions.dram)
         self.reference = Reference(self.first)
 
     def networks(self) -> Iterator[tuple[int, Network]]:

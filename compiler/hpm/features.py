@@ -32,9 +32,13 @@ NAMES = (
     "order", "fold", "strips", "together", "common_scale", "ramp", "taper", "joined", "overlap", "log_prefetch",
     "x_on_chip", "y_on_chip", "residual", "table", "out_bytes", "inputs",
     "first", "last", "before_share", "after_share",  # in its network; estimates of its neighbours over its own
+    "kind_before", "kind_after",  # of its neighbours; -1: there is none
+    "lead_share", "own_lead_share",  # how long before their ends LOAD is free: of the layer before it, of itself
     "beat", "log_latency", "n",
 )  # fmt: skip
 _MOST = 64
+#: So many layers before a neighbour say how far ahead LOAD is.
+_BACK = 2
 
 
 class Row(NamedTuple):
@@ -79,21 +83,28 @@ def rows_of(
     """
     layers = lowered.layers
     places = places_of(lowered, schedules, conditions)
-    alone: dict[int, float] = {}
+    alone: dict[tuple[int, int], Pace] = {}
 
-    def cycles(number: int) -> float:
-        if not 0 <= number < len(layers):
-            return 0.0
-        if number not in alone:
+    def paced(number: int, back: int) -> Pace:
+        """Of a layer behind so many others."""
+        if (number, back) not in alone:
             layer, place = layers[number], places[number]
+            before = paced(number - 1, back - 1).lead if back and number else None
             flow = flow_of(layer, schedules[layer.name], place)
-            alone[number] = pace(flow, place.beat, place.dram.latency).total
-        return alone[number]
+            alone[number, back] = pace(flow, place.beat, place.dram.latency, before, last=False)
+        return alone[number, back]
 
     out = {}
     for number, layer in enumerate(layers):
         if only is None or layer.name in only:
-            place = replace(places[number], before=cycles(number - 1), after=cycles(number + 1))
+            place = places[number]
+            if number:
+                before, lead = paced(number - 1, 0).total, paced(number - 1, _BACK).lead
+                kind = KINDS.index(type(layers[number - 1]))
+                place = replace(place, before=before, lead=lead, kind_before=kind)
+            if number + 1 < len(layers):
+                kind = KINDS.index(type(layers[number + 1]))
+                place = replace(place, after=paced(number + 1, 0).total, kind_after=kind)
             out[layer.name] = row_of(layer, schedules[layer.name], place)
     return out
 
@@ -119,7 +130,7 @@ def row_of(layer: Layer, schedule: LayerSchedule, place: Place) -> Row:
     """Features of one layer."""
     found = pace(
         flow := flow_of(layer, schedule, place), place.beat, place.dram.latency,
-        place.before if schedule.prefetch else 0.0, last=not place.after,
+        (place.lead if schedule.prefetch else 0.0) if place.before else None, last=not place.after,
     )  # fmt: skip
     macs, size = layer.macs / place.config.n**2, _bytes(layer, place)
     floor = max(macs, size / place.config.n * place.beat, 1.0)
@@ -129,6 +140,7 @@ def row_of(layer: Layer, schedule: LayerSchedule, place: Place) -> Row:
         *_tiles(layer, schedule, place), log((1 + layer.macs) / (1 + size)), *_windows(layer),
         *_chosen(layer, schedule, place),
         float(not place.before), float(not place.after), place.before / base, place.after / base,
+        float(place.kind_before), float(place.kind_after), place.lead / base, found.lead / base,
         place.beat, log(1 + place.dram.latency), float(place.config.n),
     ]  # fmt: skip
     return Row(numbers, base)

@@ -74,7 +74,8 @@ class Pace(NamedTuple):
     """Cycles of a layer, by estimate.
 
     `total`: all; `start`: until the first tile is computed; `tail`: after the last tile of the array; `array`, `fuse`,
-    `load`, `store`: of the units if nothing held them up. `commands`: how many.
+    `load`, `store`: of the units if nothing held them up. `commands`: how many. `lead`: so long before the end LOAD is
+    free.
     """
 
     total: float
@@ -85,24 +86,26 @@ class Pace(NamedTuple):
     load: float
     store: float
     commands: float
+    lead: float
 
 
-def pace(flow: Flow, beat: float, latency: float, before: float = 0.0, *, last: bool = True) -> Pace:
+def pace(flow: Flow, beat: float, latency: float, before: float | None = None, *, last: bool = True) -> Pace:
     """Follow a flow.
 
     Parameters
     ----------
     beat, latency : float
         Cycles of N bytes over the bus, and until the first of them.
-    before : float
-        So many cycles before its own begin its constants may be loaded: those of the layer before it; 0: there is none.
+    before : float or None
+        So many cycles before its own begin its constants may be loaded, as LOAD has nothing else to do; None: there is
+        no layer before it.
     last : bool
         Its end is that of the program.
     """
     rings: dict[str, dict[object, list[float]]] = {name: {} for name in flow.rings}
     drained, stored = [0.0] * max(flow.sums, 1), [0.0] * max(flow.results, 1)
     issue = array = fuse = out = 0.0
-    bus = early = -before
+    bus = early = -(before or 0.0)
     work = [0.0] * 5
     start = half = 0.0
     then = list(work)
@@ -149,11 +152,12 @@ def pace(flow: Flow, beat: float, latency: float, before: float = 0.0, *, last: 
             start = done
         if 2 * followed == _FOLLOWED:
             half, then = max(array, fuse, out), list(work)
-    end = max(array, fuse, out)
+    end = end_followed = max(array, fuse, out)
     tail = end - array if work[0] else 0.0
     if flow.count > followed:  # as the last half of those that were followed
         times = (flow.count - followed) / (_FOLLOWED / 2)
         end += (end - half) * times
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
-    total = max(end, work[2] + work[3] - before) + (0.0 if before else _BEGIN) + _END * last
-    return Pace(total, start, tail, *work)
+    total = max(end, work[2] + work[3] + early) + _BEGIN * (before is None) + _END * last
+    array, fuse, load, store, commands = work
+    return Pace(total, start, tail, array, fuse, load, store, commands, max(end_followed - bus, 0.0))

@@ -9,13 +9,13 @@ from compiler.hpm.flows_depthwise import depthwise_flow
 from compiler.hpm.flows_fuse import (
     dynamic_flow,
     elementwise_flow,
-    move_flow,
     norm_flow,
     pool_flow,
     prelu_flow,
     reduce_flow,
     softmax_flow,
 )
+from compiler.hpm.flows_move import move_flow
 from compiler.hpm.place import Place
 from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.dynamic import DynamicLayer

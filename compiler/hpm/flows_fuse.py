@@ -1,4 +1,4 @@
-"""Flows of the layers that FUSE carries out alone, and of moves."""
+"""Flows of the layers that FUSE carries out alone."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,11 +7,10 @@ from compiler.hpm.place import Place
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.dynamic import DynamicLayer
 from compiler.lower.elementwise_layer import ElementwiseLayer, Spread
-from compiler.lower.layer import Layer, MoveLayer, PoolLayer, SoftmaxLayer
+from compiler.lower.layer import Layer, PoolLayer, SoftmaxLayer
 from compiler.lower.norm import NormLayer
 from compiler.lower.prelu import PReluLayer
 from compiler.lower.reduce import ReduceLayer
-from compiler.schedule.moves import move_rows
 from compiler.schedule.schedule import LayerSchedule
 from compiler.schedule.spot import image_rows, images
 from hw.isa.enums import DTYPE_BYTES
@@ -136,7 +135,7 @@ def dynamic_flow(layer: DynamicLayer, s: LayerSchedule, place: Place) -> Flow:
 def reduce_flow(layer: ReduceLayer, s: LayerSchedule, place: Place) -> Flow:
     """Of a reduction: rows that stay, blocks of channels, parts of what goes."""
     k0, r0, k1, r1, c = layer.dims
-    blocks = ceil_div(c, place.config.n)
+    n, blocks = place.config.n, ceil_div(c, place.config.n)
     by_rows = r0 > 1 or not layer.lanes
     reduced = r0 if by_rows else blocks
     rows, columns, depth = min(s.rows, k0), min(s.columns, blocks), min(s.depth, reduced)
@@ -149,7 +148,10 @@ def reduce_flow(layer: ReduceLayer, s: LayerSchedule, place: Place) -> Flow:
                     wide = min(columns, blocks - block) if by_rows else min(depth, blocks - part)
                     high = min(rows, k0 - start) * (min(depth, r0 - part) if by_rows else 1)
                     points = high * k1 * r1 * wide
-                    loads = () if x_here else (("x", (start, block, part), float(points)),)
+                    width = min(wide * n, c - (block if by_rows else part) * n)
+                    loads = (
+                        () if x_here else (("x", (start, block, part), lines(points // wide, width, c, n)),)
+                    )
                     last = part + depth >= reduced
                     results = float(min(rows, k0 - start) * k1 * (1 if layer.lanes else wide)) * last
                     store = 0.0 if place.y_on_chip else results
@@ -163,22 +165,3 @@ def reduce_flow(layer: ReduceLayer, s: LayerSchedule, place: Place) -> Flow:
 
     count = ceil_div(k0, rows) * (1 if layer.lanes else ceil_div(blocks, columns)) * ceil_div(reduced, depth)
     return Flow(tiles(), count, {"x": s.x_buffers}, 1, s.y_buffers)
-
-
-def move_flow(layer: MoveLayer, s: LayerSchedule, place: Place) -> Flow:
-    """Of a move: pieces in and out."""
-    n, total = place.config.n, sum(copy.walk.count for copy in layer.copies)
-    pieces = ceil_div(total, min(s.rows * n, max(total, 1)))
-    each = move_rows(n, layer) / max(pieces, 1)
-    here = all(place.on_chip(name) for name in layer.inputs)
-    through = (
-        each if here == place.y_on_chip and (here or any(copy.rescale for copy in layer.copies)) else 0.0
-    )
-    tiles = (
-        Tile(
-            () if here else (("x", number, each),), 0.0, through, 0.0 if place.y_on_chip else each,
-            (through > 0) + (not place.y_on_chip),
-        )
-        for number in range(pieces)
-    )  # fmt: skip
-    return Flow(tiles, pieces, {"x": s.x_buffers}, 1, s.y_buffers)

@@ -21,6 +21,10 @@ class Place:
         The same of any tensor by name.
     before, after : float
         Estimated cycles of the layers before and behind it; 0: there is none.
+    lead : float
+        So many cycles before the end of the layer before it LOAD is free.
+    kind_before, kind_after : int
+        Numbers of the kinds of the layers before and behind it; -1: there is none.
     """
 
     config: MlaConfig
@@ -30,6 +34,9 @@ class Place:
     on_chip: Callable[[str], bool]
     before: float = 0.0
     after: float = 0.0
+    lead: float = 0.0
+    kind_before: int = -1
+    kind_after: int = -1
 
     @property
     def beat(self) -> float:

@@ -13,6 +13,8 @@ from compiler.ir.tensor import Tensor
 #: Multiply-accumulates over N*N, and elements over N, of a point at most: a fraction of a second of simulation.
 _MOST_CYCLES = 12_000
 _PATIENCE = 1000
+#: Part of the chains of dense layers that have a single row.
+_VECTORS = 0.7
 _WINDOWS = (1, 3, 3, 5)
 
 
@@ -147,6 +149,7 @@ _CHAINS = (
     ("conv", "max_pool"), ("conv", "tanh"), ("conv", "depthwise", "conv", "residual"), ("conv", "mean", "dense"),
     ("dense", "softmax"), ("conv", "avg_pool", "dense"), ("conv", "relu", "conv", "residual"),
     ("depthwise", "conv", "depthwise", "conv"), ("dense", "norm"), ("add", "conv"),
+    ("dense", "dense", "dense", "dense"), ("conv", "relu", "conv", "conv", "conv"),
 )  # fmt: skip
 
 
@@ -167,6 +170,8 @@ def _draw(n: int, rng: random.Random, kinds: tuple[str, ...]) -> Point:
     """A point that is not too slow."""
     for _ in range(_PATIENCE):
         side, c = rng.choice((1, 2, 4, 6, 8, 12, 16, 24, 32)), _channels(n, rng)
+        if len(kinds) > 1 and all(kind == "dense" for kind in kinds) and rng.random() < _VECTORS:
+            side = 1
         wide = side if rng.random() < 0.6 else rng.choice((1, 3, 8, 10, 16, 31))
         ops, now = [], c
         for kind in kinds:
@@ -174,7 +179,7 @@ def _draw(n: int, rng: random.Random, kinds: tuple[str, ...]) -> Point:
             now = op.size or now
             ops.append(op)
         point = Point((side, wide, c), tuple(ops))
-        if _cost(n, point) <= _MOST_CYCLES and (kinds[0] != "mean" or side * wide > 1):
+        if _cost(n, point) <= _MOST_CYCLES and ("mean" not in kinds[:1] or side * wide > 1):
             return point
     raise AssertionError("small points are drawn often")
 

@@ -1,8 +1,9 @@
 """Search guided by the performance model: several layers change in each trial, and each gets its own credit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from compiler.hpm.charge import charged_together
 from compiler.hpm.default import find_model
 from compiler.hpm.errors import Errors
 from compiler.measure.measurement import Measurement
@@ -51,8 +52,9 @@ class _Proposal:
 class Guided(Method):
     """Proposes what the model says is best, less a term for how unsure it is; learns from cycles by layer.
 
-    Layers that share a tag of the counters are a group. Groups that change in a trial lie apart, so that the cycles of
-    each and of its neighbours say whether its change helped; what helped is kept, whatever came of the whole trial.
+    Layers that the counters do not tell apart are a group. Groups that change in a trial lie apart, so that the
+    cycles of each and of its neighbours say whether its change helped; what helped is kept, whatever came of the
+    whole trial.
     """
 
     name = "hpm"
@@ -62,8 +64,15 @@ class Guided(Method):
         stages = self.prepared.lowered(self.first.fusions)
         self.foresight = Foresight(self.conditions, stages, find_model(self.conditions), seed)
         self.layers = dict(self.first.layers)
-        self.group = {name: at for at, entry in enumerate(baseline.layers) for name in entry.names}
-        self._groups = [float(entry.cycles) for entry in baseline.layers]
+        together = [names for stage in stages for names in charged_together(stage.layers)]
+        #: Of each entry of a measurement the group that it is a part of, and of each layer.
+        self._entries = _merged(baseline, together)
+        self.group = {
+            name: group
+            for group, entry in zip(self._entries, baseline.layers, strict=True)
+            for name in entry.names
+        }
+        self._groups = self._cycles(baseline)
         self._tried: set[tuple[str, LayerSchedule]] = set(self.layers.items())
         self._proposals: dict[str, _Proposal] = {}
         self._width, self._since = _WIDTH, 0
@@ -106,7 +115,7 @@ class Guided(Method):
             return
         self._width = min(self._width + 1, _WIDTH)
         self._since = self._since + 1 if proposal.changed else 0
-        found = [float(entry.cycles) for entry in trial.result.layers]
+        found = self._cycles(trial.result)
         for name, group in proposal.changed.items():
             self._credit(name, group, trial, proposal, found)
         self.foresight.trial(proposal.predicted, float(trial.result.cycles))
@@ -193,6 +202,13 @@ class Guided(Method):
         )
         return schedule
 
+    def _cycles(self, measured: Measurement) -> list[float]:
+        """Of each group."""
+        out = [0.0] * (self._entries[-1] + 1)
+        for group, entry in zip(self._entries, measured.layers, strict=True):
+            out[group] += entry.cycles
+        return out
+
     def _shared_out(self) -> dict[str, float]:
         guesses = {
             name: float(self.foresight.guess(name, [schedule], self.layers).cycles[0])
@@ -206,3 +222,15 @@ class Guided(Method):
             name: self._groups[self.group[name]] * cycles / of_group[self.group[name]]
             for name, cycles in guesses.items()
         }
+
+
+def _merged(measured: Measurement, together: Sequence[tuple[str, ...]]) -> list[int]:
+    """The group of each entry of a measurement: entries with parts of what is counted together share one."""
+    mates = {name: names for names in together for name in names}
+    out, group, before = [], -1, set()
+    for entry in measured.layers:
+        if not before & set(entry.names):
+            group, before = group + 1, set()
+        before |= {mate for name in entry.names for mate in mates.get(name, (name,))}
+        out.append(group)
+    return out

@@ -50,7 +50,7 @@ def test_no_alarm_while_nothing_changes(seed: int, noise: str) -> None:
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_slower_memory_is_noticed(seed: int, noise: str, sign: int) -> None:
-    """A quarter of the bandwidth: layers that wait for the bus take up to four times as long, others as long as before."""
+    """A quarter of the bandwidth: layers that wait for the bus take up to four times as long, others as before."""
     print(f"seed {seed}")
     rng = np.random.default_rng(seed)
     drift, usual = Drift(PREDICTED), rng.normal(0, 0.05, LAYERS)

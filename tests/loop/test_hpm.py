@@ -84,7 +84,7 @@ def test_units_of_flows_are_those_of_the_commands() -> None:
         if flow.count > 32:
             continue
         found = pace(flow, 1.0, 100)
-        counted = {unit: 0 for unit in Unit}
+        counted = dict.fromkeys(Unit, 0)
         for command in record.makings[0].commands:
             counted[command.unit] += cycles(command, 16)
         assert found.array == pytest.approx(counted[Unit.MATRIX], rel=0.02), (point, schedule)
@@ -356,20 +356,20 @@ def test_a_calibration_goes_on_from_what_was_measured(
             asked.append((index, number)),
             self.journal.add(
                 Sample(index, number, tries.point, dict(network.schedule.layers),
-                       {name: 100 + index for name in network.schedule.layers})
+                       dict.fromkeys(network.schedule.layers, 100 + index))
             ),
         ),
     )  # fmt: skip
     said: list[str] = []
     path = tmp_path / "points.jsonl"
-    first = calibrate(N4, 2.0, Journal(path, N4.key, 0), say=said.append)
+    first = calibrate(N4, 2.0, Journal(path, N4.key, 0), spaces_of, say=said.append)
     assert first.fresh == len(asked) == first.samples and any("learning" in text for text in said)
     lines_ = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines_[:-3]))
     before, journal = set(asked), Journal(path, N4.key, 0)
     kept = {(sample.index, sample.number) for sample in journal.samples}
     asked.clear()
-    second = calibrate(N4, 2.0, journal)
+    second = calibrate(N4, 2.0, journal, spaces_of)
     assert kept < before and not kept & set(asked) and second.samples == len(kept) + second.fresh
     with pytest.raises(WorkError, match="give it more time"):
-        calibrate(N4, 0.0, Journal(tmp_path / "new.jsonl", N4.key, 0))
+        calibrate(N4, 0.0, Journal(tmp_path / "new.jsonl", N4.key, 0), spaces_of)

@@ -1,0 +1,61 @@
+"""How far the performance model is from whole networks that it has never seen, under the static compiler's schedule.
+
+`python -m scripts.hpm_error` prints, for each of the networks of MLPerf Tiny, its predicted and its measured cycles,
+and the mean error of its layers; those that the counters do not tell apart are one.
+"""
+
+import sys
+
+from compiler.bench.models import NETWORKS, model_path
+from compiler.cache.source import Source
+from compiler.hpm.charge import charged_together
+from compiler.hpm.default import find_model
+from compiler.hpm.errors import Errors
+from compiler.hpm.features import rows_of
+from compiler.hpm.model import Model
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurer import Measurer
+from compiler.options import Options
+from hw.config import load_target
+
+
+def main() -> int:
+    """Measure, print."""
+    conditions = Conditions(load_target("n16"))
+    model = find_model(conditions)
+    for name in NETWORKS:
+        graph = Source(model_path(name)).graph
+        with Measurer(graph, conditions, Options(rounding="reference")) as measurer:
+            pairs = _pairs(measurer, model)
+        errors = Errors.of([a for a, _ in pairs], [b for _, b in pairs])
+        predicted, measured = sum(a for a, _ in pairs), sum(b for _, b in pairs)
+        print(
+            f"{name:<24} {predicted:>9,.0f} predicted, {measured:>9,.0f} measured: "
+            f"{100 * (predicted / measured - 1):+.1f}%; {errors.count} layers: {errors.mape:.1f}% mean error, "
+            f"Spearman {errors.spearman:.4f}",
+            flush=True,
+        )
+    return 0
+
+
+def _pairs(measurer: Measurer, model: Model) -> list[tuple[float, float]]:
+    """Predicted and measured cycles of what is counted together."""
+    found, schedule = measurer.baseline(), measurer.first.schedule
+    (stage,) = measurer.prepared.lowered(schedule.fusions)
+    rows = rows_of(stage, schedule.layers, measurer.conditions)
+    guess = {name: model.predict(row).cycles for name, row in rows.items()}
+    out: list[tuple[float, float]] = []
+    left: set[str] = set()
+    for names in charged_together(stage.layers):
+        entries = [entry for entry in found.layers if set(names) & set(entry.names)]
+        share = (sum(guess[name] for name in names), float(sum(entry.cycles for entry in entries)))
+        if left & set(names):  # part of an entry that was counted before
+            out[-1] = (out[-1][0] + share[0], out[-1][1])
+        else:
+            out.append(share)
+        left |= {name for entry in entries for name in entry.names}
+    return out
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""`mla calibrate`: what it writes and says; the measurements are made up."""
+
+import json
+
+import pytest
+
+from compiler.hpm.calibrate import learn
+from compiler.hpm.model import Model
+from tests.loop.test_hpm import N4, samples
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """A calibration that measures nothing."""
+    monkeypatch.setattr(
+        "compiler.hpm.calibrate.calibrate",
+        lambda conditions, _seconds, _journal, _spaces, *_rest: learn(conditions, samples(30, 2), 7),
+    )
+
+
+def test_calibrate(mla, made_up, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "cache"))
+    out, document = tmp_path / "own.hpm", tmp_path / "report.json"
+    result = mla("calibrate", "--target", "n4", "--seconds", "1", "-o", out, "--json", document)
+    assert result.status == 0, result.err
+    found = json.loads(document.read_text())
+    assert found["model"] == str(out) and found["bytes"] == out.stat().st_size
+    assert found["target"] == "n4" and found["dram"] == {"latency": 100, "bytes_per_cycle": 4.0}
+    assert found["measured_now"] == 7 and found["mape"] == found["held_out"]["single"]["mape"]
+    assert found["prediction_us"] > 0 and -1 <= found["spearman"] <= 1
+    assert Model.load(out).about["conditions"] == N4.key
+    assert "measurements kept out" in result.out and "a prediction takes" in result.out
+    assert mla("calibrate", "--target", "n4", "--seconds", "1").status == 0
+    assert (tmp_path / "cache" / "hpm" / f"{N4.key}.hpm").exists()
+
+
+def test_bad_use_is_told_at_once(complains, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path))
+    complains(2, "--seconds: must be an integer of at least 1", "calibrate", "--seconds", "0")
+    complains(2, "absent", "calibrate", "--target", "absent")
+    journal = tmp_path / "hpm" / f"{N4.key}.0.jsonl"
+    journal.parent.mkdir()
+    journal.write_text("other\n")
+    complains(2, "remove it to begin anew", "calibrate", "--target", "n4")

@@ -1,0 +1,113 @@
+"""Search guided by the performance model: credit by layer, what is kept, and how it learns."""
+
+import numpy as np
+import pytest
+
+from compiler.hpm.charge import charged_together, shared_out
+from compiler.hpm.errors import Errors
+from compiler.hpm.model import Model
+from compiler.hpm.points import Op, Point
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import LayerCycles, Measurement
+from compiler.measure.measurer import Measurer
+from compiler.options import Options
+from compiler.pipeline import Prepared
+from compiler.schedule.schedule import Schedule
+from compiler.search.foresight import Foresight
+from compiler.search.goals import Goal
+from compiler.search.guided import Guided
+from compiler.search.tune import tune
+from compiler.specialize.space import spaces_of
+from hw.config import load_target
+from tests.loop.conftest import OPTIONS
+
+N4 = Conditions(load_target("n4"))
+
+
+def stage_of(*ops: Op):
+    prepared = Prepared(Point((6, 6, 8), ops).graph(), N4.config, Options(rounding="reference"))
+    (stage,) = prepared.lowered(prepared.fusions)
+    return prepared, stage
+
+
+def test_layers_of_fuse_alone_count_with_the_next_one() -> None:
+    _, stage = stage_of(Op("conv", 8, 3), Op("max_pool", 0, 2, 2), Op("conv", 8, 1), Op("softmax"))
+    names = [layer.name for layer in stage.layers]
+    assert charged_together(stage.layers) == [(names[0],), (names[1], names[2]), (names[3],)]
+    cycles = dict(zip(names, (100.0, 0.0, 90.0, 40.0), strict=True))
+    expected = dict(zip(names, (80.0, 20.0, 40.0, 50.0), strict=True))
+    assert list(shared_out(stage.layers, cycles, expected).values()) == [100, 30, 60, 40]
+
+
+def test_measurements_correct_predictions_of_what_is_alike() -> None:
+    prepared, stage = stage_of(Op("conv", 24, 3))
+    (name,) = (layer.name for layer in stage.layers)
+    now = dict(prepared.network().schedule.layers)
+    tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
+    foresight = Foresight(N4, [stage], Model((), {}), 0)
+    before = foresight.guess(name, tilings, now)
+    foresight.learn(name, tilings[0], now, 2 * before.cycles[0])
+    after = foresight.guess(name, tilings, now)
+    assert after.cycles[0] == pytest.approx(2 * before.cycles[0], rel=1e-3) and after.spread[0] == 0
+    assert (after.cycles >= before.cycles).all() and (after.cycles <= 2.001 * before.cycles).all()
+    assert after.spread.max() > 0
+    foresight.trial(110, 100)
+    assert foresight.errors == Errors(1, pytest.approx(10), 1.0)
+
+
+def test_own_measurements_train_a_model() -> None:
+    """Layers of which half take twice the cycles that are known beforehand: after some trials that is learnt."""
+    prepared, stage = stage_of(Op("conv", 40, 3))
+    (name,) = (layer.name for layer in stage.layers)
+    now = dict(prepared.network().schedule.layers)
+    tilings = [each.schedule for each in spaces_of(N4.config, [stage], N4.dram)[name].tilings]
+    foresight = Foresight(N4, [stage], Model((), {}), 0)
+    plain = foresight.guess(name, tilings, now).cycles
+    true = plain * np.where([each.order == "rows" for each in tilings], 2.0, 1.0)
+    rng = np.random.default_rng(6)
+    chosen = rng.permutation(len(tilings))[:48]
+    for at in chosen:
+        foresight.learn(name, tilings[at], now, true[at])
+        foresight.trial(plain[at], true[at])
+    others = np.setdiff1d(np.arange(len(tilings)), chosen)
+    found = foresight.guess(name, [tilings[at] for at in others], now).cycles
+    learnt, before = Errors.of(found, true[others]), Errors.of(plain[others], true[others])
+    print(f"{before.mape:.1f}% -> {learnt.mape:.1f}%")
+    assert learnt.mape < before.mape / 2
+
+
+def measured(measurer: Measurer, schedule: Schedule, layers: list[int]) -> Measurement:
+    names = [layer.name for layer in measurer.first.layers]
+    entries = tuple(LayerCycles((name,), cycles, {}) for name, cycles in zip(names, layers, strict=True))
+    return Measurement(sum(layers), entries, 1.0, 1, True, 1)
+
+
+def test_what_helped_is_kept_and_what_did_not_is_not(measurer: Measurer) -> None:
+    baseline = measured(measurer, measurer.first.schedule, [1000, 800])
+    method = Guided(measurer, Goal.LATENCY, baseline, 1)
+    first = dict(method.layers)
+    worse = method.propose()
+    (changed,) = [name for name in first if worse.layers[name] != first[name]]
+    method.tell(worse, measured(measurer, worse, [1100, 800]))
+    assert method.layers == first and method.best.schedule == measurer.first.schedule
+    better = method.propose()
+    assert better != worse and better.layers != first
+    method.tell(better, measured(measurer, better, [900, 790]))
+    assert method.layers == better.layers and method.best.schedule == better
+    assert sum(method.cycles.values()) == pytest.approx(1690)
+    assert method.predictor.count == 2 and changed in first
+
+
+def test_energy_keeps_only_what_is_better_as_a_whole(measurer: Measurer) -> None:
+    method = Guided(measurer, Goal.ENERGY, measured(measurer, measurer.first.schedule, [1000, 800]), 1)
+    first = dict(method.layers)
+    trial = method.propose()
+    method.tell(trial, measured(measurer, trial, [10, 10]))  # fewer cycles for the same energy
+    assert method.layers == first
+
+
+def test_predictions_are_reported(measurer: Measurer) -> None:
+    found = tune(measurer, "hpm", 6, seed=3)
+    assert found.predictor is not None and 0 < found.predictor.count <= 6 and found.predictor.mape < 50
+    assert tune(measurer, "random", 2, seed=3).predictor is None
+    assert OPTIONS.rounding == "reference"
