@@ -1,10 +1,9 @@
 """How far predictions are from measurements."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Errors:
     spearman: float
 
     @classmethod
-    def of(cls, predicted: Sequence[float], measured: Sequence[float]) -> "Errors":
+    def of(cls, predicted: ArrayLike, measured: ArrayLike) -> "Errors":
         """From pairs."""
         a, b = np.asarray(predicted, float), np.asarray(measured, float)
         mape = 100 * float(np.mean(np.abs(a / b - 1))) if len(a) else 0.0

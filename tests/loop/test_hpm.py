@@ -280,7 +280,8 @@ def test_errors() -> None:
     rng = np.random.default_rng(2)
     a, b = rng.integers(1, 20, 50).astype(float), rng.integers(1, 20, 50).astype(float)
     assert spearman(a, b) == pytest.approx(spearmanr(a, b)[0])
-    assert Errors.of([110, 90], [100, 100]) == Errors(2, pytest.approx(10), 1.0)
+    found = Errors.of([110, 90], [100, 100])
+    assert (found.count, found.spearman) == (2, 1.0) and found.mape == pytest.approx(10)
     assert Errors.of([], []).as_json() == {"count": 0, "mape": 0.0, "spearman": 1.0}
 
 
@@ -356,7 +357,7 @@ def test_a_calibration_goes_on_from_what_was_measured(
             asked.append((index, number)),
             self.journal.add(
                 Sample(index, number, tries.point, dict(network.schedule.layers),
-                       dict.fromkeys(network.schedule.layers, 100 + index))
+                       dict.fromkeys(network.schedule.layers, int(100 + index)))
             ),
         ),
     )  # fmt: skip
