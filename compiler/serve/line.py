@@ -8,6 +8,7 @@ from compiler.serve.residency import Residency
 from cosim.device import DeviceTimeoutError
 from cosim.driver import Driver
 from cosim.reports import TrapReport
+from hw.errors import WorkError
 from hw.isa.program import Program
 
 #: Cycles between two looks while a program waits for room in the instruction store.
@@ -59,7 +60,13 @@ class Line:
         self._pending.append(macro)
 
     def send(self) -> None:
-        """Put into the ring what has its program; brings programs in where there is room."""
+        """Put into the ring what has its program; brings programs in where there is room.
+
+        Raises
+        ------
+        WorkError
+            A program does not fit, although nothing is on its way.
+        """
         sent = False
         while self._pending and len(self._ring) < self.driver.ring_slots:
             program = self._pending[0].program
@@ -69,6 +76,8 @@ class Line:
                     sent = False
                 soon = self.needed[:_AHEAD]
                 if not self.residency.bring(program, soon=soon):
+                    if not self._ring:
+                        raise WorkError(f"program {program.name!r} of {len(program.words)} words: no room for it")
                     break
             macro = self._pending.popleft()
             number = self.driver.enqueue(

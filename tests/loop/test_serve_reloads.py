@@ -13,7 +13,7 @@ from compiler.serve.flight import Result
 from compiler.serve.stream import Server, serving_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from hw.errors import InputError
+from hw.errors import InputError, WorkError
 from hw.isa.assembler import assemble
 from tests.compiler.graphs import Draft
 from tests.loop.serving import Model, longest
@@ -73,6 +73,13 @@ def check(results: list[Result], model: Model, requests: int, reloads: int) -> N
         assert gap <= most
 
 
+def fill(server: Server, left: int) -> None:
+    """Leave no more than so many words of the instruction store to the server."""
+    server.line.residency.leave(server.current.programs, [])
+    words = server.driver.config.wis_words - left
+    server.driver.programs.load(assemble("add r1, r1, 1\n" * (words - 1) + "halt", "filler"))
+
+
 def test_fifty_reloads_at_random_moments(server: Server, model: Model) -> None:
     print(f"seed {SEED}")
     results = stream(server, model, REQUESTS, RELOADS, random.Random(SEED))
@@ -85,14 +92,16 @@ def test_programs_come_in_one_after_the_other_where_both_versions_do_not_fit(
     server: Server, model: Model
 ) -> None:
     print(f"seed {SEED}")
-    config = server.driver.config
-    most = max(len(program.words) for network in model.versions() for program in network.codes[0].programs)
-    taken = sum(len(program.words) for program in server.current.programs)
-    filler = assemble("\n".join(["add r1, r1, 1"] * (config.wis_words - max(most, taken) - 8) + ["halt"]), "filler")
-    server.driver.programs.load(filler)
+    fill(server, max(len(program.words) for each in model.versions() for program in each.codes[0].programs))
     results = stream(server, model, 60, 12, random.Random(SEED))
     check(results, model, 60, 12)
     assert server.line.residency.evictions > 0
+
+
+def test_a_program_for_which_there_is_no_room(server: Server, model: Model) -> None:
+    fill(server, 20)
+    with pytest.raises(WorkError, match=r"program .* words: no room for it"):
+        server.submit(model.inputs(0))
 
 
 def test_old_versions_leave_memory_and_store(server: Server, model: Model) -> None:
