@@ -14,7 +14,7 @@ from compiler.profile.counts import ByTag, growth
 from compiler.profile.floors import bus_rate
 from compiler.schedule.dram import Dram
 from compiler.schedule.schedule import Schedule
-from compiler.serve.drift import DriftTest
+from compiler.serve.drift import Watch
 from compiler.serve.estimate import read_loads
 from compiler.serve.events import Events
 from compiler.serve.flight import Result
@@ -46,7 +46,7 @@ class Served:
     version: Version
     schedule: Schedule
     measured: int | None
-    drift: DriftTest = field(default_factory=DriftTest)
+    drift: Watch = field(default_factory=Watch)
     count: int = 0
     _clean: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
     _all: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -68,7 +68,7 @@ class Served:
         """Conditions have changed."""
         self._clean.clear()
         self._all.clear()
-        self.measured, self.drift = None, DriftTest()
+        self.measured, self.drift = None, Watch()
 
 
 class Adapter:

@@ -12,6 +12,8 @@ _USUAL = 6
 _STEADY, _LONG = 0.02, 20
 #: Of the usual cycles of a request: deviations that do not count, and their sum at which something has changed.
 _SLACK, _ENOUGH = 0.005, 0.04
+#: Requests behind one that make a difference.
+_BEHIND = 2
 #: Deviations that do not count either, as often as what is usual spreads.
 _SPREADS = 3
 
@@ -50,11 +52,6 @@ class DriftTest:
         self._sums: dict[tuple[str, int], tuple[float, int]] = defaultdict(lambda: (0.0, 0))
 
     @property
-    def settled(self) -> bool:
-        """Whether it knows what is usual."""
-        return bool(self._usual)
-
-    @property
     def cycles(self) -> float:
         """Usual ones of a request."""
         return sum(self._usual.values())
@@ -75,8 +72,10 @@ class DriftTest:
                 total = total + sign * off - self._slack[program]
                 total, since = (total, since + 1) if total > 0 else (0.0, 0)
                 self._sums[program, sign] = total, since
-                if total > _ENOUGH and since > 1 and (
-                    found is None or abs(found.now - found.usual) < abs(off) * self.cycles
+                if (
+                    total > _ENOUGH
+                    and since > 1
+                    and (found is None or abs(found.now - found.usual) < abs(off) * self.cycles)
                 ):
                     found = Drift(program, usual, taken.get(program, 0), since)
         return found
@@ -97,6 +96,20 @@ class DriftTest:
         if len(self._first) < _LONG and abs(first - whole) > _ENOUGH * whole:
             return Drift("all", first, whole, len(self._first))
         return None
+
+
+class Watch:
+    """Drift tests of a version: one for requests with none behind them, with one, and with more.
+
+    Where memory is slow, reading the ring for the next request takes cycles from the one on its way.
+    """
+
+    def __init__(self) -> None:
+        self._tests: dict[int, DriftTest] = defaultdict(DriftTest)
+
+    def take(self, result: Result) -> Drift | None:
+        """Look at a request; whether something has changed."""
+        return self._tests[min(result.behind, _BEHIND)].take(result)
 
 
 def _by_program(result: Result) -> dict[str, int]:

@@ -57,6 +57,8 @@ class Result:
         How often each stage on the accelerator ran.
     disturbed : bool
         Programs were loaded meanwhile, over the same bus, or the request before was another version's.
+    behind : int
+        Requests on their way behind it when it was done.
     """
 
     index: int
@@ -68,6 +70,7 @@ class Result:
     delay: int
     runs: tuple[int, ...]
     disturbed: bool
+    behind: int
 
 
 @dataclass(eq=False)
@@ -93,13 +96,13 @@ class Flight:
     runs: list[int] = field(default_factory=list)
     delay: int = 0
 
-    def result(self, *, disturbed: bool) -> Result:
+    def result(self, *, disturbed: bool, behind: int) -> Result:
         """Once it is done."""
         outputs = {t.name: value_of(t, self.values) for t in self.version.network.outputs}
         cycles = sum(macro.cycles for macro in self.macros)
         return Result(
             self.index, self.inputs, outputs, self.version, tuple(self.macros), cycles, self.delay,
-            tuple(self.runs), disturbed,
+            tuple(self.runs), disturbed, behind,
         )  # fmt: skip
 
 

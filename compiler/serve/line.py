@@ -77,7 +77,9 @@ class Line:
                 soon = self.needed[:_AHEAD]
                 if not self.residency.bring(program, soon=soon):
                     if not self._ring:
-                        raise WorkError(f"program {program.name!r} of {len(program.words)} words: no room for it")
+                        raise WorkError(
+                            f"program {program.name!r} of {len(program.words)} words: no room for it"
+                        )
                     break
             macro = self._pending.popleft()
             number = self.driver.enqueue(

@@ -248,7 +248,7 @@ class Server:
         while self._flights and self._flights[0].steps is None and not self._flights[0].inside:
             flight = self._flights[0]
             same = flight.version is self._last and flight.loads == self.line.residency.loads
-            result = flight.result(disturbed=not same)
+            result = flight.result(disturbed=not same, behind=len(self._flights) - 1)
             if self.refuses(result):
                 self._again()
                 return
