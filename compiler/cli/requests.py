@@ -99,7 +99,7 @@ def _array(where: str, tensor: Tensor, value: Any) -> NDArray:
     numbers = "biuf" if kind.kind == "f" else "b" if kind.kind == "b" else "iu"
     if array.dtype.kind not in numbers:
         raise InputError(
-            f"{what}, not {array.dtype.name} such as {shown(array.flat[0] if array.size else value)}"
+            f"{what}, not {array.dtype.name} such as {shown(array.flat[0].item() if array.size else value)}"
         )
     inner = tensor.shape[1:] if tensor.shape and tensor.shape[0] == 1 else tensor.shape
     if array.shape not in (tensor.shape, inner):

@@ -144,7 +144,7 @@ def _change(text: str) -> "Change":
         change is None
         or change.at < 0
         or not 1 <= change.latency <= _MOST
-        or not 0.01 <= (change.rate or 1) <= _MOST
+        or not 0.01 <= (1 if change.rate is None else change.rate) <= _MOST
     ):
         raise argparse.ArgumentTypeError(
             f"must be K:latency=CYCLES,bytes=RATE such as 20:latency=400,bytes=4, not {shown(text)}"

@@ -1,23 +1,17 @@
 """The loop while serving: candidates that measured better are swapped in, watched, kept or rolled back."""
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from statistics import median
-
-import numpy as np
+from dataclasses import replace
 
 from compiler.measure.measurement import Measurement, Rejected
 from compiler.network import Network
 from compiler.pipeline import Prepared
 from compiler.profile.counts import ByTag, growth
-from compiler.profile.floors import bus_rate
 from compiler.schedule.dram import Dram
-from compiler.schedule.schedule import Schedule
-from compiler.serve.drift import Watch
 from compiler.serve.estimate import read_loads
 from compiler.serve.events import Events
 from compiler.serve.flight import Result
+from compiler.serve.probation import PROBATION, Served, too_few_cycles, too_slow, wrong_outputs
 from compiler.serve.proposer import LostError, Proposer
 from compiler.serve.searcher import Changed, Finding
 from compiler.serve.stream import Server
@@ -25,50 +19,12 @@ from compiler.serve.versions import Version
 from cosim.reports import TrapReport
 from hw.errors import InputError
 
-#: A new version's first requests, whose outputs are compared with the reference and whose cycles decide about it.
-PROBATION = 4
-#: What a new version must gain by its measurement, and what it may take more than that says.
-_GAIN, _TOLERANCE = 0.002, 0.03
-#: A version that takes so many times as long is not given a second request.
-_HOPELESS = 2.0
+#: What a new version must gain by its measurement.
+_GAIN = 0.002
 #: Requests during which the counters of LOAD are read after a change.
 _LOOKED_AT = 4
-#: Requests that say what is usual.
-_RECENT = 8
 #: Orders that a search in a process of its own has at a time.
 _AHEAD = 2
-
-
-@dataclass(eq=False)
-class Served:
-    """A version, what it was measured to take, and what it takes."""
-
-    version: Version
-    schedule: Schedule
-    measured: int | None
-    drift: Watch = field(default_factory=Watch)
-    count: int = 0
-    _clean: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    _all: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
-
-    @property
-    def usual(self) -> float | None:
-        """Cycles of a request, as far as they are known; those during loads of programs only if there are no others."""
-        taken = self._clean or self._all
-        return median(taken) if taken else None
-
-    def take(self, result: Result) -> None:
-        """Take note of a request's cycles."""
-        self.count += 1
-        self._all.append(result.cycles)
-        if not result.disturbed:
-            self._clean.append(result.cycles)
-
-    def forget(self) -> None:
-        """Conditions have changed."""
-        self._clean.clear()
-        self._all.clear()
-        self.measured, self.drift = None, Watch()
 
 
 class Adapter:
@@ -221,33 +177,11 @@ class Adapter:
 
     def _fault(self, result: Result, before: Served) -> tuple[str | None, bool]:
         """What is wrong with a version on probation, and whether its outputs must not be used."""
-        expected = self.reference(**result.inputs)
-        if not all(np.array_equal(result.outputs[name], array) for name, array in expected.items()):
-            return f"the outputs of request {result.index} are wrong", True
-        if not self.server.clocked:
-            return None, False
-        config = self.server.driver.config
-        rate = bus_rate(config, self.dram.bytes_per_cycle)
-        floor = result.version.network.work(result.runs).cycles(config, rate)
-        if result.cycles < floor:
-            return f"{result.cycles} cycles are fewer than the {floor} that the work takes", True
-        return self._slow(result, before), False
-
-    def _slow(self, result: Result, before: Served) -> str | None:
-        """How much slower than measured, or than the version before, one on probation is."""
-        served = self.served
-        assert served.measured is not None
-        scale = before.usual / before.measured if before.usual and before.measured else 1.0
-        expected = served.measured * scale
-        if result.cycles > _HOPELESS * expected and not result.disturbed:
-            return f"request {result.index} took {result.cycles} cycles, not {expected:.0f} as measured"
-        if served.count < PROBATION or served.usual is None:
-            return None
-        if served.usual > expected * (1 + _TOLERANCE):
-            return f"{served.usual:.0f} cycles a request, not {expected:.0f} as measured"
-        if before.usual is not None and served.usual > before.usual:
-            return f"{served.usual:.0f} cycles a request, before it was {before.usual:.0f}"
-        return None
+        wrong = wrong_outputs(result, self.reference)
+        if wrong is None and self.server.clocked:
+            wrong = too_few_cycles(result, self.dram)
+            return wrong or too_slow(result, self.served, before), wrong is not None
+        return wrong, wrong is not None
 
     def _keep(self, request: int) -> None:
         assert self._before is not None and self._candidate is not None

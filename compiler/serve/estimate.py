@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from compiler.network import Network
 from compiler.profile.counts import ByTag, growth
 from compiler.schedule.dram import Dram
-from compiler.serve.stream import Server, serving_bytes
+from compiler.serve.room import serving_bytes
+from compiler.serve.stream import Server
 from cosim.device import Device
 from cosim.driver import Driver
 from hw.config import MlaConfig

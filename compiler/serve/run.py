@@ -2,15 +2,13 @@
 
 import hashlib
 import json
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
-from types import FrameType
 from typing import IO, Any
 
 import numpy as np
@@ -24,15 +22,16 @@ from compiler.schedule.dram import Dram
 from compiler.serve.adapt import Adapter
 from compiler.serve.events import Document, Events
 from compiler.serve.flight import Arrays, Result
+from compiler.serve.interrupt import INTERRUPTED, Stop, interruptible
 from compiler.serve.proposer import Beside, InStep
+from compiler.serve.room import VERSIONS, serving_bytes
 from compiler.serve.searcher import Job
-from compiler.serve.stream import VERSIONS, Server, serving_bytes
+from compiler.serve.stream import Server
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
 
 SCHEMA_VERSION = 1
-INTERRUPTED = 128 + signal.SIGINT
 #: Requests at the end whose cycles the summary tells.
 _LAST = 20
 
@@ -93,7 +92,7 @@ def serve(serving: Serving, requests: Iterator[Arrays]) -> int:
         An input does not fit; what came before it has come out.
     """
     with ExitStack() as stack:
-        stop = stack.enter_context(_interruptible())
+        stop = stack.enter_context(interruptible())
         stream = stack.enter_context(_lines(serving.out))
         device = stack.enter_context(_open(serving))
         return _Run(serving, device, stream, stack).go(requests, stop)
@@ -110,7 +109,7 @@ class _Run:
         self.adapter = self._adapter(serving.job, stack) if serving.job else None
         self.cycles: list[int] = []
 
-    def go(self, requests: Iterator[Arrays], stop: "_Stop") -> int:
+    def go(self, requests: Iterator[Arrays], stop: Stop) -> int:
         """All of it."""
         refused: InputError | None = None
         while not stop.asked:
@@ -219,35 +218,3 @@ def _lines(path: Path | None) -> Iterator[IO[str]]:
         return
     with path.open("w") as file:
         yield file
-
-
-class _Stop:
-    """Whether somebody has pressed Ctrl-C: the stream then ends after what is on its way."""
-
-    def __init__(self) -> None:
-        self.asked = self._waiting = False
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Nothing is going on but waiting for input, which may be left at once."""
-        self._waiting = True
-        try:
-            yield
-        finally:
-            self._waiting = False
-
-    def __call__(self, _signal: int, _frame: FrameType | None) -> None:
-        again, self.asked = self.asked, True
-        if self._waiting or again:
-            raise KeyboardInterrupt
-
-
-@contextmanager
-def _interruptible() -> Iterator[_Stop]:
-    """Take Ctrl-C; pressed a second time it ends the work at once."""
-    stop = _Stop()
-    previous: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, stop)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, previous)

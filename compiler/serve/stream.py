@@ -14,29 +14,14 @@ from compiler.network import Network, Stage
 from compiler.serve.arena import Arena
 from compiler.serve.flight import Arrays, Flight, Result, Steps
 from compiler.serve.line import Line, Macro
+from compiler.serve.room import FLIGHTS, PAGE, RING_SLOTS
 from compiler.serve.versions import Buffers, Version, Versions, coded
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.reports import TrapError, TrapReport
-from hw.isa.macro import SLOT_BYTES
 
-_RING_SLOTS = 256
-_PAGE = 4096
 _MASK = 0xFFFFFFFF
-#: Requests on their way at most.
-FLIGHTS = 4
-#: Versions whose memory is in DRAM at the same time, at least, if they need as much as the first.
-VERSIONS = 4
-
-
-def serving_bytes(network: Network, flights: int = FLIGHTS, versions: int = VERSIONS) -> int:
-    """DRAM that a server of a network needs."""
-    io = sum(t.bytes + 64 for stage in coded(network) for t in (*stage.inputs, *stage.outputs))
-    memory = sum(code.memory + 64 for code in network.codes)
-    program = 8 * network.config.wis_words
-    total = _RING_SLOTS * SLOT_BYTES + 2 * _PAGE + program + flights * io + versions * memory
-    return -(-total // _PAGE) * _PAGE
 
 
 class _BegunAnewError(Exception):
@@ -78,12 +63,12 @@ class Server:
 
     def __init__(self, device: Device, network: Network, flights: int = FLIGHTS, proofs: Store | None = None):
         self.device, self.clocked = device, not isinstance(device, GoldenDevice)
-        self.driver = Driver(device, _RING_SLOTS)
+        self.driver = Driver(device, RING_SLOTS)
         self.line = Line(self.driver)
         decided = any(stage.control for stage in network.stages)
         self.flights = 1 if decided else flights
         memory = self.driver.memory
-        room = device.dram.size - memory.used - 8 * network.config.wis_words - _PAGE
+        room = device.dram.size - memory.used - 8 * network.config.wis_words - PAGE
         arena = Arena(memory.take(room, name="versions and requests"), room)
         buffers = Buffers(arena, network, self.flights)
         self.versions = Versions(self.driver, arena, buffers, proofs)

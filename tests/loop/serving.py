@@ -94,7 +94,8 @@ class Told(Proposer):
 
     @staticmethod
     def finding(
-        schedule: Schedule, cycles: int, dram: Dram | None = None, *, kind: str = "trial", exact: bool = True, floor: int = 1
+        schedule: Schedule, cycles: int, dram: Dram | None = None, *, kind: str = "trial", exact: bool = True,
+        floor: int = 1,
     ) -> Finding:  # fmt: skip
         """A finding that somebody makes up."""
         return Finding(kind, dram or Dram(), schedule, measured(cycles, exact=exact, floor=floor), 1)

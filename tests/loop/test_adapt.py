@@ -13,12 +13,14 @@ from compiler.measure.measurement import Rejected
 from compiler.network import Network
 from compiler.schedule.dram import Dram
 from compiler.schedule.schedule import Schedule
-from compiler.serve.adapt import PROBATION, Adapter
+from compiler.serve.adapt import Adapter
 from compiler.serve.events import Events
 from compiler.serve.flight import Result
+from compiler.serve.probation import PROBATION
 from compiler.serve.proposer import Beside, InStep, Proposer
+from compiler.serve.room import serving_bytes
 from compiler.serve.searcher import Changed, Job
-from compiler.serve.stream import Server, serving_bytes
+from compiler.serve.stream import Server
 from cosim.dram import DramFault
 from cosim.reports import TrapError
 from cosim.rtl.rtl_device import RtlDevice

@@ -18,7 +18,9 @@ def result(index: int, cycles: dict[str, int], *, disturbed: bool = False) -> Re
     return Result(index, {}, {}, nothing, macros, sum(cycles.values()), 0, (1,), disturbed, 3)
 
 
-def noticed(test: DriftTest, cycles: dict[str, int], rng: random.Random, noise: int = 3) -> tuple[int, Drift] | None:
+def noticed(
+    test: DriftTest, cycles: dict[str, int], rng: random.Random, noise: int = 3
+) -> tuple[int, Drift] | None:
     """After how many requests that take about so long something is noticed."""
     for number in range(1, 200):
         taken = {name: count + rng.randint(-noise, noise) for name, count in cycles.items()}

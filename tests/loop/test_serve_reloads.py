@@ -1,5 +1,6 @@
 """Versions of a network replaced under a full stream: every output as it must be, hardly a delay."""
 
+import itertools
 import random
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.serve.flight import Result
-from compiler.serve.stream import Server, serving_bytes
+from compiler.serve.room import serving_bytes
+from compiler.serve.stream import Server
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError, WorkError
@@ -66,7 +68,7 @@ def check(results: list[Result], model: Model, requests: int, reloads: int) -> N
         usual[result.version.network].append(result.cycles)
         assert len(result.macros) == len(result.version.programs)
     most = longest(results)
-    for before, result in zip(results, results[1:], strict=False):
+    for before, result in itertools.pairwise(results):
         late = result.delay + result.cycles - median(usual[result.version.network])
         assert late <= most, (result.index, late, most)
         gap = result.macros[0].started - before.macros[-1].retired
@@ -138,7 +140,7 @@ def test_what_is_no_version_of_the_model_is_refused(server: Server) -> None:
 
 def test_no_room_for_a_version(server: Server, model: Model) -> None:
     left = server.versions.arena.left
-    with pytest.raises(InputError, match="no room for .* bytes of the memory of a version"):
+    with pytest.raises(InputError, match=r"no room for .* bytes of the memory of a version"):
         while True:
             server.versions.add(model.plain)
     assert server.versions.arena.left < left

@@ -1,0 +1,90 @@
+"""What decides about a new version: the first requests that it carries out."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from compiler.network import Network
+from compiler.profile.floors import bus_rate
+from compiler.schedule.dram import Dram
+from compiler.schedule.schedule import Schedule
+from compiler.serve.drift import Watch
+from compiler.serve.flight import Result
+from compiler.serve.versions import Version
+
+#: A new version's first requests, whose outputs are compared with the reference and whose cycles decide about it.
+PROBATION = 4
+#: What a version may take more than was measured.
+_TOLERANCE = 0.03
+#: A version that takes so many times as long is not given a second request.
+_HOPELESS = 2.0
+#: Requests that say what is usual.
+_RECENT = 8
+
+
+@dataclass(eq=False)
+class Served:
+    """A version, what it was measured to take, and what it takes."""
+
+    version: Version
+    schedule: Schedule
+    measured: int | None
+    drift: Watch = field(default_factory=Watch)
+    count: int = 0
+    _clean: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    _all: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    @property
+    def usual(self) -> float | None:
+        """Cycles of a request, as far as they are known; those during loads of programs only if there are no others."""
+        taken = self._clean or self._all
+        return median(taken) if taken else None
+
+    def take(self, result: Result) -> None:
+        """Take note of a request's cycles."""
+        self.count += 1
+        self._all.append(result.cycles)
+        if not result.disturbed:
+            self._clean.append(result.cycles)
+
+    def forget(self) -> None:
+        """Conditions have changed."""
+        self._clean.clear()
+        self._all.clear()
+        self.measured, self.drift = None, Watch()
+
+
+def wrong_outputs(result: Result, reference: Network) -> str | None:
+    """Whether outputs are not those of a reference, on the golden model."""
+    expected = reference(**result.inputs)
+    if all(np.array_equal(result.outputs[name], array) for name, array in expected.items()):
+        return None
+    return f"the outputs of request {result.index} are wrong"
+
+
+def too_few_cycles(result: Result, dram: Dram) -> str | None:
+    """Whether a request took fewer cycles than its work does on any machine of this size."""
+    network = result.version.network
+    rate = bus_rate(network.config, dram.bytes_per_cycle)
+    floor = network.work(result.runs).cycles(network.config, rate)
+    if result.cycles >= floor:
+        return None
+    return f"{result.cycles} cycles are fewer than the {floor} that the work takes"
+
+
+def too_slow(result: Result, served: Served, before: Served) -> str | None:
+    """Whether a version takes longer than it was measured to, or than the one before it."""
+    assert served.measured is not None
+    scale = before.usual / before.measured if before.usual and before.measured else 1.0
+    expected = served.measured * scale
+    if result.cycles > _HOPELESS * expected and not result.disturbed:
+        return f"request {result.index} took {result.cycles} cycles, not {expected:.0f} as measured"
+    if served.count < PROBATION or served.usual is None:
+        return None
+    if served.usual > expected * (1 + _TOLERANCE):
+        return f"{served.usual:.0f} cycles a request, not {expected:.0f} as measured"
+    if before.usual is not None and served.usual > before.usual:
+        return f"{served.usual:.0f} cycles a request, before it was {before.usual:.0f}"
+    return None

@@ -1,0 +1,194 @@
+"""`mla serve`: lines, inputs of all kinds, errors of one line, Ctrl-C, adaptation."""
+
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from compiler.api import compile
+from scripts.networks.digits import MODEL
+
+N4 = ("--target", "n4", "--device", "golden")
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    """Three random ones, and what they must give."""
+    network = compile(MODEL, "n4")
+    (tensor,) = network.inputs
+    return np.random.default_rng(5).integers(0, 17, (3, *tensor.shape[1:])).astype(tensor.dtype)
+
+
+@pytest.fixture(scope="module")
+def hashes(images: np.ndarray) -> list[str]:
+    """SHA-256 of the outputs they must give."""
+    network = compile(MODEL, "n4")
+    (name,) = (tensor.name for tensor in network.outputs)
+    return [hashlib.sha256(network(image[None])[name].tobytes()).hexdigest() for image in images]
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def check(text: str, expected: list[str]) -> list[dict]:
+    """Lines of requests with these outputs."""
+    found = [line for line in lines(text) if "index" in line]
+    assert [line["index"] for line in found] == list(range(len(expected)))
+    assert [list(line["outputs"].values()) for line in found] == [[each] for each in expected]
+    assert all(line["schema_version"] == 1 for line in found)
+    return found
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """What standard input is to hold."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_a_file_is_gone_through_again(mla, tmp_path, images, hashes):
+    file = tmp_path / "images.npy"
+    np.save(file, images)
+    result = mla("serve", MODEL, "--input", file, "--requests", "5", *N4)
+    assert result.status == 0, result.err
+    found = check(result.out, [*hashes, *hashes[:2]])
+    assert {line["version"] for line in found} == {0} and found[0]["cycles"] is None
+    assert "mla serve: 5 requests" in result.err
+
+
+def test_standard_input(mla, monkeypatch, images, hashes):
+    npy, npz = io.BytesIO(), io.BytesIO()
+    np.save(npy, images)
+    np.savez(npz, **{compile(MODEL, "n4").inputs[0].name: images})
+    name = compile(MODEL, "n4").inputs[0].name
+    text = "\n\n".join([json.dumps(images[0].tolist()), json.dumps({name: images[1:2].tolist()})]).encode()
+    for data, expected in ((npy.getvalue(), hashes), (npz.getvalue(), hashes), (text, hashes[:2])):
+        feed(monkeypatch, data)
+        result = mla("serve", MODEL, "--input", "-", *N4)
+        assert result.status == 0, result.err
+        check(result.out, expected)
+
+
+def test_cycles_profile_and_a_file_of_lines(mla, tmp_path):
+    out, profile = tmp_path / "lines.jsonl", tmp_path / "profile.json"
+    result = mla(
+        "serve", MODEL, "--requests", "70", "--target", "n4", "--out", out, "--profile", profile,
+        "--conditions-at", "60:latency=400,bytes=1",
+    )  # fmt: skip
+    assert result.status == 0 and result.out == "", result.err
+    found = [line for line in lines(out.read_text()) if "index" in line]
+    assert len(found) == 70 and found[-1]["cycles"] > found[20]["cycles"] > 0
+    document = json.loads(profile.read_text())
+    assert document["schema_version"] == 1 and document["bottlenecks"]
+    for layer in document["layers"]:
+        assert layer["bound"] in ("compute", "bus", "bank", "weight_shift", "fuse", "dispatch")
+        assert "bytes a cycle" in layer["evidence"] and layer["history"]
+        assert layer["cycles"] == pytest.approx(sum(layer["where"].values()))
+    quiet = mla("serve", MODEL, "--requests", "40", "--target", "n4")
+    usual = [line["cycles"] for line in lines(quiet.out)]
+    assert usual[5:40] == [line["cycles"] for line in found][5:40]  # reading counters takes no cycles
+
+
+def test_adaptation_in_step_repeats(mla):
+    arguments = (
+        "serve",
+        MODEL,
+        "--requests",
+        "12",
+        "--target",
+        "n4",
+        "--adapt",
+        "--pace",
+        "1",
+        "--seed",
+        "2",
+    )
+    first, second = mla(*arguments), mla(*arguments)
+    assert first.status == 0 and first.out == second.out, first.err
+    events = [line["event"] for line in lines(first.out) if "event" in line]
+    assert events and set(events) <= {"reload", "rollback", "kept", "rejected", "drift", "conditions"}
+    assert "candidates rejected" in first.err
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "standard input is empty"),
+        (b"{", "standard input, line 1: must be JSON"),
+        (b'{"other": 1}', "inputs must be"),
+        (b"[[1, 2], [3]]", "not lists of different lengths"),
+        (b'["a"]', "not str"),
+        (b"[1, 2]", "not [2]"),
+        (b"\x93NUMPY damaged", "must be a .npy or .npz file"),
+        (b"PK damaged", "must be a .npy or .npz file"),
+    ],
+)
+def test_bad_input_is_told_in_a_line(mla, monkeypatch, data, text):
+    feed(monkeypatch, data)
+    result = mla("serve", MODEL, "--input", "-", *N4)
+    assert result.status == 2 and result.out == ""
+    assert text in result.err.splitlines()[-1], result.err
+
+
+def test_what_came_before_a_bad_line_comes_out(mla, monkeypatch, images, hashes):
+    feed(monkeypatch, json.dumps(images[0].tolist()).encode() + b"\n[7]\n")
+    result = mla("serve", MODEL, "--input", "-", *N4)
+    assert result.status == 2 and "standard input, line 2: input" in result.err
+    check(result.out, hashes[:1])
+
+
+def test_bad_use_is_told_at_once(complains, tmp_path):
+    complains(2, "cannot be read", "serve", tmp_path / "absent.tflite", *N4)
+    complains(2, "--requests: must be an integer of at least 1", "serve", MODEL, "--requests", "0")
+    complains(2, "--pace is for --adapt", "serve", MODEL, "--pace", "1")
+    complains(2, "--adapt needs --device rtl", "serve", MODEL, "--adapt", *N4)
+    complains(2, "--batch must be 1", "serve", MODEL, "--batch", "4", *N4)
+    complains(2, "--adapt needs the model itself", "serve", tmp_path / "x.mla", "--adapt")
+    complains(2, "invalid choice", "serve", MODEL, "--adapt", "--method", "luck")
+    for text in ("5", "5:speed=3", "5:latency=x", "-1:latency=4", "5:latency=0", "5:bytes=0"):
+        complains(2, "must be K:latency=CYCLES,bytes=RATE", "serve", MODEL, f"--conditions-at={text}")
+
+
+def run_beside(*arguments: object) -> subprocess.Popen:
+    command = [sys.executable, "-m", "compiler.cli.main", "serve", MODEL, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("adapt", [(), ("--adapt",)])
+def test_interrupted(adapt):
+    with run_beside("--requests", "1000000", "--target", "n4", *adapt) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert json.loads(first)["schema_version"] == 1
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    indices = [line["index"] for line in lines((first + out).decode()) if "index" in line]
+    assert indices == list(range(len(indices)))
+    assert f"mla serve: {len(indices)} requests" in err.decode() and "Traceback" not in err.decode()
+
+
+def test_interrupted_while_it_waits_for_input(images):
+    with run_beside("--input", "-", *N4) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(json.dumps(images[0].tolist()).encode() + b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        os.kill(process.pid, signal.SIGINT)
+        process.wait(timeout=60)
+        err = process.stderr.read().decode()
+    assert process.returncode == 130 and "mla serve: 1 requests" in err, err
+
+
+def test_nobody_reads():
+    with run_beside("--requests", "1000000", *N4) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=60) == 1
+        assert "Traceback" not in process.stderr.read().decode()
