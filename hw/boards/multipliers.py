@@ -23,7 +23,7 @@ _OTHERS = (
     ("fuse.pipeline.residual.scale_r", 3, 2),
     ("fuse.pipeline.residual.scale_o", 4, 2),
     ("fuse.pipeline.post", 5, 2),
-    ("core.issue.checker", 10, 1),
+    ("core.issue", 10, 1),
 )
 _OPERAND = re.compile(r"matrix\.array\.(?:operand|weight)_(\d+)_(\d+)$")
 

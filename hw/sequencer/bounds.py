@@ -8,7 +8,6 @@ from hw.config import MlaConfig
 from hw.isa.enums import Post, Unit
 from hw.sequencer.bounds_multiply import Multipliers
 from hw.sequencer.bounds_operands import Kind
-from hw.sequencer.bounds_pace import pace, ripe, serial_box
 from hw.sequencer.bounds_range import CoordinateRange
 from hw.sequencer.bounds_rows import DepthwiseRows
 from hw.sequencer.bounds_select import CONTROL_LAYOUT, OperandSelect
@@ -38,8 +37,8 @@ class BoundsChecker(wiring.Component):
     scalar MUL while no check runs.
 
     Latency: from `start` to `done`, LOAD and STORE 5 cycles (a fill 4), MATRIX 9, FUSE 8, one more with
-    slots, two more with B, two more with a residual; a depthwise MATRIX 21 to 32. With `pipelined` each step takes
-    STEP_CYCLES, in which the box takes up one product after the other. Throughput: one command at a time.
+    slots, two more with B, two more with a residual; a depthwise MATRIX 21 to 32. Throughput: one command at
+    a time.
 
     Parameters
     ----------
@@ -100,19 +99,16 @@ class BoundsChecker(wiring.Component):
         m.d.comb += select.unit.eq(self.unit)
         for unit in Unit:
             m.d.comb += getattr(select, unit.name.lower()).eq(getattr(self, unit.name.lower()))
-        late = self.config.pipelined
-        begin = self._begin(m, select)
-        valid = pace(m, select, begin, self.clear) if late else self._control(m, select, begin)
+        valid = self._control(m, select)
         self._operands(m, select, multipliers, valid)
         stages = [Signal(CONTROL_LAYOUT, name=f"control{i}") for i in range(1, 4)]
         for before, after in zip([select.control, *stages], stages, strict=False):
             with m.If(before.valid):
                 m.d.sync += after.eq(before)
-            passes = ripe(m, before.valid, self.clear) if late and after is stages[2] else before.valid
-            m.d.sync += after.valid.eq(passes & ~self.clear)
+            m.d.sync += after.valid.eq(before.valid & ~self.clear)
         m.d.comb += select.control.valid.eq(valid)
         products = [getattr(multipliers, f"p{i}") for i in range(LANES)]
-        low, high = (serial_box if late else self._box)(m, stages[1], products)
+        low, high = self._box(m, stages[1], products)
         self._increments(m, stages[1], products)
         empty, wide = self._ranges(m, stages[1], products, select)
         m.submodules.verdict = verdict = BoxVerdict(self.config)
@@ -140,24 +136,11 @@ class BoundsChecker(wiring.Component):
         m.d.sync += self.done.eq(last.valid & last.final & ~self.clear)
         return m
 
-    def _control(self, m: Module, select: OperandSelect, begin: Signal) -> Value:
+    def _control(self, m: Module, select: OperandSelect) -> Value:
         """Which step runs; returns whether one does."""
-        valid, running = Signal(), Signal()
-        step = Signal(STEP_BITS)
-        m.d.comb += [
-            valid.eq(begin | running),
-            # What begins a check comes too late to choose with: `first` also stands when none runs.
-            select.step.eq(Mux(running, step, select.first)),
-        ]
-        m.d.sync += running.eq(valid & select.more & ~self.clear)
-        with m.If(valid):
-            m.d.sync += step.eq(select.next)
-        return valid
-
-    def _begin(self, m: Module, select: OperandSelect) -> Signal:
-        """The first step may run, after the divisions of a depthwise command."""
         m.submodules.rows = rows = DepthwiseRows()
-        depthwise, begin = Signal(), Signal()
+        depthwise, begin, valid, running = Signal(), Signal(), Signal(), Signal()
+        step = Signal(STEP_BITS)
         m.d.comb += [
             depthwise.eq((self.unit == Unit.MATRIX) & self.matrix.word.dw),
             rows.start.eq(self.start & depthwise),
@@ -169,8 +152,14 @@ class BoundsChecker(wiring.Component):
             select.dw_rows.eq(rows.rows),
             select.dw_out_rows.eq(rows.out_rows),
             begin.eq((self.start & ~depthwise) | rows.done),
+            valid.eq(begin | running),
+            # What begins a check comes too late to choose with: `first` also stands when none runs.
+            select.step.eq(Mux(running, step, select.first)),
         ]
-        return begin
+        m.d.sync += running.eq(valid & select.more & ~self.clear)
+        with m.If(valid):
+            m.d.sync += step.eq(select.next)
+        return valid
 
     def _operands(self, m: Module, select: OperandSelect, multipliers: Multipliers, valid: Value) -> None:
         """Multiplier operands: a step's, or the halves of a scalar multiplication."""
@@ -235,7 +224,7 @@ class BoundsChecker(wiring.Component):
         matrix = Signal()
         m.d.comb += matrix.eq(self.unit == Unit.MATRIX)
         for i, axis in enumerate("uv"):
-            m.submodules[f"range_{axis}"] = found = CoordinateRange(late=self.config.pipelined)
+            m.submodules[f"range_{axis}"] = found = CoordinateRange()
             m.d.comb += [
                 found.capture.eq(control.valid & control.coordinates),
                 found.origin.eq(Mux(matrix, self.matrix[f"{axis}0"], self.fuse[f"{axis}0"])),

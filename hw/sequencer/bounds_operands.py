@@ -6,14 +6,11 @@ from amaranth.lib import data
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import BSource, Dtype, Post, Requant, Space, Unit
-from hw.registers import domain_of
 
 
-def _named(m: Module, config: MlaConfig, unit: Unit, name: str, width: int, value: Value) -> Signal:
-    """A signal of that value; a register with `pipelined`, as fields stand for cycles before they are checked."""
+def _named(m: Module, unit: Unit, name: str, width: int, value: Value) -> Signal:
     signal = Signal(width, name=f"{unit.name.lower()}_{name}")
-    domain = domain_of(m, config.pipelined)
-    domain += signal.eq(value)
+    m.d.comb += signal.eq(value)
     return signal
 
 
@@ -47,12 +44,9 @@ def load_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Va
     length = fields.len
     return {
         "not_fill": ~word.fill,
-        "dst_count": _named(
-            m, config, Unit.LOAD, "dst_count", 16, Mux(word.transpose, length, fields.y_count)
-        ),
+        "dst_count": _named(m, Unit.LOAD, "dst_count", 16, Mux(word.transpose, length, fields.y_count)),
         "dst_touched": _named(
             m,
-            config,
             Unit.LOAD,
             "dst_touched",
             21,
@@ -71,10 +65,10 @@ def store_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, V
 def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
     """MATRIX: rows of the largest weight tile, columns of the depthwise stream."""
     word, n = fields.word, config.n
-    rows = _named(m, config, Unit.MATRIX, "rows", 6, _or_default(fields.k_rows, n))
-    rows_tail = _named(m, config, Unit.MATRIX, "rows_tail", 6, _or_default(fields.k_tail, rows))
-    columns = _named(m, config, Unit.MATRIX, "columns", 6, _or_default(fields.n_cols, n))
-    columns_tail = _named(m, config, Unit.MATRIX, "columns_tail", 6, _or_default(fields.n_tail, columns))
+    rows = _named(m, Unit.MATRIX, "rows", 6, _or_default(fields.k_rows, n))
+    rows_tail = _named(m, Unit.MATRIX, "rows_tail", 6, _or_default(fields.k_tail, rows))
+    columns = _named(m, Unit.MATRIX, "columns", 6, _or_default(fields.n_cols, n))
+    columns_tail = _named(m, Unit.MATRIX, "columns_tail", 6, _or_default(fields.n_tail, columns))
     most_rows = Mux(fields.ic_count == 1, rows_tail, _larger(rows, rows_tail))
     most_columns = Mux(fields.oc_count == 1, columns_tail, _larger(columns, columns_tail))
     taps = times_groups(word.taps, word.groups)
@@ -85,7 +79,6 @@ def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, 
         "one": Const(1),
         "tile": _named(
             m,
-            config,
             Unit.MATRIX,
             "tile",
             7,
@@ -93,7 +86,6 @@ def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, 
         ),
         "dw_columns": _named(
             m,
-            config,
             Unit.MATRIX,
             "dw_columns",
             16,
@@ -105,23 +97,23 @@ def matrix_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, 
 def fuse_values(m: Module, fields: data.View, config: MlaConfig) -> dict[str, Value]:
     """FUSE: bytes, rows or slots touched at each address, and which streams are read."""
     src, stage, n = fields.src, fields.stage, config.n
-    lanes = _named(m, config, Unit.FUSE, "lanes_used", 6, _or_default(fields.lanes, n))
-    tail = _named(m, config, Unit.FUSE, "lanes_tail_used", 6, _or_default(fields.lanes_tail, n))
+    lanes = _named(m, Unit.FUSE, "lanes_used", 6, _or_default(fields.lanes, n))
+    tail = _named(m, Unit.FUSE, "lanes_tail_used", 6, _or_default(fields.lanes_tail, n))
     widest = Mux(stage.tail_dim < len(FUSE_DIMS), _larger(lanes, tail), lanes)
-    elements = _named(m, config, Unit.FUSE, "elements", 6, Mux(stage.lane_reduce != 0, 1, widest))
+    elements = _named(m, Unit.FUSE, "elements", 6, Mux(stage.lane_reduce != 0, 1, widest))
     uses_b = src.b_src != BSource.NONE
     return {
         "use_b": uses_b,
         "use_r": stage.residual,
         "use_slots": (src.requant == Requant.SLOT) | (stage.post == Post.COUNT),
         "one": Const(1),
-        "a_touched": _named(m, config, Unit.FUSE, "a_touched", 8, Mux(src.a_src, _bytes(n, src.a_dtype), 1)),
+        "a_touched": _named(m, Unit.FUSE, "a_touched", 8, Mux(src.a_src, _bytes(n, src.a_dtype), 1)),
         "b_touched": _named(
-            m, config, Unit.FUSE, "b_touched", 8, Mux(src.b_src == BSource.SP, _bytes(n, src.b_dtype), 1)
+            m, Unit.FUSE, "b_touched", 8, Mux(src.b_src == BSource.SP, _bytes(n, src.b_dtype), 1)
         ),
-        "r_touched": _named(m, config, Unit.FUSE, "r_touched", 8, _bytes(n, stage.r_dtype)),
+        "r_touched": _named(m, Unit.FUSE, "r_touched", 8, _bytes(n, stage.r_dtype)),
         "d_touched": _named(
-            m, config, Unit.FUSE, "d_touched", 8, Mux(stage.d_dst, _bytes(elements, stage.d_dtype), 1)
+            m, Unit.FUSE, "d_touched", 8, Mux(stage.d_dst, _bytes(elements, stage.d_dtype), 1)
         ),
     }
 

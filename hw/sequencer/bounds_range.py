@@ -13,12 +13,7 @@ _SUM = _PRODUCT + 2
 class CoordinateRange(wiring.Component):
     """Least and greatest value of origin plus two dimensions, cut to what is not padding.
 
-    Latency: 1 cycle. Throughput: one range a cycle; with `late` both take 2 cycles.
-
-    Parameters
-    ----------
-    late : int
-        1: the sums have a cycle of their own, for which the products stand.
+    Latency: 1 cycle. Throughput: one range a cycle.
 
     Members
     -------
@@ -48,28 +43,18 @@ class CoordinateRange(wiring.Component):
     empty: Out(1)
     wide: Out(1)
 
-    def __init__(self, *, late: int = 0):
-        self._late = late
-        super().__init__()
-
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         low, high = Signal(signed(_SUM)), Signal(signed(_SUM))
         below, limited, too_high = Signal(), Signal(), Signal()
-        capture, domain = self.capture, m.d.comb
-        if self._late:
-            capture, domain = Signal(), m.d.sync
-            m.d.sync += capture.eq(self.capture)
-        domain += [
+        m.d.comb += [
             low.eq(self.origin + (Mux(self.p0[-1], self.p0, 0) + Mux(self.p1[-1], self.p1, 0))),
             high.eq(self.origin + (Mux(self.p0[-1], 0, self.p0) + Mux(self.p1[-1], 0, self.p1))),
-        ]
-        m.d.comb += [
             limited.eq(self.limit != 0),
             below.eq(limited & low[-1]),
             too_high.eq(limited & (high >= self.limit)),
         ]
-        with m.If(capture):
+        with m.If(self.capture):
             m.d.sync += [
                 self.low.eq(Mux(below, 0, low)),
                 self.high.eq(Mux(too_high, self.limit - 1, high)),

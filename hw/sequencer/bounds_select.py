@@ -8,7 +8,6 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.isa.enums import Requant, Unit
-from hw.registers import register
 from hw.sequencer.bounds_divide import BITS as ROW_BITS
 from hw.sequencer.bounds_multiply import X_BITS, Y_BITS
 from hw.sequencer.bounds_operands import VALUES, Kind, spaces
@@ -27,8 +26,6 @@ from hw.sequencer.bounds_steps import (
 )
 from hw.sequencer.config_registers import config_layout
 
-#: Control bits that are not a choice of the step alone.
-_APART = ("valid", "final", "base", "end")
 #: What later stages need to know of a step.
 CONTROL_LAYOUT = data.StructLayout(
     {
@@ -57,8 +54,7 @@ class OperandSelect(wiring.Component):
     """Chooses multiplier operands, base and end of the box, and control bits of a step, and says which step
     follows.
 
-    Latency: combinational; with `pipelined` a cycle, in which what was chosen gets into registers. Throughput: one
-    step a cycle.
+    Latency: combinational. Throughput: one step a cycle.
 
     Parameters
     ----------
@@ -109,7 +105,6 @@ class OperandSelect(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        self._targets()
         fields = {u: getattr(self, u.name.lower()) for u in Unit}
         values = {u: VALUES[u](m, fields[u], self.config) for u in Unit}
         for u in (Unit.MATRIX, Unit.FUSE):
@@ -137,42 +132,16 @@ class OperandSelect(wiring.Component):
                         m.d.comb += [
                             base.eq(value(step, stream.base)),
                             touched.eq(value(step, stream.touched)),
-                            self._bits.kind.eq(kinds[step.stream]),
-                            self._bits.order.eq(stream.order),
+                            self.control.kind.eq(kinds[step.stream]),
+                            self.control.order.eq(stream.order),
                         ]
-        with m.If(self._bits.slots & (fields[Unit.FUSE].src.requant != Requant.SLOT)):
-            m.d.comb += self._bits.last.eq(0)  # the step only counts the window's points
-        self._next(m, values)
-        self._put_out(m, raw, counts, base, touched)
-        return m
-
-    def _targets(self) -> None:
-        """Where choices go: with `pipelined` not to the outputs, but to what their registers are loaded from."""
-        y, late = [getattr(self, f"y{i}") for i in range(LANES)], self.config.pipelined
-        self._y = [Signal(signed(Y_BITS), name=f"chosen_y{i}") for i in range(LANES)] if late else y
-        self._bits = Signal(CONTROL_LAYOUT, name="chosen") if late else self.control
-        self._following = Signal(STEP_BITS) if late else self.next
-        self._more = Signal() if late else self.more
-
-    def _put_out(self, m: Module, raw: list[Signal], counts: Signal, base: Signal, touched: Signal) -> None:
-        """From what was chosen to the outputs."""
-        start, size = base, touched
-        if self.config.pipelined:
-            raw = [register(m, f"raw_held{i}", value) for i, value in enumerate(raw)]
-            counts, start = register(m, "counts_held", counts), register(m, "base_held", base)
-            size, bits = register(m, "touched_held", touched), register(m, "bits_held", self._bits)
-            m.d.comb += [
-                self.control[name].eq(bits[name]) for name in CONTROL_LAYOUT.members if name not in _APART
-            ]
-            m.d.sync += [getattr(self, f"y{i}").eq(value) for i, value in enumerate(self._y)]
-            m.d.sync += [self.next.eq(self._following), self.more.eq(self._more)]
         for i in range(LANES):
             m.d.comb += getattr(self, f"x{i}").eq(raw[i] - counts[i])
-        m.d.comb += [
-            self.control.final.eq(~self.more),
-            self.control.base.eq(start),
-            self.control.end.eq(start + size - 1),
-        ]
+        m.d.comb += [self.control.base.eq(base), self.control.end.eq(base + touched - 1)]
+        with m.If(self.control.slots & (fields[Unit.FUSE].src.requant != Requant.SLOT)):
+            m.d.comb += self.control.last.eq(0)  # the step only counts the window's points
+        self._next(m, values)
+        return m
 
     def _ranges(self, m: Module, unit: Unit, fields: object) -> dict[str, Value]:
         """Ends of the coordinate ranges in the order in which they reach the low and the high address."""
@@ -198,21 +167,21 @@ class OperandSelect(wiring.Component):
             return
         y = value(lane.y)
         sign = value(lane.sign) if lane.sign else y
-        m.d.comb += [raw[i].eq(value(lane.x)), self._y[i].eq(y), counts[i].eq(int(lane.count))]
+        m.d.comb += [raw[i].eq(value(lane.x)), getattr(self, f"y{i}").eq(y), counts[i].eq(int(lane.count))]
         if lane.use == Use.BOX:
             m.d.comb += [
                 negative[i].eq(sign[-1]),
-                self._bits.to_low[i].eq(negative[i]),
-                self._bits.to_high[i].eq(~negative[i]),
+                self.control.to_low[i].eq(negative[i]),
+                self.control.to_high[i].eq(~negative[i]),
             ]
         elif lane.use == Use.LOW:
-            m.d.comb += self._bits.to_low[i].eq(1)
+            m.d.comb += self.control.to_low[i].eq(1)
         elif lane.use == Use.HIGH:
-            m.d.comb += self._bits.to_high[i].eq(1)
+            m.d.comb += self.control.to_high[i].eq(1)
 
     def _constants(self, name: str, step: Step) -> list:
         """Control bits that depend on the step alone."""
-        control = self._bits
+        control = self.control
         return [
             control.first.eq(int(step.first)),
             control.last.eq(int(step.last)),
@@ -231,16 +200,17 @@ class OperandSelect(wiring.Component):
                 with m.If(values[unit][condition] if condition else 1):
                     m.d.comb += chosen.eq(NUMBER[step])
                     if name is not None:
-                        m.d.comb += self._more.eq(1)
+                        m.d.comb += self.more.eq(1)
 
         with m.Switch(self.step):
             for name, step in STEPS.items():
                 with m.Case(NUMBER[name]):
-                    choose(step.unit, name, self._following)
+                    choose(step.unit, name, self.next)
         with m.Switch(self.unit):
             for unit in Unit:
                 with m.Case(int(unit)):
                     choose(unit, None, self.first)
+        m.d.comb += self.control.final.eq(~self.more)
 
 
 def successors(unit: Unit, name: str | None) -> list[tuple[str, str | None]]:

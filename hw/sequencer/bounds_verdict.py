@@ -16,7 +16,8 @@ SUM_BITS = 52
 class BoxVerdict(wiring.Component):
     """Remembers the box outside its space that comes first in the order of checks.
 
-    Latency: 1 cycle. Throughput: one box a cycle; with `pipelined` the ends stand for the cycle before `valid`, too.
+    Latency: 1 cycle. Throughput: one box a cycle; with `serial_commands` the ends and the kind stand
+    for the cycle before `valid`, too.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ class BoxVerdict(wiring.Component):
                 with m.Case(kind):
                     m.d.comb += beyond.eq(self.high >> bits)
         reaches, permitted = beyond.any(), self._permitted(m)
-        if self.config.pipelined:
+        if self.config.serial_commands:
             reaches, permitted = register(m, "reaches", reaches), register(m, "permitted", permitted)
         dram = self.kind[2:] == Kind.DRAM_READ >> 2
         m.d.comb += [

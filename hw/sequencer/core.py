@@ -8,7 +8,6 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import WORD_LAYOUT, command_stream
 from hw.registers import register
-from hw.sequencer.config_registers import ConfigRegisters
 from hw.sequencer.core_connect import connect_frames, connect_issue, count_steps
 from hw.sequencer.core_execute import Execute
 from hw.sequencer.core_fetch import Fetch
@@ -137,7 +136,6 @@ class Core(wiring.Component):
         m.submodules.read = read = OperandRead(self.config)
         m.submodules.execute = execute = Execute(self.config)
         m.submodules.issue = issue = Issue(self.config)
-        m.submodules.registers = registers = ConfigRegisters()
         started, active, frozen, flush = Signal(), Signal(), Signal(), Signal()
         frame, operands = Signal(FRAME_LAYOUT), Signal(6)
         boot, ended = self._life(m, execute, started, active, frozen, operands)
@@ -178,7 +176,7 @@ class Core(wiring.Component):
             execute.tag_hold.eq(self.tag_hold),
         ]
         connect_frames(m, self, fetch, execute, frame, started)
-        connect_issue(m, self, execute, issue, registers, started, frozen)
+        connect_issue(m, self, execute, issue, started, frozen)
         count_steps(m, self, execute, started)
         self._report(m, execute, issue, read.instruction, frame, active)
         return m

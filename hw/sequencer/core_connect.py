@@ -13,7 +13,7 @@ from hw.sequencer.core_calls import CallStack
 from hw.sequencer.core_execute import Execute
 from hw.sequencer.core_fetch import Fetch
 from hw.sequencer.core_layouts import COUNTER_BITS
-from hw.sequencer.issue import Issue
+from hw.sequencer.issue import WRITES, Issue
 from hw.sequencer.loops import LoopStack
 
 
@@ -87,13 +87,14 @@ def connect_issue(
     core: wiring.Component,
     execute: Execute,
     issue: Issue,
-    registers: ConfigRegisters,
     started: Value,
     frozen: Value,
 ) -> None:
-    """Configuration registers and the issue block."""
+    """Fields of commands and the issue block."""
     x = execute.instruction
     d, unit_bits = ISSUE_D.offset("signal_seq"), 2
+    serial = core.config.serial_commands
+    registers = Signal(data.StructLayout(WRITES)) if serial else ConfigRegisters()
     # With `pipelined` a field is written a cycle later, long before a command can be issued.
     domain = domain_of(m, core.config.pipelined)
     domain += [
@@ -118,9 +119,14 @@ def connect_issue(
     _connect_verdict(m, execute, issue, core.config.pipelined)
     for unit in Unit:
         name = unit.name.lower()
-        m.d.comb += getattr(issue, f"config_{name}").eq(getattr(registers, name))
         connect(m, getattr(issue, name), flipped(getattr(core, name)))
-    if core.config.serial_commands:
+    if isinstance(registers, ConfigRegisters):
+        m.submodules.registers = registers
+        for unit in Unit:
+            name = unit.name.lower()
+            m.d.comb += getattr(issue, f"config_{name}").eq(getattr(registers, name))
+    else:
+        m.d.comb += [getattr(issue, f"field_{name}").eq(registers[name]) for name in WRITES]
         _connect_words(m, core, issue, registers)
 
 
@@ -139,14 +145,11 @@ def _connect_verdict(m: Module, execute: Execute, issue: Issue, pipelined: int) 
     ]
 
 
-def _connect_words(m: Module, core: wiring.Component, issue: Issue, registers: ConfigRegisters) -> None:
+def _connect_words(m: Module, core: wiring.Component, issue: Issue, writes: data.View) -> None:
     """What sends the fields of commands in words."""
     m.submodules.words = words = CommandWords()
     m.d.comb += [
-        *(
-            getattr(words, name).eq(getattr(registers, name))
-            for name in ("w_en", "w_field", "w_data", "clear")
-        ),
+        *(getattr(words, name).eq(writes[name]) for name in WRITES),
         words.start.eq(issue.start),
         words.unit.eq(issue.unit),
         words.passed.eq(issue.passed),

@@ -1,17 +1,29 @@
 """Issue: checks a command and offers it to its unit's queue."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Signal, Value
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Member, Out
 
 from hw.config import MlaConfig
+from hw.isa.commands import FIELD_INDEX_BITS
 from hw.isa.enums import Trap, Unit
 from hw.layouts import DERIVED, META_LAYOUT, command_stream
 from hw.registers import register
 from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT, BoundsChecker
+from hw.sequencer.check import CommandChecker
 from hw.sequencer.config_registers import config_layout
 from hw.sequencer.issue_rules import RULES
 from hw.sequencer.layouts import windows_layout
+from hw.sequencer.multiply import ScalarMultiply
+
+#: How fields are written, as `ConfigRegisters` has it.
+WRITES = {"w_en": 1, "w_field": 2 + FIELD_INDEX_BITS, "w_data": 32, "clear": len(Unit)}
+
+
+def _fields(config: MlaConfig) -> dict[str, Member]:
+    if config.serial_commands:
+        return {f"field_{name}": In(width) for name, width in WRITES.items()}
+    return {f"config_{unit.name.lower()}": In(config_layout(unit)) for unit in Unit}
 
 
 class Issue(wiring.Component):
@@ -32,7 +44,7 @@ class Issue(wiring.Component):
     unit, meta : In
         Where the command goes and what travels with it.
     config_load, config_matrix, config_fuse, config_store : In
-        Fields.
+        Fields. With `serial_commands` the writes of them instead: field_*, see CommandChecker.
     windows : In
         DRAM windows.
     clear : In
@@ -60,7 +72,7 @@ class Issue(wiring.Component):
                 "start": In(1),
                 "unit": In(2),
                 "meta": In(META_LAYOUT),
-                **{f"config_{u.name.lower()}": In(config_layout(u)) for u in Unit},
+                **_fields(config),
                 "windows": In(windows_layout(config)),
                 "clear": In(1),
                 "sent": In(1),
@@ -81,21 +93,30 @@ class Issue(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.checker = checker = BoundsChecker(self.config)
+        m.submodules.checker = checker = self._checker()
+        multiplier: wiring.Component = checker
+        if self.config.serial_commands:
+            m.submodules.multiplier = multiplier = ScalarMultiply()
         m.d.comb += [
             checker.start.eq(self.start),
             checker.unit.eq(self.unit),
             checker.windows.eq(self.windows),
             checker.clear.eq(register(m, "clear_held", self.clear) if self.config.pipelined else self.clear),
-            checker.mul.eq(self.mul),
-            checker.mul_a.eq(self.mul_a),
-            checker.mul_b.eq(self.mul_b),
-            self.mul_product.eq(checker.mul_product),
+            multiplier.mul.eq(self.mul),
+            multiplier.mul_a.eq(self.mul_a),
+            multiplier.mul_b.eq(self.mul_b),
+            self.mul_product.eq(multiplier.mul_product),
         ]
-        for unit in Unit:
-            name = unit.name.lower()
-            m.d.comb += getattr(checker, name).eq(getattr(self, f"config_{name}"))
-        bad_command = self._rules(m)
+        bad_command: Value = Const(0)
+        if self.config.serial_commands:
+            m.d.comb += [
+                getattr(checker, f"field_{name}").eq(getattr(self, f"field_{name}")) for name in WRITES
+            ]
+        else:
+            for unit in Unit:
+                name = unit.name.lower()
+                m.d.comb += getattr(checker, name).eq(getattr(self, f"config_{name}"))
+            bad_command = self._rules(m)
         refused, offer, waiting, ready = Signal(), Signal(), Signal(), Signal()
         domain, done = m.d.comb, checker.done
         if self.config.pipelined:
@@ -116,6 +137,9 @@ class Issue(wiring.Component):
         m.d.sync += waiting.eq(self.passed & ~self.issued & ~self.clear)
         self._offer(m, checker, offer, ready)
         return m
+
+    def _checker(self) -> BoundsChecker | CommandChecker:
+        return (CommandChecker if self.config.serial_commands else BoundsChecker)(self.config)
 
     def _rules(self, m: Module) -> Signal:
         """Whether the fields alone make the command illegal, one cycle after `start`."""

@@ -65,16 +65,13 @@ def matrix_rules(fields: data.View, config: MlaConfig) -> list[Value]:
     ]
 
 
-def fuse_rules(fields: data.View, config: MlaConfig) -> list[Value]:
-    """Conditions that each make a FUSE command illegal."""
-    src, stage, n = fields.src, fields.stage, config.n
+def fuse_word_rules(src: data.View, stage: data.View, config: MlaConfig) -> list[Value]:
+    """Conditions on the packed words that each make a FUSE command illegal."""
+    n = config.n
     none = src.b_src == BSource.NONE
     pair = (stage.post == Post.RECIP) | (stage.post == Post.RSQRT)
     reduces = stage.lane_reduce != Reduce.NONE
     return [
-        *_zero(fields, "wx_count", "wy_count", "x_count", "y_count", "n_count"),
-        fields.lanes > n,
-        fields.lanes_tail > n,
         (src.requant == Requant.ROW) & (none | (src.rq_lane >= n - 1)),
         src.b_bcast & (src.b_lane >= n),
         none & (src.op != Op.PASS) & (src.op != Op.SQUARE),
@@ -87,6 +84,16 @@ def fuse_rules(fields: data.View, config: MlaConfig) -> list[Value]:
         stage.post > Post.RSQRT,
         stage.r_ls > 30,
         (stage.tail_dim == 5) | (stage.tail_dim == 6),
+    ]
+
+
+def fuse_rules(fields: data.View, config: MlaConfig) -> list[Value]:
+    """Conditions that each make a FUSE command illegal."""
+    return [
+        *_zero(fields, "wx_count", "wy_count", "x_count", "y_count", "n_count"),
+        fields.lanes > config.n,
+        fields.lanes_tail > config.n,
+        *fuse_word_rules(fields.src, fields.stage, config),
     ]
 
 
