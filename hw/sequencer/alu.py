@@ -82,6 +82,11 @@ class Alu(wiring.Component):
                 m.d.comb += self.result.eq(shifted)
             with m.Default():
                 m.d.comb += self.result.eq(total)
+        self._branch(m)
+        return m
+
+    def _branch(self, m: Module) -> None:
+        """Whether a branch is taken."""
         branch_less, branch_less_unsigned, branch_equal = self._compare(m)
         with m.Switch(self.op):
             for op, value in (
@@ -94,7 +99,6 @@ class Alu(wiring.Component):
             ):
                 with m.Case(int(op)):
                     m.d.comb += self.taken.eq(value)
-        return m
 
     def _compare(self, m: Module) -> tuple[Signal, Signal, Signal]:
         """Signed less, unsigned less, equal of a and b, from one subtraction."""

@@ -8,6 +8,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Trap
 from hw.sequencer import core_flow as flow
 from hw.sequencer.alu import Alu
+from hw.sequencer.alu_small import SmallAlu
 from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, Fault, Kind
 from hw.sequencer.layouts import SEGMENT_LAYOUT
 
@@ -138,7 +139,7 @@ class Execute(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.alu = alu = Alu()
+        m.submodules.alu = alu = SmallAlu() if self.config.pipelined else Alu()
         x = self.instruction
         go, faulty, waited, leaves = Signal(), Signal(), Signal(), Signal()
         present = flow.settled(m, self)
