@@ -101,14 +101,20 @@ class LoopStack(wiring.Component):
         for i in range(self.levels):
             pushed, fresh = Signal(name=f"pushed{i}"), Signal(name=f"fresh{i}")
             next_left = Signal(32, name=f"next_left{i}")
-            # With `pipelined` no instruction falls through while the fetch side copies.
-            falls = fresh if self._late else fresh | (self.step & back[i])
-            m.d.comb += [pushed.eq(self.push & (self.depth == i)), next_left.eq(left[i] - falls)]
+            falls = self.step & back[i]
+            m.d.comb += pushed.eq(self.push & (self.depth == i))
             # The first iteration is counted a cycle after the loop opens, when the redirect copies it.
-            m.d.sync += [fresh.eq(pushed), left[i].eq(Mux(pushed, self.push_trips, next_left))]
-            if self._late:
-                with m.If(self.step & back[i]):
-                    m.d.sync += left[i].eq(left[i] - 1)
+            m.d.sync += fresh.eq(pushed)
+            if self._late:  # no instruction falls through while the fetch side copies
+                fewer = Signal(32, name=f"fewer{i}")
+                m.d.comb += [fewer.eq(left[i] - 1), next_left.eq(Mux(fresh, fewer, left[i]))]
+                with m.If(fresh | falls):
+                    m.d.sync += left[i].eq(fewer)
+                with m.Elif(pushed):
+                    m.d.sync += left[i].eq(self.push_trips)
+            else:
+                m.d.comb += next_left.eq(left[i] - (fresh | falls))
+                m.d.sync += left[i].eq(Mux(pushed, self.push_trips, next_left))
             with m.If(pushed):
                 m.d.sync += [start[i].eq(self.push_start), last[i].eq(self.push_last)]
             with m.If(self.redirect):
