@@ -62,7 +62,7 @@ class Loader(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.dma = dma = LoaderDma(self.config)
-        m.submodules.checker = checker = SegmentChecker()
+        m.submodules.checker = checker = SegmentChecker(slow=self.config.serial_commands)
         connect(m, dma.ar, flipped(self.ar))
         connect(m, flipped(self.r), dma.r)
         connect(m, dma.write, flipped(self.write))

@@ -109,8 +109,9 @@ def test_refusals():
     Bench().run(host)
 
 
+@pytest.mark.parametrize("serial", [0, 1])
 @pytest.mark.parametrize("n", [4, 8, 16, 32])
-def test_loader(n: int):
+def test_loader(n: int, serial: int):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -154,7 +155,7 @@ def test_loader(n: int):
         await bench.until("STATUS", lambda status: not status & 8)
         assert await state(bench, 5) == VALID
 
-    Bench(small(n), latency=25).run(host)
+    Bench(small(n, serial_commands=serial), latency=25).run(host)
 
 
 async def fetched(bench: Bench, address: int) -> int:
