@@ -15,6 +15,7 @@ from hw.isa.enums import Unit
 from hw.registers import domain_of
 from hw.sequencer.control import Control
 from hw.sequencer.core import PULSES, Core
+from hw.sequencer.layouts import limit_ports
 from hw.sequencer.semaphores import Semaphores
 from hw.units.queue import CommandQueue
 
@@ -111,7 +112,7 @@ class Chip(wiring.Component):
             core.tag_hold.eq(meter.seq_hold),
         ]
         told = ("fetch_addr", "fetch_en", "operand_addr", "seg_index", "in_use", "halted", "steps", "trap")
-        for name in (*told, "blocked_pc"):
+        for name in (*told, "blocked_pc", *limit_ports(self._config, asks=True)):
             m.d.comb += getattr(control, name).eq(getattr(core, name))
         for name in ("fetch_data", "operand_data", "seg_info", "stop", "step_limit", "windows"):
             m.d.comb += getattr(core, name).eq(getattr(control, name))

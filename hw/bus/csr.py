@@ -1,17 +1,18 @@
 """The register file behind the AXI4-Lite slave, from the table in `hw.regs`."""
 
-from amaranth.hdl import Cat, Const, Elaboratable, Module, Signal, Value
+from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.bus.axilite import LITE_READ, LITE_WRITE
+from hw.bus.csr_read import choose, choose_late, read_only
+from hw.bus.csr_words import keep_words
 from hw.config import MlaConfig
 from hw.registers import register
-from hw.regs import ADDRESS, CONFIG_FIELDS, ID, REGISTERS
+from hw.regs import ADDRESS, REGISTERS
 from hw.sequencer.control_layouts import SEGMENT_OP_LAYOUT, TABLE_OP_LAYOUT, SegmentOp
-from hw.sequencer.layouts import TRAP_LAYOUT, windows_layout
+from hw.sequencer.layouts import TRAP_LAYOUT, limit_ports, windows_layout
 
-ISA_VERSION = 1
 #: Registers that only hold what the host wrote.
 _PLAIN = tuple(
     register.name
@@ -29,8 +30,8 @@ class Csr(wiring.Component):
     """Registers. A write that starts an operation is answered when the operation is decided, so whatever the
     host reads next shows its effect. Reads change nothing but the latches of the high halves.
 
-    Latency: 1 cycle for plain writes (`pipelined`: 2), 2 for reads; a counter takes as long as its block. Throughput:
-    one read and one write at a time.
+    Latency: 1 cycle for plain writes (`pipelined`: 2), 2 for reads (`serial_commands`: 3); a counter takes as long as
+    its block. Throughput: one read and one write at a time.
 
     Parameters
     ----------
@@ -56,6 +57,8 @@ class Csr(wiring.Component):
     control, gated, ring_base, ring_log2, ring_head, step_limit, watchdog, segment_select, maximum_select,
     windows : Out
         Values of the registers.
+    limit : In
+        With `serial_commands`: which limit of a window is to be there in two cycles.
     irq : Out
         Interrupt pin, level.
     """
@@ -95,6 +98,7 @@ class Csr(wiring.Component):
                 "watchdog": Out(32),
                 "segment_select": Out(32),
                 "windows": Out(windows_layout(config)),
+                **limit_ports(config, asks=False),
                 "irq": Out(1),
             }
         )
@@ -102,6 +106,7 @@ class Csr(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         self._m = m = Module()
         self._late, self._ripe = self.config.pipelined, Signal()
+        self._serial = self.config.serial_commands
         values: dict[str, Value] = {}
         for name in _PLAIN:
             zeros = _ZEROS.get(name, 0)
@@ -114,7 +119,7 @@ class Csr(wiring.Component):
             self._window(m, index, values)
         self._start_operations(m, values)
         self._interrupts(m, values)
-        self._read_only(values)
+        values |= read_only(self)
         m.d.comb += [
             self.control.eq(values["CONTROL"][0]),
             self.gated.eq(values["CONTROL"][1]),
@@ -140,8 +145,8 @@ class Csr(wiring.Component):
         return ripe & register(self._m, f"writes_{name}", hit) if self._late else self.write.valid & hit
 
     def _window(self, m: Module, index: int, values: dict[str, Value]) -> None:
-        window = self.windows[index]
-        for part in ("base", "last", "perm"):
+        window = {"perm": self.windows.perm[index]} if self._serial else self.windows[index]
+        for part in ("perm",) if self._serial else ("base", "last", "perm"):
             name = f"WINDOW{index}_{part.upper()}"
             values[name] = window[part]
             with m.If(self._writes(name)):
@@ -196,22 +201,6 @@ class Csr(wiring.Component):
             self.irq.eq((raised & values["IRQ_ENABLE"]).any()),
         ]
 
-    def _read_only(self, values: dict[str, Value]) -> None:
-        values |= {"ID": Const(ID, 32), "ISA_VERSION": Const(ISA_VERSION, 32)}
-        values |= {f"CONFIG_{name.upper()}": Const(getattr(self.config, name), 32) for name in CONFIG_FIELDS}
-        values |= {
-            f"TRAP_{name.upper()}": self.trap[name]
-            for name in ("cause", "pc", "segment", "tag", "macro", "address")
-        }
-        values |= {
-            "STATUS": self.status,
-            "RING_TAIL": self.tail,
-            "TRAP_COUNT": self.trap_count,
-            "SEG_STATUS": self.segment_status,
-            "LOADER_ERROR": self.loader_error,
-            "MAXIMUM": self.maximum_value,
-        }
-
     def _read(self, m: Module, values: dict[str, Value]) -> None:
         """Two steps: the selected register into `read_data`, then the transfer."""
         address, taken = self.read.p.addr, Signal()
@@ -227,21 +216,32 @@ class Csr(wiring.Component):
             m.d.sync += settled.eq(0)
         with m.Elif(settled != _SETTLE):
             m.d.sync += settled.eq(settled + 1)
-        step, is_counter, is_cycle = Signal(), Signal(), Signal()
+        step, is_counter, is_cycle, ready = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += ready.eq(~is_counter | self.counter_done)
+        words = None
+        if self._serial:
+            masks = {
+                name: ((1 << _WIDTHS.get(name, 32)) - 1) & -(1 << _ZEROS.get(name, 0)) for name in _PLAIN
+            }
+            words = keep_words(m, self, masks, self._writes)
+            values = {name: value for name, value in values.items() if name not in words.masks}
+        if words:
+            looked = Signal()
+            m.d.sync += looked.eq(self.read.valid & ~taken)
+            m.d.comb += ready.eq(Mux(is_counter, self.counter_done, looked))
         m.d.comb += [
             is_counter.eq(address[2:] == ADDRESS["COUNTER_LO"] >> 2),
             is_cycle.eq(address[2:] == ADDRESS["CYCLE_LO"] >> 2),
             self.counter_read.eq(self.read.valid & ~taken & is_counter),
-            step.eq(self.read.valid & ~taken & (settled == _SETTLE) & (~is_counter | self.counter_done)),
+            step.eq(self.read.valid & ~taken & (settled == _SETTLE) & ready),
             self.read.ready.eq(taken),
         ]
         m.d.sync += taken.eq(step)
+        if words:
+            choose_late(m, step, address, values, words, self.read_data, self.read_bad)
         with m.If(step):
-            m.d.sync += [self.read_data.eq(0), self.read_bad.eq(1)]
-            with m.Switch(address[2:]):
-                for register in REGISTERS:
-                    with m.Case(register.address >> 2):
-                        m.d.sync += [self.read_data.eq(values.get(register.name, 0)), self.read_bad.eq(0)]
+            if not words:
+                choose(m, address, values, self.read_data, self.read_bad)
             with m.If(is_cycle):
                 m.d.sync += cycle_high.eq(self.cycle[32:])
             with m.If(is_counter):

@@ -35,7 +35,7 @@ class BoxVerdict(wiring.Component):
     low, high : In
         Its ends.
     windows : In
-        DRAM windows.
+        DRAM windows; with `serial_commands` whether one permits the access (`permitted`) instead.
     fail, fail_kind, fail_address : Out
         The first box outside its space and its offending address.
     """
@@ -50,7 +50,11 @@ class BoxVerdict(wiring.Component):
                 "order": In(2),
                 "low": In(signed(SUM_BITS)),
                 "high": In(signed(SUM_BITS)),
-                "windows": In(windows_layout(config)),
+                **(
+                    {"permitted": In(1)}
+                    if config.serial_commands
+                    else {"windows": In(windows_layout(config))}
+                ),
                 "fail": Out(1),
                 "fail_kind": Out(Kind.BITS),
                 "fail_address": Out(32),
@@ -69,7 +73,7 @@ class BoxVerdict(wiring.Component):
                     m.d.comb += beyond.eq(self.high >> bits)
         reaches, permitted = beyond.any(), self._permitted(m)
         if self.config.serial_commands:
-            reaches, permitted = register(m, "reaches", reaches), register(m, "permitted", permitted)
+            reaches, permitted = register(m, "reaches", reaches), register(m, "inside", permitted)
         dram = self.kind[2:] == Kind.DRAM_READ >> 2
         m.d.comb += [
             outside.eq(Mux(dram, below | ~permitted, below | reaches)),
@@ -91,6 +95,10 @@ class BoxVerdict(wiring.Component):
 
     def _permitted(self, m: Module) -> Signal:
         """Whether one window holds both ends and allows the access."""
+        found, wide = Signal(), self.low[32:].any() | self.high[32:].any()
+        if self.config.serial_commands:
+            m.d.comb += found.eq(self.permitted & ~wide)
+            return found
         permitted = Signal(self.config.windows)
         for i in range(self.config.windows):
             window = self.windows[i]
@@ -99,6 +107,5 @@ class BoxVerdict(wiring.Component):
                 & (self.low[:32] >= window.base)
                 & (self.high[:32] <= window.last)
             )
-        found = Signal()
         m.d.comb += found.eq(permitted.any() & ~self.low[32:].any() & ~self.high[32:].any())
         return found

@@ -11,6 +11,7 @@ from hw.sequencer.bounds_divide import Divider
 from hw.sequencer.bounds_multiply import X_BITS, Y_BITS
 from hw.sequencer.bounds_verdict import SUM_BITS
 from hw.sequencer.check_layouts import CODE_LAYOUT, Late, X, Y
+from hw.sequencer.layouts import windows_layout
 
 #: Bits of an end of a coordinate's range, and one more than those the cut looks at.
 _COORDINATE, _WIDE = X_BITS + 1, 34
@@ -34,6 +35,8 @@ class CheckBox(wiring.Component):
         What is to be done, and whether its condition is met.
     value, tile : In
         The line's field, and the tile.
+    windows : In
+        Who may access each, and the limit that the line of 2 cycles ago asked for.
     start : In
         Forgets what was found of the last command.
     clear : In
@@ -42,6 +45,8 @@ class CheckBox(wiring.Component):
         Ends of the box: 3 cycles after the line that moved them.
     late : Out
         The line of 3 cycles ago, which may make something of the ends; `late_met` its condition.
+    permitted : Out
+        A window that may be accessed holds both ends.
     empty : Out
         All coordinates are padding.
     bad : Out
@@ -60,6 +65,7 @@ class CheckBox(wiring.Component):
                 "met": In(1),
                 "value": In(32),
                 "tile": In(7),
+                "windows": In(windows_layout(config)),
                 "start": In(1),
                 "clear": In(1),
                 "low": Out(signed(SUM_BITS)),
@@ -67,6 +73,7 @@ class CheckBox(wiring.Component):
                 "late": Out(CODE_LAYOUT),
                 "late_met": Out(1),
                 "empty": Out(1),
+                "permitted": Out(1),
                 "bad": Out(1),
                 "quotient": Out(ROW_BITS),
                 "increments": Out(INCREMENTS_LAYOUT),
@@ -85,6 +92,7 @@ class CheckBox(wiring.Component):
         self._ends(m, product, moves)
         self._ranges(m, x)
         self._rules(m)
+        self._windows(m)
         self._divide(m, x)
         low = self.low[:20]
         for late, name in (
@@ -192,6 +200,20 @@ class CheckBox(wiring.Component):
             m.d.sync += self.bad.eq(1)
         with m.If(self.start):
             m.d.sync += self.bad.eq(0)
+
+    def _windows(self, m: Module) -> None:
+        after, before, within = Signal(), Signal(), Signal()
+        m.d.sync += [
+            after.eq(self.low[:32] >= self.windows.limit),
+            before.eq(self.high[:32] <= self.windows.limit),
+        ]
+        permissions = self.windows.perm[self.late.target[1:4]]
+        with m.If(self._is(Late.FIRST)):
+            m.d.sync += within.eq(after & permissions.bit_select(self.late.kind[0], 1))
+        with m.If(self._is(Late.LAST) & within & before):
+            m.d.sync += self.permitted.eq(1)
+        with m.If(self.start):
+            m.d.sync += self.permitted.eq(0)
 
     def _divide(self, m: Module, x: Signal) -> None:
         m.submodules.divider = divider = Divider()

@@ -15,7 +15,7 @@ _FLAG_LAG = 2  # lines from a packed word to a condition on it
 _DIVIDE_LAG = 16  # lines between a division and its quotient
 
 
-def _dram(p: Program, kind: int, **when: int) -> None:
+def _dram(p: Program, config: MlaConfig, kind: int, **when: int) -> None:
     """The stream in DRAM: addresses and strides have two halves."""
     p.times(1, "dram", Ends.BOTH, what=Y.LOW, reset=1)
     p.add("dram", y=Y.HIGH, ends=Ends.BOTH)
@@ -23,6 +23,9 @@ def _dram(p: Program, kind: int, **when: int) -> None:
     for axis in "yz":
         p.times(f"{axis}_count", f"dram_{axis}", Ends.ALONG, what=Y.LOW)
         p.add(f"dram_{axis}", y=Y.HIGH, ends=Ends.ALONG)
+    for window in range(config.windows):
+        for last in range(2):
+            p.add(0, kind=kind, target=window << 1 | last, late=Late.LAST if last else Late.FIRST)
     p.verdict(kind, 0, **when)
 
 
@@ -44,7 +47,7 @@ def _load(p: Program, config: MlaConfig) -> None:
     p.verdict(Kind.SP, 0, flag=Flag.AWAY, unless=1)
     p.verdict(Kind.PARAM, 0, flag=Flag.PARAM)
     p.verdict(Kind.TABLE, 0, flag=Flag.TABLE)
-    _dram(p, Kind.DRAM_READ, flag=Flag.FILL, unless=1)
+    _dram(p, config, Kind.DRAM_READ, flag=Flag.FILL, unless=1)
 
 
 def _store(p: Program, config: MlaConfig) -> None:
@@ -54,7 +57,7 @@ def _store(p: Program, config: MlaConfig) -> None:
     for axis in "yz":
         p.times(f"{axis}_count", f"src_{axis}", Ends.ALONG)
     p.verdict(Kind.SP, 0)
-    _dram(p, Kind.DRAM_WRITE)
+    _dram(p, config, Kind.DRAM_WRITE)
 
 
 def _matrix(p: Program, config: MlaConfig) -> None:

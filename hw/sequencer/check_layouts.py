@@ -108,6 +108,8 @@ class Late(IntEnum):
     KEEP = 13  # keep the quotient
     VERDICT = 14
     END = 15
+    FIRST = 16  # the window may be accessed, and the low end is not before its first byte
+    LAST = 17  # neither is the high end after its last byte
 
 
 class Flag(IntEnum):
@@ -170,10 +172,10 @@ CODE_LAYOUT = data.StructLayout(
         "reset": 1,  # begins a box: low end 0, high end -1
         "rule": 3,
         "early": 4,
-        "late": 4,
+        "late": 5,
         "kind": 4,
         "order": 2,
         "ranged": 1,  # a verdict on nothing if all coordinates are padding
-        "target": ADDRESS_BITS,
+        "target": ADDRESS_BITS,  # of a jump, or the number of a window's limit
     }
 )

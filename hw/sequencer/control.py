@@ -45,8 +45,8 @@ class Control(wiring.Component):
         Freeze the core; clear core (its `clear`), queues and semaphores. `flush` lasts one cycle.
     abort : Out
         Units finish what is on the bus and drop their commands; lasts until `flush`, inclusive.
-    step_limit, windows : Out
-        Registers for the core.
+    step_limit, windows : Out, limit : In
+        Registers for the core, and which limit of a window it asks for.
     statistics : In
         For guards.
     issued, retired, idle, stuck : In
@@ -129,6 +129,7 @@ class Control(wiring.Component):
             csr.counter_value.eq(self.counter_value),
             self.maximum_select.eq(csr.maximum_select),
             csr.maximum_value.eq(self.maximum_value),
+            *([csr.limit.eq(self.limit)] if self.config.serial_commands else []),
         ]
 
     def _store(self, m: Module, csr: Csr, dispatch: Dispatch, store: ProgramStore) -> None:

@@ -15,6 +15,7 @@ from hw.sequencer.layouts import (
     START_LAYOUT,
     STATISTICS_LAYOUT,
     TRAP_LAYOUT,
+    limit_ports,
     windows_layout,
 )
 
@@ -57,6 +58,7 @@ def control_ports(config: MlaConfig) -> dict[str, wiring.Member]:
         "abort": Out(1),
         "step_limit": Out(32),
         "windows": Out(windows_layout(config)),
+        **limit_ports(config, asks=False),
         "statistics": In(STATISTICS_LAYOUT),
         "issued": In(_UNITS),
         "retired": In(_UNITS),

@@ -21,6 +21,7 @@ from hw.sequencer.layouts import (
     START_LAYOUT,
     STATISTICS_LAYOUT,
     TRAP_LAYOUT,
+    limit_ports,
     windows_layout,
 )
 
@@ -69,8 +70,8 @@ class Core(wiring.Component):
         Trap record, held until `clear`, which also makes the core ready again after `stop`.
     stop : In
         Nothing executes from the next cycle on until `clear`.
-    step_limit, windows : In
-        Host registers.
+    step_limit, windows : In, limit : Out
+        Host registers, and which limit of a window is asked for.
     load, matrix, fuse, store : Out
         Checked commands; an offer is withdrawn only by `clear` and the cycle after `stop`.
     word_valid, word : Out
@@ -111,6 +112,7 @@ class Core(wiring.Component):
                 "stop": In(1),
                 "step_limit": In(32),
                 "windows": In(windows_layout(config)),
+                **limit_ports(config, asks=True),
                 **{u.name.lower(): Out(command_stream(u)) for u in Unit},
                 "word_valid": Out(len(Unit)),
                 "word": Out(WORD_LAYOUT),

@@ -126,6 +126,7 @@ def connect_issue(
             name = unit.name.lower()
             m.d.comb += getattr(issue, f"config_{name}").eq(getattr(registers, name))
     else:
+        m.d.comb += core.limit.eq(issue.limit)
         m.d.comb += [getattr(issue, f"field_{name}").eq(registers[name]) for name in WRITES]
         _connect_words(m, core, issue, registers)
 

@@ -13,7 +13,7 @@ from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT, BoundsChecker
 from hw.sequencer.check import CommandChecker
 from hw.sequencer.config_registers import config_layout
 from hw.sequencer.issue_rules import RULES
-from hw.sequencer.layouts import windows_layout
+from hw.sequencer.layouts import limit_ports, windows_layout
 from hw.sequencer.multiply import ScalarMultiply
 
 #: How fields are written, as `ConfigRegisters` has it.
@@ -45,8 +45,8 @@ class Issue(wiring.Component):
         Where the command goes and what travels with it.
     config_load, config_matrix, config_fuse, config_store : In
         Fields. With `serial_commands` the writes of them instead: field_*, see CommandChecker.
-    windows : In
-        DRAM windows.
+    windows : In, limit : Out
+        DRAM windows, and which limit of one is asked for.
     clear : In
         Gives up; the only thing that withdraws an offer.
     sent : In
@@ -74,6 +74,7 @@ class Issue(wiring.Component):
                 "meta": In(META_LAYOUT),
                 **_fields(config),
                 "windows": In(windows_layout(config)),
+                **limit_ports(config, asks=True),
                 "clear": In(1),
                 "sent": In(1),
                 "passed": Out(1),
@@ -109,6 +110,7 @@ class Issue(wiring.Component):
         ]
         bad_command: Value = Const(0)
         if self.config.serial_commands:
+            m.d.comb += self.limit.eq(checker.limit)
             m.d.comb += [
                 getattr(checker, f"field_{name}").eq(getattr(self, f"field_{name}")) for name in WRITES
             ]

@@ -52,9 +52,20 @@ STATISTICS_LAYOUT = data.StructLayout(
 WINDOW_LAYOUT = data.StructLayout({"base": 32, "last": 32, "perm": 2})
 
 
-def windows_layout(config: MlaConfig) -> data.ArrayLayout:
-    """All protection windows of a machine."""
+#: Bits of the number of a window's limit: window << 1, plus 1 for its last byte.
+LIMIT_BITS = 4
+
+
+def windows_layout(config: MlaConfig) -> data.Layout:
+    """All protection windows of a machine; with `serial_commands` who may access each, and the limit asked for."""
+    if config.serial_commands:
+        return data.StructLayout({"perm": data.ArrayLayout(2, config.windows), "limit": 32})
     return data.ArrayLayout(WINDOW_LAYOUT, config.windows)
+
+
+def limit_ports(config: MlaConfig, *, asks: bool) -> dict[str, wiring.Member]:
+    """Number of the limit that is asked for, if limits are; the answer comes two cycles later."""
+    return {"limit": (Out if asks else In)(LIMIT_BITS)} if config.serial_commands else {}
 
 
 class SemaphorePort(wiring.Signature):

@@ -7,7 +7,8 @@ from hw.regs import CONFIG_FIELDS, ID, REGISTERS
 from tests.block.control.bench import Bench, delay, halt, issue, operand, small
 
 
-def test_registers():
+@pytest.mark.parametrize("changes", ({}, {"n": 8, "fuse_rate": 8, "serial_commands": 1, "pipelined": 1}))
+def test_registers(changes: dict[str, int]):
     async def host(bench: Bench) -> None:
         assert await bench.read("ID") == ID
         assert await bench.read("ISA_VERSION") == 1
@@ -30,13 +31,14 @@ def test_registers():
             await bench.write(f"WINDOW{w}_BASE", 0x1000 + w)
             await bench.write(f"WINDOW{w}_PERM", 3)
             inside = w < bench.config.windows
+            assert await bench.read(f"WINDOW{w}_LAST") == 0
             assert await bench.read(f"WINDOW{w}_BASE") == (0x1000 + w if inside else 0)
             assert await bench.read(f"WINDOW{w}_PERM") == (3 if inside else 0)
         low = await bench.read("CYCLE_LO")
         assert 0 < low < await bench.read("CYCLE_LO")
         assert await bench.read("CYCLE_HI") == 0
 
-    Bench().run(host)
+    Bench(small(**changes)).run(host)
 
 
 def test_counter_window():
