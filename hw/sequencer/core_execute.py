@@ -142,7 +142,7 @@ class Execute(wiring.Component):
         m.submodules.alu = alu = SmallAlu() if self.config.pipelined else Alu()
         x = self.instruction
         go, faulty, waited, leaves = Signal(), Signal(), Signal(), Signal()
-        present = flow.settled(m, self)
+        present, ended = flow.settled(m, self)
         phase = Signal(2)  # cycles an instruction of several cycles has taken
         callee = flow.capture_callee(m, self, phase)
         result, total, taken, empty = flow.results(m, self, alu)
@@ -167,7 +167,7 @@ class Execute(wiring.Component):
         flow.choose_target(m, self, phase, callee)
         if self.config.pipelined:
             flow.wait_ahead(m, self, phase, waited)
-        with m.If(~self.valid | self.finish | ~self.active):
+        with m.If(~self.valid | ended | ~self.active):
             m.d.sync += phase.eq(0)
         with m.Elif(go & ~phase.all()):
             m.d.sync += phase.eq(phase + 1)

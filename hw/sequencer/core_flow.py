@@ -33,14 +33,16 @@ def redirection(m: Module, stage: wiring.Component, clear: Value) -> tuple[Signa
     return redirect, target
 
 
-def settled(m: Module, stage: wiring.Component) -> Value:
-    """The instruction may go on, from its third cycle on with `pipelined`."""
+def settled(m: Module, stage: wiring.Component) -> tuple[Value, Value]:
+    """The instruction may go on, from its third cycle on with `pipelined`; and it does not any more from the next one
+    on, or with `pipelined` in this one.
+    """
     if not stage.config.pipelined:
-        return stage.valid
-    here, stood = Signal(), Signal()
-    stays = stage.valid & ~stage.finish
-    m.d.sync += [here.eq(stays), stood.eq(here & stays)]
-    return stage.valid & stood
+        return stage.valid, stage.finish
+    here, stood, ended = Signal(), Signal(), Signal()
+    stays = stage.valid & ~ended
+    m.d.sync += [here.eq(stays), stood.eq(here & stays), ended.eq(stage.finish)]
+    return stays & stood, ended
 
 
 def results(m: Module, stage: wiring.Component, alu: Alu) -> list[Value]:

@@ -103,13 +103,14 @@ class StoreData(wiring.Component):
         beat, port = beats.beat.payload, self.sp_read
         owed, credits = Signal(18), Signal(range(CREDITS + 1), init=CREDITS)
         may, go = Signal(), Signal()
+        allowed, taken = self._may(m, beats.beat.valid, owed, credits, go)
         # The beat whose read waits in the scratchpad, or that is sent blank without one.
         blank, strobes, last, granted = Signal(), Signal(config.n), Signal(), Signal()
         m.d.comb += [
             lines.clear.eq(self.clear),
             following.clear.eq(self.clear),
             beats.clear.eq(self.clear),
-            may.eq(self._may(m, beats.beat.valid, owed, credits, go)),
+            may.eq(allowed),
             port.valid.eq(may & ~self.blank & (beat.context.tag == self.tag)),
             port.addr.eq(beat.addr),
             go.eq(may & port.ready & (self.blank | (beat.context.tag == self.tag))),
@@ -122,8 +123,8 @@ class StoreData(wiring.Component):
             self.active.eq(lines.line.valid | following.o.valid | beats.beat.valid | self.owes),
         ]
         m.d.sync += [
-            owed.eq(owed + Mux(self.issued, self.issued_len + 1, 0) - go),
-            credits.eq(credits + (self.w.valid & self.w.ready) - go),
+            owed.eq(owed + Mux(self.issued, self.issued_len + 1, 0) - taken),
+            credits.eq(credits + (self.w.valid & self.w.ready) - taken),
             self.kept.eq(Mux(go & ~self.blank, beat.bytes, 0)),
             blank.eq(go & self.blank),
         ]
@@ -146,12 +147,14 @@ class StoreData(wiring.Component):
         ]
         return m
 
-    def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> Value:
-        """The beat may be read: as of the cycle before with `pipelined`, if none was read in that."""
+    def _may(self, m: Module, valid: Value, owed: Signal, credits: Signal, go: Signal) -> tuple[Value, Value]:
+        """The beat may be read: as of the cycle before with `pipelined`, if none was read in that; and whether one is
+        to be counted as read, with `pipelined` a cycle later.
+        """
         if not self._config.pipelined:
-            return valid & (owed != 0) & (credits != 0)
-        room = register(m, "room", (owed != 0) & (credits != 0))
-        return valid & room & ~register(m, "went", go)
+            return valid & (owed != 0) & (credits != 0), go
+        went = register(m, "went", go)
+        return valid & register(m, "room", (owed != went) & (credits != went)) & ~went, went
 
     def _span(self, m: Module, lines: SkidBuffer, beats: BeatWalk) -> None:
         """A line's place among the bus's beats."""
