@@ -1,10 +1,10 @@
 """Small networks measured on the RTL, each under several schedules."""
 
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from compiler.hpm.journal import Journal, Sample
@@ -94,9 +94,9 @@ class Collector:
         before = len(self.journal.samples)
         self.say("opening the machine (the first time its simulator is built: minutes)")
         with DevicePool(self._open, devices) as pool:
-            end = time.monotonic() + seconds
+            end = monotonic() + seconds
             index = 0
-            while time.monotonic() < end:
+            while monotonic() < end:
                 chunk = []
                 while len(chunk) < 2 * len(pool.devices):
                     if index not in self.journal.done:
@@ -110,9 +110,9 @@ class Collector:
         rng = random.Random(f"{self.seed} {index}")
         point = point_of(self.conditions.config.n, rng)
         with self._lock:
-            left = max(end - time.monotonic(), 0.0)
-            if time.monotonic() - self._told > _SAY:
-                self._told = time.monotonic()
+            left = max(end - monotonic(), 0.0)
+            if monotonic() - self._told > _SAY:
+                self._told = monotonic()
                 self.say(
                     f"{len(self.journal.samples)} measurements, {left:.0f} s left; point {index}: {point.family}"
                 )
@@ -121,7 +121,7 @@ class Collector:
         except InputError:  # no operator for this machine
             return
         for number, network in tries.networks():
-            if time.monotonic() > end:
+            if monotonic() > end:
                 return
             if (index, number) not in self._have:
                 self._measure(device, tries, index, number, network)

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import time
+from itertools import count
 from pathlib import Path
 
 import lightgbm
@@ -55,14 +56,14 @@ def test_points_lie_at_the_machine_s_steps() -> None:
 @pytest.mark.parametrize("width", [1, 3, 8, 16, 17, 40])
 @pytest.mark.parametrize("pitch", [1, 3, 8, 16, 17, 40, 48])
 def test_beats_of_lines(width: int, pitch: int) -> None:
-    n, count = 16, 4096  # lines whose places take every residue equally often
+    n, many = 16, 4096  # lines whose places take every residue equally often
     if pitch < width:
         return
-    starts = np.arange(count) * pitch
+    starts = np.arange(many) * pitch
     wanted = ((starts + width - 1) // n - starts // n + 1).sum()
     if width == pitch:
-        wanted = -(-count * width // n)
-    assert lines(count, width, pitch, n) == pytest.approx(wanted)
+        wanted = -(-many * width // n)
+    assert lines(many, width, pitch, n) == pytest.approx(wanted)
 
 
 def test_units_of_flows_are_those_of_the_commands() -> None:
@@ -125,11 +126,11 @@ def test_rows_have_all_features_and_only_what_is_asked_for() -> None:
     assert sum(row.base for row in slow.values()) > sum(row.base for row in rows.values()) + 300
 
 
-def made_rows(seed: int, count: int) -> tuple[list[Row], list[float]]:
+def made_rows(seed: int, number: int) -> tuple[list[Row], list[float]]:
     print(f"seed {seed}")
     rng = np.random.default_rng(seed)
-    numbers = rng.uniform(0, 4, (count, len(NAMES)))
-    base = rng.uniform(100, 10_000, count)
+    numbers = rng.uniform(0, 4, (number, len(NAMES)))
+    base = rng.uniform(100, 10_000, number)
     measured = base * np.exp(0.2 * (numbers[:, 3] > 2) - 0.1 * numbers[:, 5])
     return [Row(list(row), float(b)) for row, b in zip(numbers, base, strict=True)], list(measured)
 
@@ -285,10 +286,10 @@ def test_errors() -> None:
     assert Errors.of([], []).as_json() == {"count": 0, "mape": 0.0, "spearman": 1.0}
 
 
-def samples(count: int, seed: int) -> list[Sample]:
+def samples(number_of: int, seed: int) -> list[Sample]:
     """Points with made-up cycles: those of the features' base, times something."""
     rng, out = random.Random(seed), []
-    for index in range(count):
+    for index in range(number_of):
         point = next(singles(4, rng))
         model = prepared(point, N4)
         if model.host or len(model.lowered(model.fusions)) != 1:
@@ -361,6 +362,8 @@ def test_a_calibration_goes_on_from_what_was_measured(
             ),
         ),
     )  # fmt: skip
+    clock = count()
+    monkeypatch.setattr("compiler.hpm.collect.monotonic", lambda: next(clock) / 100)
     said: list[str] = []
     path = tmp_path / "points.jsonl"
     first = calibrate(N4, 2.0, Journal(path, N4.key, 0), spaces_of, say=said.append)
