@@ -24,7 +24,7 @@ from hw.config import load_target
 
 #: Layers of at most 200 tilings on n16.
 LAYERS = {
-    "conv 3x3": Point((7, 7, 24), (Op("conv", 40, 3),)),
+    "conv 3x3": Point((5, 5, 20), (Op("conv", 24, 3),)),
     "conv 1x1": Point((14, 14, 16), (Op("conv", 48, 1),)),
     "conv 3x3 strided": Point((14, 14, 20), (Op("conv", 32, 3, 2),)),
     "depthwise": Point((14, 14, 80), (Op("depthwise", 0, 3),)),

@@ -4,6 +4,7 @@ import argparse
 import io
 import itertools
 import json
+import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +16,15 @@ from numpy.typing import NDArray
 from compiler.cli.samples import Sample, read_samples
 from compiler.ir.tensor import Tensor
 from compiler.network import Network
+from compiler.serve.requests import Requests
 from hw.errors import InputError, shown
 
 STDIN = Path("-")
 _NUMPY, _ZIP = b"\x93NUMPY", b"PK"
+_CHUNK = 1 << 16
 
 
-def requests_of(args: argparse.Namespace, network: Network) -> Iterator[Sample]:
+def requests_of(args: argparse.Namespace, network: Network) -> Requests:
     """Inputs of requests, one after the other, at most `--requests` of them.
 
     A file has samples along the first axis, as for `mla run`, and is gone through again if more requests are wanted.
@@ -34,13 +37,14 @@ def requests_of(args: argparse.Namespace, network: Network) -> Iterator[Sample]:
         The input cannot be read or does not fit the model: at once, or at the line in question.
     """
     if args.input == STDIN:
-        return itertools.islice(_from_stdin(network, sys.stdin.buffer), args.requests)
+        lines = _Lines(sys.stdin.buffer)
+        return Requests(itertools.islice(_from_stdin(network, lines), args.requests), lines.ready)
     if args.input is None:
         count = args.requests or 1
         print(f"no input: {count} random samples from seed {args.seed} on", file=sys.stderr)
-        return _made_up(network, args.seed, count)
+        return Requests(_made_up(network, args.seed, count))
     samples = read_samples(network.sample, args.input, args.requests, args.seed, network)
-    return itertools.islice(itertools.cycle(samples), args.requests or len(samples))
+    return Requests(itertools.islice(itertools.cycle(samples), args.requests or len(samples)))
 
 
 def _made_up(network: Network, seed: int, count: int) -> Iterator[Sample]:
@@ -53,14 +57,49 @@ def _made_up(network: Network, seed: int, count: int) -> Iterator[Sample]:
         yield {tensor.name: made_up(rng, tensor, places) for tensor in network.inputs}
 
 
-def _from_stdin(network: Network, stream: IO[bytes]) -> Iterator[Sample]:
-    first = stream.readline()
+class _Lines(Iterator[bytes]):
+    """Lines of a stream, and whether there is something to be read."""
+
+    def __init__(self, stream: IO[bytes]):
+        self._stream, self._left, self._ended = stream, b"", False
+
+    def __next__(self) -> bytes:
+        while b"\n" not in self._left and not self._ended:
+            self._read()
+        line, end, self._left = self._left.partition(b"\n")
+        if not line and not end:
+            raise StopIteration
+        return line + end
+
+    def rest(self) -> bytes:
+        """All that has not been read yet."""
+        while not self._ended:
+            self._read()
+        out, self._left = self._left, b""
+        return out
+
+    def ready(self) -> bool:
+        """Whether the next line, or the end, need not be waited for."""
+        if b"\n" in self._left or self._ended:
+            return True
+        try:
+            return bool(select.select([self._stream], [], [], 0)[0])
+        except (OSError, ValueError):
+            return True  # no stream of the system's: all of it is there
+
+    def _read(self) -> None:
+        data = self._stream.read1(_CHUNK)  # type: ignore[attr-defined] # of a buffered stream
+        self._left, self._ended = self._left + data, not data
+
+
+def _from_stdin(network: Network, lines: _Lines) -> Iterator[Sample]:
+    first = next(lines, b"")
     if not first:
         raise InputError("standard input is empty: it must have samples as .npy, .npz or JSON lines")
     if first.startswith((_NUMPY, _ZIP)):
-        yield from read_samples(network.sample, _Named(first + stream.read()), None, 0)  # type: ignore[arg-type]
+        yield from read_samples(network.sample, _Named(first + lines.rest()), None, 0)  # type: ignore[arg-type]
         return
-    for number, line in enumerate(itertools.chain([first], stream), 1):
+    for number, line in enumerate(itertools.chain([first], lines), 1):
         if line.strip():
             yield _parse(network, f"standard input, line {number}", line)
 

@@ -22,7 +22,7 @@ from hw.errors import InputError
 #: What a new version must gain by its measurement.
 _GAIN = 0.002
 #: Requests during which the counters of LOAD are read after a change.
-_LOOKED_AT = 4
+_LOOKED_AT = 8
 #: Orders that a search in a process of its own has at a time.
 _AHEAD = 2
 

@@ -4,7 +4,7 @@ The same network runs on another simulator, whose memory is set so that its coun
 does not depend on how many requests there were: cycles of LOAD for each beat, and mean latency, layer by layer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import log
 
 import numpy as np
@@ -21,13 +21,13 @@ from hw.config import MlaConfig
 
 Arrays = Mapping[str, NDArray]
 _NAMES = ("load_busy", "load_beats", "load_requests", "load_latency")
-#: Requests that a guess is compared with, behind one that is not counted.
-_REQUESTS = 2
+#: Requests that a guess is compared with.
+_REQUESTS = 4
 _ROUNDS = 5
 #: Relative steps of the differences (no memory is faster than the bus: its rate is made less), parts of a change.
 _STEPS, _PARTS = np.diag([0.1, -0.1]), (1.0, 0.4, 0.15)
-#: How far counts may be apart.
-_GOOD = 0.004
+#: How far counts may be apart: of a guess, of conditions that were there before.
+_GOOD, _ALIKE = 0.004, 0.03
 #: Weight of a layer by itself.
 _LAYER = 0.3
 _MOST_LATENCY = 20_000
@@ -50,7 +50,11 @@ def first_guess(config: MlaConfig, loads: ByTag) -> Dram:
 
 
 def estimate(
-    network: Network, loads: ByTag, sample: Arrays, known: Dram, open_device: Callable[[int], Device]
+    network: Network,
+    loads: ByTag,
+    sample: Arrays,
+    known: Sequence[Dram],
+    open_device: Callable[[int], Device],
 ) -> Dram:
     """The memory under which a network's counters of LOAD grow as these did.
 
@@ -62,15 +66,15 @@ def estimate(
         Growth of `read_loads`, over any number of requests.
     sample : dict
         Inputs, for the simulator.
-    known : Dram
-        What it was like before.
+    known : sequence of Dram
+        What it was like before, at last and earlier: if counts are hardly apart from those of one of these, it is that.
     open_device : callable
         Opens a simulator with so many bytes of DRAM.
     """
     config, guess = network.config, first_guess(network.config, loads)
     if not any(row["load_requests"] for row in loads.values()):
         return guess
-    rates = [each.bytes_per_cycle or config.n for each in (known, guess)]
+    rates = [each.bytes_per_cycle or config.n for each in (known[0], guess)]
     with open_device(serving_bytes(network)) as device:
         server = Server(device, network)
 
@@ -79,8 +83,11 @@ def estimate(
             device.set_dram_timing(max(1, round(latency)), round(float(rate), 3))
             return _difference(loads, _run(server, network, sample))
 
+        for dram in known[1:]:
+            if np.linalg.norm(away(np.log([dram.latency, dram.bytes_per_cycle or config.n]))) < _ALIKE:
+                return dram
         # That one of both has changed is likelier than that both have.
-        starts = [((guess.latency, rates[0]), _STEPS[:1]), ((known.latency, rates[1]), _STEPS[1:])]
+        starts = [((guess.latency, rates[0]), _STEPS[:1]), ((known[0].latency, rates[1]), _STEPS[1:])]
         found = [_descend(away, np.log(start), steps, config) for start, steps in starts]
         best, least = min(found, key=lambda each: np.linalg.norm(each[1]))
         if np.linalg.norm(least) > _GOOD:
@@ -112,10 +119,19 @@ def _descend(
 
 
 def _run(server: Server, network: Network, sample: Arrays) -> ByTag:
-    list(server.serve([sample]))
+    """Growth over some requests in the middle of a stream, as where the counts come from."""
+    _send(server, sample, server.flights + 1)
     before = read_loads(server.driver, network)
-    list(server.serve([sample] * _REQUESTS))
-    return growth(before, read_loads(server.driver, network))
+    _send(server, sample, _REQUESTS)
+    after = read_loads(server.driver, network)
+    server.results(wait=True)
+    return growth(before, after)
+
+
+def _send(server: Server, sample: Arrays, count: int) -> None:
+    for _ in range(count):
+        server.submit(sample)
+        server.results()
 
 
 def _difference(seen: ByTag, made: ByTag) -> NDArray:

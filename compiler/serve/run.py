@@ -24,6 +24,7 @@ from compiler.serve.events import Document, Events
 from compiler.serve.flight import Arrays, Result
 from compiler.serve.interrupt import INTERRUPTED, Stop, interruptible
 from compiler.serve.proposer import Beside, InStep
+from compiler.serve.requests import Requests
 from compiler.serve.room import VERSIONS, serving_bytes
 from compiler.serve.searcher import Job
 from compiler.serve.stream import Server
@@ -83,7 +84,7 @@ class Serving:
     proofs: Store | None = None
 
 
-def serve(serving: Serving, requests: Iterator[Arrays]) -> int:
+def serve(serving: Serving, requests: Requests) -> int:
     """Serve requests; returns the exit status.
 
     Raises
@@ -109,13 +110,15 @@ class _Run:
         self.adapter = self._adapter(serving.job, stack) if serving.job else None
         self.cycles: list[int] = []
 
-    def go(self, requests: Iterator[Arrays], stop: Stop) -> int:
+    def go(self, requests: Requests, stop: Stop) -> int:
         """All of it."""
         refused: InputError | None = None
         while not stop.asked:
             try:
+                if not requests.ready():
+                    self._results(wait=True)
                 with stop.waiting():
-                    inputs = next(requests, None)
+                    inputs = next(requests.each, None)
                 if inputs is None:
                     break
                 self._one(inputs)

@@ -92,7 +92,8 @@ class Searcher:
         self.measurer = measurer = Measurer(job.graph, Conditions(job.config, dram), job.options, 1, job.seed)
         first = measurer.first.schedule
         self._number = 0
-        self._known.append(dram)
+        if dram not in self._known:
+            self._known.append(dram)
         baseline = measurer.baseline()
         self._method = METHODS[job.method](measurer, job.goal, baseline, job.seed)
         out = [Finding("first", dram, first, baseline, 0)]
@@ -112,7 +113,8 @@ class Searcher:
         )
         assert network.graph is not None
         sample = random_samples(network.graph, job.seed, 1)[0]
-        found = estimate(network, changed.loads, sample, changed.known, self._opener())
+        known = [changed.known, *(each for each in self._known if each != changed.known)]
+        found = estimate(network, changed.loads, sample, known, self._opener())
         return self.begin(self._same(found), changed.schedule)
 
     def _same(self, dram: Dram) -> Dram:

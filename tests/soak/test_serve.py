@@ -1,0 +1,27 @@
+"""Ten thousand requests, and programs replaced again and again meanwhile."""
+
+import random
+
+from compiler.serve.room import serving_bytes
+from compiler.serve.stream import Server
+from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
+from tests.loop.conftest import two_convolutions
+from tests.loop.serving import Model
+from tests.loop.test_serve_reloads import check, stream
+
+REQUESTS, RELOADS, SEED = 10_000, 60, 31
+
+
+def test_ten_thousand_requests_with_sixty_reloads() -> None:
+    print(f"seed {SEED}")
+    model = Model(two_convolutions(), load_target("n4"), questions=64)
+    with RtlDevice(model.first.config, serving_bytes(model.first, versions=8)) as device:
+        server = Server(device, model.first)
+        results = stream(server, model, REQUESTS, RELOADS, random.Random(SEED))
+        check(results, model, REQUESTS, RELOADS)
+        assert server.driver.get("TRAP_COUNT") == 0
+    print(
+        f"{sum(result.cycles for result in results):,} cycles, {server.line.residency.loads} programs loaded in "
+        f"{server.line.residency.load_cycles:,}, most delayed {max(result.delay for result in results)}"
+    )
