@@ -48,7 +48,7 @@ class RetireTracker(wiring.Component):
         m = Module()
         m.submodules.ends = ends = Ram(width=_COUNT_BITS + 1, depth=IN_FLIGHT, comb=True)
         issues, issues_next = Signal(_COUNT_BITS), Signal(_COUNT_BITS)
-        retires, previous_end = Signal(_COUNT_BITS), Signal(_COUNT_BITS)
+        retires, some = Signal(_COUNT_BITS), Signal()
         halts, passes = Signal(_INDEX_BITS + 1), Signal(_INDEX_BITS + 1)
         ahead, over = Signal(_COUNT_BITS), Signal()
         m.d.comb += [
@@ -57,7 +57,8 @@ class RetireTracker(wiring.Component):
             ends.w_en.eq(self.halt),
             ends.w_data[:_COUNT_BITS].eq(issues_next),
             ends.w_data[_COUNT_BITS].eq(~self.spared),
-            self.spared.eq(issues_next == previous_end),
+            # Not told from the counts: they are the same again after a whole turn of them.
+            self.spared.eq(~(some | self.issued)),
             ends.r0_addr.eq(passes),
             ahead.eq(retires - ends.r0_data[:_COUNT_BITS]),
             self.index.eq(passes),
@@ -71,5 +72,7 @@ class RetireTracker(wiring.Component):
             passes.eq(passes + over),
         ]
         with m.If(self.halt):
-            m.d.sync += previous_end.eq(issues_next)
+            m.d.sync += some.eq(0)
+        with m.Elif(self.issued):
+            m.d.sync += some.eq(1)
         return m

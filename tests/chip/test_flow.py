@@ -200,3 +200,32 @@ def test_watchdog_at_every_cycle(guarded: Guarded) -> None:
         guarded.machine.assert_alive()
     enough = expired.index(False)
     assert enough > 0 and not any(expired[enough:]), expired
+
+
+@pytest.mark.parametrize("count", [255, 256, 257, 512])
+def test_a_whole_turn_of_the_counts_of_commands(rtl: RtlDevice, count: int) -> None:
+    """As many commands as a counter has values are not none: all are waited for, however slow the memory is."""
+    machine, size = Machine(rtl), 8
+    driver = machine.driver
+    machine.load(
+        f"""
+        set load.word, fill=1 fill_value=0x5a
+        set load.len, {size}
+        issue load, signal(store:0)
+        set store.len, {size}
+        add r1, op0, 0
+        set store.dram, r1
+        issue store, wait(load:0)
+        loop {count - 1}, end
+        add r1, r1, {size}
+        set store.dram, r1
+        issue store
+        end: halt
+        """
+    )
+    address = driver.put(np.zeros(count * size, np.uint8))
+    rtl.set_dram_timing(LATENCY, 1 / 8)  # a store takes longer than all that comes after it
+    driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))  # what loading has raised
+    driver.enqueue(1, [address], irq=True, doorbell=True)
+    assert rtl.wait_irq(1_000_000) and not driver.get("STATUS") & 2, driver.trap()
+    assert (driver.fetch(address, (count * size,), np.uint8) == 0x5A).all()
