@@ -37,7 +37,7 @@ def perturbed(schedule: Schedule, rng: random.Random) -> Schedule:
             "strips": rng.random() < 0.5, "together": rng.choice((1, 2, 3, 4)),
             "prefetch": rng.choice((0, 1, 4, 20)), "on_chip": rng.random() < 0.6,
             "joined": rng.random() < 0.3, "overlap": rng.random() < 0.5,
-            "taper": rng.random() < 0.5, "ramp": rng.random() < 0.5, "planes": rng.choice((0, 0, 1, 2)),
+            "taper": rng.random() < 0.5, "ramp": rng.random() < 0.5,
         }  # fmt: skip
         chosen = rng.sample(sorted(changes), rng.randint(0, 6))
         layers[name] = replace(layer, **{field: changes[field] for field in chosen})
