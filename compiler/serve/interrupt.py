@@ -20,6 +20,8 @@ class Stop:
         """Nothing is going on but waiting for input, which may be left at once."""
         self._waiting = True
         try:
+            if self.asked:  # just before
+                raise KeyboardInterrupt
             yield
         finally:
             self._waiting = False
