@@ -13,7 +13,7 @@ from itertools import groupby
 
 from compiler.codegen.command import Command, Ref, Ring, Step
 from compiler.codegen.effort import cycles
-from cosim.golden.bounds import boxes
+from cosim.golden.bounds import Box, boxes
 from cosim.golden.command import unpack_fields
 from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS
@@ -22,6 +22,7 @@ from hw.isa.commands import UNIT_FIELDS
 _DELAY = 150
 #: So many steps MATRIX is told of in advance.
 _LEAD = 2
+_LEAD_CYCLES = 256
 #: Cycles a command of FUSE waits for the results of the one before.
 _START = 60
 #: Rings are told apart by the high bits of addresses.
@@ -134,7 +135,7 @@ def _early(
     last: dict[int, int] = {}
     for step, begin, _ in listed:
         layer = steps[step][0]
-        time = begin - _LEAD * works[step][0]
+        time = begin - min(_LEAD * works[step][0], _LEAD_CYCLES)
         times[step] = last[layer] = max([time, last.get(layer, time), *(times[need] for need in after[step])])
     return sorted(((step, times[step], ready) for step, _, ready in listed), key=lambda each: each[1])
 
@@ -161,9 +162,7 @@ class _Touch:
 
     at: int
     layer: int
-    low: int
-    high: int
-    write: bool
+    box: Box
 
 
 def _needs(config: MlaConfig, steps: Sequence[tuple[int, Step]]) -> Iterator[tuple[int, set[int]]]:
@@ -185,7 +184,7 @@ def _needs(config: MlaConfig, steps: Sequence[tuple[int, Step]]) -> Iterator[tup
 
 
 def _conflict(a: _Touch, b: _Touch) -> bool:
-    return (a.write or b.write) and a.low <= b.high and b.low <= a.high
+    return (a.box.write or b.box.write) and a.box.meets(b.box)
 
 
 def _shared(steps: Sequence[tuple[int, Step]]) -> list[Ring]:
@@ -209,8 +208,7 @@ def _touches(
         for item in boxes(config, command.unit, unpack_fields(command.unit, _values(command, numbers))):
             number = (item.high >> _RING) - 1
             if number >= 0:
-                base = number + 1 << _RING
-                yield rings[number], _Touch(at, layer, item.low - base, item.high - base, item.write)
+                yield rings[number], _Touch(at, layer, item)
 
 
 def _values(command: Command, numbers: dict[Ring, int]) -> list[int]:

@@ -94,7 +94,7 @@ def _order(command: Issued, queue: list[Issued], producer: Unit) -> None:
 
 def _conflict(first: Issued, second: Issued) -> bool:
     return any(
-        a.space == b.space and a.low <= b.high and b.low <= a.high and (a.write or b.write)
+        (a.write or b.write) and a.meets(b)
         for a in first.reach
         for b in second.reach
         if first.unit != second.unit or (a.write and not b.write)

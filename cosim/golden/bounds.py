@@ -1,7 +1,9 @@
 """Where a command reaches: the bounding box of each of its streams."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
 
 from cosim.golden.command import Config
 from cosim.golden.coordinates import coordinates, read_part
@@ -22,19 +24,55 @@ class Box:
         First and last byte, row or slot.
     write : bool
         Whether the stream writes.
+    steps : tuple of (int, int)
+        Counts and strides of the walk through it, `touched` units at each step; nothing if all of it is touched.
+    touched : int
+        Units at each step.
     """
 
     space: str
     low: int
     high: int
     write: bool = False
+    steps: tuple[tuple[int, int], ...] = ()
+    touched: int = 0
+
+    @cached_property
+    def comb(self) -> tuple[int, int]:
+        """Period and width of a comb that has all touched units: (unit - low) modulo period is less than width."""
+        size = self.high - self.low + 1
+        strides = [(count, abs(stride)) for count, stride in self.steps if count > 1 and stride]
+        for period in sorted({stride for _, stride in strides}):
+            inside = ((count - 1) * stride for count, stride in strides if stride % period)
+            width = self.touched + sum(inside)
+            if width < period:
+                return period, width
+        return size, size
+
+    def meets(self, other: "Box") -> bool:
+        """Whether both may touch the same unit; certain only if not.
+
+        A tooth of one comb that lies between those of the other never meets it: channels of an image of which others
+        are elsewhere.
+        """
+        if self.space != other.space or self.low > other.high or other.low > self.high:
+            return False
+        mine, its = _alike(self.comb, other.comb), _alike(other.comb, self.comb)
+        period = gcd(mine[0], its[0])
+        apart = (other.low - self.low) % period
+        return apart < mine[1] or apart + its[1] > period
 
 
-def box(space: str, base: int, steps: list[tuple[int, int]], touched: int, write: bool = False) -> Box:
+def _alike(comb: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """A comb of a single tooth with the period of another one, if it is wider than that tooth."""
+    return (other[0], comb[1]) if comb[0] == comb[1] < other[0] else comb
+
+
+def box(space: str, base: int, steps: Sequence[tuple[int, int]], touched: int, write: bool = False) -> Box:
     """Box of a walk of (count, stride) dimensions that touches `touched` units at each step."""
     low = base + sum(min(0, (count - 1) * stride) for count, stride in steps)
     high = base + sum(max(0, (count - 1) * stride) for count, stride in steps)
-    return Box(space, low, high + touched - 1, write)
+    return Box(space, low, high + touched - 1, write, tuple(steps), touched)
 
 
 def boxes(config: MlaConfig, unit: Unit, c: Config) -> Iterator[Box]:
@@ -67,7 +105,8 @@ def _padded(unit: Unit, space: str, c: Config, steps: list[tuple[int, int]], tou
     low = c.a_base + min(u[0] * c.a_u, u[1] * c.a_u) + min(v[0] * c.a_v, v[1] * c.a_v)
     high = c.a_base + max(u[0] * c.a_u, u[1] * c.a_u) + max(v[0] * c.a_v, v[1] * c.a_v)
     rest = box(space, 0, steps, touched)
-    yield Box(space, low + rest.low, high + rest.high)
+    walk = ((u[1] - u[0] + 1, c.a_u), (v[1] - v[0] + 1, c.a_v), *steps)
+    yield Box(space, low + rest.low, high + rest.high, steps=walk, touched=touched)
 
 
 def _matrix(config: MlaConfig, c: Config) -> Iterator[Box]:
