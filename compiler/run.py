@@ -87,7 +87,7 @@ def run_samples(
     session = Session(device, network, together, proofs)
     session.progress = lambda taken: say(f"{taken:,} cycles so far")
     tags = [tag for code in network.codes for tag in code.tags]
-    before = read_counts(session.driver, len(set(tags)))
+    before = read_counts(session.driver, max(tags, default=-1) + 1)
     cycles, results, floors, recording = [], [], [], None
     for number, (group, inputs) in enumerate(zip(groups, filled, strict=True), 1):
         runs = session.runs
@@ -103,7 +103,7 @@ def run_samples(
             _progress(network, len(results), len(group), len(samples))
             + (f": {taken:,} cycles" if clocked else "")
         )
-    counts = growth(before, read_counts(session.driver, len(set(tags))))
+    counts = growth(before, read_counts(session.driver, max(tags, default=-1) + 1))
     outputs, work = _gathered(results), (counts, floors, session.runs, session.seconds)
     if not clocked:
         return Run(len(samples), outputs, None, None, None, None, *work)

@@ -88,9 +88,7 @@ class _Generator:
         self.regions: dict[Ring, int] = {}
         self.handed = handed(config.n, lowered, schedule.layers)
         self.homes = self._homes()
-        self.tags = tuple(
-            (before + i) * config.tags // max(count, config.tags) for i in range(len(lowered.layers))
-        )
+        self.tags = self._tags(before, count)
 
     def run(self) -> tuple[Code, Making]:
         steps, prefetch, after = self._steps()
@@ -109,6 +107,16 @@ class _Generator:
         }
         making = Making(self.lowered, self.homes, commands, starts, issued)
         return Code(self.config, parts, self.tags, image, memory, places), making
+
+    def _tags(self, before: int, count: int) -> tuple[int, ...]:
+        """Of each layer: its number, as far as there are so many, or that of the layer before."""
+        out: list[int] = []
+        for number, layer in enumerate(self.lowered.layers):
+            own = self.schedule.layers[layer.name].counted or not out
+            out.append(
+                (before + number) * self.config.tags // max(count, self.config.tags) if own else out[-1]
+            )
+        return tuple(out)
 
     def _places(self, commands: list[Command], lives: dict[Ring, tuple[int, int]]) -> dict[Ring, int]:
         """Where rings start; of what does not fit the error says which layers bring their weights in early there."""

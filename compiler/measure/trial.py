@@ -41,14 +41,14 @@ def measure_network(
     if limit is not None:
         session.progress = lambda taken: _check(taken, limit)
     tags = sorted({tag for code in network.codes for tag in code.tags})
-    before = read_counts(session.driver, len(tags))
+    before = read_counts(session.driver, max(tags) + 1)
     try:
         outputs, cycles = session.measure(question.inputs)
     except TrapError as error:
         return Rejected("trap", str(error))
     except _TooSlowError:
         return Rejected("time", f"not done after {limit:,} cycles")
-    counts = growth(before, read_counts(session.driver, len(tags)))
+    counts = growth(before, read_counts(session.driver, max(tags) + 1))
     parts = split(cycles, counts, max(tags))
     totals = {name: sum(row[name] for row in counts.values()) for name in COUNTED}
     return Measurement(

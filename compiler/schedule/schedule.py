@@ -64,6 +64,9 @@ class LayerSchedule:
         scratchpad at a time, and both take turns, some blocks at a time. 0: it has all of its place at once.
     joined : bool
         It is part of the program of the layer before: saves the dispatch, costs the freedom to replace it alone.
+    counted : bool
+        Its cycles have a tag of their own. If not they count with those of the layer before: a change of tag holds a
+        unit up while the counters of the one before it are not put away yet, some hundred cycles after it.
     """
 
     rows: int = 1 << 16
@@ -89,6 +92,7 @@ class LayerSchedule:
     taper: bool = False
     planes: int = 0
     joined: bool = False
+    counted: bool = True
 
     def __post_init__(self) -> None:
         for item in fields(self):
