@@ -10,6 +10,7 @@ from itertools import product
 
 from compiler.codegen.conv_layout import Layout, can_fold
 from compiler.codegen.depthwise import stream_passes, stream_pitch
+from compiler.fusion.fused import Fused
 from compiler.kernels.tiles import ceil_div, cuts
 from compiler.lower.layer import ConvLayer, DepthwiseLayer
 from compiler.lower.lower import Lowered
@@ -27,15 +28,6 @@ _SUMS = (2, 3, 4)
 _STRIPS = 4
 #: Bands of the image that there is room for.
 _BANDS = 2
-
-
-@dataclass(frozen=True)
-class Fused:
-    """A way to carry out a pair, with its estimated cycles."""
-
-    estimate: float
-    first: LayerSchedule
-    second: LayerSchedule
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.search.goals import Goal
 from compiler.search.method import Method, Trial
 from compiler.search.units import Choice, Unit, units_of, with_choices
+from compiler.search.wholes import wholes
 from hw.errors import InputError
 
 #: Each so many trials the best choices of all units are tried together.
@@ -29,14 +30,17 @@ class Coordinate(Method):
 
     def __init__(self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int):
         super().__init__(measurer, goal, baseline, seed)
-        stages = self.prepared.lowered(self.first.fusions)
-        conditions = measurer.conditions
-        self.units = units_of(conditions.config, stages, conditions.dram, self.first, baseline, self.rng)
+        self._begin(self.best)
         self._count = 0
         self._tried: dict[str, dict[int, Choice]] = {}
+        self._wholes = wholes(self.prepared.graph, self.first, baseline)
 
     def propose(self) -> Schedule:
-        """Something new for every other unit; now and then the best of all together."""
+        """First what changes all; then something new for every other unit, and now and then the best of all."""
+        while self._wholes:
+            schedule = self._wholes.pop()(self.best.schedule)
+            if self.fresh(schedule):
+                return schedule
         for _ in range(_PATIENCE):
             self._count += 1
             schedule, tried = self._together() if self._count % _TOGETHER == 0 else self._changed()
@@ -46,7 +50,10 @@ class Coordinate(Method):
         return self.first
 
     def learn(self, trial: Trial) -> None:
-        """Each unit's cycles count for what it tried, and so does what its neighbours lose by that."""
+        """Each unit's cycles count for what it tried, and so does what its neighbours lose by that.
+
+        Of what a neighbour gains half counts: the unit on its other side has changed too.
+        """
         tried = self._tried.pop(trial.schedule.to_json(), {})
         if trial.cost is None or not isinstance(trial.result, Measurement):
             return
@@ -57,7 +64,7 @@ class Coordinate(Method):
         more = [now - unit.cycles for now, unit in zip(cycles, self.units, strict=True)]
         for number, choice in tried.items():
             beside = more[max(number - 1, 0) : number] + more[number + 1 : number + 2]
-            if more[number] + sum(max(each, 0) for each in beside) < 0:
+            if more[number] + sum(max(each, each / 2) for each in beside) < 0:
                 self.units[number].best = choice
                 self.units[number].cycles = cycles[number]
 
@@ -67,9 +74,23 @@ class Coordinate(Method):
     def _return_to(self, trial: Trial) -> None:
         """Every unit has what it had in a trial: changes that helped one by one need not do so together."""
         assert isinstance(trial.result, Measurement)
+        if trial.schedule.fusions != self.fusions:
+            self._begin(trial)
+            return
         for unit in self.units:
             unit.best = {name: trial.schedule.layers[name] for name in unit.names}
             unit.cycles = unit.measured(trial.result)
+
+    def _begin(self, trial: Trial) -> None:
+        """Units of the layers that the fusions of a trial make."""
+        assert isinstance(trial.result, Measurement)
+        self.fusions = trial.schedule.fusions
+        stages, config, dram = (
+            self.prepared.lowered(self.fusions),
+            self.conditions.config,
+            self.conditions.dram,
+        )
+        self.units = units_of(config, stages, dram, trial.schedule, trial.result, self.rng)
 
     def _together(self) -> tuple[Schedule, dict[int, Choice]]:
         schedule, _ = self._fitting({})
@@ -84,7 +105,7 @@ class Coordinate(Method):
         """A schedule of what was chosen, without those that do not fit beside the others."""
         for _ in range(_ATTEMPTS):
             choices = [tried.get(number, unit.best) for number, unit in enumerate(self.units)]
-            schedule = with_choices(self.first, choices)
+            schedule = with_choices(self.best.schedule, choices)
             try:
                 self.prepared.network(schedule)
             except InputError as error:

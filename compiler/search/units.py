@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from compiler.fusion.blocks import PooledPair, by_blocks, pooled_pairs
 from compiler.fusion.planes import PlanePair, pairs_of
 from compiler.lower.lower import Lowered
 from compiler.measure.measurement import Measurement
@@ -29,7 +30,7 @@ class Unit:
     ----------
     spaces : tuple of LayerSpace
         Of its layers.
-    pair : PlanePair or None
+    pair : PlanePair, PooledPair or None
         If they may be carried out together.
     best : Choice
         The best so far.
@@ -38,7 +39,7 @@ class Unit:
     """
 
     spaces: tuple[LayerSpace, ...]
-    pair: PlanePair | None
+    pair: PlanePair | PooledPair | None
     best: Choice
     cycles: int
     candidates: Iterator[Choice] = field(init=False, repr=False)
@@ -57,15 +58,16 @@ class Unit:
         return sum({entry.names: entry.cycles for entry in map(result.of, self.names)}.values())
 
     def _all(self, rng: random.Random) -> Iterator[Choice]:
-        first = dict(self.best)
         if self.pair:
             for fused in islice(self.pair.candidates(), _PAIRS):
-                made = zip(self.names, (fused.first, fused.second), strict=True)
-                yield {name: replace(layer, joined=first[name].joined) for name, layer in made}
+                made = zip(self.names, (fused.first, fused.second), self.best.values(), strict=True)
+                yield {
+                    name: replace(layer, joined=now.joined, counted=now.counted) for name, layer, now in made
+                }
         for space in self.spaces:
-            for tiling in _various(space):
-                name = space.layer.name
-                yield first | {name: LayerSpace.beside(tiling, first[name])}
+            name = space.layer.name
+            for tiling in (*(each.schedule for each in by_blocks(space)), *_various(space)):
+                yield self.best | {name: LayerSpace.beside(tiling, self.best[name])}
         while True:
             space = rng.choice(self.spaces)
             name = space.layer.name
@@ -89,8 +91,8 @@ def units_of(
     out: list[Unit] = []
     for lowered in stages:
         spots = spots_of(config, lowered, dram)
-        pairs = pairs_of(lowered, spots)
         spaces = [LayerSpace(layer, spot) for layer, spot in zip(lowered.layers, spots, strict=True)]
+        pairs = {**pooled_pairs(lowered, spaces), **pairs_of(lowered, spots)}
         number = 0
         while number < len(spaces):
             count = 2 if number in pairs else 1

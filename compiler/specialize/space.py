@@ -74,6 +74,7 @@ class LayerSpace:
             joined=schedule.joined,
             overlap=schedule.overlap,
             on_chip=schedule.on_chip,
+            counted=schedule.counted,
         )
 
     def change(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
@@ -83,7 +84,14 @@ class LayerSpace:
     @cached_property
     def _changes(self) -> list[Change]:
         """What can be changed, by kind of layer."""
-        out: list[Change] = [_prefetch, _flip("joined"), _flip("overlap"), _flip("on_chip"), self.draw]
+        out: list[Change] = [
+            _prefetch,
+            _flip("joined"),
+            _flip("overlap"),
+            _flip("on_chip"),
+            _flip("counted"),
+            self.draw,
+        ]
         if isinstance(self.layer, (ConvLayer, DepthwiseLayer)):
             out += [_buffers(name) for name in _BUFFERS] + [_size(name) for name in _SIZES]
             out += [_flip(name) for name in ("ramp", "taper")] + [_order, self.draw]
