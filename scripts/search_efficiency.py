@@ -7,19 +7,20 @@ and each method is charged for all that it asks for.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 from compiler.hpm.points import Op, Point
 from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement, Result
+from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
 from compiler.options import Options
-from compiler.schedule.schedule import Schedule
+from compiler.search.goals import Goal
 from compiler.search.method import with_layer
 from compiler.search.tune import METHODS, tune
 from compiler.specialize.space import spaces_of
+from compiler.store.database import Database
+from compiler.store.recall import Recall
 from hw.config import load_target
 
 #: Layers of at most 200 tilings on n16.
@@ -36,21 +37,6 @@ LAYERS = {
 _NEAR = 1.02
 
 
-class Remembering(Measurer):
-    """A measurer that measures no schedule twice."""
-
-    known: dict[str, Result]
-
-    def measure(self, schedules: Sequence[Schedule]) -> list[Result]:
-        """From memory where it can be."""
-        self.known = getattr(self, "known", {})
-        for schedule in schedules:
-            text = schedule.to_json()
-            if text not in self.known:
-                (self.known[text],) = super().measure([schedule])
-        return [self.known[schedule.to_json()] for schedule in schedules]
-
-
 def main() -> int:
     """Measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -62,7 +48,11 @@ def main() -> int:
     args = parser.parse_args()
     conditions, rows = Conditions(load_target("n16")), []
     for name in args.layers:
-        with Remembering(LAYERS[name].graph(), conditions, Options(rounding="reference")) as measurer:
+        with (
+            Database("sqlite://") as database,
+            Measurer(LAYERS[name].graph(), conditions, Options(rounding="reference")) as measurer,
+        ):
+            measurer.memory = Recall(database, measurer.prepared, conditions, Goal.LATENCY)
             rows.append(_row(name, measurer, args))
             print(_shown(rows[-1]), flush=True)
     if args.json:

@@ -18,6 +18,7 @@ VERBS = (
     "tune",
     "calibrate",
     "serve",
+    "db",
     "bench",
     "verilog",
     "fpga",

@@ -108,6 +108,7 @@ class Guided(Method):
         """Keeps the changes that helped."""
         proposal = self._proposals.pop(trial.schedule.to_json(), None)
         if proposal is None:
+            self._adopt(trial)
             return
         self._tried |= {(name, trial.schedule.layers[name]) for name in proposal.changed}
         if trial.cost is None or not isinstance(trial.result, Measurement):
@@ -119,9 +120,14 @@ class Guided(Method):
         for name, group in proposal.changed.items():
             self._credit(name, group, trial, proposal, found)
         self.foresight.trial(proposal.predicted, float(trial.result.cycles))
-        better = trial.cost < (self.best.cost or trial.cost)
-        if better and (self.goal is Goal.ENERGY or not proposal.changed):
-            self.layers, self._groups = dict(trial.schedule.layers), found
+        if self.goal is Goal.ENERGY or not proposal.changed:
+            self._adopt(trial)
+
+    def _adopt(self, trial: Trial) -> None:
+        """Go on from a schedule, if it is the best so far as a whole."""
+        better = trial.cost is not None and trial.cost < (self.best.cost or trial.cost)
+        if better and isinstance(trial.result, Measurement):
+            self.layers, self._groups = dict(trial.schedule.layers), self._cycles(trial.result)
             self.cycles = self._shared_out()
 
     def _credit(self, name: str, group: int, trial: Trial, proposal: _Proposal, found: list[float]) -> None:

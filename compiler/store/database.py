@@ -13,6 +13,7 @@ from compiler.store.engine import open_engine
 from compiler.store.entries import AnySchedule, Candidate, Entry, Execution, Profile, Trial
 from compiler.store.keys import Key
 from compiler.store.rows import Rows
+from compiler.store.summary import Summary, summary
 
 #: Bytes of all programs.
 MOST_PROGRAMS = 1 << 30
@@ -23,8 +24,8 @@ class Database:
 
     Parameters
     ----------
-    url : str or None
-        SQLAlchemy's name of the database; None: SQLite, `profile.db` in the cache (`MLA_CACHE`).
+    url : str, Path or None
+        SQLAlchemy's name of the database, or a file of SQLite's; None: `profile.db` in the cache (`MLA_CACHE`).
     secret : bytes or None
         What tells this user's entries from those of others; None: the secret of the user's cache.
     room : int
@@ -38,7 +39,9 @@ class Database:
         The database cannot be used; raised by every method.
     """
 
-    def __init__(self, url: str | None = None, *, secret: bytes | None = None, room: int = MOST_PROGRAMS):
+    def __init__(
+        self, url: str | Path | None = None, *, secret: bytes | None = None, room: int = MOST_PROGRAMS
+    ):
         self._engine, self._room = open_engine(url), room
         self._rows = Rows(self._engine, Store().secret if secret is None else secret)
 
@@ -83,6 +86,7 @@ class Database:
         *,
         conditions: Conditions | None = None,
         nodes: Iterable[str] | None = None,
+        elsewhere: bool = False,
     ) -> list[Candidate]:
         """Schedules that were good, to be measured before use.
 
@@ -98,10 +102,14 @@ class Database:
             Those of the key; None: if its profile is known, those.
         nodes : names or None
             Nodes that there are: schedules that name others are left out.
+        elsewhere : bool
+            Only those of other keys.
         """
         names = None if nodes is None else frozenset(nodes)
         return self._rows.work(
-            lambda connection: neighbours.candidates(self._rows, connection, key, limit, conditions, names)
+            lambda connection: neighbours.candidates(
+                self._rows, connection, key, limit, conditions, names, elsewhere=elsewhere
+            )
         )
 
     def confirm(
@@ -157,6 +165,10 @@ class Database:
     def nearest(self, conditions: Conditions, limit: int = 1) -> list[tuple[float, Profile]]:
         """The known machines nearest to one, with their distances (`compiler.store.distance`)."""
         return machines.nearest(self.profiles(), conditions, limit)
+
+    def summary(self) -> Summary:
+        """How many entries there are of what."""
+        return self._rows.work(lambda connection: summary(self._rows, connection))
 
     def export(self, path: Path) -> int:
         """Write profiles, trials and executions to a file of JSON lines; returns how many."""
