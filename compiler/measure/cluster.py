@@ -150,7 +150,9 @@ def _connected(address: str) -> "Client":
         raise WorkError(
             "--cluster needs the package distributed, which is missing: make setup EXTRAS=cluster"
         ) from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong is told in one line
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what goes wrong is told in one line
     warnings.filterwarnings("ignore", module="distributed")
     try:
         return Client(address, timeout=_ANSWER_S, set_as_default=False)

@@ -19,6 +19,7 @@ from compiler.search.method import Method
 from compiler.search.tune import METHODS, keep_best, starts_of
 from compiler.serve.estimate import estimate
 from compiler.store.database import Database
+from compiler.store.memory import MemoryCache
 from compiler.store.recall import Recall
 from cosim.device import Device
 from hw.config import MlaConfig
@@ -90,6 +91,7 @@ class Searcher:
         self._method: Method | None = None
         self._number, self._known = 0, list[Dram]()
         self._database: Database | None = None
+        self._programs: MemoryCache | None = None
         self._recall: Recall | None = None
         self._starts: list[Schedule] = []
 
@@ -166,15 +168,18 @@ class Searcher:
         self._end()
         if self._database is not None:
             self._database.close()
-            self._database = None
+            self._database = self._programs = None
 
     def _remembers(self, measurer: Measurer) -> Recall | None:
         """What the database knows for the conditions of a measurer."""
         job = self.job
         if job.db is None:
             return None
-        self._database = self._database or Database(job.db)
-        return Recall(self._database, measurer.prepared, measurer.conditions, job.goal, job.method, job.seed)
+        database = self._database = self._database or Database(job.db)
+        programs = self._programs = self._programs or MemoryCache(database)
+        return Recall(
+            database, measurer.prepared, measurer.conditions, job.goal, job.method, job.seed, programs
+        )
 
     def _end(self) -> None:
         """End the search under the present conditions."""

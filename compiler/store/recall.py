@@ -12,6 +12,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.store.database import Database
 from compiler.store.entries import Entry, Profile, Trial
 from compiler.store.keys import Key, options_of, subgraph_of
+from compiler.store.memory import MemoryCache
 
 #: Candidates of other conditions that are looked through for some that fit.
 _CANDIDATES = 64
@@ -41,12 +42,15 @@ class Recall:
         Who searches; for people.
     seed : int
         Of the search; for people.
+    programs : MemoryCache or None
+        Programs of the database that searches one after the other share; None: some of its own.
     """
 
     def __init__(
         self, database: Database, prepared: Prepared, conditions: Conditions, goal: str, method: str = "",
-        seed: int = 0,
+        seed: int = 0, programs: MemoryCache | None = None,
     ):  # fmt: skip
+        self.programs = programs or MemoryCache(database)
         self.database, self.conditions, self.method, self.seed = database, conditions, method, seed
         rounding = prepared.options.rounding
         #: Of measurements, and of the best program.
@@ -91,7 +95,7 @@ class Recall:
 
     def best(self) -> Entry | None:
         """The best program; None if there is none."""
-        return self.database.best(self.best_key)
+        return self.programs.best(self.best_key)
 
     def offer(
         self, schedule: Schedule, result: Measurement, cost: float, compile_: Callable[[Schedule], Network]
@@ -101,6 +105,6 @@ class Recall:
         if known is not None and known.cost <= cost:
             return False
         codes = tuple(compile_(schedule).codes)
-        return self.database.put_best(
+        return self.programs.put_best(
             Entry(key=self.best_key, schedule=schedule, cost=cost, result=result, codes=codes)
         )
