@@ -65,11 +65,10 @@ class Guided(Method):
         self.foresight = Foresight(self.conditions, stages, find_model(self.conditions), seed)
         self.layers = dict(self.first.layers)
         together = [names for stage in stages for names in charged_together(stage.layers)]
-        #: Of each entry of a measurement the group that it is a part of, and of each layer.
-        self._entries = _merged(baseline, together)
+        #: The group that each layer is a part of.
         self.group = {
             name: group
-            for group, entry in zip(self._entries, baseline.layers, strict=True)
+            for group, entry in zip(_merged(baseline, together), baseline.layers, strict=True)
             for name in entry.names
         }
         self._groups = self._cycles(baseline)
@@ -209,10 +208,10 @@ class Guided(Method):
         return schedule
 
     def _cycles(self, measured: Measurement) -> list[float]:
-        """Of each group."""
-        out = [0.0] * (self._entries[-1] + 1)
-        for group, entry in zip(self._entries, measured.layers, strict=True):
-            out[group] += entry.cycles
+        """Of each group; layers that do not count by themselves are in that of the layer before."""
+        out = [0.0] * (max(self.group.values()) + 1)
+        for entry in measured.layers:
+            out[self.group[entry.names[0]]] += entry.cycles
         return out
 
     def _shared_out(self) -> dict[str, float]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from compiler.cache.store import Store
-from compiler.codegen.code import Code
 from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement, Result
+from compiler.measure.measurement import Result
 from compiler.store import machines, neighbours, programs, transfer, trials
 from compiler.store.engine import open_engine
 from compiler.store.entries import AnySchedule, Candidate, Entry, Execution, Profile, Trial
@@ -111,40 +110,6 @@ class Database:
                 self._rows, connection, key, limit, conditions, names, elsewhere=elsewhere
             )
         )
-
-    def confirm(
-        self,
-        candidate: Candidate,
-        key: Key,
-        result: Result,
-        codes: tuple[Code, ...] = (),
-        *,
-        cost: float | None = None,
-        **about: Any,
-    ) -> bool:
-        """Keep what measuring a candidate gave here, and its program if it is the best; returns whether it is.
-
-        Parameters
-        ----------
-        candidate : Candidate
-            The candidate.
-        key : Key
-            Where it was measured now.
-        result : Measurement or Rejected
-            What came of it.
-        codes : tuple of Code
-            Its program.
-        cost : float or None
-            What the goal wants little of; None: cycles.
-        about
-            Other fields of `Trial`.
-        """
-        schedule = candidate.trial.schedule
-        self.add_measurement(Trial(key=key, schedule=schedule, result=result, **about))
-        if not isinstance(result, Measurement) or not result.believable or not codes:
-            return False
-        score = float(result.cycles) if cost is None else cost
-        return self.put_best(Entry(key=key, schedule=schedule, cost=score, result=result, codes=codes))
 
     def add_execution(self, *executions: Execution) -> None:
         """Keep how subgraphs ran."""

@@ -249,7 +249,7 @@ def test_what_was_best_before_is_back_at_once(server: Server, model: Model) -> N
     loop.serve(15)
     slow = Dram(bytes_per_cycle=1.0)
     server.device.set_dram_timing(100, 1.0)
-    loop.serve(10)
+    loop.serve(16)
     (order,) = [each for each in told.orders if isinstance(each, Changed)]
     assert order.schedule == model.first.schedule and order.known == Dram() and order.loads
     separate = model.with_layers(joined=False, prefetch=0).schedule
