@@ -57,6 +57,11 @@ class DriftTest:
         """Usual ones of a request."""
         return sum(self._usual.values())
 
+    @property
+    def suspicious(self) -> bool:
+        """Whether a request before was odd enough that the next ones must tell whether something has changed."""
+        return any(total > _MOST / 2 for total, _ in self._sums.values())
+
     def take(self, result: Result) -> Drift | None:
         """Look at a request; whether something has changed. Those that loads of programs disturbed say nothing."""
         if result.disturbed or not result.macros:
@@ -106,6 +111,11 @@ class Watch:
 
     def __init__(self) -> None:
         self._tests: dict[int, DriftTest] = defaultdict(DriftTest)
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether something may have changed."""
+        return any(test.suspicious for test in self._tests.values())
 
     def take(self, result: Result) -> Drift | None:
         """Look at a request; whether something has changed."""

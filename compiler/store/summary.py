@@ -63,7 +63,8 @@ def _searched(rows: Rows, connection: Connection) -> list[Searched]:
     parts = (cast(column, LargeBinary) for column in columns)
     query = select(*parts, func.count(), func.min(TRIALS.c.cycles)).group_by(*columns).order_by(*columns)
     out = []
-    for *parts, trials, cycles in connection.execute(query).all():
+    for row in connection.execute(query).all():
+        *parts, trials, cycles = tuple(row)
         names = [bytes(part).decode(errors="replace") for part in parts]
         if all(is_digest(name) for name in names):
             least = cycles if isinstance(cycles, int) else None

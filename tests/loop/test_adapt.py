@@ -259,3 +259,19 @@ def test_what_was_best_before_is_back_at_once(server: Server, model: Model) -> N
     ]  # fmt: skip
     loop.serve(20)
     assert [each["why"] for each in loop.events.of("reload")] == ["trial"]
+
+
+def test_a_change_is_noticed_though_candidates_come_all_the_time(server: Server, model: Model) -> None:
+    """Under slower memory each of them is rolled back, and hardly anything else serves."""
+    told = Told(model.first, CYCLES)
+    loop = Loop(server, model, told)
+    loop.serve(15, rest=False)
+    for number in range(8):
+        other = model.with_layers(on_chip=False, prefetch=number).schedule
+        told.ready.append(told.finding(other, CYCLES * 9 // 10))
+        loop.serve(1, rest=False)
+        if not number:
+            server.device.set_dram_timing(100, 1.0)
+        loop.serve(4, rest=False)
+    loop.serve(0)
+    assert loop.events.of("rollback") and len(loop.events.of("drift")) == 1
