@@ -142,11 +142,8 @@ class Searcher:
     def _same(self, dram: Dram) -> Dram:
         """Conditions that were there before, if these are hardly different."""
         kept = [] if self._database is None else self._database.profiles()
-        config = self.job.config
-        for known in (
-            *self._known,
-            *(each.conditions.dram for each in kept if each.conditions.config == config),
-        ):
+        own = [each.conditions for each in kept if each.trusted and each.conditions.config == self.job.config]
+        for known in (*self._known, *(each.dram for each in own)):
             pairs = [(known.latency, dram.latency), (self._rate(known), self._rate(dram))]
             if all(abs(one - other) <= _ALIKE * max(one, other) for one, other in pairs):
                 return known

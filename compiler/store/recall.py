@@ -55,7 +55,7 @@ class Recall:
         rounding = prepared.options.rounding
         #: Of measurements, and of the best program.
         self.key = key_of(prepared.graph, rounding, conditions)
-        self.best_key = replace(self.key, options=options_of(rounding=rounding, goal=goal))
+        self.best_key = replace(self.key, options=options_of(rounding=rounding, goal=str(goal)))
         if not any(each.trusted and each.conditions.key == conditions.key for each in database.profiles()):
             database.put_profile(Profile(conditions=conditions))
 

@@ -75,9 +75,8 @@ def test_bad_use_is_told_in_a_line(complains, database, tmp_path):
     assert text.read_text().startswith("some text")
 
 
-def test_serving_keeps_what_it_measures(mla, tmp_path):
-    file = tmp_path / "served.db"
-    result = mla("serve", MODEL, *N4, "--adapt", "--pace", "0", "--requests", "2", "--db", file)
+def test_serving_knows_what_a_search_has_measured(mla, database):
+    result = mla("serve", MODEL, *N4, "--adapt", "--pace", "0", "--requests", "2", "--db", database)
     assert result.status == 0, result.err
-    document = json.loads(mla("db", "show", "--db", file, "--json", "-").out)
-    assert (document["trials"], document["programs"]) == (1, 1)
+    document = json.loads(mla("db", "show", "--db", database, "--json", "-").out)
+    assert (document["trials"], document["programs"]) == (3, 1)

@@ -104,8 +104,8 @@ def test_a_new_memory_starts_from_its_nearest_neighbour(
     assert best is not None
     with Measurer(graph, Conditions(N4.config, Dram(latency=120)), OPTIONS) as other:
         for method in METHODS:
-            found = search(database, other, method, trials=8)
-            assert 1 <= found.starts <= 2
+            found = search(database, other, method, trials=4)
+            assert found.starts == 1
             assert isinstance(found.trials[0].result, Measurement)  # measured before anything is made of it
             assert found.best.cost is not None and found.trials[0].cost is not None
             assert found.best.cost <= found.trials[0].cost
