@@ -3,6 +3,7 @@
 import json
 import zipfile
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,23 @@ from numpy.typing import NDArray
 
 from compiler.codegen.code import Code
 from compiler.codegen.programs import Part
+from compiler.dispatch.guard import Guard, Variant
 from compiler.host.onnx_node import check_node
 from compiler.hosted import HostNode
 from compiler.ir.control import mismatch
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.network import Body, Control, LayerInfo, Network, Stage
+from compiler.network import Network
 from compiler.profile.floors import Floor
 from compiler.quantize.report import QuantizationReport
 from compiler.schedule.schedule import Schedule
+from compiler.stages import Body, Control, LayerInfo, Smaller, Stage
 from hw.config import MlaConfig
+from hw.isa.enums import Compare
 from hw.isa.program import Program
 
-FORMAT, VERSION = "mla network", 3
+FORMAT, VERSION = "mla network", 4
 
 
 def _typed(value: Any, kind: type, what: str) -> Any:
@@ -68,7 +72,8 @@ class PackageReader:
             schedule=Schedule.from_json(json.dumps(m["schedule"])),
             host=tuple(self._host(each) for each in m["host"]),
             rounding=_typed(m["rounding"], str, "rounding"), floor=self._floor(m["floor"]),
-            batch=self._batch(m["batch"]), graph=self._graph("graph", m["graph"]) if m["graph"] else None,
+            batch=self._batch(m["batch"]), smaller=self._smaller(m["smaller"], m["batch"]),
+            graph=self._graph("graph", m["graph"]) if m["graph"] else None,
             quantization=QuantizationReport.of(m["quantization"]) if m["quantization"] else None,
         )  # fmt: skip
 
@@ -82,6 +87,20 @@ class PackageReader:
         if _typed(value, int, "batch") < 1 or (value > 1 and any(not s or s[0] % value for s in shapes)):
             raise ValueError(f"a batch of {value} does not fit the inputs and outputs")
         return value
+
+    def _smaller(self, values: list, batch: int) -> tuple[Smaller, ...]:
+        """What there is for fewer samples, ascending."""
+        made = tuple(
+            Smaller(
+                _typed(each["batch"], int, "batch"), self._floor(each["floor"]),
+                tuple(self._info(info) for info in each["infos"]),
+            )
+            for each in values
+        )  # fmt: skip
+        sizes = [0, *(each.batch for each in made), batch]
+        if any(one >= other for one, other in pairwise(sizes)):
+            raise ValueError(f"sizes of batches must ascend, not be {sizes[1:]}")
+        return made
 
     def _floor(self, values: dict) -> Floor:
         return Floor(_typed(values["macs"], int, "macs"), _typed(values["bytes"], int, "bytes"))
@@ -163,11 +182,8 @@ class PackageReader:
             return Stage(inputs, outputs, graph=graph)
         code = values["code"]
         parts = tuple(
-            Part(
-                Program.from_bytes(self.archive.read(f"{folder}/program{i}.mlap")),
-                tuple(_typed(layer, int, "layer") for layer in layers),
-            )
-            for i, layers in enumerate(code["layers"])
+            self._part(f"{folder}/program{i}", layers, guards)
+            for i, (layers, guards) in enumerate(zip(code["layers"], code["guards"], strict=True))
         )
         image = np.frombuffer(bytearray(self.archive.read(f"{folder}/image.bin")), np.uint8)
         tags = tuple(_typed(tag, int, "tag") for tag in code["tags"])
@@ -181,9 +197,23 @@ class PackageReader:
         if not all(1 <= place <= len(names) for place in places.values()):
             raise ValueError(f"{folder}: a place of an input or output is none")
         infos = tuple(self._info(each) for each in code["infos"])
-        floor = None if code["floor"] is None else self._floor(code["floor"])
+        floor, spared = (None if code[key] is None else self._floor(code[key]) for key in ("floor", "spared"))
         made = Code(self.config, parts, tags, image, memory, places)
-        return Stage(inputs, outputs, code=made, infos=infos, floor=floor)
+        return Stage(inputs, outputs, code=made, infos=infos, floor=floor, spared=spared)
+
+    def _part(self, member: str, layers: list, guards: list) -> Part:
+        """A program, and those behind guards."""
+        instead = tuple(
+            Variant(
+                Guard(Compare(_typed(each["compare"], int, "compare")), each["selector"], each["value"]),
+                Program.from_bytes(self.archive.read(f"{member}.{i}.mlap")),
+            )
+            for i, each in enumerate(guards)
+        )
+        if len(instead) >= self.config.candidates:
+            raise ValueError(f"{member}: an opcode has at most {self.config.candidates} candidates")
+        program = Program.from_bytes(self.archive.read(f"{member}.mlap"))
+        return Part(program, tuple(_typed(layer, int, "layer") for layer in layers), instead)
 
     def _info(self, values: dict) -> LayerInfo:
         nodes, ops = (tuple(_typed(v, str, key) for v in values[key]) for key in ("nodes", "ops"))

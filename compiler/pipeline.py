@@ -8,6 +8,8 @@ from compiler.codegen.code import Code
 from compiler.codegen.making import Making
 from compiler.codegen.network import generate
 from compiler.codegen.steps import StepMaker
+from compiler.dispatch.sizes import with_sizes
+from compiler.dispatch.skip import with_skip
 from compiler.host import Kernels
 from compiler.hosted import HostNode, check_strict
 from compiler.ir.graph import Graph
@@ -16,7 +18,7 @@ from compiler.lower.groups import find_fusions, group
 from compiler.lower.interface import interface
 from compiler.lower.lower import Lowered, lower
 from compiler.lower.partition import Part, partition
-from compiler.network import Body, Control, LayerInfo, Network, Stage
+from compiler.network import Network
 from compiler.options import Options
 from compiler.passes import simplify
 from compiler.passes.batch import with_batch
@@ -30,6 +32,7 @@ from compiler.record import Record
 from compiler.schedule.fit import fit
 from compiler.schedule.heuristic import first_schedule
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.stages import Body, Control, LayerInfo, Stage
 from hw.config import MlaConfig
 from hw.errors import InputError
 
@@ -43,7 +46,16 @@ def build(graph: Graph, config: MlaConfig, options: Options, record: Record | No
         The model cannot be compiled, or the schedule is not legal for it.
     """
     record = record or Record()
-    record.network = Prepared(graph, config, options, record).network(options.schedule, record)
+
+    def one(how: Options) -> Network:
+        return Prepared(graph, config, how, record).network(how.schedule, record)
+
+    if options.batches:
+        record.network = with_sizes(options, one)
+    elif options.skip is not None:
+        record.network = with_skip(one(replace(options, single=True)), options.skip)
+    else:
+        record.network = one(options)
     return record.network
 
 
@@ -81,7 +93,7 @@ class Prepared:
             graph = chains_as_tables(graph, options.rounding)
         self.graph = with_batch(name_apart(graph), options.batch)
         record.graphs["quantized"] = self.graph
-        self.parts, host = partition(self.graph, options.rounding)
+        self.parts, host = partition(self.graph, options.rounding, options.skip)
         if self.report is not None:
             host = {name: self.report.kept.get(name, reason) for name, reason in host.items()}
         else:
@@ -202,8 +214,14 @@ class _Compilation:
             crossed = crossing(self.seen[-1])
             if not inside:
                 self.crossed.append((its, crossed))
-            floor = body_floor(its, crossed) if inside else None
-            stages.append(Stage(inputs, outputs, code=code, infos=_infos(its, code, crossed), floor=floor))
+            alone = body_floor(its, crossed)
+            spared = alone if [each.name for each in inputs] == [self.options.skip] else None
+            stages.append(
+                Stage(
+                    inputs, outputs, code=code, infos=_infos(its, code, crossed),
+                    floor=alone if inside else None, spared=spared,
+                )
+            )  # fmt: skip
         return tuple(stages)
 
     def _code(self, lowered: Lowered, numbers: tuple[int, int]) -> tuple[Schedule, Code]:
@@ -212,7 +230,18 @@ class _Compilation:
             code = generate(self.config, lowered, self.given, numbers, offset, self.seen, maker, dram)
             return self.given, code
         first = first_schedule(self.config, lowered, self.fusions, dram)
-        return fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
+        if not self.options.single:
+            return fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
+        joined = {name: replace(layer, joined=True) for name, layer in first.layers.items()}
+        first = replace(first, layers=joined)
+        schedule, code = fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
+        if len(code.parts) > 1:
+            words = sum(len(program.words) for program in code.programs)
+            raise InputError(
+                f"{self.prepared.graph.name} must be one program: its {words:,} instructions are more than the "
+                f"{self.config.wis_words:,} of the instruction store"
+            )
+        return schedule, code
 
 
 def _infos(lowered: Lowered, code: Code, crossed: Crossing) -> tuple[LayerInfo, ...]:

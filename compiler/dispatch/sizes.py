@@ -1,0 +1,117 @@
+"""One network with programs for several sizes of batches, of which the machine takes the smallest that will do.
+
+All have the inputs and outputs of the largest. Behind their addresses the macro-instruction has one more operand, how
+many samples count: the guards compare it with the sizes. The program of the largest has none.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from compiler.codegen.code import Code
+from compiler.codegen.programs import batches
+from compiler.dispatch.guard import Variant, at_most
+from compiler.network import Network
+from compiler.options import Options
+from compiler.stages import Smaller, Stage
+from hw.config import MlaConfig
+from hw.errors import InputError
+from hw.isa.micro import MAX_OPERANDS
+from hw.isa.program import Program
+
+
+def check_sizes(config: MlaConfig, batches: Sequence[int]) -> None:
+    """Refuse sizes of batches that the machine cannot choose among.
+
+    Raises
+    ------
+    InputError
+        They do not ascend, or are more than an opcode has candidates.
+    """
+    if list(batches) != sorted(set(batches)):
+        raise InputError(f"batches must ascend, not be {', '.join(map(str, batches))}")
+    if len(batches) > config.candidates:
+        raise InputError(
+            f"the machine chooses among {config.candidates} programs: batches must be at most as many, not "
+            f"{len(batches)}"
+        )
+
+
+def with_sizes(options: Options, build: Callable[[Options], Network]) -> Network:
+    """A network for the sizes in `options.batches`, which `check_sizes` has passed.
+
+    Parameters
+    ----------
+    options : Options
+        How to compile.
+    build : callable
+        Compiles the model for one size.
+
+    Raises
+    ------
+    InputError
+        A size cannot be compiled, or the programs do not fit the instruction store together.
+    """
+    made: list[Network] = []
+    offset = options.offset
+    for batch in options.batches:
+        made.append(build(replace(options, batch=batch, batches=(), single=True, offset=offset)))
+        offset = max((code.memory for code in made[-1].codes), default=offset)
+    *fewer, largest = made
+    if not fewer:
+        return largest
+    each = zip(*(network.stages for network in made), strict=True)
+    stages = tuple(_stage(options.batches, stages) for stages in each)
+    check_room(largest.config, stages)
+    smaller = tuple(Smaller(network.batch, network.floor, tuple(network.infos)) for network in fewer)
+    return replace(largest, stages=stages, smaller=smaller)
+
+
+def check_room(config: MlaConfig, stages: Sequence[Stage]) -> None:
+    """Refuse stages whose programs are not all in the instruction store at the same time.
+
+    Raises
+    ------
+    InputError
+        They are too long together, or too many.
+    """
+    parts = [part for stage in stages if stage.code for part in stage.code.parts]
+    if len(batches(config, parts)) > 1:
+        programs = [program for part in parts for program in part.programs]
+        words = sum(len(program.words) for program in programs)
+        raise InputError(
+            f"{len(programs)} programs of {words:,} words together must all be in the instruction store, which holds "
+            f"{config.segments} of {config.wis_words:,} words"
+        )
+
+
+def _stage(sizes: Sequence[int], stages: Sequence[Stage]) -> Stage:
+    """A stage for all sizes."""
+    largest, codes = stages[-1], [stage.code for stage in stages if stage.code]
+    if not codes:
+        return largest
+    count = 1 + len(largest.inputs) + len(largest.outputs)
+    if count >= MAX_OPERANDS:
+        raise InputError(f"{count} addresses leave no operand of {MAX_OPERANDS} for the number of samples")
+    return replace(largest, code=_code(sizes, codes, count))
+
+
+def _code(sizes: Sequence[int], codes: Sequence[Code], count: int) -> Code:
+    """Programs for fewer samples behind guards, that of the largest size without; each has its place in memory."""
+    if any(code.tags != codes[-1].tags for code in codes):
+        raise InputError(f"batches of {', '.join(map(str, sizes))} have different layers")
+    image = np.zeros(max(code.image.size for code in codes), np.uint8)
+    for code in codes:
+        image[: code.image.size] |= code.image  # where one has something the others have zeros
+    programs = [_named(code, size) for code, size in zip(codes, sizes, strict=True)]
+    guards = [at_most(count, size) for size in sizes[:-1]]
+    instead = tuple(Variant(guard, each) for guard, each in zip(guards, programs, strict=False))
+    part = replace(codes[-1].parts[0], program=programs[-1], instead=instead)
+    memory = max(code.memory for code in codes)
+    return replace(codes[-1], parts=(part,), image=image, memory=memory)
+
+
+def _named(code: Code, size: int) -> Program:
+    (program,) = code.programs
+    return replace(program, name=f"{program.name} x {size}")
