@@ -53,7 +53,7 @@ def build(graph: Graph, config: MlaConfig, options: Options, record: Record | No
     if options.batches:
         record.network = with_sizes(options, one)
     elif options.skip is not None:
-        record.network = with_skip(one(replace(options, single=True)), options.skip)
+        record.network = with_skip(one(replace(options, single=True)), options.skip, record.makings)
     else:
         record.network = one(options)
     return record.network
@@ -232,7 +232,12 @@ class _Compilation:
         first = first_schedule(self.config, lowered, self.fusions, dram)
         if not self.options.single:
             return fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
-        joined = {name: replace(layer, joined=True) for name, layer in first.layers.items()}
+        # In one piece, the tensor that decides what follows goes past the statistics of one command.
+        last = {layer.name for layer in lowered.layers if layer.y == self.options.skip}
+        joined = {
+            name: replace(layer, joined=True, taper=layer.taper and name not in last)
+            for name, layer in first.layers.items()
+        }
         first = replace(first, layers=joined)
         schedule, code = fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
         if len(code.parts) > 1:

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.code import Code
+from compiler.codegen.making import Making
 from compiler.codegen.programs import Part
+from compiler.dispatch.drained import at_once
 from compiler.dispatch.guard import Guard, Variant, equal
 from compiler.dispatch.rebase import rebased
 from compiler.dispatch.short import constants, probe
@@ -21,12 +23,14 @@ from compiler.network import Network
 from compiler.stages import Stage
 from hw.config import MlaConfig
 from hw.errors import InputError
-from hw.isa.micro import Statistic
+from hw.isa.enums import Unit
+from hw.isa.micro import MicroOp, Statistic, encode
+from hw.isa.program import Program
 
 _ALIGN = 64
 
 
-def with_skip(network: Network, name: str) -> Network:
+def with_skip(network: Network, name: str, makings: Sequence[Making]) -> Network:
     """The network with a short program for the stage that begins with a tensor, for where all of that is zero.
 
     Parameters
@@ -35,6 +39,8 @@ def with_skip(network: Network, name: str) -> Network:
         Whose stages are one program each; one of them takes nothing but the tensor.
     name : str
         The tensor. Zero is its zero point.
+    makings : sequence of Making
+        Of the stages on the accelerator, in order.
 
     Raises
     ------
@@ -53,7 +59,9 @@ def with_skip(network: Network, name: str) -> Network:
     results = _results(network, stage, np.full(tensor.shape, zero, tensor.dtype))
     first = stages[at - 1] if at else None
     if first is not None and first.code and [t.name for t in first.outputs] == [name]:
-        stages[at - 1 : at + 1] = [_joined(network.config, first, stage, zero, results)]
+        making = makings[sum(bool(each.code) for before in stages[: at - 1] for each in before.walk())]
+        seen = zero == np.iinfo(tensor.dtype).min and at_once(network.config, making, tensor)
+        stages[at - 1 : at + 1] = [_joined(network.config, first, stage, zero, results, seen=seen)]
     else:
         stages[at] = _alone(network.config, stage, zero, results)
     check_room(network.config, stages)
@@ -78,8 +86,13 @@ def _alone(config: MlaConfig, stage: Stage, zero: int, results: Sequence[NDArray
     return replace(stage, code=replace(made, parts=(Part(look, ()), *made.parts)))
 
 
-def _joined(config: MlaConfig, first: Stage, second: Stage, zero: int, results: Sequence[NDArray]) -> Stage:
-    """Two stages, what passes from one to the other in the model's memory, and a look at it between them."""
+def _joined(
+    config: MlaConfig, first: Stage, second: Stage, zero: int, results: Sequence[NDArray], *, seen: bool
+) -> Stage:
+    """Two stages, what passes from one to the other in the model's memory, and a look at it between them.
+
+    The look is spared if FUSE has `seen` all of it when the first ends: then its greatest element tells.
+    """
     a, b = first.code, second.code
     assert a is not None and b is not None
     (tensor,) = second.inputs
@@ -97,12 +110,23 @@ def _joined(config: MlaConfig, first: Stage, second: Stage, zero: int, results: 
     begin = replace(a.parts[0], program=rebased(a.parts[0].program, from_a))
     end = Part(rebased(b.parts[0].program, from_b), layers)
     code = Code(config, (end,), (*a.tags, *b.tags), image, shift + b.memory, places)
-    look = probe(config, tensor, zero, (0, middle), b.tags[0])
-    made = _guarded(code, second.outputs, equal(Statistic.FUSE_ZEROS, tensor.elements), results)
-    code = replace(made, parts=(begin, Part(look, ()), *made.parts))
+    if seen:
+        begin = replace(begin, program=_until_drained(begin.program))
+        made = _guarded(code, second.outputs, equal(Statistic.FUSE_MAX, zero), results)
+        code = replace(made, parts=(begin, *made.parts))
+    else:
+        look = probe(config, tensor, zero, (0, middle), b.tags[0])
+        made = _guarded(code, second.outputs, equal(Statistic.FUSE_ZEROS, tensor.elements), results)
+        code = replace(made, parts=(begin, Part(look, ()), *made.parts))
     return Stage(
         first.inputs, second.outputs, code=code, infos=(*first.infos, *second.infos), spared=second.spared
     )
+
+
+def _until_drained(program: Program) -> Program:
+    """The program ends only when FUSE has done all it asked for: a guard may look at its statistics."""
+    fence = encode(MicroOp.FENCE, d=1 << Unit.FUSE)
+    return replace(program, words=(*program.words[:-1], fence, program.words[-1]))
 
 
 def _guarded(code: Code, outputs: Sequence[Tensor], guard: Guard, results: Sequence[NDArray]) -> Code:
