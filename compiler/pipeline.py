@@ -53,7 +53,9 @@ def build(graph: Graph, config: MlaConfig, options: Options, record: Record | No
     if options.batches:
         record.network = with_sizes(options, one)
     elif options.skip is not None:
-        record.network = with_skip(one(replace(options, single=True)), options.skip, record.makings)
+        record.network = with_skip(
+            one(replace(options, single=True, offset=0)), options.skip, record.makings, options.offset
+        )
     else:
         record.network = one(options)
     return record.network

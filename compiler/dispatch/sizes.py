@@ -7,18 +7,17 @@ many samples count: the guards compare it with the sizes. The program of the lar
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from compiler.codegen.code import Code
 from compiler.codegen.programs import batches
 from compiler.dispatch.guard import Variant, at_most
+from compiler.dispatch.memory import together
+from compiler.dispatch.rebase import rebased
 from compiler.network import Network
 from compiler.options import Options
 from compiler.stages import Smaller, Stage
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.micro import MAX_OPERANDS
-from hw.isa.program import Program
 
 
 def check_sizes(config: MlaConfig, batches: Sequence[int]) -> None:
@@ -53,16 +52,11 @@ def with_sizes(options: Options, build: Callable[[Options], Network]) -> Network
     InputError
         A size cannot be compiled, or the programs do not fit the instruction store together.
     """
-    made: list[Network] = []
-    offset = options.offset
-    for batch in options.batches:
-        made.append(build(replace(options, batch=batch, batches=(), single=True, offset=offset)))
-        offset = max((code.memory for code in made[-1].codes), default=offset)
+    single = replace(options, batches=(), single=True, offset=0)
+    made = [build(replace(single, batch=batch)) for batch in options.batches]
     *fewer, largest = made
-    if not fewer:
-        return largest
     each = zip(*(network.stages for network in made), strict=True)
-    stages = tuple(_stage(options.batches, stages) for stages in each)
+    stages = tuple(_stage(options, stages) for stages in each)
     check_room(largest.config, stages)
     smaller = tuple(Smaller(network.batch, network.floor, tuple(network.infos)) for network in fewer)
     return replace(largest, stages=stages, smaller=smaller)
@@ -86,7 +80,7 @@ def check_room(config: MlaConfig, stages: Sequence[Stage]) -> None:
         )
 
 
-def _stage(sizes: Sequence[int], stages: Sequence[Stage]) -> Stage:
+def _stage(options: Options, stages: Sequence[Stage]) -> Stage:
     """A stage for all sizes."""
     largest, codes = stages[-1], [stage.code for stage in stages if stage.code]
     if not codes:
@@ -94,24 +88,21 @@ def _stage(sizes: Sequence[int], stages: Sequence[Stage]) -> Stage:
     count = 1 + len(largest.inputs) + len(largest.outputs)
     if count >= MAX_OPERANDS:
         raise InputError(f"{count} addresses leave no operand of {MAX_OPERANDS} for the number of samples")
-    return replace(largest, code=_code(sizes, codes, count))
+    return replace(largest, code=_code(options, codes, count))
 
 
-def _code(sizes: Sequence[int], codes: Sequence[Code], count: int) -> Code:
-    """Programs for fewer samples behind guards, that of the largest size without; each has its place in memory."""
+def _code(options: Options, codes: Sequence[Code], count: int) -> Code:
+    """Programs for fewer samples behind guards, that of the largest size without; constants of each of its own."""
+    sizes = options.batches
     if any(code.tags != codes[-1].tags for code in codes):
         raise InputError(f"batches of {', '.join(map(str, sizes))} have different layers")
-    image = np.zeros(max(code.image.size for code in codes), np.uint8)
-    for code in codes:
-        image[: code.image.size] |= code.image  # where one has something the others have zeros
-    programs = [_named(code, size) for code, size in zip(codes, sizes, strict=True)]
+    memory = together(codes, start=options.offset)
+    same = {number: (number, 0) for number in range(1, count)}
+    programs = []
+    for code, moved, size in zip(codes, memory.moved, sizes, strict=True):
+        (program,) = code.programs
+        programs.append(replace(rebased(program, moved, same), name=f"{program.name} x {size}"))
     guards = [at_most(count, size) for size in sizes[:-1]]
     instead = tuple(Variant(guard, each) for guard, each in zip(guards, programs, strict=False))
     part = replace(codes[-1].parts[0], program=programs[-1], instead=instead)
-    memory = max(code.memory for code in codes)
-    return replace(codes[-1], parts=(part,), image=image, memory=memory)
-
-
-def _named(code: Code, size: int) -> Program:
-    (program,) = code.programs
-    return replace(program, name=f"{program.name} x {size}")
+    return replace(codes[-1], parts=(part,), image=memory.image, memory=memory.size)

@@ -15,6 +15,7 @@ from compiler.codegen.making import Making
 from compiler.codegen.programs import Part
 from compiler.dispatch.drained import at_once
 from compiler.dispatch.guard import Guard, Variant, equal
+from compiler.dispatch.memory import together, up
 from compiler.dispatch.rebase import rebased
 from compiler.dispatch.short import constants, probe
 from compiler.dispatch.sizes import check_room
@@ -27,10 +28,8 @@ from hw.isa.enums import Unit
 from hw.isa.micro import MicroOp, Statistic, encode
 from hw.isa.program import Program
 
-_ALIGN = 64
 
-
-def with_skip(network: Network, name: str, makings: Sequence[Making]) -> Network:
+def with_skip(network: Network, name: str, makings: Sequence[Making], start: int = 0) -> Network:
     """The network with a short program for the stage that begins with a tensor, for where all of that is zero.
 
     Parameters
@@ -41,6 +40,8 @@ def with_skip(network: Network, name: str, makings: Sequence[Making]) -> Network
         The tensor. Zero is its zero point.
     makings : sequence of Making
         Of the stages on the accelerator, in order.
+    start : int
+        Bytes at the start of the model's memory that belong to other code.
 
     Raises
     ------
@@ -61,34 +62,40 @@ def with_skip(network: Network, name: str, makings: Sequence[Making]) -> Network
     if first is not None and first.code and [t.name for t in first.outputs] == [name]:
         making = makings[sum(bool(each.code) for before in stages[: at - 1] for each in before.walk())]
         seen = zero == np.iinfo(tensor.dtype).min and at_once(network.config, making, tensor)
-        stages[at - 1 : at + 1] = [_joined(network.config, first, stage, zero, results, seen=seen)]
+        stages[at - 1 : at + 1] = [_joined(network.config, first, stage, zero, results, start, seen=seen)]
     else:
-        stages[at] = _alone(network.config, stage, zero, results)
+        stages[at] = _alone(network.config, stage, zero, results, start)
     check_room(network.config, stages)
     return replace(network, stages=tuple(stages))
 
 
-def _results(network: Network, stage: Stage, zeros: NDArray) -> list[NDArray]:
-    """What the stage's own program makes of zeros."""
+def _results(network: Network, stage: Stage, zeros: NDArray) -> NDArray[np.uint8]:
+    """Bytes that the stage's own program makes of zeros, of all outputs."""
     part = replace(network, inputs=stage.inputs, outputs=stage.outputs, stages=(stage,))
     made = part(zeros)
-    return [made[tensor.name] for tensor in stage.outputs]
+    arrays = [np.ascontiguousarray(made[tensor.name]) for tensor in stage.outputs]
+    return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
 
 
-def _alone(config: MlaConfig, stage: Stage, zero: int, results: Sequence[NDArray]) -> Stage:
+def _alone(config: MlaConfig, stage: Stage, zero: int, results: NDArray[np.uint8], start: int) -> Stage:
     """The stage behind a look at its input."""
     code = stage.code
     assert code is not None
     (tensor,) = stage.inputs
+    memory = together([code], results, start)
+    same = {place: (place, 0) for place in code.places.values()}
+    main = rebased(code.parts[0].program, memory.moved[0], same)
     look = probe(config, tensor, zero, (code.places[tensor.name], 0), code.tags[0])
+    end = replace(code.parts[0], program=main)
+    made = replace(code, parts=(Part(look, ()), end), image=memory.image, memory=memory.size)
     guard = equal(Statistic.FUSE_ZEROS, tensor.elements)
-    made = _guarded(code, stage.outputs, guard, results)
-    return replace(stage, code=replace(made, parts=(Part(look, ()), *made.parts)))
+    return replace(stage, code=_guarded(made, stage.outputs, guard, memory.more))
 
 
 def _joined(
-    config: MlaConfig, first: Stage, second: Stage, zero: int, results: Sequence[NDArray], *, seen: bool
-) -> Stage:
+    config: MlaConfig, first: Stage, second: Stage, zero: int, results: NDArray[np.uint8], start: int, *,
+    seen: bool,
+) -> Stage:  # fmt: skip
     """Two stages, what passes from one to the other in the model's memory, and a look at it between them.
 
     The look is spared if FUSE has `seen` all of it when the first ends: then its greatest element tells.
@@ -96,31 +103,32 @@ def _joined(
     a, b = first.code, second.code
     assert a is not None and b is not None
     (tensor,) = second.inputs
-    middle = _up(a.memory)
-    shift = middle + _up(tensor.bytes)
-    ends = (*first.inputs, *second.outputs)
-    places = {each.name: number for number, each in enumerate(ends, 1)}
-    from_a = {0: (0, 0), a.places[tensor.name]: (0, middle)}
-    from_a |= {a.places[each.name]: (places[each.name], 0) for each in first.inputs}
-    from_b = {0: (0, shift), b.places[tensor.name]: (0, middle)}
-    from_b |= {b.places[each.name]: (places[each.name], 0) for each in second.outputs}
-    image = np.zeros(shift + b.image.size, np.uint8)
-    image[: a.image.size], image[shift:] = a.image, b.image
-    layers = tuple(layer + len(a.tags) for layer in b.parts[0].layers)
-    begin = replace(a.parts[0], program=rebased(a.parts[0].program, from_a))
-    end = Part(rebased(b.parts[0].program, from_b), layers)
-    code = Code(config, (end,), (*a.tags, *b.tags), image, shift + b.memory, places)
-    if seen:
-        begin = replace(begin, program=_until_drained(begin.program))
-        made = _guarded(code, second.outputs, equal(Statistic.FUSE_MAX, zero), results)
-        code = replace(made, parts=(begin, *made.parts))
-    else:
-        look = probe(config, tensor, zero, (0, middle), b.tags[0])
-        made = _guarded(code, second.outputs, equal(Statistic.FUSE_ZEROS, tensor.elements), results)
-        code = replace(made, parts=(begin, Part(look, ()), *made.parts))
-    return Stage(
-        first.inputs, second.outputs, code=code, infos=(*first.infos, *second.infos), spared=second.spared
+    memory = together([a, b], results, start)
+    middle = up(memory.size)
+    places = {each.name: number for number, each in enumerate((*first.inputs, *second.outputs), 1)}
+    programs = []
+    for code, moved in zip((a, b), memory.moved, strict=True):
+        to = {at: (places[name], 0) for name, at in code.places.items() if name != tensor.name}
+        to[code.places[tensor.name]] = (0, middle)
+        programs.append(rebased(code.parts[0].program, moved, to))
+    begin, end = programs
+    guard, looks = (
+        equal(Statistic.FUSE_ZEROS, tensor.elements),
+        [Part(_look(config, tensor, zero, middle, b), ())],
     )
+    if seen:
+        guard, looks, begin = equal(Statistic.FUSE_MAX, zero), [], _until_drained(begin)
+    layers = tuple(layer + len(a.tags) for layer in b.parts[0].layers)
+    parts = (replace(a.parts[0], program=begin), *looks, Part(end, layers))
+    code = Code(config, parts, (*a.tags, *b.tags), memory.image, middle + up(tensor.bytes), places)
+    return Stage(
+        first.inputs, second.outputs, code=_guarded(code, second.outputs, guard, memory.more),
+        infos=(*first.infos, *second.infos), spared=second.spared,
+    )  # fmt: skip
+
+
+def _look(config: MlaConfig, tensor: Tensor, zero: int, middle: int, code: Code) -> Program:
+    return probe(config, tensor, zero, (0, middle), code.tags[0])
 
 
 def _until_drained(program: Program) -> Program:
@@ -129,22 +137,9 @@ def _until_drained(program: Program) -> Program:
     return replace(program, words=(*program.words[:-1], fence, program.words[-1]))
 
 
-def _guarded(code: Code, outputs: Sequence[Tensor], guard: Guard, results: Sequence[NDArray]) -> Code:
-    """Code of one program with a short one behind a guard, and what that writes in the model's memory."""
-    start = _up(code.memory)
-    data = np.concatenate([np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in results])
-    image = np.zeros(start + data.size, np.uint8)
-    image[: code.image.size], image[start:] = code.image, data
-    (part,) = code.parts
-    sizes = [
-        (code.places[each.name], made.nbytes) for each, made in zip(outputs, results, strict=True)
-    ]  # fmt: skip
-    name = f"{part.program.name} of zeros"
-    short = constants(code.config, name, start, sizes, code.tags[-1])
-    return replace(
-        code, parts=(replace(part, instead=(Variant(guard, short),)),), image=image, memory=image.size
-    )
-
-
-def _up(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN
+def _guarded(code: Code, outputs: Sequence[Tensor], guard: Guard, start: int) -> Code:
+    """The code with a short program in front of its last, which writes constants that begin at `start`."""
+    *before, last = code.parts
+    sizes = [(code.places[each.name], each.bytes) for each in outputs]
+    short = constants(code.config, f"{last.program.name} of zeros", start, sizes, code.tags[-1])
+    return replace(code, parts=(*before, replace(last, instead=(Variant(guard, short),))))
