@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from compiler.codegen.code import Code
-from compiler.codegen.programs import batches
 from compiler.dispatch.guard import Variant, at_most
 from compiler.dispatch.memory import together
 from compiler.dispatch.rebase import rebased
@@ -71,9 +70,9 @@ def check_room(config: MlaConfig, stages: Sequence[Stage]) -> None:
         They are too long together, or too many.
     """
     parts = [part for stage in stages if stage.code for part in stage.code.parts]
-    if len(batches(config, parts)) > 1:
-        programs = [program for part in parts for program in part.programs]
-        words = sum(len(program.words) for program in programs)
+    programs = [program for part in parts for program in part.programs]
+    words = sum(len(program.words) for program in programs)
+    if words > config.wis_words or len(programs) > config.segments or len(parts) > config.opcodes:
         raise InputError(
             f"{len(programs)} programs of {words:,} words together must all be in the instruction store, which holds "
             f"{config.segments} of {config.wis_words:,} words"

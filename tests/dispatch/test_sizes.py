@@ -180,3 +180,19 @@ def test_damaged_files(tmp_path: Path, place: tuple, value: object, text: str) -
             new.writestr(info.filename, data)
     with pytest.raises(InputError, match=f"damaged compiled network: .*({text})"):
         from_bytes(made)
+
+
+def test_memory_that_programs_work_in() -> None:
+    """Tensors of ResNet-8 that do not stay on the chip: all sizes put them in one place behind the constants."""
+    path = model("pretrainedResnet_quant")
+    network, reference, rng = compile(path, "n16", batches=(1, 4)), Reference(path), np.random.default_rng(4)
+    (code,) = network.codes
+    assert code.memory - code.image.size >= 65_536
+    validate_network(network, samples=2)
+    (tensor,) = network.sample
+    samples = [{tensor.name: rng.integers(-128, 128, tensor.shape).astype(np.int8)} for _ in range(5)]
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        run = run_samples(device, network, samples, _quiet)
+    assert run.taken == [Counter({0: 1, 1: 1})]
+    wanted = np.concatenate([reference(sample)[0] for sample in samples])
+    assert np.abs(next(iter(run.outputs.values())).astype(int) - wanted).max() <= 1  # a softmax
