@@ -1,6 +1,6 @@
 """From a graph to a compiled network, all stages in turn."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -8,8 +8,8 @@ from compiler.codegen.code import Code
 from compiler.codegen.making import Making
 from compiler.codegen.network import generate
 from compiler.codegen.steps import StepMaker
-from compiler.dispatch.sizes import with_sizes
-from compiler.dispatch.skip import with_skip
+from compiler.dispatch.choose import dispatched
+from compiler.dispatch.single import check_single, single
 from compiler.host import Kernels
 from compiler.hosted import HostNode, check_strict
 from compiler.ir.graph import Graph
@@ -17,7 +17,7 @@ from compiler.lower.chains import chains_as_tables
 from compiler.lower.groups import find_fusions, group
 from compiler.lower.interface import interface
 from compiler.lower.lower import Lowered, lower
-from compiler.lower.partition import Part, partition
+from compiler.lower.partition import Part, partition, parts_in
 from compiler.network import Network
 from compiler.options import Options
 from compiler.passes import simplify
@@ -32,7 +32,7 @@ from compiler.record import Record
 from compiler.schedule.fit import fit
 from compiler.schedule.heuristic import first_schedule
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.stages import Body, Control, LayerInfo, Stage
+from compiler.stages import LayerInfo, Stage, control_of
 from hw.config import MlaConfig
 from hw.errors import InputError
 
@@ -50,14 +50,7 @@ def build(graph: Graph, config: MlaConfig, options: Options, record: Record | No
     def one(how: Options) -> Network:
         return Prepared(graph, config, how, record).network(how.schedule, record)
 
-    if options.batches:
-        record.network = with_sizes(options, one)
-    elif options.skip is not None:
-        record.network = with_skip(
-            one(replace(options, single=True, offset=0)), options.skip, record.makings, options.offset
-        )
-    else:
-        record.network = one(options)
+    record.network = dispatched(options, one, record.makings)
     return record.network
 
 
@@ -104,7 +97,7 @@ class Prepared:
         self.host = _host(self.graph, host)
         if options.strict:
             check_strict(self.graph.name, self.host)
-        self._device = [part.graph for part in _walk(self.parts) if part.device]
+        self._device = [part.graph for part in parts_in(self.parts) if part.device]
         #: What the heuristics fuse.
         self.fusions = tuple(f for each in self._device for f in find_fusions(each))
         self._lowered: dict[tuple[tuple[str, ...], ...], list[Lowered]] = {}
@@ -174,7 +167,7 @@ class _Compilation:
         self.prepared, self.given, self.seen = prepared, schedule, seen
         self.config, self.options = prepared.config, prepared.options
         self.fusions = prepared.fusions if schedule is None else schedule.fusions
-        parts = [part for part in _walk(prepared.parts) if part.device]
+        parts = [part for part in parts_in(prepared.parts) if part.device]
         each = zip(parts, prepared.lowered(self.fusions), strict=True)
         self.lowered = {id(part): lowered for part, lowered in each}
         self.schedules: dict[str, LayerSchedule] = {}
@@ -205,7 +198,7 @@ class _Compilation:
             )
             if part.bodies:
                 bodies = [self._stages(body, count, inside=True) for body in part.bodies]
-                stages.append(Stage(inputs, outputs, control=_control(graph, bodies)))
+                stages.append(Stage(inputs, outputs, control=control_of(graph, bodies)))
                 continue
             if its is None:
                 stages.append(Stage(inputs, outputs, graph=graph))
@@ -234,20 +227,9 @@ class _Compilation:
         first = first_schedule(self.config, lowered, self.fusions, dram)
         if not self.options.single:
             return fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
-        # In one piece, the tensor that decides what follows goes past the statistics of one command.
-        last = {layer.name for layer in lowered.layers if layer.y == self.options.skip}
-        joined = {
-            name: replace(layer, joined=True, taper=layer.taper and name not in last)
-            for name, layer in first.layers.items()
-        }
-        first = replace(first, layers=joined)
+        first = single(first, lowered, self.options.skip)
         schedule, code = fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
-        if len(code.parts) > 1:
-            words = sum(len(program.words) for program in code.programs)
-            raise InputError(
-                f"{self.prepared.graph.name} must be one program: its {words:,} instructions are more than the "
-                f"{self.config.wis_words:,} of the instruction store"
-            )
+        check_single(self.prepared.graph.name, code)
         return schedule, code
 
 
@@ -256,24 +238,3 @@ def _infos(lowered: Lowered, code: Code, crossed: Crossing) -> tuple[LayerInfo, 
     return tuple(
         LayerInfo(layer.nodes, layer.ops, floor, tag, program) for layer, floor, tag, program in each
     )
-
-
-def _walk(parts: Iterable[Part]) -> Iterator[Part]:
-    """All parts, those of subgraphs among them."""
-    for part in parts:
-        yield part
-        for body in part.bodies:
-            yield from _walk(body)
-
-
-def _control(graph: Graph, stages: Sequence[tuple[Stage, ...]]) -> Control:
-    """The one node of a part that is control flow."""
-    (node,) = graph
-    bodies = (
-        Body(
-            tuple(body.tensors[n] for n in body.inputs), tuple(body.tensors[n] for n in body.outputs), inside
-        )
-        for body, inside in zip(node.bodies, stages, strict=True)
-    )
-    outputs = tuple(graph.tensors[n] for n in node.outputs)
-    return Control(node.name, node.op, node.attributes, tuple(graph.ins(node)), outputs, tuple(bodies))

@@ -1,6 +1,6 @@
 """Stages of a compiled network, in turn on the accelerator and on the host."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compiler.codegen.code import Code
@@ -101,6 +101,19 @@ class Control:
     operands: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     bodies: tuple[Body, ...]
+
+
+def control_of(graph: Graph, stages: Sequence[tuple[Stage, ...]]) -> Control:
+    """The one node of a graph that is control flow, with the stages of its subgraphs."""
+    (node,) = graph
+    bodies = (
+        Body(
+            tuple(body.tensors[n] for n in body.inputs), tuple(body.tensors[n] for n in body.outputs), inside
+        )
+        for body, inside in zip(node.bodies, stages, strict=True)
+    )
+    outputs = tuple(graph.tensors[n] for n in node.outputs)
+    return Control(node.name, node.op, node.attributes, tuple(graph.ins(node)), outputs, tuple(bodies))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Which nodes run on the accelerator and which on the host, and in which stages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -41,6 +41,14 @@ class Part:
     def on_device(self) -> bool:
         """Whether the accelerator has a part in it."""
         return self.device or any(part.on_device for body in self.bodies for part in body)
+
+
+def parts_in(parts: Iterable[Part]) -> Iterator[Part]:
+    """All parts, those of subgraphs among them."""
+    for part in parts:
+        yield part
+        for body in part.bodies:
+            yield from parts_in(body)
 
 
 Bodies = tuple[tuple[Part, ...], ...]
