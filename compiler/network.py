@@ -102,6 +102,16 @@ class Network:
         """What runs for so many samples; None: the programs for whole batches."""
         return next((each for each in self.smaller if count <= each.batch), None)
 
+    def together(self, waiting: int) -> int:
+        """How many of so many samples that wait go together: what takes least for each, by the work of each size."""
+        best, least = 0, 0.0
+        for batch, floor in [*((each.batch, each.floor) for each in self.smaller), (self.batch, self.floor)]:
+            count = min(waiting, batch)
+            cycles = floor.cycles(self.config) / count
+            if count > best and (not best or cycles <= least):
+                best, least = count, cycles
+        return best
+
     def count(self, samples: int) -> tuple[int, ...]:
         """What macro-instructions have behind the addresses: how many samples count, if there are several sizes.
 

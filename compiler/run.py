@@ -39,6 +39,8 @@ class Run:
     ----------
     samples : int
         How many.
+    groups : list of int
+        How many of them each batch held.
     outputs : dict
         By name, samples along the first axis.
     cycles : list of int or None
@@ -64,6 +66,7 @@ class Run:
     """
 
     samples: int
+    groups: list[int]
     outputs: dict[str, NDArray]
     cycles: list[int] | None
     steady: float | None
@@ -87,8 +90,8 @@ def run_samples(
     a device with a probe records what its units do during the first one. `proofs` is as in `Session`.
     """
     clocked = not isinstance(device, GoldenDevice)
-    groups = [samples[at : at + network.batch] for at in range(0, len(samples), network.batch)]
-    filled = [joined(network, group) for group in groups]
+    groups = _groups(network, samples)
+    filled, sizes = [joined(network, group) for group in groups], [len(group) for group in groups]
     together = min(len(groups), STEADY) if clocked else 1
     session = Session(device, network, together, proofs)
     session.progress = lambda taken: say(f"{taken:,} cycles so far")
@@ -114,14 +117,18 @@ def run_samples(
     counts = growth(before, read_counts(session.driver, max(tags, default=-1) + 1))
     outputs, done = _gathered(results), (counts, floors, session.runs, session.taken, session.seconds)
     if not clocked:
-        return Run(len(samples), outputs, None, None, None, None, *done)
+        return Run(len(samples), sizes, outputs, None, None, None, None, *done)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
-    steady = (
-        session.steady(filled[:together], [len(group) for group in groups[:together]])
-        if back_to_back
-        else None
-    )
-    return Run(len(samples), outputs, cycles, steady, session.load_cycles, parts, *done, recording)
+    steady = session.steady(filled[:together], sizes[:together]) if back_to_back else None
+    return Run(len(samples), sizes, outputs, cycles, steady, session.load_cycles, parts, *done, recording)
+
+
+def _groups(network: Network, samples: Sequence[Arrays]) -> list[Sequence[Arrays]]:
+    out, at = [], 0
+    while at < len(samples):
+        out.append(samples[at : at + network.together(len(samples) - at)])
+        at += len(out[-1])
+    return out
 
 
 def _progress(network: Network, done: int, count: int, total: int) -> str:
@@ -184,9 +191,8 @@ def digest(array: NDArray) -> str:
 
 def _of_samples(network: Network, run: Run, macs: int) -> int:
     """Of the multiply-accumulates of all batches those of samples that do not only fill up the last one."""
-    full = (len(run.floors) - 1) * network.batch
-    last = network.for_samples(run.samples - full)
-    return macs * run.samples // (full + (last.batch if last else network.batch))
+    made_for = (network.for_samples(count) for count in run.groups)
+    return macs * run.samples // sum(size.batch if size else network.batch for size in made_for)
 
 
 def _each(run: Run, cycles: float) -> float:

@@ -79,6 +79,8 @@ def network_of(args: argparse.Namespace) -> "Network":
         raise InputError(f"{args.model} is compiled already: --calibrate is for float models")
     if args.size:
         raise InputError(f"{args.model} is compiled already: --size is for models with open dimensions")
+    if vars(args).get("skip") is not None:
+        raise InputError(f"{args.model} is compiled already: --skip is for models")
     network = read_package(args.model)
     check_machine(args.model, network, args.target)
     if args.rounding not in (None, network.rounding):

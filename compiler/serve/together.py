@@ -11,8 +11,8 @@ from compiler.serve.stream import Server
 class Together:
     """Requests for a server of a network that takes several samples at a time.
 
-    A request goes at once if the server has room for one more; those that come while it has none go together. How
-    many they are is an operand: the machine takes the program for as few as will do.
+    A request goes at once if the server has room for one more; those that come while it has none go together, if that
+    is less work for each. How many they are is an operand: the machine takes the program for as few as will do.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Together:
 
     def results(self, *, wait: bool = False) -> list[Result]:
         """Requests that have come out since the last call, in order; if asked, waits for all."""
-        if wait and self._waiting:
+        while wait and self._waiting:
             self._send()
         out = [each for result in self.server.results(wait=wait) for each in self._each(result)]
         if self._waiting and self.server.busy < self.server.flights:
@@ -50,7 +50,8 @@ class Together:
         return out
 
     def _send(self) -> None:
-        group, self._waiting = self._waiting, []
+        count = self.server.current.network.together(len(self._waiting))
+        group, self._waiting = self._waiting[:count], self._waiting[count:]
         self._sent.append(group)
         self.server.submit(joined(self.server.current.network, group), len(group))
 

@@ -12,6 +12,7 @@ from compiler.validate import Call, ValidationError, validate
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
+from cosim.programs import Candidate
 from cosim.reports import NO_SEGMENT
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
@@ -101,6 +102,26 @@ def test_the_machine_takes_the_first_that_holds(rng: np.random.Generator, device
             assert [trap.cause for trap in traps] == [Trap.UNBOUND] and record.program == NO_SEGMENT
         else:
             assert (traps, record.candidate, record.program) == ([], wanted, segments[wanted])
+
+
+@pytest.mark.parametrize("selector", [OPERAND_BASE, STATISTIC_BASE + Statistic.FUSE_MAX])
+def test_what_guards_cost(selector: int) -> None:
+    """From the end of a program to the start of the next: 5 cycles, 4 for a guard that fails, 2 for one that holds."""
+    with RtlDevice(CONFIG, 1 << 18) as device:
+        driver = Driver(device)
+        driver.load(
+            assemble("loop 200, end\nadd r1, r1, 1\nend: halt"), opcode=0
+        )  # the next one has been read
+        segment = driver.load(assemble("halt"))
+        fails, holds = (Candidate(segment, compare, selector, 77) for compare in (Compare.EQ, Compare.NE))
+        for failed in range(CONFIG.candidates):
+            for last, more in ((Candidate(segment), 0), (holds, 2)):
+                driver.programs.bind(1, [*[fails] * failed, last])
+                before, number = driver.enqueue(0, [1]), driver.enqueue(1, [1])
+                driver.run()
+                ended, began = driver.completion(before), driver.completion(number)
+                assert ended is not None and began is not None
+                assert began.started - ended.retired == 5 + 4 * failed + more
 
 
 HALT = assemble("halt", "main")

@@ -96,6 +96,19 @@ def test_ad01_gives_litert_s_outputs_and_takes_few_cycles() -> None:
         assert [each["guard"] for each in report["variants"]] == ["op3 <u 2", "op3 <u 3", "op3 <u 5", None]
 
 
+def test_how_many_go_together() -> None:
+    """Weights that are loaded once make an empty place cheap; products of nothing take as long as others."""
+    weights = compile(model("ad01_int8"), "n16", batches=(1, 2, 4, 8))
+    assert [weights.together(waiting) for waiting in (1, 2, 3, 5, 8, 30)] == [1, 2, 3, 5, 8, 8]
+    array = compile(model("kws_ref_model"), "n16", batches=(1, 2, 4))
+    assert [array.together(waiting) for waiting in (1, 2, 3, 4, 5)] == [1, 2, 2, 4, 4]
+    assert [compile(model("ad01_int8"), "n16", batch=3).together(waiting) for waiting in (1, 2, 7)] == [
+        1,
+        2,
+        3,
+    ]
+
+
 def test_stages_on_the_host_between(rng: np.random.Generator) -> None:
     """The host's nodes are carried out for whole batches."""
     graph = compiled(3)[0].graph
