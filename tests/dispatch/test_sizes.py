@@ -45,7 +45,7 @@ def test_random_sequences_of_counts(rng: np.random.Generator, maker: object, rtl
     counts = [int(count) for count in rng.integers(1, sizes[-1] + 1, 4 if rtl else 8)]
     expected: Counter[int] = Counter()
     with (RtlDevice if rtl else GoldenDevice)(network.config, dram_bytes(network)) as device:
-        session = Session(device, network)
+        session, samples = Session(device, network), [draft.random_inputs()]
         for count in counts:
             samples = [draft.random_inputs() for _ in range(count)]
             found = apart(network, session.run(joined(network, samples), count), count)
