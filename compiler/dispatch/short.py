@@ -20,7 +20,7 @@ def probe(config: MlaConfig, tensor: Tensor, value: int, place: tuple[int, int],
     Parameters
     ----------
     tensor : Tensor
-        Of bytes.
+        Of int8 or uint8.
     value : int
         As its type has it.
     place : (int, int)
@@ -31,11 +31,9 @@ def probe(config: MlaConfig, tensor: Tensor, value: int, place: tuple[int, int],
     Raises
     ------
     InputError
-        The tensor is not of bytes, or too large for the scratchpad.
+        The tensor is too large for the scratchpad.
     """
     n, size = config.n, tensor.bytes
-    if tensor.dtype not in ("int8", "uint8"):
-        raise InputError(f"skip: {tensor.name!r} is of {tensor.dtype}: it must be of int8 or uint8")
     points = -(-size // n)
     rows = points * n
     if rows + n > config.sp_bytes or points >= 1 << 16:

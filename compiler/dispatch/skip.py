@@ -46,7 +46,7 @@ def with_skip(network: Network, name: str, makings: Sequence[Making], start: int
     Raises
     ------
     InputError
-        There is no such stage, or the tensor or the constants do not fit the machine.
+        There is no such stage, the tensor is not of bytes, or it or the constants do not fit the machine.
     """
     stages = list(network.stages)
     at = next(
@@ -56,10 +56,14 @@ def with_skip(network: Network, name: str, makings: Sequence[Making], start: int
         raise InputError(f"skip: no stage on the accelerator depends on {name!r} alone")
     stage = stages[at]
     (tensor,) = stage.inputs
+    if tensor.dtype not in ("int8", "uint8"):
+        raise InputError(f"skip: {name!r} is of {tensor.dtype}: it must be of int8 or uint8")
     zero = tensor.quantization.zero_point[0] if tensor.quantization else 0
     results = _results(network, stage, np.full(tensor.shape, zero, tensor.dtype))
     first = stages[at - 1] if at else None
-    if first is not None and first.code and [t.name for t in first.outputs] == [name]:
+    others = [*stages[:at], *stages[at + 1 :]]
+    read = [t.name for t in (*network.outputs, *(t for each in others for t in each.inputs))]
+    if first is not None and first.code and [t.name for t in first.outputs] == [name] and name not in read:
         making = makings[sum(bool(each.code) for before in stages[: at - 1] for each in before.walk())]
         seen = zero == np.iinfo(tensor.dtype).min and at_once(network.config, making, tensor)
         stages[at - 1 : at + 1] = [_joined(network.config, first, stage, zero, results, start, seen=seen)]

@@ -121,6 +121,16 @@ def test_unsigned_bytes(rng: np.random.Generator) -> None:
             np.testing.assert_array_equal(found, next(iter(evaluate(graph, {"x": image}).values())))
 
 
+def test_a_tensor_that_is_an_output_too(rng: np.random.Generator) -> None:
+    """It has to come out, so the stages stay apart."""
+    graph = gated(rng)
+    graph.finish([*graph.outputs, "gate"])
+    network, one = compile(graph, "n4", skip="gate"), compile(graph, "n4")
+    assert len(network.stages) == 2
+    for image in (dark(graph), light(graph, rng)):
+        np.testing.assert_equal(network(image), one(image))
+
+
 def test_one_command_s_statistics_spare_the_look(rng: np.random.Generator) -> None:
     """A drain of one command has counted all there is; of several, or where zero is not the least, somebody looks."""
     draft = Draft(rng)
@@ -202,6 +212,14 @@ def test_a_tensor_that_something_goes_past(rng: np.random.Generator) -> None:
     graph = draft.graph.finish([last.name])
     with pytest.raises(InputError, match=f"depends on {z.name!r} alone"):
         compile(graph, "n4", skip=z.name)
+
+
+def test_a_tensor_of_other_numbers() -> None:
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input((1, 8), dtype="int16")
+    y = draft.node("requantize", [x], (1, 8), dtype="int16")
+    with pytest.raises(InputError, match=r"skip: 'x1' is of int16: it must be of int8 or uint8|no stage"):
+        compile(draft.graph.finish([y.name]), "n4", skip="x1")
 
 
 def test_a_tensor_that_is_too_large() -> None:
