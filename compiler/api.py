@@ -84,8 +84,8 @@ def compile(
         Sizes of batches, ascending, in place of `batch`: there are programs for each, and the machine takes those for
         as few samples as will do (docs/dispatch.md).
     skip : str or None
-        A tensor by its name: where all of it is zero, what follows is not carried out, and its results, which are
-        constants then, are only written (docs/dispatch.md).
+        A tensor, or the node that makes it, by its name: where all of it is zero, what follows is not carried out, and
+        its results, which are constants then, are only written (docs/dispatch.md).
     dram : Dram
         The memory to schedule for. Programs run with any, and outputs are the same.
     cache : bool or None

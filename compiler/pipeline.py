@@ -9,7 +9,7 @@ from compiler.codegen.making import Making
 from compiler.codegen.network import generate
 from compiler.codegen.steps import StepMaker
 from compiler.dispatch.choose import dispatched
-from compiler.dispatch.single import check_single, single
+from compiler.dispatch.single import check_single, single, tensor_named
 from compiler.host import Kernels
 from compiler.hosted import HostNode, check_strict
 from compiler.ir.graph import Graph
@@ -88,7 +88,8 @@ class Prepared:
             graph = chains_as_tables(graph, options.rounding)
         self.graph = with_batch(name_apart(graph), options.batch)
         record.graphs["quantized"] = self.graph
-        self.parts, host = partition(self.graph, options.rounding, options.skip)
+        self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)
+        self.parts, host = partition(self.graph, options.rounding, self.skip)
         if self.report is not None:
             host = {name: self.report.kept.get(name, reason) for name, reason in host.items()}
         else:
@@ -210,7 +211,7 @@ class _Compilation:
             if not inside:
                 self.crossed.append((its, crossed))
             alone = body_floor(its, crossed)
-            spared = alone if [each.name for each in inputs] == [self.options.skip] else None
+            spared = alone if [each.name for each in inputs] == [self.prepared.skip] else None
             stages.append(
                 Stage(
                     inputs, outputs, code=code, infos=_infos(its, code, crossed),
@@ -227,7 +228,7 @@ class _Compilation:
         first = first_schedule(self.config, lowered, self.fusions, dram)
         if not self.options.single:
             return fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
-        first = single(first, lowered, self.options.skip)
+        first = single(first, lowered, self.prepared.skip)
         schedule, code = fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
         check_single(self.prepared.graph.name, code)
         return schedule, code

@@ -82,7 +82,9 @@ def add_dispatch(parser: argparse.ArgumentParser) -> None:
         help="programs for each of these sizes of batches: the machine takes those for as few samples as will do",
     )  # fmt: skip
     parser.add_argument(
-        "--skip", metavar="TENSOR", help="where all of this tensor is zero, do not carry out what follows it"
+        "--skip",
+        metavar="TENSOR",
+        help="where all of this tensor (or of what this node makes) is zero, do not carry out what follows it",
     )
 
 

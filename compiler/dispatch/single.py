@@ -3,9 +3,25 @@
 from dataclasses import replace
 
 from compiler.codegen.code import Code
+from compiler.ir.graph import Graph
 from compiler.lower.lower import Lowered
 from compiler.schedule.schedule import Schedule
-from hw.errors import InputError
+from hw.errors import InputError, shown
+
+
+def tensor_named(graph: Graph, name: str) -> str:
+    """The tensor of this name, or that a node of this name makes.
+
+    Raises
+    ------
+    InputError
+        There is neither.
+    """
+    if name in graph.nodes:
+        return graph.nodes[name].outputs[0]
+    if name not in graph.tensors:
+        raise InputError(f"skip: there is no tensor and no node {shown(name)}")
+    return name
 
 
 def single(schedule: Schedule, lowered: Lowered, skip: str | None) -> Schedule:

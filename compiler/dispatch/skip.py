@@ -18,6 +18,7 @@ from compiler.dispatch.guard import Guard, Variant, equal
 from compiler.dispatch.memory import together, up
 from compiler.dispatch.rebase import rebased
 from compiler.dispatch.short import constants, probe
+from compiler.dispatch.single import tensor_named
 from compiler.dispatch.sizes import check_room
 from compiler.ir.tensor import Tensor
 from compiler.network import Network
@@ -37,7 +38,7 @@ def with_skip(network: Network, name: str, makings: Sequence[Making], start: int
     network : Network
         Whose stages are one program each; one of them takes nothing but the tensor.
     name : str
-        The tensor. Zero is its zero point.
+        The tensor, or the node that makes it. Zero is its zero point.
     makings : sequence of Making
         Of the stages on the accelerator, in order.
     start : int
@@ -48,7 +49,8 @@ def with_skip(network: Network, name: str, makings: Sequence[Making], start: int
     InputError
         There is no such stage, the tensor is not of bytes, or it or the constants do not fit the machine.
     """
-    stages = list(network.stages)
+    assert network.graph is not None
+    stages, name = list(network.stages), tensor_named(network.graph, name)
     at = next(
         (i for i, each in enumerate(stages) if each.code and [t.name for t in each.inputs] == [name]), None
     )

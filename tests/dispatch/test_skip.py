@@ -114,7 +114,7 @@ def _values(graph: Graph, tensor: str, image: np.ndarray) -> np.ndarray:
 
 def test_unsigned_bytes(rng: np.random.Generator) -> None:
     graph = gated(rng, dtype="uint8")
-    for tensor in ("x", "gate"):
+    for tensor in ("x", "make gate"):  # by the node that makes it
         network = compile(graph, "n4", skip=tensor)
         for image in (dark(graph), light(graph, rng)):
             (found,) = network(image).values()
@@ -191,7 +191,7 @@ def test_the_proof_goes_both_ways(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"skip": "nothing"}, "skip: no stage on the accelerator depends on 'nothing' alone"),
+        ({"skip": "nothing"}, "skip: there is no tensor and no node 'nothing'"),
         ({"skip": "w"}, "depends on 'w' alone"),
         ({"skip": 3}, "skip must be the name of a tensor, or None, not 3"),
         ({"skip": "x", "batches": (1, 2)}, "skip does not go with batches"),
