@@ -54,6 +54,7 @@ def with_sizes(options: Options, build: Callable[[Options], Network]) -> Network
     single = replace(options, batches=(), single=True, offset=0)
     made = [build(replace(single, batch=batch)) for batch in options.batches]
     *fewer, largest = made
+    _check_stages(made)
     each = zip(*(network.stages for network in made), strict=True)
     stages = tuple(_stage(options, stages) for stages in each)
     check_room(largest.config, stages)
@@ -79,6 +80,19 @@ def check_room(config: MlaConfig, stages: Sequence[Stage]) -> None:
         )
 
 
+def _check_stages(networks: Sequence[Network]) -> None:
+    """Refuse networks that do not run the same nodes on the accelerator, with the same layers."""
+    first, *others = networks
+    for other in others:
+        differ = {each.node for each in first.host} ^ {each.node for each in other.host}
+        if differ:
+            raise InputError(
+                f"batches of {first.batch} and {other.batch}: node {min(differ)!r} is the host's for one alone"
+            )
+        if [code.tags for code in first.codes] != [code.tags for code in other.codes]:
+            raise InputError(f"batches of {first.batch} and {other.batch} have different layers")
+
+
 def _stage(options: Options, stages: Sequence[Stage]) -> Stage:
     """A stage for all sizes."""
     largest, codes = stages[-1], [stage.code for stage in stages if stage.code]
@@ -93,8 +107,6 @@ def _stage(options: Options, stages: Sequence[Stage]) -> Stage:
 def _code(options: Options, codes: Sequence[Code], count: int) -> Code:
     """Programs for fewer samples behind guards, that of the largest size without; constants of each of its own."""
     sizes = options.batches
-    if any(code.tags != codes[-1].tags for code in codes):
-        raise InputError(f"batches of {', '.join(map(str, sizes))} have different layers")
     memory = together(codes, start=options.offset)
     same = {number: (number, 0) for number in range(1, count)}
     programs = []

@@ -17,7 +17,13 @@ from hw.errors import InputError
 from tests.compiler.growing.graphs import Grown
 
 #: Why a graph may be refused; every other reason is a failure.
-REFUSED = ("a batch of ", "skip: ", "must be one program", "must all be in the instruction store")
+REFUSED = (
+    "a batch of ",
+    "batches of ",
+    "skip: ",
+    "must be one program",
+    "must all be in the instruction store",
+)
 Values = dict[str, np.ndarray]
 
 

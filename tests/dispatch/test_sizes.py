@@ -96,6 +96,19 @@ def test_ad01_gives_litert_s_outputs_and_takes_few_cycles() -> None:
         assert [each["guard"] for each in report["variants"]] == ["op3 <u 2", "op3 <u 3", "op3 <u 5", None]
 
 
+def test_a_node_that_is_the_host_s_for_some_sizes_alone() -> None:
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input((1, 5, 4, 6))
+    y = draft.node(
+        "conv_transpose2d", [x, draft.constant((7, 3, 3, 6))], (1, 11, 9, 7), scale=40.0, strides=(2, 2),
+        dilations=(1, 1), pads=(0,) * 4, groups=1, output_pads=(),
+    )  # fmt: skip
+    with pytest.raises(
+        InputError, match=f"batches of 1 and 3: node 'make {y.name}' is the host's for one alone"
+    ):
+        compile(draft.graph.finish([y.name]), "n4", batches=(1, 3))
+
+
 def test_how_many_go_together() -> None:
     """Weights that are loaded once make an empty place cheap; products of nothing take as long as others."""
     weights = compile(model("ad01_int8"), "n16", batches=(1, 2, 4, 8))
