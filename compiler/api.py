@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from compiler import arguments
 from compiler.cache.source import Source
 from compiler.cache.store import Store
+from compiler.dispatch.sizes import check_sizes
 from compiler.ir.graph import Graph
 from compiler.network import Network, Origin
 from compiler.options import ROUNDINGS, Options
@@ -40,6 +41,8 @@ def compile(
     seed: int = 0,
     offset: int = 0,
     batch: int = 1,
+    batches: Sequence[int] = (),
+    skip: str | None = None,
     dram: Dram = USUAL,
     cache: bool | None = None,
     record: "Record | None" = None,
@@ -77,6 +80,12 @@ def compile(
     batch : int
         Samples at a time, one behind the other along the first axis of inputs and outputs: weights are loaded once for
         all of them.
+    batches : sequence of int
+        Sizes of batches, ascending, in place of `batch`: there are programs for each, and the machine takes those for
+        as few samples as will do (docs/dispatch.md).
+    skip : str or None
+        A tensor, or the node that makes it, by its name: where all of it is zero, what follows is not carried out, and
+        its results, which are constants then, are only written (docs/dispatch.md).
     dram : Dram
         The memory to schedule for. Programs run with any, and outputs are the same.
     cache : bool or None
@@ -94,9 +103,11 @@ def compile(
     sizes, calibration = arguments.sizes(sizes), arguments.calibration(calibration)
     seed, offset = (arguments.integer(*each, 0) for each in (("seed", seed), ("offset", offset)))
     batch = arguments.integer("batch", batch, 1)
+    batches = arguments.integers("batches", batches, 1)
     _check_types(schedule, dram, strict, cache, record)
     config = load_target(target) if isinstance(target, str) else target
     arguments.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
+    _check_dispatch(config, batch, batches, schedule, skip)
     source = (
         model
         if isinstance(model, Source)
@@ -107,7 +118,7 @@ def compile(
         source.store = source.store or Store()
     options = Options(
         rounding=_rounding(source, rounding), schedule=schedule, strict=strict, calibration=calibration,
-        seed=seed, offset=offset, batch=batch, dram=dram,
+        seed=seed, offset=offset, batch=batch, batches=batches, skip=skip, dram=dram,
     )  # fmt: skip
     place = (
         _place(source.store, source, config, options) if named and record is None and source.store else None
@@ -122,6 +133,20 @@ def compile(
             place.put(network)
     _say(network, seed)
     return replace(network, origin=origin, compile_seconds=time.monotonic() - started)
+
+
+def _check_dispatch(
+    config: MlaConfig, batch: int, batches: tuple[int, ...], schedule: Schedule | None, skip: Any
+) -> None:
+    """Refuse what the machine cannot choose among, and what does not go with that."""
+    arguments.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
+    if skip is not None and (batches or schedule is not None):
+        raise InputError(f"skip does not go with {'batches' if batches else 'a schedule'}")
+    if batches and batch != 1:
+        raise InputError(f"batches are in place of batch, which must be left out, not {batch}")
+    if batches and schedule is not None:
+        raise InputError("a schedule is for one size of batches, not for batches")
+    check_sizes(config, batches)
 
 
 def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any) -> None:

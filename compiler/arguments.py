@@ -33,6 +33,13 @@ def integer(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
+def integers(name: str, values: Any, least: int) -> tuple[int, ...]:
+    """Several integers as a tuple; InputError if they are none, or one is less than `least`."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise InputError(f"{name} must be a list of integers, not {shown(values)}")
+    return tuple(integer(name, value, least) for value in values)
+
+
 def array(name: str, value: Any) -> NDArray:
     """Numbers as an array; InputError if they are none, or rows of different lengths."""
     try:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from compiler.host.control import Trips, run_control
 from compiler.ir.tensor import Tensor
-from compiler.network import Body, Control, Stage
+from compiler.stages import Body, Control, Stage
 
 Arrays = Mapping[str, NDArray]
 #: Runs stages; adds what they make to the values, by name.

@@ -9,7 +9,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from compiler.codegen.code import Code
-from compiler.network import Network, Stage
+from compiler.network import Network
+from compiler.stages import Stage
 from hw.errors import InputError, shown
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
@@ -28,7 +29,7 @@ def program_text(program: Program) -> str:
 
 def listing(network: Network) -> str:
     """Text of all programs."""
-    return "\n".join(program_text(program) for code in network.codes for program in code.programs)
+    return "\n".join(program_text(program) for code in network.codes for program in code.all_programs)
 
 
 def programs_of(text: str, name: str) -> list[Program]:
@@ -57,7 +58,7 @@ def with_programs(network: Network, programs: Sequence[Program]) -> Network:
     InputError
         They are not as many, not in its order, empty, or too long for the machine.
     """
-    own = [program for code in network.codes for program in code.programs]
+    own = [program for code in network.codes for program in code.all_programs]
     if len(programs) != len(own):
         raise InputError(f"the network has {len(own)} programs, the text {len(programs)}")
     for number, (old, new) in enumerate(zip(own, programs, strict=True), 1):
@@ -86,8 +87,11 @@ def _stage(stage: Stage, programs: Iterator[Program]) -> Stage:
 
 
 def _code(code: Code, programs: Iterator[Program]) -> Code:
+    def fresh(old: Program) -> Program:
+        return replace(next(programs), name=old.name)
+
     parts = []
     for part in code.parts:
-        new = next(programs)
-        parts.append(replace(part, program=replace(new, name=part.program.name)))
+        instead = tuple(replace(variant, program=fresh(variant.program)) for variant in part.instead)
+        parts.append(replace(part, instead=instead, program=fresh(part.program)))
     return replace(code, parts=tuple(parts))

@@ -10,38 +10,15 @@ from compiler import arguments
 from compiler.codegen.code import Code
 from compiler.hosted import HostNode
 from compiler.ir.graph import Graph
-from compiler.ir.ops import Attributes
 from compiler.ir.tensor import Tensor
 from compiler.lower.layer import Layer
 from compiler.profile.floors import Floor
 from compiler.quantize.report import QuantizationReport
 from compiler.schedule.schedule import Schedule
+from compiler.stages import LayerInfo, Smaller, Stage
 from cosim.golden import GoldenDevice
 from hw.config import MlaConfig
 from hw.errors import InputError
-
-
-@dataclass(frozen=True)
-class LayerInfo:
-    """A layer as reports show it.
-
-    Parameters
-    ----------
-    nodes, ops : tuples of str
-        Nodes of the model that it carries out, and their operators.
-    floor : Floor
-        Its work.
-    tag : int
-        What its cycles are counted under.
-    program : str
-        The first program that has a part in it.
-    """
-
-    nodes: tuple[str, ...]
-    ops: tuple[str, ...]
-    floor: Floor
-    tag: int
-    program: str
 
 
 class Origin(StrEnum):
@@ -50,73 +27,6 @@ class Origin(StrEnum):
     COMPILED = "compiled"
     CACHE = "cache"  # compiled before, and kept
     FILE = "file"
-
-
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """Nodes that run in one go.
-
-    Parameters
-    ----------
-    inputs, outputs : tuples of Tensor
-        What comes in and goes out.
-    code : Code or None
-        Programs of a stage on the accelerator.
-    graph : Graph or None
-        Nodes of a stage on the host.
-    infos : tuple of LayerInfo
-        Layers of a stage on the accelerator.
-    control : Control or None
-        A node of control flow.
-    floor : Floor or None
-        Work of a stage on the accelerator in a subgraph: its bytes are those of its weights.
-    """
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    code: Code | None = None
-    graph: Graph | None = None
-    infos: tuple[LayerInfo, ...] = ()
-    control: "Control | None" = None
-    floor: Floor | None = None
-
-    def walk(self) -> "Iterator[Stage]":
-        """It, and the stages of its subgraphs."""
-        yield self
-        for body in self.control.bodies if self.control else ():
-            for stage in body.stages:
-                yield from stage.walk()
-
-
-@dataclass(frozen=True, eq=False)
-class Body:
-    """A subgraph of control flow: what comes in and goes out (constants among it), and its stages."""
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    stages: tuple[Stage, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Control:
-    """A node of control flow, as in compiler/ir/control.py: the host decides which of its bodies runs how often.
-
-    Parameters
-    ----------
-    name, op, attributes
-        The node's.
-    operands, outputs : tuples of Tensor
-        In the node's order; constants have their contents.
-    bodies : tuple of Body
-        Its subgraphs.
-    """
-
-    name: str
-    op: str
-    attributes: Attributes
-    operands: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    bodies: tuple[Body, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +59,9 @@ class Network:
         What quantizing a float model did to it; None if it was no float model.
     batch : int
         Samples it takes at a time, one behind the other along the first axis of its inputs and outputs.
+    smaller : tuple of Smaller
+        Of a network for several sizes of batches those below `batch`, ascending. The last operand of its
+        macro-instructions says how many samples count, and the machine takes the programs for as few as will do.
     origin : Origin
         Where it comes from.
     compile_seconds : float
@@ -168,6 +81,7 @@ class Network:
     layers: tuple[Layer, ...] = field(default=(), repr=False)
     quantization: QuantizationReport | None = field(default=None, repr=False)
     batch: int = 1
+    smaller: tuple[Smaller, ...] = ()
     origin: Origin = Origin.COMPILED
     compile_seconds: float = 0.0
 
@@ -178,6 +92,42 @@ class Network:
             replace(each, shape=(each.shape[0] // self.batch, *each.shape[1:])) if each.shape else each
             for each in self.inputs
         )
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The sizes of batches that it has programs for."""
+        return (*(each.batch for each in self.smaller), self.batch)
+
+    def for_samples(self, count: int) -> Smaller | None:
+        """What runs for so many samples; None: the programs for whole batches."""
+        return next((each for each in self.smaller if count <= each.batch), None)
+
+    def together(self, waiting: int) -> int:
+        """How many of so many samples that wait go together: what takes least for each, by the work of each size."""
+        best, least = 0, 0.0
+        for batch, floor in [*((each.batch, each.floor) for each in self.smaller), (self.batch, self.floor)]:
+            count = min(waiting, batch)
+            cycles = floor.cycles(self.config) / count
+            if count > best and (not best or cycles <= least):
+                best, least = count, cycles
+        return best
+
+    def count(self, samples: int) -> tuple[int, ...]:
+        """What macro-instructions have behind the addresses: how many samples count, if there are several sizes.
+
+        Raises
+        ------
+        InputError
+            That is none, or more than a batch.
+        """
+        if not 1 <= samples <= self.batch:
+            raise InputError(f"{self.name} takes 1..{self.batch} samples at a time, not {samples}")
+        return (samples,) if self.smaller else ()
+
+    @property
+    def any_count(self) -> tuple[None, ...]:
+        """The same for a proof that holds for every count."""
+        return (None,) if self.smaller else ()
 
     @property
     def how_made(self) -> str:
@@ -235,16 +185,24 @@ class Network:
         InputError
             One is missing, unknown, or not of the model's shape and type.
         """
-        names, given = [tensor.name for tensor in self.inputs], arguments.arrays("input", inputs)
-        if given.keys() - set(names) or len(given) < len(names):
-            raise InputError(f"inputs must be {', '.join(names)}, not {', '.join(given) or 'none'}")
-        out = {}
-        for tensor in self.inputs:
-            array = given[tensor.name]
-            if array.shape != tensor.shape or array.dtype != tensor.dtype:
-                raise InputError(
-                    f"input {tensor.name!r} must be {tensor.dtype}{list(tensor.shape)}, not "
-                    f"{array.dtype}{list(array.shape)}"
-                )
-            out[tensor.name] = array
-        return out
+        return _checked(self.inputs, inputs)
+
+    def check_sample(self, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
+        """The inputs of one sample in the model's order; errors as in `check`."""
+        return _checked(self.sample, inputs)
+
+
+def _checked(tensors: Sequence[Tensor], inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    names, given = [tensor.name for tensor in tensors], arguments.arrays("input", inputs)
+    if given.keys() - set(names) or len(given) < len(names):
+        raise InputError(f"inputs must be {', '.join(names)}, not {', '.join(given) or 'none'}")
+    out = {}
+    for tensor in tensors:
+        array = given[tensor.name]
+        if array.shape != tensor.shape or array.dtype != tensor.dtype:
+            raise InputError(
+                f"input {tensor.name!r} must be {tensor.dtype}{list(tensor.shape)}, not "
+                f"{array.dtype}{list(array.shape)}"
+            )
+        out[tensor.name] = array
+    return out

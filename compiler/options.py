@@ -15,7 +15,10 @@ ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of `compiler.api.compile` that decide what comes out of it, as they are explained there."""
+    """The options of `compiler.api.compile` that decide what comes out of it, as they are explained there.
+
+    With `single` each stage is one program.
+    """
 
     rounding: str
     schedule: Schedule | None = None
@@ -24,4 +27,7 @@ class Options:
     seed: int = 0
     offset: int = 0
     batch: int = 1
+    batches: tuple[int, ...] = ()
+    skip: str | None = None
+    single: bool = False
     dram: Dram = USUAL

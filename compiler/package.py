@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
-from compiler.network import Control, Network, Origin, Stage
+from compiler.network import Network, Origin
 from compiler.package_reader import FORMAT, VERSION, PackageReader
+from compiler.stages import Control, Stage
 from hw.errors import InputError
 
 SUFFIX = ".mla"
@@ -42,6 +43,7 @@ def to_bytes(network: Network, *, whole: bool = False) -> bytes:
             "config": asdict(network.config),
             "rounding": network.rounding,
             "batch": network.batch,
+            "smaller": [asdict(each) for each in network.smaller],
             "inputs": [_tensor(tensor) for tensor in network.inputs],
             "outputs": _with_contents(put, "output", network.outputs),
             "host": [asdict(each) for each in network.host],
@@ -108,11 +110,15 @@ def _stage(put: _Put, folder: str, stage: Stage) -> dict[str, Any]:
         code = stage.code
         for number, part in enumerate(code.parts):
             put(f"{folder}/program{number}.mlap", part.program.to_bytes())
+            for i, variant in enumerate(part.instead):
+                put(f"{folder}/program{number}.{i}.mlap", variant.program.to_bytes())
         put(f"{folder}/image.bin", code.image.tobytes())
         out["code"] = {
             "layers": [part.layers for part in code.parts], "tags": code.tags, "memory": code.memory,
             "places": code.places, "infos": [asdict(info) for info in stage.infos],
+            "guards": [[asdict(variant.guard) for variant in part.instead] for part in code.parts],
             "floor": None if stage.floor is None else asdict(stage.floor),
+            "spared": None if stage.spared is None else asdict(stage.spared),
         }  # fmt: skip
     if stage.graph:
         out["graph"] = _graph(put, folder, stage.graph)

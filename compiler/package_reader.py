@@ -3,6 +3,7 @@
 import json
 import zipfile
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,37 +11,24 @@ from numpy.typing import NDArray
 
 from compiler.codegen.code import Code
 from compiler.codegen.programs import Part
+from compiler.dispatch.guard import Guard, Variant
 from compiler.host.onnx_node import check_node
 from compiler.hosted import HostNode
 from compiler.ir.control import mismatch
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.network import Body, Control, LayerInfo, Network, Stage
+from compiler.network import Network
+from compiler.package_checks import by_name, same, tuples, typed
 from compiler.profile.floors import Floor
 from compiler.quantize.report import QuantizationReport
 from compiler.schedule.schedule import Schedule
+from compiler.stages import Body, Control, LayerInfo, Smaller, Stage
 from hw.config import MlaConfig
+from hw.isa.enums import Compare
 from hw.isa.program import Program
 
-FORMAT, VERSION = "mla network", 3
-
-
-def _typed(value: Any, kind: type, what: str) -> Any:
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-        raise ValueError(f"{what} must be {kind.__name__}")
-    return value
-
-
-def _same(made: Tensor, used: Tensor) -> None:
-    """A tensor is the same wherever the file names it."""
-    one, other = (f"{t.name!r} of {t.dtype}{list(t.shape)}" for t in (made, used))
-    if one != other:
-        raise ValueError(f"{one} is taken as {other}")
-
-
-def _sorted(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return sorted(tensors, key=lambda tensor: tensor.name)
+FORMAT, VERSION = "mla network", 4
 
 
 class PackageReader:
@@ -62,43 +50,58 @@ class PackageReader:
         self.config = MlaConfig(**m["config"])
         inputs = self._tensors(m["inputs"])
         outputs = self._with_contents("output", m["outputs"])
+        smaller = self._smaller(m["smaller"], m["batch"])
+        self.sizes = len(smaller)
         return Network(
-            name=_typed(m["name"], str, "name"), config=self.config, inputs=inputs, outputs=outputs,
+            name=typed(m["name"], str, "name"), config=self.config, inputs=inputs, outputs=outputs,
             stages=self._stages("", m["stages"], inputs, outputs),
             schedule=Schedule.from_json(json.dumps(m["schedule"])),
             host=tuple(self._host(each) for each in m["host"]),
-            rounding=_typed(m["rounding"], str, "rounding"), floor=self._floor(m["floor"]),
-            batch=self._batch(m["batch"]), graph=self._graph("graph", m["graph"]) if m["graph"] else None,
+            rounding=typed(m["rounding"], str, "rounding"), floor=self._floor(m["floor"]),
+            batch=self._batch(m["batch"]), smaller=smaller,
+            graph=self._graph("graph", m["graph"]) if m["graph"] else None,
             quantization=QuantizationReport.of(m["quantization"]) if m["quantization"] else None,
         )  # fmt: skip
 
     def _host(self, values: dict) -> HostNode:
-        texts = (_typed(values[key], str, key) for key in ("node", "op", "reason"))
-        return HostNode(*texts, edge=_typed(values["edge"], bool, "edge"))
+        texts = (typed(values[key], str, key) for key in ("node", "op", "reason"))
+        return HostNode(*texts, edge=typed(values["edge"], bool, "edge"))
 
     def _batch(self, value: Any) -> int:
         """Samples at a time, which every input and output must hold."""
         shapes = [each["shape"] for key in ("inputs", "outputs") for each in self.manifest[key]]
-        if _typed(value, int, "batch") < 1 or (value > 1 and any(not s or s[0] % value for s in shapes)):
+        if typed(value, int, "batch") < 1 or (value > 1 and any(not s or s[0] % value for s in shapes)):
             raise ValueError(f"a batch of {value} does not fit the inputs and outputs")
         return value
 
+    def _smaller(self, values: list, batch: int) -> tuple[Smaller, ...]:
+        """What there is for fewer samples, ascending."""
+        made = tuple(
+            Smaller(
+                typed(each["batch"], int, "batch"), self._floor(each["floor"]),
+                tuple(self._info(info) for info in each["infos"]),
+            )
+            for each in values
+        )  # fmt: skip
+        sizes = [0, *(each.batch for each in made), batch]
+        if any(one >= other for one, other in pairwise(sizes)):
+            raise ValueError(f"sizes of batches must ascend, not be {sizes[1:]}")
+        return made
+
     def _floor(self, values: dict) -> Floor:
-        return Floor(_typed(values["macs"], int, "macs"), _typed(values["bytes"], int, "bytes"))
+        return Floor(typed(values["macs"], int, "macs"), typed(values["bytes"], int, "bytes"))
 
     def _tensors(self, values: list) -> tuple[Tensor, ...]:
         return tuple(self._tensor(each) for each in values)
 
     def _tensor(self, values: dict, data: NDArray | None = None) -> Tensor:
-        shape = tuple(_typed(size, int, "a dimension") for size in values["shape"])
+        shape = tuple(typed(size, int, "a dimension") for size in values["shape"])
         q = values["quantization"]
         if q is not None:
             scale, zero, axis = q
-            q = Quantization(
-                tuple(float(s) for s in scale), tuple(_typed(z, int, "zero") for z in zero), axis
-            )
-        name = _typed(values["name"], str, "name")
-        return Tensor(name, shape, np.dtype(_typed(values["dtype"], str, "dtype")).name, q, data)
+            q = Quantization(tuple(float(s) for s in scale), tuple(typed(z, int, "zero") for z in zero), axis)
+        name = typed(values["name"], str, "name")
+        return Tensor(name, shape, np.dtype(typed(values["dtype"], str, "dtype")).name, q, data)
 
     def _with_contents(self, folder: str, values: list) -> tuple[Tensor, ...]:
         """Tensors of which some are constants."""
@@ -121,15 +124,15 @@ class PackageReader:
         for wanted, made in [*((stage.inputs, stage.outputs) for stage in stages), (outputs, ())]:
             for tensor in wanted:
                 if tensor.name in known:
-                    _same(known[tensor.name], tensor)
+                    same(known[tensor.name], tensor)
                 elif not tensor.constant:
                     raise ValueError(f"{folder}: nothing makes {tensor.name!r}")
             known |= {tensor.name: tensor for tensor in made}
         return stages
 
     def _control(self, folder: str, values: dict) -> Control:
-        name, op, spec = _typed(values["name"], str, "name"), values["op"], OPS[values["op"]]
-        attributes = {key: _tuples(value) for key, value in values["attributes"].items()}
+        name, op, spec = typed(values["name"], str, "name"), values["op"], OPS[values["op"]]
+        attributes = {key: tuples(value) for key, value in values["attributes"].items()}
         if (
             attributes.keys() != spec.attributes.keys()
             or len(values["bodies"]) != len(spec.bodies)
@@ -158,45 +161,60 @@ class PackageReader:
         if "graph" in values:
             graph = self._graph(folder, values["graph"])
             for outer, inner in zip((inputs, outputs), graph.ends, strict=True):
-                for tensor, other in zip(_sorted(outer), _sorted(inner), strict=True):
-                    _same(other, tensor)
+                for tensor, other in zip(by_name(outer), by_name(inner), strict=True):
+                    same(other, tensor)
             return Stage(inputs, outputs, graph=graph)
         code = values["code"]
         parts = tuple(
-            Part(
-                Program.from_bytes(self.archive.read(f"{folder}/program{i}.mlap")),
-                tuple(_typed(layer, int, "layer") for layer in layers),
-            )
-            for i, layers in enumerate(code["layers"])
+            self._part(f"{folder}/program{i}", layers, guards)
+            for i, (layers, guards) in enumerate(zip(code["layers"], code["guards"], strict=True))
         )
         image = np.frombuffer(bytearray(self.archive.read(f"{folder}/image.bin")), np.uint8)
-        tags = tuple(_typed(tag, int, "tag") for tag in code["tags"])
-        memory = _typed(code["memory"], int, "memory")
+        tags = tuple(typed(tag, int, "tag") for tag in code["tags"])
+        memory = typed(code["memory"], int, "memory")
         if not (
             image.size <= memory < 1 << 32 and all(0 <= tag < self.config.tags for tag in tags) and parts
         ):
             raise ValueError(f"{folder}: memory, tags or programs out of range")
         names = [tensor.name for tensor in (*inputs, *outputs)]
-        places = {name: _typed(code["places"][name], int, "place") for name in names}
+        places = {name: typed(code["places"][name], int, "place") for name in names}
         if not all(1 <= place <= len(names) for place in places.values()):
             raise ValueError(f"{folder}: a place of an input or output is none")
         infos = tuple(self._info(each) for each in code["infos"])
-        floor = None if code["floor"] is None else self._floor(code["floor"])
+        floor, spared = (None if code[key] is None else self._floor(code[key]) for key in ("floor", "spared"))
+        if len(parts[-1].instead) != (self.sizes or (spared is not None)):
+            raise ValueError(
+                f"{folder}: {len(parts[-1].instead)} guards, which is not as many as there should be"
+            )
         made = Code(self.config, parts, tags, image, memory, places)
-        return Stage(inputs, outputs, code=made, infos=infos, floor=floor)
+        return Stage(inputs, outputs, code=made, infos=infos, floor=floor, spared=spared)
+
+    def _part(self, member: str, layers: list, guards: list) -> Part:
+        """A program, and those behind guards."""
+        instead = tuple(
+            Variant(
+                Guard(Compare(typed(each["compare"], int, "compare")), each["selector"], each["value"]),
+                Program.from_bytes(self.archive.read(f"{member}.{i}.mlap")),
+            )
+            for i, each in enumerate(guards)
+        )
+        if len(instead) >= self.config.candidates:
+            raise ValueError(f"{member}: an opcode has at most {self.config.candidates} candidates")
+        program = Program.from_bytes(self.archive.read(f"{member}.mlap"))
+        return Part(program, tuple(typed(layer, int, "layer") for layer in layers), instead)
 
     def _info(self, values: dict) -> LayerInfo:
-        nodes, ops = (tuple(_typed(v, str, key) for v in values[key]) for key in ("nodes", "ops"))
-        tag = _typed(values["tag"], int, "tag")
+        nodes, ops = (tuple(typed(v, str, key) for v in values[key]) for key in ("nodes", "ops"))
+        tag = typed(values["tag"], int, "tag")
         if not 0 <= tag < self.config.tags:
             raise ValueError(f"tag must be in 0..{self.config.tags - 1}, not {tag}")
         return LayerInfo(
-            nodes, ops, self._floor(values["floor"]), tag, _typed(values["program"], str, "program")
+            nodes, ops, self._floor(values["floor"]), tag, typed(values["program"], str, "program")
         )
 
     def _graph(self, folder: str, values: dict) -> Graph:
-        graph = Graph(_typed(values["name"], str, "name"))
-        inputs = [_typed(name, str, "input") for name in values["inputs"]]
+        graph = Graph(typed(values["name"], str, "name"))
+        inputs = [typed(name, str, "input") for name in values["inputs"]]
         tensors = {tensor.name: tensor for tensor in self._tensors(values["tensors"])}
         for number, each in enumerate(values["constants"]):
             constant = self._constant(f"{folder}/constant{number}.bin", each)
@@ -209,14 +227,9 @@ class PackageReader:
             if op not in OPS:
                 raise ValueError(f"there is no operator {op!r}")
             inner = tuple(self._graph(f"{folder}/node{i}/body{j}", body) for j, body in enumerate(bodies))
-            made = {key: _tuples(value) for key, value in attributes.items()}
+            made = {key: tuples(value) for key, value in attributes.items()}
             graph.add_node(Node(name, op, tuple(ins), tuple(outs), made, inner))
         for node in graph.nodes.values():
             if node.op == "onnx":
                 check_node(node, graph.ins(node), [graph.out(node)])
-        return graph.finish([_typed(name, str, "output") for name in values["outputs"]])
-
-
-def _tuples(value: Any) -> Any:
-    """Lists of JSON as the tuples they were."""
-    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
+        return graph.finish([typed(name, str, "output") for name in values["outputs"]])

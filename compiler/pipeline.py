@@ -1,6 +1,6 @@
 """From a graph to a compiled network, all stages in turn."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -8,6 +8,8 @@ from compiler.codegen.code import Code
 from compiler.codegen.making import Making
 from compiler.codegen.network import generate
 from compiler.codegen.steps import StepMaker
+from compiler.dispatch.choose import dispatched
+from compiler.dispatch.single import check_single, single, tensor_named
 from compiler.host import Kernels
 from compiler.hosted import HostNode, check_strict
 from compiler.ir.graph import Graph
@@ -15,8 +17,8 @@ from compiler.lower.chains import chains_as_tables
 from compiler.lower.groups import find_fusions, group
 from compiler.lower.interface import interface
 from compiler.lower.lower import Lowered, lower
-from compiler.lower.partition import Part, partition
-from compiler.network import Body, Control, LayerInfo, Network, Stage
+from compiler.lower.partition import Part, partition, parts_in
+from compiler.network import Network
 from compiler.options import Options
 from compiler.passes import simplify
 from compiler.passes.batch import with_batch
@@ -30,6 +32,7 @@ from compiler.record import Record
 from compiler.schedule.fit import fit
 from compiler.schedule.heuristic import first_schedule
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.stages import LayerInfo, Stage, control_of
 from hw.config import MlaConfig
 from hw.errors import InputError
 
@@ -43,7 +46,11 @@ def build(graph: Graph, config: MlaConfig, options: Options, record: Record | No
         The model cannot be compiled, or the schedule is not legal for it.
     """
     record = record or Record()
-    record.network = Prepared(graph, config, options, record).network(options.schedule, record)
+
+    def one(how: Options) -> Network:
+        return Prepared(graph, config, how, record).network(how.schedule, record)
+
+    record.network = dispatched(options, one, record.makings)
     return record.network
 
 
@@ -81,7 +88,8 @@ class Prepared:
             graph = chains_as_tables(graph, options.rounding)
         self.graph = with_batch(name_apart(graph), options.batch)
         record.graphs["quantized"] = self.graph
-        self.parts, host = partition(self.graph, options.rounding)
+        self.skip = None if options.skip is None else tensor_named(self.graph, options.skip)
+        self.parts, host = partition(self.graph, options.rounding, self.skip)
         if self.report is not None:
             host = {name: self.report.kept.get(name, reason) for name, reason in host.items()}
         else:
@@ -90,7 +98,7 @@ class Prepared:
         self.host = _host(self.graph, host)
         if options.strict:
             check_strict(self.graph.name, self.host)
-        self._device = [part.graph for part in _walk(self.parts) if part.device]
+        self._device = [part.graph for part in parts_in(self.parts) if part.device]
         #: What the heuristics fuse.
         self.fusions = tuple(f for each in self._device for f in find_fusions(each))
         self._lowered: dict[tuple[tuple[str, ...], ...], list[Lowered]] = {}
@@ -164,7 +172,7 @@ class _Compilation:
         self.prepared, self.given, self.seen = prepared, schedule, seen
         self.config, self.options = prepared.config, prepared.options
         self.fusions = prepared.fusions if schedule is None else schedule.fusions
-        parts = [part for part in _walk(prepared.parts) if part.device]
+        parts = [part for part in parts_in(prepared.parts) if part.device]
         each = zip(parts, prepared.lowered(self.fusions), strict=True)
         self.lowered = {id(part): lowered for part, lowered in each}
         self.schedules: dict[str, LayerSchedule] = {}
@@ -195,7 +203,7 @@ class _Compilation:
             )
             if part.bodies:
                 bodies = [self._stages(body, count, inside=True) for body in part.bodies]
-                stages.append(Stage(inputs, outputs, control=_control(graph, bodies)))
+                stages.append(Stage(inputs, outputs, control=control_of(graph, bodies)))
                 continue
             if its is None:
                 stages.append(Stage(inputs, outputs, graph=graph))
@@ -206,8 +214,14 @@ class _Compilation:
             crossed = crossing(self.seen[-1])
             if not inside:
                 self.crossed.append((its, crossed))
-            floor = body_floor(its, crossed) if inside else None
-            stages.append(Stage(inputs, outputs, code=code, infos=_infos(its, code, crossed), floor=floor))
+            alone = body_floor(its, crossed)
+            spared = alone if [each.name for each in inputs] == [self.prepared.skip] else None
+            stages.append(
+                Stage(
+                    inputs, outputs, code=code, infos=_infos(its, code, crossed),
+                    floor=alone if inside else None, spared=spared,
+                )
+            )  # fmt: skip
         return tuple(stages)
 
     def _code(self, lowered: Lowered, numbers: tuple[int, int]) -> tuple[Schedule, Code]:
@@ -216,7 +230,12 @@ class _Compilation:
             code = generate(self.config, lowered, self.given, numbers, offset, self.seen, maker, dram)
             return self.given, code
         first = first_schedule(self.config, lowered, self.fusions, dram)
-        return fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
+        if not self.options.single:
+            return fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
+        first = single(first, lowered, self.prepared.skip)
+        schedule, code = fit(self.config, lowered, first, numbers, offset, self.seen, dram, maker)
+        check_single(self.prepared.graph.name, code)
+        return schedule, code
 
 
 def _infos(lowered: Lowered, code: Code, crossed: Crossing) -> tuple[LayerInfo, ...]:
@@ -224,24 +243,3 @@ def _infos(lowered: Lowered, code: Code, crossed: Crossing) -> tuple[LayerInfo, 
     return tuple(
         LayerInfo(layer.nodes, layer.ops, floor, tag, program) for layer, floor, tag, program in each
     )
-
-
-def _walk(parts: Iterable[Part]) -> Iterator[Part]:
-    """All parts, those of subgraphs among them."""
-    for part in parts:
-        yield part
-        for body in part.bodies:
-            yield from _walk(body)
-
-
-def _control(graph: Graph, stages: Sequence[tuple[Stage, ...]]) -> Control:
-    """The one node of a part that is control flow."""
-    (node,) = graph
-    bodies = (
-        Body(
-            tuple(body.tensors[n] for n in body.inputs), tuple(body.tensors[n] for n in body.outputs), inside
-        )
-        for body, inside in zip(node.bodies, stages, strict=True)
-    )
-    outputs = tuple(graph.tensors[n] for n in node.outputs)
-    return Control(node.name, node.op, node.attributes, tuple(graph.ins(node)), outputs, tuple(bodies))

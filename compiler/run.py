@@ -1,6 +1,7 @@
 """Samples through a compiled network, and the report of it."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -11,11 +12,13 @@ from numpy.typing import NDArray
 
 from compiler.batches import apart, joined
 from compiler.cache.store import Store
-from compiler.network import LayerInfo, Network
+from compiler.dispatch.report import layers, variants, work
+from compiler.network import Network
 from compiler.profile.counts import COUNTED, ByTag, Split, bound, growth, read_counts, split
 from compiler.profile.energy import energy_parts_uj, energy_uj
 from compiler.profile.floors import Floor, bus_rate
 from compiler.runtime import Session
+from compiler.stages import LayerInfo
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 
@@ -36,6 +39,8 @@ class Run:
     ----------
     samples : int
         How many.
+    groups : list of int
+        How many of them each batch held.
     outputs : dict
         By name, samples along the first axis.
     cycles : list of int or None
@@ -52,6 +57,8 @@ class Run:
         Work of each batch.
     runs : list of int
         How often each stage on the accelerator ran.
+    taken : list of Counter
+        Which candidate of its last program it took how often.
     seconds : float
         Wall time from doorbells to interrupts, of the samples by themselves.
     recording : Recording or None
@@ -59,6 +66,7 @@ class Run:
     """
 
     samples: int
+    groups: list[int]
     outputs: dict[str, NDArray]
     cycles: list[int] | None
     steady: float | None
@@ -67,6 +75,7 @@ class Run:
     counts: ByTag
     floors: list[Floor]
     runs: list[int]
+    taken: list[Counter[int]]
     seconds: float
     recording: "Recording | None" = None
 
@@ -77,12 +86,12 @@ def run_samples(
 ) -> Run:  # fmt: skip
     """Run every batch of samples by itself, then, unless told not to, some back to back; `say` hears of progress.
 
-    The last batch is filled up with its last sample. Given as `recorder` too, a device with a probe records what its
-    units do during the first one. `proofs` is as in `Session`.
+    The last batch is filled up with its last sample; the machine may have programs for fewer. Given as `recorder` too,
+    a device with a probe records what its units do during the first one. `proofs` is as in `Session`.
     """
     clocked = not isinstance(device, GoldenDevice)
-    groups = [samples[at : at + network.batch] for at in range(0, len(samples), network.batch)]
-    filled = [joined(network, group) for group in groups]
+    groups = _groups(network, samples)
+    filled, sizes = [joined(network, group) for group in groups], [len(group) for group in groups]
     together = min(len(groups), STEADY) if clocked else 1
     session = Session(device, network, together, proofs)
     session.progress = lambda taken: say(f"{taken:,} cycles so far")
@@ -90,26 +99,36 @@ def run_samples(
     before = read_counts(session.driver, max(tags, default=-1) + 1)
     cycles, results, floors, recording = [], [], [], None
     for number, (group, inputs) in enumerate(zip(groups, filled, strict=True), 1):
-        runs = session.runs
+        runs, taken = session.runs, session.taken
         if recorder and number == 1:
             recorder.start_probe()
-        result, taken = session.measure(inputs)
+        result, took = session.measure(inputs, len(group))
         if recorder and number == 1:
             recording = recorder.stop_probe()
-        floors.append(network.work([now - then for now, then in zip(session.runs, runs, strict=True)]))
-        cycles.append(taken)
+        ran = [now - then for now, then in zip(session.runs, runs, strict=True)]
+        chosen = [now - then for now, then in zip(session.taken, taken, strict=True)]
+        floors.append(work(network, ran, chosen, len(group)))
+        cycles.append(took)
         results += apart(network, result, len(group))
         say(
             _progress(network, len(results), len(group), len(samples))
-            + (f": {taken:,} cycles" if clocked else "")
+            + (f": {took:,} cycles" if clocked else "")
         )
     counts = growth(before, read_counts(session.driver, max(tags, default=-1) + 1))
-    outputs, work = _gathered(results), (counts, floors, session.runs, session.seconds)
+    outputs, done = _gathered(results), (counts, floors, session.runs, session.taken, session.seconds)
     if not clocked:
-        return Run(len(samples), outputs, None, None, None, None, *work)
+        return Run(len(samples), sizes, outputs, None, None, None, None, *done)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
-    steady = session.steady(filled[:together]) if back_to_back else None
-    return Run(len(samples), outputs, cycles, steady, session.load_cycles, parts, *work, recording)
+    steady = session.steady(filled[:together], sizes[:together]) if back_to_back else None
+    return Run(len(samples), sizes, outputs, cycles, steady, session.load_cycles, parts, *done, recording)
+
+
+def _groups(network: Network, samples: Sequence[Arrays]) -> list[Sequence[Arrays]]:
+    out, at = [], 0
+    while at < len(samples):
+        out.append(samples[at : at + network.together(len(samples) - at)])
+        at += len(out[-1])
+    return out
 
 
 def _progress(network: Network, done: int, count: int, total: int) -> str:
@@ -131,12 +150,14 @@ def document(network: Network, run: Run, rate: float | None = None) -> dict[str,
     """The parts of `mla run`'s report that do not depend on how it was called, but for the memory's bytes a cycle."""
     rate = bus_rate(network.config, rate)
     config, macs = network.config, _of_samples(network, run, sum(floor.macs for floor in run.floors))
-    infos = _infos(network, run)
+    infos = layers(network, run.runs, run.taken)
     totals = {name: sum(row[name] for row in run.counts.values()) for name in COUNTED}
     cycles = None if run.cycles is None else sum(run.cycles)
     return {
         "samples": run.samples,
         "batch": network.batch,
+        "batches": network.batches,
+        "variants": variants(network, run.taken),
         "cycles": cycles,
         "cycles_per_sample": None if run.cycles is None else _each(run, median(run.cycles)),
         "steady_cycles_per_sample": None if run.steady is None else _each(run, run.steady),
@@ -168,15 +189,10 @@ def digest(array: NDArray) -> str:
     return hashlib.sha256(little.tobytes()).hexdigest()
 
 
-def _infos(network: Network, run: Run) -> list[tuple[LayerInfo, int]]:
-    """Layers, and how often each ran."""
-    stages = [stage for stage in network.walk() if stage.code]
-    return [(info, times) for stage, times in zip(stages, run.runs, strict=True) for info in stage.infos]
-
-
 def _of_samples(network: Network, run: Run, macs: int) -> int:
     """Of the multiply-accumulates of all batches those of samples that do not only fill up the last one."""
-    return macs * run.samples // (len(run.floors) * network.batch)
+    made_for = (network.for_samples(count) for count in run.groups)
+    return macs * run.samples // sum(size.batch if size else network.batch for size in made_for)
 
 
 def _each(run: Run, cycles: float) -> float:
@@ -200,8 +216,8 @@ def _entry(network: Network, run: Run, ran: list[tuple[LayerInfo, int]], rate: f
     causes = None if run.split is None else run.split.by_tag[infos[0].tag]
     cycles = None if causes is None else sum(causes.values())
     return {
-        "names": [name for info in infos for name in info.nodes],
-        "ops": [op for info in infos for op in info.ops],
+        "names": list(dict.fromkeys(name for info in infos for name in info.nodes)),
+        "ops": [op for info in {info.nodes: info for info in infos}.values() for op in info.ops],
         "tag": infos[0].tag,
         "cycles": cycles,
         "macs": macs,

@@ -1,8 +1,8 @@
 """A compiled network on a live machine."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,17 +10,18 @@ from numpy.typing import NDArray
 from compiler.cache.proofs import prove
 from compiler.cache.store import Store
 from compiler.codegen.code import Code
-from compiler.codegen.programs import batches
+from compiler.codegen.programs import Part, batches
 from compiler.decide import decide, value_of
+from compiler.dispatch.bind import candidates
 from compiler.host import evaluate
 from compiler.host.control import Trips
-from compiler.network import Network, Stage
+from compiler.loaded import Loaded
+from compiler.network import Network
+from compiler.stages import Stage
 from compiler.validate import Call
 from cosim.device import Device
 from cosim.driver import Driver
-from cosim.programs import Candidate
 from hw.isa.macro import SLOT_BYTES
-from hw.isa.program import Program
 
 _ALIGN = 64
 _PAGE = 4096
@@ -40,28 +41,8 @@ def dram_bytes(network: Network, samples: int = 1) -> int:
         if stage.code:
             io = sum(tensor.bytes + _ALIGN for tensor in (*stage.inputs, *stage.outputs))
             total += stage.code.memory + _ALIGN + samples * io
-            program = max(program, *(len(each.image) for each in stage.code.programs))
+            program = max(program, *(len(each.image) for each in stage.code.all_programs))
     return -(-(total + program) // _PAGE) * _PAGE
-
-
-@dataclass
-class _Loaded:
-    """A stage on the accelerator: where its memory is, for each sample its inputs and outputs; how often it ran."""
-
-    stage: Stage
-    code: Code
-    base: int
-    samples: list[dict[str, int]] = field(default_factory=list)
-    runs: int = 0
-
-    def operands(self, sample: int) -> list[int]:
-        """Operands of its macro-instructions."""
-        tensors = (*self.stage.inputs, *self.stage.outputs)
-        return [self.base, *(self.samples[sample][tensor.name] for tensor in tensors)]
-
-    def address(self, name: str, sample: int) -> int:
-        """Where an input or output of a sample lies."""
-        return self.operands(sample)[self.code.places[name]]
 
 
 class Session:
@@ -101,30 +82,46 @@ class Session:
         self.load_cycles, self.seconds = 0, 0.0
         self.progress: Callable[[int], None] = lambda _cycles: None
         self._cycles, self._trips = 0, Trips()
+        self._counts = [network.count(network.batch)] * samples
         self.window = (self.driver.memory.used, device.dram.size - 1, 3)
-        self._opcodes: dict[int, int] = {}  # by identity of the program
+        self._opcodes: dict[int, int] = {}  # by identity of the part
         self.loaded = [self._place(stage, stage.code, samples) for stage in network.walk() if stage.code]
         for place in self.loaded:
             self._prove(place)
         self._places = {id(place.stage): place for place in self.loaded}
-        programs = [program for each in self.loaded for program in each.code.programs]
-        self.resident = len(batches(network.config, programs)) == 1
+        parts = [part for each in self.loaded for part in each.code.parts]
+        self.resident = len(batches(network.config, parts)) == 1
         if self.resident:
-            self._bring(programs)
+            self._bring(parts)
         # After reset the machine clears its counters, and a change of tag waits for that; so does this.
         self.driver.counters.read("cycles", 0)
 
-    def run(self, inputs: Arrays) -> dict[str, NDArray]:
-        """Outputs of one sample."""
-        return self.measure(inputs)[0]
+    def run(self, inputs: Arrays, count: int | None = None) -> dict[str, NDArray]:
+        """Outputs of one sample, or of a batch."""
+        return self.measure(inputs, count)[0]
 
-    def measure(self, inputs: Arrays) -> tuple[dict[str, NDArray], int]:
-        """Outputs of one sample, and cycles from doorbells to interrupts; loading programs is not among them."""
+    def measure(self, inputs: Arrays, count: int | None = None) -> tuple[dict[str, NDArray], int]:
+        """Outputs of one sample, and cycles from doorbells to interrupts; loading programs is not among them.
+
+        Of a batch only the first `count` samples count (left out: all): outputs of others mean nothing if the network
+        has programs for fewer.
+
+        Raises
+        ------
+        InputError
+            An input is missing, one too many, or not of the model's shape and type; more samples than a batch has.
+        """
         values: dict[str, NDArray] = self.network.check(inputs)
+        self._counts[0] = self.network.count(self.network.batch if count is None else count)
         before, self._trips = self._cycles, Trips()
         self._stages(self.network.stages, values)
         made = {tensor.name: value_of(tensor, values) for tensor in self.network.outputs}
         return made, self._cycles - before
+
+    @property
+    def taken(self) -> list[Counter[int]]:
+        """For each of them how often each candidate of its last program was taken."""
+        return [Counter(place.taken) for place in self.loaded]
 
     @property
     def runs(self) -> list[int]:
@@ -146,18 +143,22 @@ class Session:
                 place.runs += 1
                 values |= self._fetch(place)
 
-    def steady(self, samples: Sequence[Arrays]) -> float | None:
-        """Cycles a sample takes when they come one right behind the other; None if the host has to take part."""
+    def steady(self, samples: Sequence[Arrays], counts: Sequence[int]) -> float | None:
+        """Cycles a sample takes when they come one right behind the other; None if the host has to take part.
+
+        Of each, if it is a batch, so many samples count.
+        """
         if len(self.network.stages) != 1 or not self.network.stages[0].code or not self.resident:
             return None
         (place,) = self.loaded
+        self._counts[: len(samples)] = [self.network.count(count) for count in counts]
         for number, sample in enumerate(samples):
             self._put(place, self.network.check(sample), number)
-        return self._go(place, place.code.programs, range(len(samples))) / len(samples)
+        return self._go(place, place.code.parts, range(len(samples))) / len(samples)
 
-    def _place(self, stage: Stage, code: Code, samples: int) -> _Loaded:
+    def _place(self, stage: Stage, code: Code, samples: int) -> Loaded:
         memory = self.driver.memory
-        place = _Loaded(stage, code, memory.take(max(code.memory, 1), _ALIGN, "the model's memory"))
+        place = Loaded(stage, code, memory.take(max(code.memory, 1), _ALIGN, "the model's memory"))
         self.driver.put(code.image, place.base)
         for _ in range(samples):
             place.samples.append(
@@ -168,21 +169,21 @@ class Session:
             )
         return place
 
-    def _prove(self, place: _Loaded) -> None:
+    def _prove(self, place: Loaded) -> None:
         """Refuse programs that could do harm; samples may follow one another without a pause."""
         samples = [0, min(1, len(place.samples) - 1)]
         calls = [
-            Call(program, tuple(place.operands(sample)))
+            Call(part.program, (*place.operands(sample), *self.network.any_count), instead=part.instead)
             for sample in samples
-            for program in place.code.programs
+            for part in place.code.parts
         ]
         prove(self.network.config, calls, [self.window], self.proofs)
 
-    def _put(self, place: _Loaded, values: Arrays, sample: int = 0) -> None:
+    def _put(self, place: Loaded, values: Arrays, sample: int = 0) -> None:
         for tensor in place.stage.inputs:
             self.driver.put(values[tensor.name], place.address(tensor.name, sample))
 
-    def _fetch(self, place: _Loaded, sample: int = 0) -> dict[str, NDArray]:
+    def _fetch(self, place: Loaded, sample: int = 0) -> dict[str, NDArray]:
         return {
             tensor.name: self.driver.fetch(
                 place.address(tensor.name, sample), tensor.shape, np.dtype(tensor.dtype)
@@ -190,35 +191,35 @@ class Session:
             for tensor in place.stage.outputs
         }
 
-    def _stage(self, place: _Loaded) -> int:
-        programs = place.code.programs
+    def _stage(self, place: Loaded) -> int:
+        parts = place.code.parts
         if self.resident:
-            return self._go(place, programs, [0])
+            return self._go(place, parts, [0])
         cycles = 0
-        for batch in batches(self.network.config, programs):
-            self._bring(programs[batch.start : batch.stop])
-            cycles += self._go(place, programs[batch.start : batch.stop], [0])
+        for batch in batches(self.network.config, parts):
+            self._bring(parts[batch.start : batch.stop])
+            cycles += self._go(place, parts[batch.start : batch.stop], [0])
         return cycles
 
-    def _bring(self, programs: Sequence[Program]) -> None:
+    def _bring(self, parts: Sequence[Part]) -> None:
         """Load programs in place of those that are there."""
-        if all(id(program) in self._opcodes for program in programs):
+        if all(id(part) in self._opcodes for part in parts):
             return
         start, store = self.device.cycle, self.driver.programs
         for segment in list(store.programs):
             store.unload(segment)
         self._opcodes = {}
-        for opcode, program in enumerate(programs):
-            store.bind(opcode, [Candidate(store.load(program, dma=True))])
-            self._opcodes[id(program)] = opcode
+        for opcode, part in enumerate(parts):
+            store.bind(opcode, candidates(part, [store.load(program, dma=True) for program in part.programs]))
+            self._opcodes[id(part)] = opcode
         self.load_cycles += self.device.cycle - start
 
-    def _go(self, place: _Loaded, programs: Sequence[Program], samples: Sequence[int]) -> int:
-        driver = self.driver
-        work = [(sample, program) for sample in samples for program in programs]
-        for number, (sample, program) in enumerate(work, 1):
-            opcode = self._opcodes[id(program)]
-            driver.enqueue(opcode, place.operands(sample), irq=number == len(work))
+    def _go(self, place: Loaded, parts: Sequence[Part], samples: Sequence[int]) -> int:
+        driver, numbers = self.driver, []
+        work = [(sample, part) for sample in samples for part in parts]
+        for number, (sample, part) in enumerate(work, 1):
+            operands = [*place.operands(sample), *self._counts[sample]]
+            numbers.append(driver.enqueue(self._opcodes[id(part)], operands, irq=number == len(work)))
         driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))
         start, began = self.device.cycle, time.perf_counter()
         driver.doorbell()
@@ -227,4 +228,8 @@ class Session:
         cycles = self.device.cycle - start
         self.seconds += time.perf_counter() - began
         driver.run()
+        for (_, part), number in zip(work, numbers, strict=True):
+            record = driver.completion(number)
+            if record is not None and part is place.code.parts[-1]:
+                place.taken[record.candidate] += 1
         return cycles

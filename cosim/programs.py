@@ -1,6 +1,6 @@
 """Programs in the writable instruction store, and the opcodes bound to them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,16 +137,35 @@ class ProgramStore:
             self._refused(f"segment {segment} cannot be opened for program {program.name!r}")
         self._bases[segment] = self.get("SEG_BASE")
 
-    def _room(self, segment: int, length: int, name: str) -> int:
-        """First words of the store that no other program holds."""
-        others = [each for each in self.programs if each != segment]
+    def fit(self, lengths: Sequence[int], without: Collection[int] = ()) -> bool:
+        """Whether programs of so many words could be loaded now, in order, once some segments are unloaded."""
+        taken = self._taken(set(self.programs) - set(without))
+        for length in lengths:
+            start = self._gap(taken, length)
+            if start is None or len(taken) >= self.config.segments:
+                return False
+            taken.append((start, length))
+        return True
+
+    def _taken(self, segments: Iterable[int]) -> list[tuple[int, int]]:
+        """First word and length of each of these segments."""
+        return [(self._bases[segment], len(self.programs[segment].words)) for segment in segments]
+
+    def _gap(self, taken: Iterable[tuple[int, int]], length: int) -> int | None:
+        """First of so many words of the store of which none is taken."""
         start = 0
-        for base, size in sorted((self._bases[s], len(self.programs[s].words)) for s in others):
+        for base, size in sorted(taken):
             if base - start >= length:
                 break
             start = base + size
-        if start + length > self.config.wis_words:
-            taken = sum(len(self.programs[each].words) for each in others)
+        return start if start + length <= self.config.wis_words else None
+
+    def _room(self, segment: int, length: int, name: str) -> int:
+        """First words of the store that no other program holds."""
+        others = self._taken(each for each in self.programs if each != segment)
+        start = self._gap(others, length)
+        if start is None:
+            taken = sum(size for _, size in others)
             raise InputError(
                 f"program {name!r} of {length} words is too long: the instruction store of "
                 f"{self.config.wis_words} has {taken} in use"

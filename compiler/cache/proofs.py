@@ -31,9 +31,13 @@ def prove(
     if store is None:
         validate(config, calls, windows)
         return
-    programs = {id(call.program): call.program for call in calls}
+    programs = {id(program): program for call in calls for program in call.programs}
     numbers = {each: number for number, each in enumerate(programs)}
-    stream = [(numbers[id(call.program)], call.operands, call.tag) for call in calls]
+    stream = [
+        ([numbers[id(each)] for each in call.programs], [variant.guard for variant in call.instead],
+         call.operands, call.tag)
+        for call in calls
+    ]  # fmt: skip
     try:
         images = [program.image for program in programs.values()]
     except struct.error:  # a word that is none: the validator says where

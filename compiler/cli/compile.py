@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save-schedule", metavar="FILE.json", type=Path, help="write how it is carried out")
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
     add_compile(parser)
+    add_dispatch(parser)
     add_target(parser)
     add_memory(parser, ", to schedule for")
     add_seed(parser)
@@ -74,6 +75,24 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_dispatch(parser: argparse.ArgumentParser) -> None:
+    """Add the options of verbs whose networks may have several programs behind an opcode."""
+    parser.add_argument(
+        "--batches", metavar="B,B,...", type=batches, default=(),
+        help="programs for each of these sizes of batches: the machine takes those for as few samples as will do",
+    )  # fmt: skip
+    parser.add_argument(
+        "--skip",
+        metavar="TENSOR",
+        help="where all of this tensor (or of what this node makes) is zero, do not carry out what follows it",
+    )
+
+
+def batches(text: str) -> tuple[int, ...]:
+    """Argument type: sizes of batches."""
+    return tuple(integer(1, MOST_SAMPLES)(part) for part in text.split(","))
+
+
 def compile_model(
     args: argparse.Namespace,
     schedule: "Schedule | None" = None,
@@ -87,8 +106,8 @@ def compile_model(
     source, options = source_of(args, graph, keep)
     return compile(
         source, args.target, rounding=options.rounding, schedule=schedule, strict=options.strict,
-        calibration=options.calibration, seed=options.seed, batch=options.batch, dram=options.dram,
-        cache=keep, record=record,
+        calibration=options.calibration, seed=options.seed, batch=options.batch, batches=options.batches,
+        skip=options.skip, dram=options.dram, cache=keep, record=record,
     )  # fmt: skip
 
 
@@ -115,7 +134,8 @@ def source_of(
     dram = Dram(args.dram_latency, args.dram_bytes_per_cycle) if "dram_latency" in vars(args) else USUAL
     return source, Options(
         rounding=args.rounding or Source(args.model).rounding, strict=args.strict, calibration=calibration,
-        seed=args.seed, batch=args.batch or 1, dram=dram,
+        seed=args.seed, batch=args.batch or 1, batches=vars(args).get("batches", ()),
+        skip=vars(args).get("skip"), dram=dram,
     )  # fmt: skip
 
 
@@ -147,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
     say_how_made(args, network)
     if args.save_schedule:
         write_output(args.save_schedule, network.schedule.to_json().encode() + b"\n")
-    programs = [program for code in network.codes for program in code.programs]
+    programs = [program for code in network.codes for program in code.all_programs]
     if args.listing:
         write_output(args.listing, listing(network).encode())
     document = {
@@ -162,6 +182,7 @@ def run(args: argparse.Namespace) -> int:
         "programs": [{"name": program.name, "words": len(program.words)} for program in programs],
         "memory": sum(code.memory for code in network.codes),
         "batch": network.batch,
+        "batches": network.batches,
         "compile_seconds": network.compile_seconds,
         "origin": network.origin,
         "host_ops": [vars(each) for each in network.host],

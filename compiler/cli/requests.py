@@ -54,7 +54,7 @@ def _made_up(network: Network, seed: int, count: int) -> Iterator[Sample]:
     places = places_in(network)
     for number in range(count):
         rng = np.random.default_rng([seed, number])
-        yield {tensor.name: made_up(rng, tensor, places) for tensor in network.inputs}
+        yield {tensor.name: made_up(rng, tensor, places) for tensor in network.sample}
 
 
 class _Lines(Iterator[bytes]):
@@ -117,14 +117,14 @@ def _parse(network: Network, where: str, line: bytes) -> Sample:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: must be JSON: {error}") from None
-    names = [tensor.name for tensor in network.inputs]
+    names = [tensor.name for tensor in network.sample]
     if not isinstance(value, dict):
         if len(names) != 1:
             raise InputError(f"{where}: the model has inputs {', '.join(names)}: give an object with each")
         value = {names[0]: value}
     if set(value) != set(names):
         raise InputError(f"{where}: inputs must be {', '.join(names)}, not {', '.join(value) or 'none'}")
-    return {tensor.name: _array(where, tensor, value[tensor.name]) for tensor in network.inputs}
+    return {tensor.name: _array(where, tensor, value[tensor.name]) for tensor in network.sample}
 
 
 def _array(where: str, tensor: Tensor, value: Any) -> NDArray:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.claims import claim
-from compiler.cli.compile import REFERENCE, add_compile, compile_model, say_how_made
+from compiler.cli.compile import REFERENCE, add_compile, add_dispatch, compile_model, say_how_made
 from compiler.cli.options import add_json, add_memory, add_samples, add_seed, add_target
 from compiler.cli.output import report, write_output
 
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs as .npz")
     add_compile(parser)
+    add_dispatch(parser)
     add_target(parser)
     add_memory(parser)
     add_seed(parser)
@@ -78,6 +79,8 @@ def network_of(args: argparse.Namespace) -> "Network":
         raise InputError(f"{args.model} is compiled already: --calibrate is for float models")
     if args.size:
         raise InputError(f"{args.model} is compiled already: --size is for models with open dimensions")
+    if vars(args).get("skip") is not None:
+        raise InputError(f"{args.model} is compiled already: --skip is for models")
     network = read_package(args.model)
     check_machine(args.model, network, args.target)
     if args.rounding not in (None, network.rounding):
@@ -88,6 +91,10 @@ def network_of(args: argparse.Namespace) -> "Network":
         raise InputError(
             f"{args.model} was compiled for a batch of {network.batch}, not for --batch {args.batch}"
         )
+    given = vars(args).get("batches", ())
+    if given and given != network.batches:
+        sizes, wanted = (",".join(map(str, each)) for each in (network.batches, given))
+        raise InputError(f"{args.model} was compiled for batches of {sizes}, not for --batches {wanted}")
     return network
 
 

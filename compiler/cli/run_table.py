@@ -16,6 +16,10 @@ def table(document: Mapping[str, Any]) -> str:
     else:
         lines += _cycles(document)
     lines += [
+        f"{each['program']} ran {each['runs']} times, {'else' if each['guard'] is None else 'if ' + each['guard']}"
+        for each in document.get("variants", ())
+    ]
+    lines += [
         f"output {name}: {each['dtype']}{each['shape']}, sha256 {each['sha256'][:16]}"
         for name, each in document["outputs"].items()
     ]

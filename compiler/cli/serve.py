@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.claims import claim
-from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.compile import REFERENCE, add_compile, add_dispatch
 from compiler.cli.options import add_db, add_memory, add_seed, add_target, integer
 from compiler.cli.tune import METHODS
 from hw.errors import shown
@@ -66,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_db(parser, "nothing is kept")
     add_compile(parser)
+    add_dispatch(parser)
     add_target(parser)
     add_memory(parser)
     add_seed(parser)
@@ -94,8 +95,14 @@ def _check(args: argparse.Namespace) -> None:
     from compiler.package import SUFFIX
     from hw.errors import InputError
 
-    if args.batch not in (None, 1):
-        raise InputError(f"a request is one sample: --batch must be 1, not {args.batch}")
+    given = {
+        "--batch": args.batch not in (None, 1),
+        "--batches": args.batches,
+        "--skip": args.skip is not None,
+    }
+    for option, there in given.items():
+        if args.adapt and there:
+            raise InputError(f"{option} does not go with --adapt")
     if args.device == "golden" and (args.adapt or args.conditions_at):
         option = "--adapt" if args.adapt else "--conditions-at"
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from compiler.network import Network, Stage
+    from compiler.network import Network
+    from compiler.stages import Stage
     from compiler.validate import ValidationError
     from hw.isa.program import Program
 
@@ -32,12 +33,12 @@ def in_network(error: "ValidationError", network: "Network", path: Path) -> str:
 
     stage = list(network.walk())[error.stage or 0]
     assert stage.code is not None
-    number = error.call % len(stage.code.programs)
-    program = stage.code.programs[number]
+    part = stage.code.parts[error.call % len(stage.code.parts)]
+    program = next((each for each in part.programs if each.name == error.program), part.program)
     where = f"{path}: stage {error.stage or 0}, program {program.name!r}"
     if not 0 <= error.instruction < len(program.words):
         return where
-    own = [each for code in network.codes for each in code.programs]
+    own = [each for code in network.codes for each in code.all_programs]
     before = own[: next(index for index, each in enumerate(own) if each is program)]
     line = sum(program_text(each).count("\n") + 1 for each in before) + _line(program, error.instruction)
     near = _label(program, error.instruction)

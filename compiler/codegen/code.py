@@ -40,8 +40,13 @@ class Code:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The programs alone."""
+        """The programs that run where no guard holds."""
         return tuple(part.program for part in self.parts)
+
+    @property
+    def all_programs(self) -> tuple[Program, ...]:
+        """Every program, those behind guards in front of the one in whose place they run."""
+        return tuple(program for part in self.parts for program in part.programs)
 
     @property
     def program_names(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from compiler.codegen.emit import RegistersError, emit
 from compiler.codegen.roll import roll
 from compiler.codegen.sync import Issued
+from compiler.dispatch.guard import Variant
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.enums import Unit
@@ -14,10 +15,26 @@ from hw.isa.program import Program
 
 @dataclass(frozen=True)
 class Part:
-    """A program and the layers whose commands it issues, weights that it brings in early left out."""
+    """A program, and what may run in its place.
+
+    Parameters
+    ----------
+    program : Program
+        Runs if no guard holds.
+    layers : tuple of int
+        Layers whose commands it issues, weights that it brings in early left out.
+    instead : tuple of Variant
+        The first of them whose guard holds runs in its place: one opcode is bound to all.
+    """
 
     program: Program
     layers: tuple[int, ...]
+    instead: tuple[Variant, ...] = ()
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """All of them, as the dispatch table has them: the one without a guard last."""
+        return (*(variant.program for variant in self.instead), self.program)
 
 
 def cut(
@@ -90,14 +107,15 @@ def _rolled(
     return emit(name, piece, tags, alone=alone)
 
 
-def batches(config: MlaConfig, programs: Sequence[Program]) -> list[range]:
-    """Programs that are in the instruction store at the same time: all, or as many as fit, in order."""
-    most = min(config.segments, config.opcodes)
+def batches(config: MlaConfig, parts: Sequence[Part]) -> list[range]:
+    """Parts whose programs are in the instruction store at the same time: all, or as many as fit, in order."""
     out: list[range] = []
-    start = words = 0
-    for number, program in enumerate(programs):
-        if number - start == most or words + len(program.words) > config.wis_words:
+    start = words = segments = 0
+    for number, part in enumerate(parts):
+        size = sum(len(program.words) for program in part.programs)
+        full = segments + len(part.programs) > config.segments or number - start == config.opcodes
+        if number > start and (full or words + size > config.wis_words):
             out.append(range(start, number))
-            start, words = number, 0
-        words += len(program.words)
-    return [*out, range(start, len(programs))]
+            start, words, segments = number, 0, 0
+        words, segments = words + size, segments + len(part.programs)
+    return [*out, range(start, len(parts))]

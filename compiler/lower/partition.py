@@ -1,6 +1,6 @@
 """Which nodes run on the accelerator and which on the host, and in which stages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -43,13 +43,22 @@ class Part:
         return self.device or any(part.on_device for body in self.bodies for part in body)
 
 
+def parts_in(parts: Iterable[Part]) -> Iterator[Part]:
+    """All parts, those of subgraphs among them."""
+    for part in parts:
+        yield part
+        for body in part.bodies:
+            yield from parts_in(body)
+
+
 Bodies = tuple[tuple[Part, ...], ...]
 
 
-def partition(graph: Graph, rounding: str) -> tuple[list[Part], dict[str, str]]:
+def partition(graph: Graph, rounding: str, cut: str | None = None) -> tuple[list[Part], dict[str, str]]:
     """Stages in turn on the accelerator and on the host, as few as there can be, and why nodes run on the host.
 
-    A node of control flow is a stage of its own, whose subgraphs have stages again.
+    A node of control flow is a stage of its own, whose subgraphs have stages again. What reads the tensor `cut` on the
+    accelerator is in another stage than what makes it.
     """
     inside = {node.name: [partition(body, rounding) for body in node.bodies] for node in graph if node.bodies}
     reasons = lower(graph, [(node,) for node in graph if not node.bodies], rounding).refused
@@ -60,9 +69,8 @@ def partition(graph: Graph, rounding: str) -> tuple[list[Part], dict[str, str]]:
         for _, why in found:
             reasons |= why
     while True:
-        parts = _parts(
-            graph, reasons, {name: tuple(tuple(p) for p, _ in found) for name, found in inside.items()}
-        )
+        bodies = {name: tuple(tuple(p) for p, _ in found) for name, found in inside.items()}
+        parts = _parts(graph, reasons, bodies, cut)
         idle = [part for part in parts if part.device and all(node.op == "reshape" for node in part.graph)]
         if not idle:
             return parts, reasons
@@ -71,7 +79,9 @@ def partition(graph: Graph, rounding: str) -> tuple[list[Part], dict[str, str]]:
         }
 
 
-def _parts(graph: Graph, reasons: Mapping[str, str], inside: Mapping[str, Bodies]) -> list[Part]:
+def _parts(
+    graph: Graph, reasons: Mapping[str, str], inside: Mapping[str, Bodies], cut: str | None
+) -> list[Part]:
     """Stages in turn; on the host run the nodes that have a reason to."""
     stages: dict[int, list[Node]] = {}
     stage_of: dict[str, int] = {}
@@ -82,7 +92,8 @@ def _parts(graph: Graph, reasons: Mapping[str, str], inside: Mapping[str, Bodies
             maker = graph.producer(name)
             if maker is not None:
                 before = stage_of[maker.name]
-                number = max(number, before + ((maker.name not in reasons) != device))
+                apart = (maker.name not in reasons) != device
+                number = max(number, before + (2 if name == cut and device and not apart else apart))
         stage_of[node.name] = number
         stages.setdefault(number, []).append(node)
     pieces = [(number, piece) for number in sorted(stages) for piece in _pieces(stages[number])]

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from compiler.network import LayerInfo, Network
+from compiler.network import Network
 from compiler.profile.counts import COUNTED, bound
 from compiler.profile.energy import energy_uj
 from compiler.profile.floors import bus_rate
 from compiler.schedule.dram import Dram
+from compiler.stages import LayerInfo
 from cosim.driver import Driver
 from hw.config import MlaConfig
 from hw.isa.counters import CAUSES, SP_BANKS_MAX

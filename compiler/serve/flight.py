@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from numpy.typing import NDArray
 
 from compiler.decide import value_of
-from compiler.network import Stage
 from compiler.serve.versions import Version
+from compiler.stages import Stage
 
 Arrays = Mapping[str, NDArray]
 #: What a request asks of the machine, one stage after the other, and what it gets for it.
@@ -59,6 +59,8 @@ class Result:
         Programs were loaded meanwhile, over the same bus, or the request before was another version's.
     behind : int
         Requests on their way behind it when it was done.
+    together : int
+        Requests that its macro-instructions carried out.
     """
 
     index: int
@@ -71,20 +73,22 @@ class Result:
     runs: tuple[int, ...]
     disturbed: bool
     behind: int
+    together: int = 1
 
 
 @dataclass(eq=False)
 class Flight:
     """A request that has not come out yet, in a slot of the buffers.
 
-    `steps` is None once all is done; `asked` is the cycle in which its stage was, `inside` counts the
-    subgraphs that it is in, `begun` how often it has begun, `loads` the programs loaded before that.
+    Of its samples `count` count. `steps` is None once all is done; `asked` is the cycle in which its stage was,
+    `inside` counts the subgraphs that it is in, `begun` how often it has begun, `loads` the programs loaded before.
     """
 
     index: int
     inputs: Arrays
     slot: int
     version: Version
+    count: int
     asked: int = 0
     loads: int = 0
     steps: Steps | None = None

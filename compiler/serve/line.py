@@ -3,13 +3,13 @@
 from collections import deque
 from dataclasses import dataclass
 
+from compiler.codegen.programs import Part
 from compiler.serve.flight import Clock, Flight
 from compiler.serve.residency import Residency
 from cosim.device import DeviceTimeoutError
 from cosim.driver import Driver
 from cosim.reports import TrapReport
 from hw.errors import WorkError
-from hw.isa.program import Program
 
 #: Cycles between two looks while a program waits for room in the instruction store.
 _POLL_CYCLES = 128
@@ -25,7 +25,7 @@ class Macro:
 
     flight: Flight
     stage: int
-    program: Program
+    part: Part
     operands: tuple[int, ...]
     last: bool
 
@@ -51,9 +51,9 @@ class Line:
         return not self._pending and not self._ring
 
     @property
-    def needed(self) -> list[Program]:
+    def needed(self) -> list[Part]:
         """Programs of what waits, in order."""
-        return [macro.program for macro in self._pending]
+        return [macro.part for macro in self._pending]
 
     def append(self, macro: Macro) -> None:
         """Let a macro-instruction follow the others."""
@@ -69,23 +69,22 @@ class Line:
         """
         sent = False
         while self._pending and len(self._ring) < self.driver.ring_slots:
-            program = self._pending[0].program
-            if program not in self.residency:
+            part = self._pending[0].part
+            if part not in self.residency:
                 if sent:  # the machine has work while the next program comes
                     self.driver.doorbell()
                     sent = False
                 soon = self.needed[:_AHEAD]
-                if not self.residency.bring(program, soon=soon):
+                if not self.residency.bring(part, soon=soon):
                     if not self._ring:
-                        raise WorkError(
-                            f"program {program.name!r} of {len(program.words)} words: no room for it"
-                        )
+                        words = sum(len(program.words) for program in part.programs)
+                        raise WorkError(f"program {part.program.name!r} of {words} words: no room for it")
                     break
             macro = self._pending.popleft()
             number = self.driver.enqueue(
-                self.residency.opcode(program), macro.operands, irq=macro.last or bool(self._ring)
+                self.residency.opcode(part), macro.operands, irq=macro.last or bool(self._ring)
             )
-            self.residency.expect(program)
+            self.residency.expect(part)
             self._ring.append((number, macro))
             sent = True
         if sent:
@@ -102,8 +101,9 @@ class Line:
             if record.trap:
                 return done, True
             self._ring.popleft()
-            self.residency.done(macro.program)
-            self._clock.time(macro.flight, macro.program.name, record.started, record.retired)
+            self.residency.done(macro.part)
+            name = macro.part.programs[record.candidate].name
+            self._clock.time(macro.flight, name, record.started, record.retired)
             done.append(macro)
         return done, False
 

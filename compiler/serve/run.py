@@ -29,6 +29,7 @@ from compiler.serve.requests import Requests
 from compiler.serve.room import VERSIONS, serving_bytes
 from compiler.serve.searcher import Job
 from compiler.serve.stream import Server
+from compiler.serve.together import Together
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
@@ -106,6 +107,7 @@ class _Run:
     def __init__(self, serving: Serving, device: Device, stream: IO[str], stack: ExitStack):
         self.serving, self.device, self.stream = serving, device, stream
         self.server = Server(device, serving.network, serving.flights, serving.proofs)
+        self.requests = Together(self.server) if serving.network.batch > 1 else self.server
         self.events = Events(self._write)
         db = serving.job.db if serving.job else None
         self.agent = Agent(self.server.driver) if (serving.profile or db) and self.server.clocked else None
@@ -139,11 +141,11 @@ class _Run:
         return INTERRUPTED if stop.asked else 0
 
     def _one(self, inputs: Arrays) -> None:
-        server, number = self.server, self.server.submitted
+        server, number = self.server, self.requests.submitted
         for change in self.serving.changes:
             if change.at == number:
                 self.device.set_dram_timing(change.latency, change.rate)
-        server.submit(inputs)
+        self.requests.submit(inputs)
         dram = self.serving.dram
         if self.adapter:
             self.adapter.tick()
@@ -156,8 +158,8 @@ class _Run:
         self._results(wait=False)
 
     def _results(self, *, wait: bool) -> None:
-        for result in self.server.results(wait=wait):
-            self.cycles.append(result.cycles)
+        for result in self.requests.results(wait=wait):
+            self.cycles.append(result.cycles // result.together)
             self._write(_document(result, clocked=self.server.clocked))
 
     def _write(self, document: Document) -> None:
@@ -196,6 +198,7 @@ def _document(result: Result, *, clocked: bool) -> dict[str, Any]:
         "index": result.index,
         "cycles": result.cycles if clocked else None,
         "delay_cycles": result.delay if clocked else None,
+        "together": result.together,
         "version": result.version.number,
         "programs": list(result.version.digests),
         "outputs": {name: _sha256(array) for name, array in result.outputs.items()},

@@ -10,12 +10,13 @@ from compiler.cache.store import Store
 from compiler.decide import decide
 from compiler.host import evaluate
 from compiler.host.control import Trips
-from compiler.network import Network, Stage
+from compiler.network import Network
 from compiler.serve.arena import Arena
 from compiler.serve.flight import Arrays, Flight, Result, Steps
 from compiler.serve.line import Line, Macro
 from compiler.serve.room import FLIGHTS, PAGE, RING_SLOTS
 from compiler.serve.versions import Buffers, Version, Versions, coded
+from compiler.stages import Stage
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
@@ -99,20 +100,24 @@ class Server:
         """Requests that have not come out."""
         return len(self._flights)
 
-    def submit(self, inputs: Arrays) -> int:
+    def submit(self, inputs: Arrays, count: int | None = None) -> int:
         """Send a request behind the others; returns its number. Waits until there is room for it.
+
+        Of a batch the first `count` samples count (left out: all).
 
         Raises
         ------
         InputError
             An input is missing, one too many, or not of the model's shape and type.
         """
-        checked = self.current.network.check(inputs)
+        network = self.current.network
+        checked, count = network.check(inputs), network.batch if count is None else count
+        network.count(count)
         while len(self._flights) == self.flights:
             self._wait()
         taken = {flight.slot for flight in self._flights}
         slot = min(set(range(self.flights)) - taken)
-        flight = Flight(self._index, checked, slot, self.current)
+        flight = Flight(self._index, checked, slot, self.current, count)
         self._index += 1
         self._flights.append(flight)
         self._begin(flight)
@@ -140,8 +145,8 @@ class Server:
 
     def prefetch(self, version: Version) -> bool:
         """Load its programs where that takes none from what is current or on its way; whether all of them are there."""
-        keep = [*self.current.programs, *version.programs, *self.line.needed]
-        resident = [self.line.residency.bring(program, keep) for program in version.programs]
+        keep = [*self.current.parts, *version.parts, *self.line.needed]
+        resident = [self.line.residency.bring(part, keep) for part in version.parts]
         return all(resident)
 
     def uses(self, version: Version) -> bool:
@@ -151,7 +156,7 @@ class Server:
     def drop(self, version: Version) -> None:
         """Forget a version that nothing uses: its memory is free, and its programs leave the instruction store."""
         self.versions.drop(version)
-        self.line.residency.leave(version.programs, self.current.programs)
+        self.line.residency.leave(version.parts, self.current.parts)
 
     def _begin(self, flight: Flight) -> None:
         flight.runs, flight.macros, flight.delay = [0] * len(flight.version.bases), [], 0
@@ -199,12 +204,14 @@ class Server:
         flight.stage, code = stage, stage.code
         flight.asked = self.device.cycle & _MASK
         assert code is not None
-        operands = tuple(self.versions.buffers.operands(flight.version, number, flight.slot))
+        operands = (
+            *self.versions.buffers.operands(flight.version, number, flight.slot),
+            *flight.version.network.count(flight.count),
+        )
         for tensor in stage.inputs:
             self.driver.put(inputs[tensor.name], operands[code.places[tensor.name]])
-        for program in code.programs:
-            last = program is code.programs[-1]
-            self.line.append(Macro(flight, number, program, operands, last))
+        for part in code.parts:
+            self.line.append(Macro(flight, number, part, operands, part is code.parts[-1]))
         self.line.send()
 
     def _wait(self) -> None:

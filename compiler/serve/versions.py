@@ -7,12 +7,13 @@ from hashlib import sha256
 
 from compiler.cache.proofs import prove
 from compiler.cache.store import Store
-from compiler.network import Network, Stage
+from compiler.codegen.programs import Part
+from compiler.network import Network
 from compiler.serve.arena import Arena
+from compiler.stages import Stage
 from compiler.validate import Call
 from cosim.driver import Driver
 from hw.errors import InputError
-from hw.isa.program import Program
 
 _DIGITS = 8
 _READ_WRITE = 3
@@ -40,14 +41,15 @@ class Version:
     window: tuple[int, int]
 
     @cached_property
-    def programs(self) -> tuple[Program, ...]:
-        """Of all stages."""
-        return tuple(program for code in self.network.codes for program in code.programs)
+    def parts(self) -> tuple[Part, ...]:
+        """Programs of all stages."""
+        return tuple(part for code in self.network.codes for part in code.parts)
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
         """Names of the programs' contents, for reports."""
-        return tuple(sha256(program.image).hexdigest()[:_DIGITS] for program in self.programs)
+        programs = (program for part in self.parts for program in part.programs)
+        return tuple(sha256(program.image).hexdigest()[:_DIGITS] for program in programs)
 
 
 class Buffers:
@@ -86,7 +88,7 @@ class Buffers:
         return len(self._operands)
 
     def operands(self, version: Version, stage: int, slot: int) -> list[int]:
-        """Operands of the macro-instructions of a stage."""
+        """Addresses, the first operands of the macro-instructions of a stage."""
         return [version.bases[stage], *self._operands[slot][stage]]
 
 
@@ -173,8 +175,11 @@ class Versions:
             order += [(each, slot) for each in reversed(among) for slot in (0, self.buffers.slots - 1)]
             order.append((version, 0))
             calls = [
-                Call(program, tuple(self.buffers.operands(each, stage, slot)))
+                Call(
+                    part.program, (*self.buffers.operands(each, stage, slot), *each.network.any_count),
+                    instead=part.instead,
+                )
                 for each, slot in order
-                for program in each.network.codes[stage].programs
-            ]
+                for part in each.network.codes[stage].parts
+            ]  # fmt: skip
             prove(self.driver.config, calls, windows, self.proofs)

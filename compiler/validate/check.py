@@ -1,19 +1,17 @@
 """The proof: every way through a stream of macro-instructions, followed to its end."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from compiler.validate.errors import Place, ValidationError
+from compiler.validate.call import Call, Stream
 from compiler.validate.report import Figures, Report
 from compiler.validate.sequencer import Sequencer
 from compiler.validate.timeline import Timeline
-from compiler.validate.way import Code, Way, code_of
+from compiler.validate.way import Way
 from compiler.validate.written import Written
 from cosim.golden.checks import Window
 from cosim.golden.machine import MAX_IN_FLIGHT
 from hw.config import MlaConfig
-from hw.errors import InputError, shown
-from hw.isa.micro import MAX_OPERANDS, MicroOp
+from hw.isa.micro import MicroOp
 from hw.isa.program import Program
 
 #: Instructions that a call may take unless the caller says otherwise.
@@ -22,25 +20,6 @@ LIMIT = 1 << 22
 MAX_WAYS = 4096
 MAX_WAY_INSTRUCTIONS = 1 << 22
 _MEET = "ways that end in the same state meet again at a fence of all units"
-
-
-@dataclass(frozen=True)
-class Call:
-    """A macro-instruction.
-
-    Parameters
-    ----------
-    program : Program
-        The micro-program it runs.
-    operands : tuple of int
-        32-bit words, with or without sign.
-    tag : int
-        Tag of its counters.
-    """
-
-    program: Program
-    operands: tuple[int, ...] = ()
-    tag: int = 0
 
 
 def validate(
@@ -81,75 +60,16 @@ def validate(
     InputError
         The arguments make no sense.
     """
-    checked = _Arguments(config, calls, windows, pinned, limit)
+    checked = Stream(config, calls, windows, pinned, limit)
     return _Proof(checked, require_written).run()
-
-
-class _Arguments:
-    """What is to be validated, checked and decoded."""
-
-    def __init__(
-        self,
-        config: MlaConfig,
-        calls: Sequence[Call],
-        windows: Sequence[Window],
-        pinned: Sequence[Program],
-        limit: int,
-    ):
-        if limit < 1:
-            raise InputError(f"limit must be at least 1, not {shown(limit)}")
-        if len(windows) > config.windows:
-            raise InputError(f"there are {config.windows} windows, not {len(windows)}")
-        if len(pinned) > config.segments - bool(calls):
-            raise InputError(
-                f"there are {config.segments} segments, too few for {len(pinned)} pinned programs"
-            )
-        self.config, self.calls, self.limit = config, calls, limit
-        self.windows = list(windows)
-        taken = sum(len(program.words) for program in pinned)
-        codes: dict[int, Code] = {}
-        for program in pinned:
-            _check_words(program, Place(0, program.name, -1))
-        self.pinned = [code_of(program) for program in pinned]
-        self.sequencers = [self._sequencer(index, call, taken, codes) for index, call in enumerate(calls)]
-
-    def _sequencer(self, index: int, call: Call, taken: int, codes: dict[int, Code]) -> Sequencer:
-        program, place = call.program, Place(index, call.program.name, -1)
-        most = self.config.wis_words - taken
-        if not 1 <= len(program.words) <= most:
-            reason = f"the program must have 1..{most} instructions, not {len(program.words)}"
-            raise ValidationError("size", place, reason)
-        if len(call.operands) > MAX_OPERANDS:
-            reason = f"a call has at most {MAX_OPERANDS} operands, not {len(call.operands)}"
-            raise ValidationError("operand", place, reason)
-        for number, value in enumerate(call.operands):
-            if not -(1 << 31) <= value < 1 << 32:
-                reason = f"operand {number} must fit 32 bits, not {shown(value)}"
-                raise ValidationError("operand", place, reason)
-        if not 0 <= call.tag < self.config.tags:
-            reason = f"the tag must be in 0..{self.config.tags - 1}, not {shown(call.tag)}"
-            raise ValidationError("operand", place, reason)
-        if id(program) not in codes:
-            _check_words(program, place)
-            codes[id(program)] = code_of(program)
-        code = codes[id(program)]
-        operands = tuple(int(value) & 0xFFFFFFFF for value in call.operands)
-        return Sequencer(self.config, self.windows, code, self.pinned, operands, self.limit)
-
-
-def _check_words(program: Program, place: Place) -> None:
-    for number, word in enumerate(program.words):
-        if not 0 <= word < 1 << 64:
-            reason = f"a word must be in 0..2**64-1, not {shown(word)}"
-            raise ValidationError("illegal", place._replace(instruction=number), reason)
 
 
 class _Proof:
     """Follows every way. Where two ways meet in the same state, the second ends there."""
 
-    def __init__(self, arguments: _Arguments, require_written: bool):
-        self.arguments = arguments
-        config = arguments.config
+    def __init__(self, stream: Stream, require_written: bool):
+        self.stream = stream
+        config = stream.config
         self.figures = Figures()
         self.ways = 1
         self._open = [Way(Timeline(config.queue_depth), Written(config) if require_written else None)]
@@ -169,15 +89,15 @@ class _Proof:
                 reason = (
                     f"the ways that the data may choose take more than {MAX_WAY_INSTRUCTIONS} instructions"
                 )
-                raise self.arguments.sequencers[way.call].refuse(way, "statistics", f"{reason}; {_MEET}")
-        return self.figures.report(len(self.arguments.calls), self.ways)
+                raise self._sequencer(way).refuse(way, "statistics", f"{reason}; {_MEET}")
+        return self.figures.report(len(self.stream.calls), self.ways)
 
     def _follow(self, way: Way) -> None:
         """Follow a way to the end of the stream, or to where another one has been."""
         if way.call < 0 and not self._next(way):
             return
         while True:
-            sequencer = self.arguments.sequencers[way.call]
+            sequencer = self._sequencer(way)
             op = sequencer.run(way)
             if op is None:
                 self._fork(way, sequencer)
@@ -197,26 +117,45 @@ class _Proof:
         if way.call >= 0:
             issued = timeline.issued
             way.ends[way.call] = (issued[0], issued[1], issued[2], issued[3])
-        if way.call + 1 >= len(self.arguments.calls):
+        if way.call + 1 >= len(self.stream.calls):
             return False
-        way.begin(self.arguments.calls[way.call + 1].tag)
+        way.begin(self.stream.calls[way.call + 1].tag)
         done = way.ends.pop(way.call - MAX_IN_FLIGHT, None)
         if done:
             timeline.wait_for(done)
+        self._choose(way)
         return True
+
+    def _choose(self, way: Way) -> None:
+        """Go on with the program whose guard holds; both ways at a guard that the data decide."""
+        for number, variant in enumerate(self.stream.calls[way.call].instead):
+            way.choice = number
+            decision = self._sequencer(way).decide(way, variant.guard)
+            if decision is None:
+                self._open.append(self._other(way))
+            if decision:
+                return
+        way.choice = len(self.stream.calls[way.call].instead)
+
+    def _sequencer(self, way: Way) -> Sequencer:
+        return self.stream.sequencers[way.call][way.choice]
 
     def _fork(self, way: Way, sequencer: Sequencer) -> None:
         """Go both ways at a branch that the data decide."""
-        self.ways += 1
-        if self.ways > MAX_WAYS:
-            reason = f"the data may choose among more than {MAX_WAYS} ways to here; {_MEET}"
-            raise sequencer.refuse(way, "statistics", reason)
-        other = way.fork()
+        other = self._other(way)
         sequencer.branch(other, True)
         other.steps += 1
         self._open.append(other)
         sequencer.branch(way, False)
         way.steps += 1
+
+    def _other(self, way: Way) -> Way:
+        """One more way, the same so far."""
+        self.ways += 1
+        if self.ways > MAX_WAYS:
+            reason = f"the data may choose among more than {MAX_WAYS} ways to here; {_MEET}"
+            raise self._sequencer(way).refuse(way, "statistics", reason)
+        return way.fork()
 
     def _been_here(self, way: Way) -> bool:
         """Whether a way that had no less time left has been in this state."""

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from compiler.codegen.code import Code
-from compiler.network import Network, Stage
-from compiler.validate.check import Call, validate
+from compiler.network import Network
+from compiler.stages import Stage
+from compiler.validate.call import Call
+from compiler.validate.check import validate
 from compiler.validate.errors import ValidationError
 from compiler.validate.report import Report
 from cosim.golden.checks import Window
@@ -58,7 +60,7 @@ def validate_network(
     reports = {}
     for index, stage in enumerate(network.walk()):
         if stage.code:
-            work = stage_calls(stage, stage.code, samples)
+            work = stage_calls(network, stage, stage.code, samples)
             try:
                 reports[index] = validate(
                     network.config, work.calls, work.windows, require_written=require_written
@@ -69,17 +71,18 @@ def validate_network(
     return reports
 
 
-def stage_calls(stage: Stage, code: Code, samples: int = 1) -> StageCalls:
+def stage_calls(network: Network, stage: Stage, code: Code, samples: int = 1) -> StageCalls:
     """What a session enqueues for a stage."""
     weights = _BASE + code.image.size
     at = _aligned(_BASE + max(code.memory, 1))
     calls: list[Call] = []
     for _ in range(samples):
-        operands = [_BASE]
+        operands: list[int | None] = [_BASE]
         for tensor in (*stage.inputs, *stage.outputs):
             operands.append(at)
             at = _aligned(at + tensor.bytes)
-        calls += [Call(program, tuple(operands)) for program in code.programs]
+        operands += network.any_count
+        calls += [Call(part.program, tuple(operands), instead=part.instead) for part in code.parts]
     windows = [(_BASE, weights - 1, _READ)] if weights > _BASE else []
     return StageCalls(calls, [*windows, (weights, at - 1, _BOTH)])
 

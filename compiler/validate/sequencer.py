@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from compiler.dispatch.guard import Guard
 from compiler.validate.bits import UNKNOWN, Word, add, compute, parts, taken, word_of
 from compiler.validate.commands import BadCommandError, examine, follow_line, known_fields, work
 from compiler.validate.errors import Place, ValidationError
@@ -42,7 +43,7 @@ class Sequencer:
         The call's program.
     pinned : sequence of Code
         Code that every program may call, by segment.
-    operands : tuple of int
+    operands : tuple of Word
         Those of the call, 32-bit words.
     limit : int
         Instructions that the call may take.
@@ -54,7 +55,7 @@ class Sequencer:
         windows: list[Window],
         code: Code,
         pinned: Sequence[Code],
-        operands: tuple[int, ...],
+        operands: tuple[Word, ...],
         limit: int,
     ):
         self.config = config
@@ -118,6 +119,13 @@ class Sequencer:
             way.pc = self._words(way)[way.pc][4] & MASK
         else:
             way.fall_through(way.pc + 1)
+
+    def decide(self, way: Way, guard: Guard) -> bool | None:
+        """Whether the guard of the call's program holds; None if the data, or an operand that may be any, decide."""
+        if guard.operand is not None and guard.operand >= len(self.operands):
+            return False
+        word = self.value(way, guard.selector)
+        return guard.holds(word) if isinstance(word, int) else None
 
     def value(self, way: Way, selector: int) -> Word:
         """What a selector names; ValidationError if nothing."""

@@ -41,6 +41,8 @@ class Way:
         Unit commands so far.
     call : int
         Index of the call that runs.
+    choice : int
+        Which of the programs that it may run: those behind guards come first.
     loops : list
         Open loops: start, end, trips that remain.
     frames : list
@@ -57,6 +59,7 @@ class Way:
     written: Written | None
     figures: Figures = field(default_factory=Figures)
     call: int = -1
+    choice: int = 0
     segment: int = OWN
     pc: int = 0
     tag: Word = 0
@@ -71,7 +74,7 @@ class Way:
 
     def begin(self, tag: int) -> None:
         """Start the next call."""
-        self.call += 1
+        self.call, self.choice = self.call + 1, 0
         self.segment, self.pc, self.tag, self.steps = OWN, 0, tag, 0
         self.registers = [0] * REGISTERS
         self.fields = [list[Word](default_fields(unit)) for unit in Unit]
@@ -85,6 +88,7 @@ class Way:
             self.written.copy() if self.written else None,
             self.figures.copy(),
             self.call,
+            self.choice,
             self.segment,
             self.pc,
             self.tag,
@@ -122,7 +126,7 @@ class Way:
         tokens = self.timeline.new_epoch()
         self.ends = dict.fromkeys(self.ends, (0, 0, 0, 0))
         return (
-            self.call, self.segment, self.pc, self.tag, tuple(self.registers), tuple(map(tuple, self.fields)),
-            tuple(self.loops), tuple(self.frames), self.line, tuple(self.ends), tokens,
+            self.call, self.choice, self.segment, self.pc, self.tag, tuple(self.registers),
+            tuple(map(tuple, self.fields)), tuple(self.loops), tuple(self.frames), self.line, tuple(self.ends), tokens,
             self.written.digest() if self.written else None,
         )  # fmt: skip

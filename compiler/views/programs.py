@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from compiler.codegen.code import Code
 from compiler.codegen.making import Making
 from compiler.ir.ops import OPS
-from compiler.network import Control, Network, Stage
+from compiler.network import Network
+from compiler.stages import Control, Stage
 from compiler.views.layers import makers
 from compiler.views.view import Cost, View, add_edge, add_node, over_bus, start
 from hw.config import MlaConfig

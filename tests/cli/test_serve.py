@@ -147,7 +147,10 @@ def test_bad_use_is_told_at_once(complains, tmp_path):
     complains(2, "--requests: must be an integer of at least 1", "serve", MODEL, "--requests", "0")
     complains(2, "--pace is for --adapt", "serve", MODEL, "--pace", "1")
     complains(2, "--adapt needs --device rtl", "serve", MODEL, "--adapt", *N4)
-    complains(2, "--batch must be 1", "serve", MODEL, "--batch", "4", *N4)
+    for option in (("--batch", "4"), ("--batches", "1,2"), ("--skip", "x")):
+        complains(
+            2, f"{option[0]} does not go with --adapt", "serve", MODEL, *option, "--adapt", "--target", "n4"
+        )
     complains(2, "--adapt needs the model itself", "serve", tmp_path / "x.mla", "--adapt")
     complains(2, "invalid choice", "serve", MODEL, "--adapt", "--method", "luck")
     for text in ("5", "5:speed=3", "5:latency=x", "-1:latency=4", "5:latency=0", "5:bytes=0"):

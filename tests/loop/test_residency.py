@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from compiler.codegen.programs import Part
 from compiler.serve.residency import Residency
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.programs import ProgramStore
 from hw.config import load_target
 from hw.isa.assembler import assemble
-from hw.isa.program import Program
 
 CONFIG = replace(load_target("n4"), wis_words=256, segments=8)
 
@@ -25,7 +25,7 @@ def driver() -> Iterator[Driver]:
         yield Driver(device)
 
 
-def program(number: int, words: int = 20) -> Program:
+def program(number: int, words: int = 20) -> Part:
     """Writes its number, eight bytes of it, to the address in operand 0."""
     text = f"""
         set load.word, fill=1 fill_value={number}
@@ -38,10 +38,10 @@ def program(number: int, words: int = 20) -> Program:
     """
     made = assemble(text, f"program {number}")
     spare = assemble("halt").words * (words - len(made.words))
-    return replace(made, words=made.words + spare)
+    return Part(replace(made, words=made.words + spare), ())
 
 
-def run(driver: Driver, residency: Residency, which: Program) -> None:
+def run(driver: Driver, residency: Residency, which: Part) -> None:
     """Run a resident program: it writes its number."""
     address = driver.put(np.zeros(8, np.uint8))
     driver.enqueue(residency.opcode(which), [address])
@@ -49,11 +49,11 @@ def run(driver: Driver, residency: Residency, which: Program) -> None:
     assert driver.run() == []
     residency.done(which)
     (value,) = set(driver.fetch(address, (8,), np.uint8).tolist())
-    assert f"program {value}" == which.name
+    assert f"program {value}" == which.program.name
     driver.memory.release(address)
 
 
-def use(residency: Residency, *which: Program) -> None:
+def use(residency: Residency, *which: Part) -> None:
     for each in which:
         assert residency.bring(each)
         residency.expect(each)
@@ -62,7 +62,7 @@ def use(residency: Residency, *which: Program) -> None:
 
 def test_a_program_is_loaded_once(driver: Driver) -> None:
     residency = Residency(driver)
-    use(residency, program(1), program(1), replace(program(1), name="other"), program(2))
+    use(residency, program(1), program(1), Part(replace(program(1).program, name="other"), ()), program(2))
     assert (residency.loads, residency.evictions) == (2, 0)
     assert residency.opcode(program(1)) != residency.opcode(program(2))
 
@@ -114,7 +114,7 @@ def test_what_is_on_its_way_kept_or_in_use_stays(driver: Driver, monkeypatch: py
 
 
 def test_programs_of_others_are_left_alone(driver: Driver) -> None:
-    theirs = driver.programs.load(program(1, 100))
+    theirs = driver.programs.load(program(1, 100).program)
     residency = Residency(driver)
     for number in range(2, 30):
         assert residency.bring(program(number, 60))
@@ -172,17 +172,19 @@ def test_the_cheapest_programs_go(driver: Driver, seed: int) -> None:
             use(residency, wanted)
             continue
         there = {p.words: (store.base(s), len(p.words)) for s, p in store.programs.items()}
-        worth = {each.words: residency.worth(each) for each in library if each in residency}
-        free = [words for words in there if words not in {each.words for each in keep}]
+        worth = {each.program.words: residency.worth(each) for each in library if each in residency}
+        free = [words for words in there if words not in {each.program.words for each in keep}]
         costs = []
         for count in range(len(free) + 1):
             for gone in itertools.combinations(free, count):
                 kept = [place for words, place in there.items() if words not in gone]
-                if len(kept) < CONFIG.segments and _fits(kept, len(wanted.words)):
+                if len(kept) < CONFIG.segments and _fits(kept, len(wanted.program.words)):
                     costs.append(sum(worth[words] for words in gone))
         before = residency.evictions
         assert residency.bring(wanted, keep=keep) == bool(costs)
-        gone = [each.words for each in library if each.words in there and each not in residency]
+        gone = [
+            each.program.words for each in library if each.program.words in there and each not in residency
+        ]
         assert residency.evictions - before == len(gone)
         if costs:
             assert sum(worth[words] for words in gone) == pytest.approx(min(costs))

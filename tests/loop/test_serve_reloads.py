@@ -66,7 +66,7 @@ def check(results: list[Result], model: Model, requests: int, reloads: int) -> N
     usual: dict[object, list[int]] = defaultdict(list)
     for result in results:
         usual[result.version.network].append(result.cycles)
-        assert len(result.macros) == len(result.version.programs)
+        assert len(result.macros) == len(result.version.parts)
     most = longest(results)
     for before, result in itertools.pairwise(results):
         late = result.delay + result.cycles - median(usual[result.version.network])
@@ -77,7 +77,7 @@ def check(results: list[Result], model: Model, requests: int, reloads: int) -> N
 
 def fill(server: Server, left: int) -> None:
     """Leave no more than so many words of the instruction store to the server."""
-    server.line.residency.leave(server.current.programs, [])
+    server.line.residency.leave(server.current.parts, [])
     words = server.driver.config.wis_words - left
     server.driver.programs.load(assemble("add r1, r1, 1\n" * (words - 1) + "halt", "filler"))
 
@@ -111,13 +111,13 @@ def test_old_versions_leave_memory_and_store(server: Server, model: Model) -> No
     list(server.serve(model.inputs(number) for number in range(3)))
     first = server.current
     version = server.versions.add(model.plain, first)
-    assert server.prefetch(version) and all(program in server.line.residency for program in version.programs)
+    assert server.prefetch(version) and all(part in server.line.residency for part in version.parts)
     server.switch(version)
     server.submit(model.inputs(0))
     assert not server.uses(first) and server.uses(version)
     server.results(wait=True)
     server.drop(first)
-    assert not any(program in server.line.residency for program in first.programs)
+    assert not any(part in server.line.residency for part in first.parts)
     back = server.versions.add(model.first, version)
     server.switch(back)
     (result,) = server.serve([model.inputs(1)])

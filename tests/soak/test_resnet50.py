@@ -40,12 +40,12 @@ class Stepped(Session):
         self.look = look
 
     def _stage(self, place):
-        cycles, programs = 0, place.code.programs
-        for batch in batches(self.network.config, programs):
-            self._bring(programs[batch.start : batch.stop])
-            for program in programs[batch.start : batch.stop]:
-                cycles += self._go(place, [program], [0])
-                self.look(program)
+        cycles, parts = 0, place.code.parts
+        for batch in batches(self.network.config, parts):
+            self._bring(parts[batch.start : batch.stop])
+            for part in parts[batch.start : batch.stop]:
+                cycles += self._go(place, [part], [0])
+                self.look(part.program)
         return cycles
 
     def memory(self) -> dict[str, np.ndarray]:

@@ -1,0 +1,1 @@
+"""Dynamic dispatch: programs that the machine itself chooses among, by guards (docs/dispatch.md)."""

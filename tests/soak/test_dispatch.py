@@ -1,0 +1,20 @@
+"""Random graphs with several sizes of batches and with parts that are skipped, on both machines."""
+
+import sys
+
+import pytest
+
+from tests.compiler.growing.examples import GOLDEN, RTL, TENTH, any_seed, try_out
+from tests.compiler.growing.graphs import graphs
+from tests.dispatch.random_graphs import Dispatched
+
+
+@pytest.mark.parametrize(
+    ("count", "rtl"), [(GOLDEN // TENTH, False), (RTL // TENTH, True)], ids=["golden", "rtl"]
+)
+def test_random_graphs(capfd: pytest.CaptureFixture[str], count: int, rtl: bool) -> None:
+    dispatched = Dispatched(rtl)
+    with capfd.disabled():
+        try_out(graphs(6), dispatched.check, count, any_seed())
+        print(dict(dispatched.tally), file=sys.stderr, flush=True)
+    assert dispatched.tally["sizes"] and dispatched.tally["skipped"]
