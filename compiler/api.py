@@ -11,6 +11,7 @@ from compiler import arguments
 from compiler.cache.source import Source
 from compiler.cache.store import Store
 from compiler.ir.graph import Graph
+from compiler.limits import NONE, Limits
 from compiler.network import Network, Origin
 from compiler.options import ROUNDINGS, Options
 from compiler.schedule.dram import USUAL, Dram
@@ -41,6 +42,7 @@ def compile(
     offset: int = 0,
     batch: int = 1,
     dram: Dram = USUAL,
+    limits: Limits = NONE,
     cache: bool | None = None,
     record: "Record | None" = None,
 ) -> Network:
@@ -79,6 +81,8 @@ def compile(
         all of them.
     dram : Dram
         The memory to schedule for. Programs run with any, and outputs are the same.
+    limits : Limits
+        How much of the machine's memories may be used.
     cache : bool or None
         Look the network up among those that were compiled before, and keep it; None: those of files only. One that
         comes from there has no `layers`.
@@ -95,6 +99,7 @@ def compile(
     seed, offset = (arguments.integer(*each, 0) for each in (("seed", seed), ("offset", offset)))
     batch = arguments.integer("batch", batch, 1)
     _check_types(schedule, dram, strict, cache, record)
+    arguments.of_type("limits", limits, Limits, "a Limits")
     config = load_target(target) if isinstance(target, str) else target
     arguments.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
     source = (
@@ -107,7 +112,7 @@ def compile(
         source.store = source.store or Store()
     options = Options(
         rounding=_rounding(source, rounding), schedule=schedule, strict=strict, calibration=calibration,
-        seed=seed, offset=offset, batch=batch, dram=dram,
+        seed=seed, offset=offset, batch=batch, dram=dram, limits=limits,
     )  # fmt: skip
     place = (
         _place(source.store, source, config, options) if named and record is None and source.store else None

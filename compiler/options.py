@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from compiler.limits import NONE, Limits
 from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.schedule import Schedule
 
@@ -25,3 +26,4 @@ class Options:
     offset: int = 0
     batch: int = 1
     dram: Dram = USUAL
+    limits: Limits = NONE

@@ -11,6 +11,7 @@ from compiler.codegen.steps import StepMaker
 from compiler.host import Kernels
 from compiler.hosted import HostNode, check_strict
 from compiler.ir.graph import Graph
+from compiler.listing import with_texts
 from compiler.lower.chains import chains_as_tables
 from compiler.lower.groups import find_fusions, group
 from compiler.lower.interface import interface
@@ -68,7 +69,9 @@ class Prepared:
     """
 
     def __init__(self, graph: Graph, config: MlaConfig, options: Options, record: Record | None = None):
-        self.config, self.options, record = config, options, record or Record()
+        #: The machine, and what of it may be used.
+        self.machine, self.config = config, options.limits.within(config)
+        self.options, record = options, record or Record()
         record.config, record.rounding = config, options.rounding
         record.graphs["imported"] = graph
         graph = name_apart(simplify(graph, record.graphs))
@@ -127,8 +130,9 @@ class Prepared:
             The schedule is not legal for the model.
         """
         record = record or Record()
-        made = _Compilation(self, schedule, record.makings).network()
-        return replace(made, batch=self.options.batch)
+        made = replace(_Compilation(self, schedule, record.makings).network(), batch=self.options.batch)
+        self.options.limits.check(sum(code.memory for code in made.codes))
+        return with_texts(made, schedule.programs) if schedule else made
 
     def _lower(self, graph: Graph, fusions: tuple[tuple[str, ...], ...]) -> Lowered:
         inside = [names for names in fusions if names[0] in graph.nodes]
@@ -173,7 +177,7 @@ class _Compilation:
         count = sum(len(each.layers) for each in self.lowered.values())
         stages = self._stages(prepared.parts, count, inside=False)
         return Network(
-            name=graph.name, config=self.config, inputs=tuple(graph.tensors[n] for n in graph.inputs),
+            name=graph.name, config=prepared.machine, inputs=tuple(graph.tensors[n] for n in graph.inputs),
             outputs=tuple(graph.tensors[n] for n in graph.outputs), stages=stages,
             schedule=self.given or Schedule(self.fusions, self.schedules), host=prepared.host,
             rounding=self.options.rounding, floor=network_floor(self.crossed), graph=graph,
@@ -203,6 +207,7 @@ class _Compilation:
             if not inside:
                 self.crossed.append((its, crossed))
             floor = body_floor(its, crossed) if inside else None
+            code = replace(code, config=self.prepared.machine)
             stages.append(Stage(inputs, outputs, code=code, infos=_infos(its, code, crossed), floor=floor))
         return tuple(stages)
 

@@ -69,6 +69,14 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         "--size", metavar="NAME=N", type=size, action="append", default=[],
         help="size of a dimension that an .onnx file only names, or a PyTorch module leaves open; again for others",
     )  # fmt: skip
+    for name, what in (
+        ("sp", "scratchpad"),
+        ("acc", "accumulator"),
+        ("dram", "DRAM, for weights and results"),
+    ):
+        parser.add_argument(
+            f"--{name}-limit", metavar="BYTES", type=integer(1, 1 << 32), help=f"use no more of the {what}"
+        )
     parser.add_argument(
         "--no-cache", action="store_true", help="compile and prove again what was compiled and proved before"
     )
@@ -88,7 +96,7 @@ def compile_model(
     return compile(
         source, args.target, rounding=options.rounding, schedule=schedule, strict=options.strict,
         calibration=options.calibration, seed=options.seed, batch=options.batch, dram=options.dram,
-        cache=keep, record=record,
+        limits=options.limits, cache=keep, record=record,
     )  # fmt: skip
 
 
@@ -100,6 +108,7 @@ def source_of(
     from compiler.cache.store import Store
     from compiler.cli.samples import first_sample, read_samples
     from compiler.frontends.torch_reference import is_reference
+    from compiler.limits import Limits
     from compiler.options import Options
     from compiler.schedule.dram import USUAL, Dram
 
@@ -116,6 +125,7 @@ def source_of(
     return source, Options(
         rounding=args.rounding or Source(args.model).rounding, strict=args.strict, calibration=calibration,
         seed=args.seed, batch=args.batch or 1, dram=dram,
+        limits=Limits(args.sp_limit, args.acc_limit, args.dram_limit),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ result between them need not go to DRAM and come back (compiler/codegen/planes.p
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 
 from compiler.codegen.conv_layout import Layout, can_fold
 from compiler.codegen.depthwise import stream_passes, stream_pitch
@@ -142,20 +142,25 @@ class PlanePair:
         return max(array, drain, store)
 
 
+def why_no_pair(lowered: Lowered, number: int) -> str:
+    """Why a layer and the next one are no such pair; empty if they are."""
+    first, *after = lowered.layers[number : number + 2]
+    if not isinstance(first, ConvLayer) or first.groups > 1 or first.batch > 1:
+        return "the first is no convolution of one group and one image"
+    if not after or not isinstance(after[0], DepthwiseLayer) or after[0].x != first.y:
+        return "no depthwise convolution right behind it reads its result"
+    readers = sum(first.y in layer.inputs for layer in lowered.layers)
+    if readers > 1 or first.y in lowered.graph.outputs:
+        return "others read its result too"
+    return ""
+
+
 def pairs_of(lowered: Lowered, spots: list[Spot]) -> dict[int, PlanePair]:
     """Pairs by the number of their first layer."""
     out = {}
-    each = zip(lowered.layers, lowered.layers[1:], strict=False)
-    for number, (first, second) in enumerate(each):
-        if not isinstance(first, ConvLayer) or not isinstance(second, DepthwiseLayer) or second.x != first.y:
-            continue
-        readers = [layer for layer in lowered.layers if first.y in layer.inputs]
-        if (
-            len(readers) == 1
-            and first.groups == 1
-            and first.batch == 1
-            and first.y not in lowered.graph.outputs
-        ):
+    for number, (first, second) in enumerate(pairwise(lowered.layers)):
+        if not why_no_pair(lowered, number):
+            assert isinstance(first, ConvLayer) and isinstance(second, DepthwiseLayer)
             out[number] = PlanePair(first, second, spots[number], spots[number + 1].y_on_chip)
     return out
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from math import log
 from statistics import median
 
-from compiler.hpm.features import rows_of
 from compiler.hpm.model import Model
+from compiler.hpm.rows import rows_of
 from compiler.lower.lower import Lowered
 from compiler.measure.conditions import Conditions
 from compiler.schedule.dram import Dram

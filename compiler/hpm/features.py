@@ -1,7 +1,6 @@
 """Layers under schedules as vectors of fixed length, and the cycles they are measured against."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log, log2
 from typing import NamedTuple
 
@@ -9,9 +8,7 @@ from compiler.hpm.flow import Pace, pace
 from compiler.hpm.flows import KINDS, flow_of
 from compiler.hpm.place import Place
 from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
-from compiler.lower.lower import Lowered
 from compiler.lower.matmul import MatmulLayer
-from compiler.measure.conditions import Conditions
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import DTYPE_BYTES
 
@@ -37,8 +34,8 @@ NAMES = (
     "beat", "log_latency", "n",
 )  # fmt: skip
 _MOST = 64
-#: So many layers before a neighbour say how far ahead LOAD is.
-_BACK = 2
+#: The number of each kind of layer.
+KIND = {kind: number for number, kind in enumerate(KINDS)}
 
 
 class Row(NamedTuple):
@@ -64,68 +61,6 @@ class _Sizes:
     out_c: int
 
 
-def rows_of(
-    lowered: Lowered, schedules: Mapping[str, LayerSchedule], conditions: Conditions,
-    only: Sequence[str] | None = None,
-) -> dict[str, Row]:  # fmt: skip
-    """Features of the layers of a stage under their schedules, by name.
-
-    Parameters
-    ----------
-    lowered : Lowered
-        The stage.
-    schedules : dict
-        Of all its layers.
-    conditions : Conditions
-        The machine and its memory.
-    only : sequence of str or None
-        Layers that are wanted; None: all.
-    """
-    layers = lowered.layers
-    places = places_of(lowered, schedules, conditions)
-    alone: dict[tuple[int, int], Pace] = {}
-
-    def paced(number: int, back: int) -> Pace:
-        """Of a layer behind so many others."""
-        if (number, back) not in alone:
-            layer, place = layers[number], places[number]
-            before = paced(number - 1, back - 1).lead if back and number else None
-            flow = flow_of(layer, schedules[layer.name], place)
-            alone[number, back] = pace(flow, place.beat, place.dram.latency, before, last=False)
-        return alone[number, back]
-
-    out = {}
-    for number, layer in enumerate(layers):
-        if only is None or layer.name in only:
-            place = places[number]
-            if number:
-                before, lead = paced(number - 1, 0).total, paced(number - 1, _BACK).lead
-                kind = KINDS.index(type(layers[number - 1]))
-                place = replace(place, before=before, lead=lead, kind_before=kind)
-            if number + 1 < len(layers):
-                kind = KINDS.index(type(layers[number + 1]))
-                place = replace(place, after=paced(number + 1, 0).total, kind_after=kind)
-            out[layer.name] = row_of(layer, schedules[layer.name], place)
-    return out
-
-
-def places_of(
-    lowered: Lowered, schedules: Mapping[str, LayerSchedule], conditions: Conditions
-) -> list[Place]:
-    """Where each layer of a stage finds its tensors, its neighbours left out."""
-    graph = lowered.graph
-    outside = {lowered.root(name) for name in (*graph.inputs, *graph.outputs)}
-    inside = {lowered.root(layer.y) for layer in lowered.layers if schedules[layer.name].on_chip} - outside
-
-    def on_chip(name: str) -> bool:
-        return lowered.root(name) in inside
-
-    return [
-        Place(conditions.config, conditions.dram, on_chip(layer.x), on_chip(layer.y), on_chip)
-        for layer in lowered.layers
-    ]
-
-
 def row_of(layer: Layer, schedule: LayerSchedule, place: Place) -> Row:
     """Features of one layer."""
     found = pace(
@@ -136,7 +71,7 @@ def row_of(layer: Layer, schedule: LayerSchedule, place: Place) -> Row:
     floor = max(macs, size / place.config.n * place.beat, 1.0)
     base = float(max(found.total, floor))
     numbers = [
-        float(KINDS.index(type(layer))), *_cycles(found, base, floor, flow.count, place),
+        float(KIND[type(layer)]), *_cycles(found, base, floor, flow.count, place),
         *_tiles(layer, schedule, place), log((1 + layer.macs) / (1 + size)), *_windows(layer),
         *_chosen(layer, schedule, place),
         float(not place.before), float(not place.after), place.before / base, place.after / base,

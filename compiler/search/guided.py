@@ -9,6 +9,7 @@ from compiler.hpm.errors import Errors
 from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.search.constraints import FREE, Constraints
 from compiler.search.foresight import Foresight
 from compiler.search.goals import Goal
 from compiler.search.method import Method, Trial
@@ -59,8 +60,11 @@ class Guided(Method):
 
     name = "hpm"
 
-    def __init__(self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int):
-        super().__init__(measurer, goal, baseline, seed)
+    def __init__(
+        self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
+        constraints: Constraints = FREE,
+    ):  # fmt: skip
+        super().__init__(measurer, goal, baseline, seed, constraints)
         stages = self.prepared.lowered(self.first.fusions)
         self.foresight = Foresight(self.conditions, stages, find_model(self.conditions), seed)
         self.layers = dict(self.first.layers)

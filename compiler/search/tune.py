@@ -2,19 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 
 from compiler.hpm.errors import Errors
 from compiler.measure.measurement import Measurement, Rejected
 from compiler.measure.measurer import Measurer
+from compiler.search.constraints import FREE, Constraints
 from compiler.search.coordinate import Coordinate
 from compiler.search.drawn import RandomSearch
 from compiler.search.evolution import Evolution
+from compiler.search.generated import Generated
 from compiler.search.goals import Goal
 from compiler.search.guided import Guided
 from compiler.search.method import Method, Trial
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (RandomSearch, Evolution, Coordinate, Guided)
+    method.name: method for method in (RandomSearch, Evolution, Coordinate, Guided, Generated)
 }
 
 
@@ -45,6 +48,7 @@ class Tuned:
 
 def tune(
     measurer: Measurer, method: str, trials: int, goal: Goal = Goal.LATENCY, seed: int = 0,
+    constraints: Constraints = FREE, seconds: float | None = None,
     hear: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
 ) -> Tuned:  # fmt: skip
     """Search for a schedule of less cost.
@@ -61,6 +65,10 @@ def tune(
         What counts.
     seed : int
         Of the method's choices.
+    constraints : Constraints
+        What must not be changed.
+    seconds : float or None
+        No trial begins after so long; None: all trials.
     hear : callable
         Hears the number of each trial, the trial, and the best so far.
 
@@ -69,11 +77,12 @@ def tune(
     WorkError
         The baseline cannot be measured.
     """
+    end = None if seconds is None else monotonic() + seconds
     baseline = measurer.baseline()
-    searcher = METHODS[method](measurer, goal, baseline, seed)
+    searcher = METHODS[method](measurer, goal, baseline, seed, constraints)
     done: list[Trial] = []
     curve = [(0, goal.cost(baseline))]
-    while len(done) < trials:
+    while len(done) < trials and (end is None or monotonic() < end):
         count = min(measurer.devices, trials - len(done))
         schedules = [searcher.propose() for _ in range(count)]
         for schedule, result in zip(schedules, measurer.measure(schedules), strict=True):

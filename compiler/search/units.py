@@ -67,7 +67,7 @@ class Unit:
         for space in self.spaces:
             name = space.layer.name
             for tiling in (*(each.schedule for each in by_blocks(space)), *_various(space)):
-                yield self.best | {name: LayerSpace.beside(tiling, self.best[name])}
+                yield self.best | {name: space.beside(tiling, self.best[name])}
         while True:
             space = rng.choice(self.spaces)
             name = space.layer.name
@@ -85,13 +85,14 @@ def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
 
 
 def units_of(
-    config: MlaConfig, stages: list[Lowered], dram: Dram, first: Schedule, baseline: Measurement, rng: random.Random
+    config: MlaConfig, stages: list[Lowered], dram: Dram, first: Schedule, baseline: Measurement, rng: random.Random,
+    kept: frozenset[str] = frozenset(),
 ) -> list[Unit]:  # fmt: skip
-    """All units of a network, in order."""
+    """All units of a network, in order; `kept` are fields of schedules that must not change."""
     out: list[Unit] = []
     for lowered in stages:
         spots = spots_of(config, lowered, dram)
-        spaces = [LayerSpace(layer, spot) for layer, spot in zip(lowered.layers, spots, strict=True)]
+        spaces = [LayerSpace(layer, spot, kept) for layer, spot in zip(lowered.layers, spots, strict=True)]
         pairs = {**pooled_pairs(lowered, spaces), **pairs_of(lowered, spots)}
         number = 0
         while number < len(spaces):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from compiler.hpm.drift import Drift, fits, memories
-from compiler.hpm.features import rows_of
 from compiler.hpm.model import Model
 from compiler.hpm.points import Op, Point
+from compiler.hpm.rows import rows_of
 from compiler.measure.conditions import Conditions
 from compiler.options import Options
 from compiler.pipeline import Prepared
