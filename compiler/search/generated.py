@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from compiler.cache.digest import name
 from compiler.hpm.errors import Errors
-from compiler.measure.measurement import Measurement
+from compiler.measure.measurement import Measurement, Rejected
 from compiler.measure.measurer import Measurer
 from compiler.schedule.schedule import Schedule
 from compiler.search.constraints import FREE, Constraints
@@ -12,6 +13,7 @@ from compiler.search.method import Method, Trial
 from compiler.specialize.generator import Generator
 from compiler.specialize.library import GENERATORS
 from compiler.specialize.task import Candidate, Task
+from hw.errors import InputError
 
 #: So many candidates of a generator in a row may be of no use before the next one has its turn.
 _PATIENCE = 12
@@ -41,6 +43,7 @@ class Generated(Method):
         self._turn, self._vain = 0, 0
         self._open: Iterator[Candidate] | None = None
         self._asked: dict[str, tuple[Generator, Candidate]] = {}
+        self._known = {self._programs(self.first)}
         self._pairs: list[tuple[float, float]] = []
 
     @property
@@ -57,7 +60,7 @@ class Generated(Method):
             candidate = next(self._open, None) if self._vain < _PATIENCE else None
             if candidate is None:
                 self._turn, self._vain, self._open = self._turn + 1, 0, None
-            elif self.fresh(candidate.schedule):
+            elif self._new(generator, candidate):
                 self._vain += 1
                 self._asked[candidate.schedule.to_json()] = generator, candidate
                 return candidate.schedule
@@ -76,12 +79,30 @@ class Generated(Method):
         if better:
             self._vain, self._open = 0, None
 
+    def _new(self, generator: Generator, candidate: Candidate) -> bool:
+        """Whether a candidate can be compiled to programs that were not measured yet; else it costs no trial."""
+        if not self.fresh(candidate.schedule):
+            return False
+        try:
+            programs = self._programs(candidate.schedule)
+        except InputError as error:
+            generator.tell(candidate, Rejected("compile", str(error)))
+            return False
+        new = programs not in self._known
+        self._known.add(programs)
+        return new
+
+    def _programs(self, schedule: Schedule) -> str:
+        """Digest of the programs of a schedule, and of the memory that they start with."""
+        codes = self.prepared.network(schedule).codes
+        return name([(code.image, [program.words for program in code.programs]) for code in codes])
+
     def _task(self) -> Task | None:
         """What the present turn is about; None: there is nothing left to ask about."""
         measured = self.best.result
         assert isinstance(measured, Measurement)
         entries = sorted(measured.layers, key=lambda entry: -entry.cycles)
-        everything = [name for entry in measured.layers for name in entry.names]
+        everything = [each for entry in measured.layers for each in entry.names]
         about = [tuple(everything), *(entry.names for entry in entries)]
         number = self._turn // max(len(self.generators), 1)
         if number >= len(about) or not self.generators:
@@ -92,11 +113,11 @@ class Generated(Method):
     def _changed(self) -> Schedule:
         """A random change of the best schedule."""
         for _ in range(_CHANGES):
-            name = self.rng.choice(list(self.spaces))
+            layer = self.rng.choice(list(self.spaces))
             layers = self.best.schedule.layers
-            if name in layers:
-                changed = self.spaces[name].change(self.rng, layers[name])
-                schedule = Schedule(self.best.schedule.fusions, layers | {name: changed})
+            if layer in layers:
+                changed = self.spaces[layer].change(self.rng, layers[layer])
+                schedule = Schedule(self.best.schedule.fusions, layers | {layer: changed})
                 if self.fresh(schedule):
                     return schedule
         return self.first

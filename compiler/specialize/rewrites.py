@@ -103,7 +103,7 @@ def _earliest(before: Sequence[Item], item: Instruction) -> int:
     """The first place at which a field may be set: behind the last thing that the order matters with."""
     for at in range(len(before), 0, -1):
         other = before[at - 1]
-        if isinstance(other, Loop) or other.op in (MicroOp.TAG, MicroOp.FENCE):
+        if isinstance(other, Loop) or other.op is MicroOp.FENCE:
             return at
         if other.op is MicroOp.ADD and other.d in item.registers:
             return at
