@@ -18,6 +18,8 @@ from hw.errors import InputError
 
 #: Ways to hand planes over that are looked at for each pair.
 _PAIRS = 8
+#: A gain of less than this part of a network's cycles is less than predictions can tell.
+_WORTH = 0.005
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,26 @@ class Engine:
                 option = Option(site, what, made, *_compared(now, then))
                 out.setdefault(made.to_json(), option)
         return sorted(out.values(), key=lambda option: -option.gain)
+
+    def choose(self, schedule: Schedule, options: Sequence[Option]) -> Schedule:
+        """The option that is predicted best, or the schedule as it is if none is worth a change."""
+        best = max(options, key=lambda option: option.gain, default=None)
+        worth = best is not None and best.gain > _WORTH * self.forecaster.of(schedule).cycles
+        return best.schedule if best is not None and worth else schedule
+
+    def unfused(self) -> Schedule:
+        """Every operator by itself, from DRAM to DRAM.
+
+        Raises
+        ------
+        InputError
+            An operator cannot be carried out by itself.
+        """
+        layers: dict[str, LayerSchedule] = {}
+        for stage in self.prepared.lowered(()):
+            layers |= first_schedule(self.prepared.config, stage, (), self.conditions.dram).layers
+        apart = {name: replace(each, on_chip=False, overlap=False) for name, each in layers.items()}
+        return Schedule((), apart)
 
     def together(self, schedule: Schedule, options: Sequence[Option]) -> Schedule | None:
         """All that promise something and have no layer in common; None if these are fewer than two."""

@@ -20,6 +20,8 @@ from compiler.schedule.spot import CROWDED, PREFETCH, Spot, image_rows
 
 #: Cycles of a command of FUSE beside its rows.
 _COMMAND = 60
+#: Cycles from the last sum of one layer until the other works on it, and back again.
+_TURN = 300
 #: Blocks that go together, and groups of them that there is room for.
 _GROUPS, _AHEAD = (1, 2), (1, 2)
 #: Sums of a layer that there is room for at once, at most.
@@ -125,7 +127,11 @@ class PlanePair:
             rows=way.its_rows, width=way.width, columns=group, slots=group, acc_buffers=way.its_sums,
             prefetch=PREFETCH, on_chip=self.y_on_chip,
         )  # fmt: skip
-        return Fused(groups * (makes + self._reads(way)) + tile * group, first, second)
+        turns = (
+            groups if way.planes == group else 1
+        )  # with room for more one layer works while the other waits
+        cycles = groups * (makes + self._reads(way)) + tile * group + turns * _TURN
+        return Fused(cycles, first, second)
 
     def _reads(self, way: _Way) -> float:
         """Cycles of the depthwise convolution for a group of planes."""
