@@ -23,11 +23,10 @@ def joined(schedule: Schedule, first: Layer, second: Layer) -> Fusions:
 
 
 def splits(schedule: Schedule, layer: Layer) -> Iterator[tuple[str, Fusions]]:
-    """The fusions with one layer cut in two, at each of its places; with the node that then is by itself."""
+    """The fusions with less in one layer: cut before each of its nodes, of which all from that one on are layers."""
     rest = tuple(names for names in schedule.fusions if names[0] not in layer.nodes)
     for at in range(1, len(layer.nodes)):
-        parts = (layer.nodes[:at], layer.nodes[at:])
-        yield layer.nodes[at], (*rest, *(part for part in parts if len(part) > 1))
+        yield layer.nodes[at], (*rest, layer.nodes[:at]) if at > 1 else rest
 
 
 def refusal(prepared: Prepared, schedule: Schedule, graph: Graph, first: Layer, second: Layer) -> str:

@@ -172,7 +172,9 @@ def test_generators_are_asked_in_turn_and_hear(measurer: Measurer, baseline: Mea
     (_, told), *_ = one.heard
     assert isinstance(told, Rejected) and told.stage == "compile" and "line 1" in told.reason
     about = [task.layers for task in one.tasks]
-    assert set(about[0]) == {layer.name for layer in measurer.first.layers} and len(about) == len(two.tasks) == 3
+    assert (
+        set(about[0]) == {layer.name for layer in measurer.first.layers} and len(about) == len(two.tasks) == 3
+    )
     assert method.best.cost is not None and method.best.cost <= baseline.cycles
 
 

@@ -23,7 +23,10 @@ def commands(words: Sequence[int]) -> dict[Unit, list[tuple]]:
     """What each unit is told, by a sequencer of its own: fields by name, masks, in order; with the tags."""
     registers = [0] * 32
     operands = [1_000_000 * (1 + number) for number in range(48)]
-    fields = {unit: {item.name: item.default & ((1 << item.width) - 1) for item in UNIT_FIELDS[unit]} for unit in Unit}
+    fields = {
+        unit: {item.name: item.default & ((1 << item.width) - 1) for item in UNIT_FIELDS[unit]}
+        for unit in Unit
+    }
     out: dict[Unit, list[tuple]] = {unit: [] for unit in Unit}
 
     def value(selector: int) -> int:
