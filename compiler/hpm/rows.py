@@ -1,9 +1,9 @@
 """Features of the layers of a stage, under one schedule after another."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from typing import Any
 
-from compiler.hpm.features import KIND, Row, row_of
+from compiler.hpm.features import KIND, Fixed, Row, row_of
 from compiler.hpm.flow import Pace, pace
 from compiler.hpm.flows import flow_of
 from compiler.hpm.place import Place
@@ -36,6 +36,8 @@ class RowMaker:
             tuple(dict.fromkeys((layer.x, layer.y, *layer.inputs, *layer.shapes))) for layer in stage.layers
         ]
         self._numbers = {layer.name: number for number, layer in enumerate(stage.layers)}
+        self._fixed = [Fixed(layer, conditions.config.n) for layer in stage.layers]
+        self._states: dict[tuple, int] = {}
         self._paces: dict[tuple, Pace] = {}
         self._rows: dict[tuple, Row] = {}
 
@@ -47,12 +49,12 @@ class RowMaker:
         numbers = range(len(self.layers)) if only is None else (self._numbers[name] for name in only)
         return {self.layers[number].name: self._row(number, spots) for number in numbers}
 
-    def place(self, number: int, inside: frozenset[str]) -> Place:
-        """Where a layer finds its tensors if these stay on the chip; its neighbours are left out."""
+    def place(self, number: int, inside: frozenset[str], **beside: Any) -> Place:
+        """Where a layer finds its tensors if these stay on the chip; `beside` says what its neighbours are like."""
         layer, root, conditions = self.layers[number], self._root, self.conditions
         return Place(
             conditions.config, conditions.dram, root[layer.x] in inside, root[layer.y] in inside,
-            lambda name: root[name] in inside,
+            lambda name: root[name] in inside, **beside,
         )  # fmt: skip
 
     def inside(self, schedules: Mapping[str, LayerSchedule]) -> frozenset[str]:
@@ -61,10 +63,11 @@ class RowMaker:
             {self._root[layer.y] for layer in self.layers if schedules[layer.name].on_chip} - self._outside
         )
 
-    def state(self, number: int, schedules: Mapping[str, LayerSchedule], inside: frozenset[str]) -> tuple:
-        """All that the pace of a layer by itself depends on."""
+    def state(self, number: int, schedules: Mapping[str, LayerSchedule], inside: frozenset[str]) -> int:
+        """A number for all that the pace of a layer by itself depends on."""
         root = self._root
-        return schedules[self.layers[number].name], *(root[name] in inside for name in self._tensors[number])
+        here = tuple(root[name] in inside for name in self._tensors[number])
+        return self._states.setdefault((schedules[self.layers[number].name], here), len(self._states))
 
     def pace(self, number: int, back: int, spots: "_Spots") -> Pace:
         """Of a layer behind so many others."""
@@ -83,16 +86,17 @@ class RowMaker:
         first, last = max(number - 1 - _BACK, 0), min(number + 1, len(layers) - 1)
         key = (number, *(spots.state(each) for each in range(first, last + 1)))
         if key not in self._rows:
-            place = self.place(number, spots.inside)
+            beside: dict[str, Any] = {}
             if number:
-                before = self.pace(number - 1, 0, spots).total
-                lead = self.pace(number - 1, _BACK, spots).lead
-                kind = KIND[type(layers[number - 1])]
-                place = replace(place, before=before, lead=lead, kind_before=kind)
+                beside |= {
+                    "before": self.pace(number - 1, 0, spots).total,
+                    "lead": self.pace(number - 1, _BACK, spots).lead,
+                    "kind_before": KIND[type(layers[number - 1])],
+                }
             if number < last:
-                kind = KIND[type(layers[last])]
-                place = replace(place, after=self.pace(last, 0, spots).total, kind_after=kind)
-            self._rows[key] = row_of(layers[number], spots.schedules[layers[number].name], place)
+                beside |= {"after": self.pace(last, 0, spots).total, "kind_after": KIND[type(layers[last])]}
+            place, schedule = self.place(number, spots.inside, **beside), spots.schedules[layers[number].name]
+            self._rows[key] = row_of(layers[number], self._fixed[number], schedule, place)
         return self._rows[key]
 
 
@@ -101,9 +105,9 @@ class _Spots:
 
     def __init__(self, maker: RowMaker, schedules: Mapping[str, LayerSchedule]):
         self.maker, self.schedules, self.inside = maker, schedules, maker.inside(schedules)
-        self._states: dict[int, tuple] = {}
+        self._states: dict[int, int] = {}
 
-    def state(self, number: int) -> tuple:
+    def state(self, number: int) -> int:
         """Of one layer."""
         if number not in self._states:
             self._states[number] = self.maker.state(number, self.schedules, self.inside)

@@ -236,6 +236,9 @@ def test_children_that_lead_back_and_features_there_are_not() -> None:
         Trees([text.replace(line, loop)], len(NAMES))
     with pytest.raises(ValueError, match="no feature"):
         Trees([text], 1)
+    right = next(each for each in text.splitlines() if each.startswith("right_child="))
+    with pytest.raises(ValueError, match="two branches of a tree lead to the same node"):
+        Trees([text.replace(right, line.replace("left", "right"))], len(NAMES))
 
 
 def test_files_that_are_not_there_or_no_archives(tmp_path: Path) -> None:
