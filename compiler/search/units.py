@@ -59,11 +59,14 @@ class Unit:
 
     def _all(self, rng: random.Random) -> Iterator[Choice]:
         if self.pair:
+            named = list(zip(self.names, self.spaces, strict=True))
             for fused in islice(self.pair.candidates(), _PAIRS):
                 made = zip(self.names, (fused.first, fused.second), self.best.values(), strict=True)
-                yield {
+                choice = {
                     name: replace(layer, joined=now.joined, counted=now.counted) for name, layer, now in made
                 }
+                if all(space.allows(choice[name], self.best[name]) for name, space in named):
+                    yield choice
         for space in self.spaces:
             name = space.layer.name
             for tiling in (*(each.schedule for each in by_blocks(space)), *_various(space)):

@@ -74,6 +74,10 @@ class LayerSpace:
         """A tiling with those fields of a schedule that say how the layer goes with others, or must not change."""
         return replace(tiling, **{name: getattr(schedule, name) for name in (*_BESIDE, *self.kept)})
 
+    def allows(self, schedule: LayerSchedule, now: LayerSchedule) -> bool:
+        """Whether nothing is other than now that must not change."""
+        return all(getattr(schedule, name) == getattr(now, name) for name in self.kept)
+
     def change(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
         """A schedule that differs in one thing."""
         changed = rng.choice(self._changes)(rng, schedule)
