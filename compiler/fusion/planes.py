@@ -22,6 +22,8 @@ from compiler.schedule.spot import CROWDED, PREFETCH, Spot, image_rows
 _COMMAND = 60
 #: Cycles from the last sum of one layer until the other works on it, and back again.
 _TURN = 300
+#: Cycles from the last sum of a tile until its place is free again, its draining left out.
+_DRAINED = 150
 #: Blocks that go together, and groups of them that there is room for.
 _GROUPS, _AHEAD = (1, 2), (1, 2)
 #: Sums of a layer that there is room for at once, at most.
@@ -117,7 +119,10 @@ class PlanePair:
         tile = way.rows * self.t.w
         array = tiles * group * conv.passes * max(tile, n)
         drain = tiles * (tile * group + _COMMAND)
-        makes = max(array, drain, tiles * band_beats * self.spot.beat * CROWDED)
+        places = tiles * (array / tiles + tile * group + _DRAINED) / way.sums
+        bands = tiles * (array / tiles + band_beats * self.spot.beat + self.spot.latency) / _BANDS
+        makes = max(array, drain, places, tiles * band_beats * self.spot.beat * CROWDED)
+        makes = makes if self.spot.x_on_chip else max(makes, bands)
         first = LayerSchedule(
             rows=way.rows, band=way.rows, columns=group, depth=1 << 16, slots=group, order="channels",
             x_buffers=_BANDS, w_buffers=w_buffers, acc_buffers=way.sums, fold=layout == Layout.ROWS,
@@ -127,10 +132,12 @@ class PlanePair:
             rows=way.its_rows, width=way.width, columns=group, slots=group, acc_buffers=way.its_sums,
             prefetch=PREFETCH, on_chip=self.y_on_chip,
         )  # fmt: skip
-        turns = (
-            groups if way.planes == group else 1
-        )  # with room for more one layer works while the other waits
-        cycles = groups * (makes + self._reads(way)) + tile * group + turns * _TURN
+        # With room for more planes one layer works while the other waits.
+        turns = groups if way.planes == group else 1
+        # The weights of the first group come before anything can begin, those of others meanwhile.
+        weighted = (weights + its_weights) / n * self.spot.beat
+        cycles = weighted + self.spot.latency + groups * max(makes + self._reads(way), weighted)
+        cycles += tile * group + turns * _TURN
         return Fused(cycles, first, second)
 
     def _reads(self, way: _Way) -> float:
@@ -145,7 +152,8 @@ class PlanePair:
         array = rows * pitch * strips * passes * way.group
         drain = strips * (self.y.h * way.width * way.group + tiles * _COMMAND)
         store = 0 if self.y_on_chip else self.y.h * self.y.w * way.group * self.spot.beat
-        return max(array, drain, store)
+        places = (array + strips * (self.y.h * way.width * way.group + tiles * _DRAINED)) / way.its_sums
+        return max(array, drain, store, places)
 
 
 def why_no_pair(lowered: Lowered, number: int) -> str:
