@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
+from compiler.fusion.fused import Fused
 from compiler.fusion.planes import PlanePair, pairs_of
 from compiler.hpm.model import Model
 from compiler.hpm.rows import RowMaker
@@ -28,17 +29,23 @@ class _Stage:
 
     def __init__(self, stage: Lowered, conditions: Conditions, pairs: dict[int, PlanePair]):
         self.rows, self.pairs = RowMaker(stage, conditions), pairs
-        self._estimates: dict[int, dict[tuple[LayerSchedule, LayerSchedule], float]] = {}
+        self._ways: dict[int, dict[tuple[LayerSchedule, LayerSchedule], Fused]] = {}
 
     def estimate(self, number: int, schedules: dict[str, LayerSchedule]) -> float | None:
         """Of a pair that hands planes over, by its first layer; None: the estimate does not know this way."""
         if number not in self.pairs:
             return None
         pair = self.pairs[number]
-        if number not in self._estimates:
-            self._estimates[number] = {(each.first, each.second): each.estimate for each in pair.candidates()}
-        first, second = (replace(schedules[each.name], joined=False) for each in (pair.first, pair.second))
-        return self._estimates[number].get((first, second))
+        if number not in self._ways:
+            self._ways[number] = {(each.first, each.second): each for each in pair.candidates()}
+        first, second = (_alone(schedules[each.name]) for each in (pair.first, pair.second))
+        way = self._ways[number].get((first, second))
+        return None if way is None else way.estimate - min(way.start, self.rows.lead(number, schedules))
+
+
+def _alone(schedule: LayerSchedule) -> LayerSchedule:
+    """Without what the pair has no part in."""
+    return replace(schedule, joined=False, counted=True)
 
 
 class Forecaster:

@@ -136,9 +136,10 @@ class PlanePair:
         turns = groups if way.planes == group else 1
         # The weights of the first group come before anything can begin, those of others meanwhile.
         weighted = (weights + its_weights) / n * self.spot.beat
-        cycles = weighted + self.spot.latency + groups * max(makes + self._reads(way), weighted)
-        cycles += tile * group + turns * _TURN
-        return Fused(cycles, first, second)
+        start = weighted + self.spot.latency
+        both = makes + self._reads(way)
+        cycles = start + both + (groups - 1) * max(both, weighted) + tile * group + turns * _TURN
+        return Fused(cycles, first, second, start)
 
     def _reads(self, way: _Way) -> float:
         """Cycles of the depthwise convolution for a group of planes."""

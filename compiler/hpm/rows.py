@@ -49,6 +49,10 @@ class RowMaker:
         numbers = range(len(self.layers)) if only is None else (self._numbers[name] for name in only)
         return {self.layers[number].name: self._row(number, spots) for number in numbers}
 
+    def lead(self, number: int, schedules: Mapping[str, LayerSchedule]) -> float:
+        """So many cycles before the end of the layer before one LOAD is free; 0: there is none."""
+        return self.pace(number - 1, _BACK, _Spots(self, schedules)).lead if number else 0.0
+
     def place(self, number: int, inside: frozenset[str], **beside: Any) -> Place:
         """Where a layer finds its tensors if these stay on the chip; `beside` says what its neighbours are like."""
         layer, root, conditions = self.layers[number], self._root, self.conditions
