@@ -40,7 +40,7 @@ class Generated(Method):
     ):  # fmt: skip
         super().__init__(measurer, goal, baseline, seed, constraints)
         self.generators = [each() for each in GENERATORS.values()] if generators is None else list(generators)
-        self._turn, self._vain = 0, 0
+        self._turn, self._vain, self._seed = 0, 0, seed
         self._open: Iterator[Candidate] | None = None
         self._asked: dict[str, tuple[Generator, Candidate]] = {}
         self._known = {self._programs(self.first)}
@@ -108,7 +108,7 @@ class Generated(Method):
         if number >= len(about) or not self.generators:
             return None
         schedule = self.best.schedule
-        return Task(self.prepared, self.conditions, schedule, about[number], measured, self.goal)
+        return Task(self.prepared, self.conditions, schedule, about[number], measured, self.goal, self._seed)
 
     def _changed(self) -> Schedule:
         """A random change of the best schedule."""

@@ -23,6 +23,7 @@ from compiler.specialize.generator import Generator
 from compiler.specialize.polish import Polish
 from compiler.specialize.task import Candidate, Task
 from compiler.specialize.tiling import Tilings
+from compiler.store.codec import read_schedule, schedule_values
 from hw.config import load_target
 from hw.errors import InputError
 
@@ -188,8 +189,10 @@ def test_predictions_of_tilings_are_kept(measurer: Measurer, task: Task, baselin
     assert method.predictor.count == min(len(proposed), 1)
 
 
-def test_programs_survive_the_file_of_a_network(measurer: Measurer, task: Task, tmp_path) -> None:
+def test_programs_survive_files_and_the_database(measurer: Measurer, task: Task, tmp_path) -> None:
     network: Network = measurer.prepared.network(task.with_texts(task.programs, "test", "").schedule)
     path = tmp_path / "x.mla"
     path.write_bytes(to_bytes(network))
     assert read_package(path).schedule == network.schedule
+    entry = json.loads(json.dumps(schedule_values(network.schedule)))
+    assert read_schedule(entry) == network.schedule and network.schedule.programs
