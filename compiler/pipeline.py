@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from compiler.codegen.code import Code
 from compiler.codegen.making import Making
@@ -98,6 +98,10 @@ class Prepared:
         self.fusions = tuple(f for each in self._device for f in find_fusions(each))
         self._lowered: dict[tuple[tuple[str, ...], ...], list[Lowered]] = {}
         self._makers: dict[int, StepMaker] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what belongs to objects of this process."""
+        return vars(self) | {"_lowered": {}, "_makers": {}}
 
     def lowered(self, fusions: tuple[tuple[str, ...], ...]) -> list[Lowered]:
         """Layers of each part on the accelerator under fusions; the same each time.

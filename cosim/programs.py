@@ -1,6 +1,6 @@
 """Programs in the writable instruction store, and the opcodes bound to them."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,25 +137,15 @@ class ProgramStore:
             self._refused(f"segment {segment} cannot be opened for program {program.name!r}")
         self._bases[segment] = self.get("SEG_BASE")
 
-    def fits(self, length: int, without: Collection[int] = ()) -> bool:
-        """Whether a program of `length` words could be loaded now, once some segments are unloaded."""
-        left = set(self.programs) - set(without)
-        return len(left) < self.config.segments and self._gap(left, length) is not None
-
-    def _gap(self, segments: Iterable[int], length: int) -> int | None:
-        """First of so many words of the store that none of these segments holds."""
-        start = 0
-        for base, size in sorted((self._bases[s], len(self.programs[s].words)) for s in segments):
-            if base - start >= length:
-                break
-            start = base + size
-        return start if start + length <= self.config.wis_words else None
-
     def _room(self, segment: int, length: int, name: str) -> int:
         """First words of the store that no other program holds."""
         others = [each for each in self.programs if each != segment]
-        start = self._gap(others, length)
-        if start is None:
+        start = 0
+        for base, size in sorted((self._bases[s], len(self.programs[s].words)) for s in others):
+            if base - start >= length:
+                break
+            start = base + size
+        if start + length > self.config.wis_words:
             taken = sum(len(self.programs[each].words) for each in others)
             raise InputError(
                 f"program {name!r} of {length} words is too long: the instruction store of "

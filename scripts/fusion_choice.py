@@ -18,11 +18,12 @@ from compiler.hpm.default import find_model
 from compiler.hpm.points import Point, chains
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import Rejected
+from compiler.measure.measurer import Measurer
 from compiler.options import Options
 from compiler.schedule.schedule import Schedule
 from hw.config import load_target
 from hw.errors import InputError
-from scripts.remembered import Remembering, programs_of
+from scripts.remembered import FileMemory, programs_of
 
 #: A seed that `mla calibrate` does not take by default.
 _SEED = 20261
@@ -59,8 +60,8 @@ def main() -> int:
 def _case(point: Point, file: Path | None) -> dict[str, Any]:
     """All ways of one chain: predicted and measured cycles."""
     conditions = Conditions(load_target("n16"))
-    with Remembering(point.graph(), conditions, Options(rounding="reference")) as measurer:
-        measurer.file = file
+    with Measurer(point.graph(), conditions, Options(rounding="reference")) as measurer:
+        measurer.memory = FileMemory(measurer.prepared, conditions, file)
         engine = Engine(measurer.prepared, conditions, find_model(conditions))
         first = measurer.first.schedule
         options = engine.options(first, engine.sites(first))
@@ -72,10 +73,10 @@ def _case(point: Point, file: Path | None) -> dict[str, Any]:
         chosen = programs_of(measurer.prepared.network(engine.choose(first, options)), conditions)
         found: dict[str, dict[str, Any]] = {}
         for what, schedule in ways[:_WAYS]:
-            network = measurer.compile(schedule)
-            if isinstance(network, Rejected):
+            try:
+                key = programs_of(measurer.prepared.network(schedule), conditions)
+            except InputError:  # it does not fit
                 continue
-            key = programs_of(network, conditions)
             if key not in found:
                 found[key] = {"what": what, "chosen": key == chosen, **_cycles(measurer, engine, schedule)}
     return {
@@ -85,7 +86,7 @@ def _case(point: Point, file: Path | None) -> dict[str, Any]:
     }
 
 
-def _cycles(measurer: Remembering, engine: Engine, schedule: Schedule) -> dict[str, Any]:
+def _cycles(measurer: Measurer, engine: Engine, schedule: Schedule) -> dict[str, Any]:
     (result,) = measurer.measure([schedule])
     forecast = engine.forecaster.of(schedule)
     cycles = None if isinstance(result, Rejected) or not result.believable else result.cycles

@@ -1,62 +1,61 @@
-"""A measurer that remembers, in a file, what programs took: comparisons of methods can be stopped and gone on with."""
+"""What programs took, remembered in a file: comparisons of methods can be stopped and gone on with."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from compiler.cache.digest import name
 from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Rejected, Result
-from compiler.measure.measurer import Measurer
+from compiler.measure.measurement import Result
 from compiler.network import Network
+from compiler.pipeline import Prepared
 from compiler.schedule.schedule import Schedule
 from compiler.store.codec import read_result, result_values
+from hw.errors import InputError
 
 
-class Remembering(Measurer):
-    """A measurer that measures no programs twice.
+class FileMemory:
+    """The memory of a measurer, as lines of JSON.
 
-    They are known by their words and the memory they start with, so that the file is of use to later compilers too.
+    Programs are known by their words and the memory they start with, so that the file is of use to later compilers too.
 
-    Attributes
+    Parameters
     ----------
+    prepared : Prepared
+        The model.
+    conditions : Conditions
+        The machine and its memory.
     file : path or None
-        Where measurements are kept, as lines of JSON; None: nowhere.
+        Where measurements are kept; None: nowhere but here.
     """
 
-    file: Path | None = None
-    _known: dict[str, Result] | None = None
+    def __init__(self, prepared: Prepared, conditions: Conditions, file: Path | None):
+        self.prepared, self.conditions, self.file = prepared, conditions, file
+        self._known: dict[str, Result] = {}
+        lines = file.read_text("utf-8").splitlines(keepends=True) if file and file.exists() else []
+        for line in lines:
+            if line.endswith("\n"):  # the last one may be torn
+                data = json.loads(line)
+                self._known[data["key"]] = read_result(data["result"])
 
-    def measure(self, schedules: Sequence[Schedule]) -> list[Result]:
-        """From memory where it can be."""
-        return [self._one_of(schedule) for schedule in schedules]
+    def known(self, schedule: Schedule) -> Result | None:
+        """What a schedule's programs took; None if they were not measured."""
+        key = self._key(schedule)
+        return None if key is None else self._known.get(key)
 
-    def _one_of(self, schedule: Schedule) -> Result:
-        network = self.compile(schedule)
-        if isinstance(network, Rejected):
-            return network
-        known, key = self._results(), programs_of(network, self.conditions)
-        if key not in known:
-            (result,) = super().measure([schedule])
-            known[key] = result
+    def keep(self, schedule: Schedule, result: Result) -> None:
+        """Remember a measurement."""
+        key = self._key(schedule)
+        if key is not None:
+            self._known[key] = result
             if self.file is not None:
                 with self.file.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"key": key, "result": result_values(result)}) + "\n")
-        return known[key]
 
-    def _results(self) -> dict[str, Result]:
-        if self._known is None:
-            self._known = {}
-            whole = (
-                self.file.read_text("utf-8").splitlines(keepends=True)
-                if self.file and self.file.exists()
-                else []
-            )
-            for line in whole:
-                if line.endswith("\n"):  # the last one may be torn
-                    data = json.loads(line)
-                    self._known[data["key"]] = read_result(data["result"])
-        return self._known
+    def _key(self, schedule: Schedule) -> str | None:
+        try:
+            return programs_of(self.prepared.network(schedule), self.conditions)
+        except InputError:
+            return None
 
 
 def programs_of(network: Network, conditions: Conditions) -> str:

@@ -20,7 +20,7 @@ from compiler.search.method import with_layer
 from compiler.search.tune import METHODS, tune
 from compiler.specialize.space import spaces_of
 from hw.config import load_target
-from scripts.remembered import Remembering
+from scripts.remembered import FileMemory
 
 #: Layers of at most 200 tilings on n16.
 LAYERS = {
@@ -51,8 +51,8 @@ def main() -> int:
     args = parser.parse_args()
     conditions, rows = Conditions(load_target("n16")), []
     for name in args.layers:
-        with Remembering(LAYERS[name].graph(), conditions, Options(rounding="reference")) as measurer:
-            measurer.file = args.file
+        with Measurer(LAYERS[name].graph(), conditions, Options(rounding="reference")) as measurer:
+            measurer.memory = FileMemory(measurer.prepared, conditions, args.file)
             rows.append(_row(name, measurer, args))
             print(_shown(rows[-1]), flush=True)
             if args.random:
@@ -88,7 +88,7 @@ def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
     return row
 
 
-def _race(measurer: Remembering, trials: int, seed: int) -> dict:
+def _race(measurer: Measurer, trials: int, seed: int) -> dict:
     """Trials until random search has its best, and until the guided one has that too, of a quarter as many."""
     drawn = tune(measurer, "random", trials, seed=seed)
     guided = tune(measurer, "hpm", trials // 4, seed=seed)

@@ -75,6 +75,22 @@ def size(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
+def add_db(parser: argparse.ArgumentParser, otherwise: str) -> None:
+    """Add `--db`, for `compiler.store.database.Database`. `otherwise`: what is done if it is left out, for its help."""
+    parser.add_argument(
+        "--db", metavar="URL", type=_database,
+        help="database of measurements and programs: a file, or a URL such as postgresql://USER@HOST/NAME "
+        f"(default: {otherwise})",
+    )  # fmt: skip
+
+
+def _database(text: str) -> str | Path:
+    """Argument type: a URL, or the path of a file."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be a file, or a URL such as postgresql://USER@HOST/NAME")
+    return text if "://" in text else Path(text)
+
+
 def add_seed(parser: argparse.ArgumentParser) -> None:
     """Add `--seed`, which all random data of a run comes from."""
     parser.add_argument(

@@ -19,6 +19,7 @@ VERBS = (
     "tune",
     "calibrate",
     "serve",
+    "db",
     "bench",
     "verilog",
     "fpga",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_memory, add_seed, add_target, integer
+from compiler.cli.options import add_db, add_memory, add_seed, add_target, integer
 from compiler.cli.tune import METHODS
 from hw.errors import shown
 
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--conditions-at", metavar="K:latency=CYCLES,bytes=RATE", type=_change, action="append", default=[],
         help="for tests: change the simulated DRAM at request K; again for others",
     )  # fmt: skip
+    add_db(parser, "nothing is kept")
     add_compile(parser)
     add_target(parser)
     add_memory(parser)
@@ -100,8 +101,9 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
     if args.adapt and args.model.suffix.lower() == SUFFIX:
         raise InputError(f"{args.model} is compiled already: --adapt needs the model itself")
-    if args.pace is not None and not args.adapt:
-        raise InputError("--pace is for --adapt")
+    for option, value in (("--pace", args.pace), ("--db", args.db)):
+        if value is not None and not args.adapt:
+            raise InputError(f"{option} is for --adapt")
 
 
 def _dram(args: argparse.Namespace) -> "Dram":
@@ -121,7 +123,7 @@ def _network(args: argparse.Namespace) -> "tuple[Network, Job | None]":
     if not args.adapt:
         return network_of(args), None
     source, options = source_of(args)
-    job = Job(source.graph, load_target(args.target), options, args.method, seed=args.seed)
+    job = Job(source.graph, load_target(args.target), options, args.method, seed=args.seed, db=args.db)
     return Prepared(job.graph, job.config, options).network(), job
 
 

@@ -1,17 +1,19 @@
 """`mla tune`: a better schedule of a model, found by measuring candidates."""
 
 import argparse
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
+from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import report, write_output
 
 if TYPE_CHECKING:
     from compiler.measure.measurer import Measurer
     from compiler.search.tune import Tuned
+    from compiler.store.database import Database
 
 SUMMARY = "measure other ways to carry out a model on the simulated chip, and keep the best"
 EXAMPLE = "mla tune network.tflite --trials 100 --save-schedule network.json"
@@ -40,8 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="use no transformation of this name (tiling, planes, chain, micro-program, ...); again for others",
     )  # fmt: skip
     parser.add_argument(
-        "--devices", metavar="D", type=integer(1, _DEVICES), help="simulators at work at a time (default: the cores)"
+        "--devices", metavar="D", type=integer(1, _DEVICES),
+        help="simulators at work at a time (default: the cores, or all workers of the cluster)",
     )  # fmt: skip
+    parser.add_argument(
+        "--cluster", metavar="ADDRESS", help="measure on the workers of a Dask scheduler, such as tcp://HOST:8786"
+    )  # fmt: skip
+    add_db(parser, "profile.db in the cache; with --no-cache none")
     parser.add_argument(
         "--save-schedule", metavar="FILE.json", type=Path, help="write the best, for mla compile --schedule"
     )
@@ -58,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.search.constraints import Constraints
     from compiler.search.goals import Goal
     from compiler.search.tune import tune, why_not
+    from compiler.store.recall import Recall
     from hw.errors import InputError
 
     claim(args, "save_schedule")
@@ -65,14 +73,28 @@ def run(args: argparse.Namespace) -> int:
         constraints = Constraints(frozenset(args.forbid))
     except InputError as error:
         raise InputError(f"--forbid: {error}") from None
-    with open_measurer(args) as measurer:
+    with open_database(args) as database, open_measurer(args) as measurer:
+        recall = None
+        if database is not None:
+            recall = Recall(
+                database, measurer.prepared, measurer.conditions, args.goal, args.method, args.seed
+            )
+            measurer.memory = recall
 
         def hear(number: int, trial: Any, best: Any) -> None:
             what = why_not(trial) or f"{trial.cost:,.0f}"
             say(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
 
         tuned = tune(
-            measurer, args.method, args.trials, Goal(args.goal), args.seed, constraints, args.seconds, hear
+            measurer,
+            args.method,
+            args.trials,
+            Goal(args.goal),
+            args.seed,
+            constraints,
+            args.seconds,
+            hear,
+            recall,
         )
         rate = measurer.conditions.rate
     if args.save_schedule:
@@ -82,8 +104,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def open_database(args: argparse.Namespace) -> "AbstractContextManager[Database | None]":
+    """The database of `--db`; None with `--no-cache`."""
+    from compiler.store.database import Database
+    from hw.errors import InputError
+
+    if args.no_cache and args.db is not None:
+        raise InputError("--no-cache asks for no database, --db names one")
+    return nullcontext() if args.no_cache else Database(args.db)
+
+
 def open_measurer(args: argparse.Namespace) -> "Measurer":
-    """The measurer of a model as the options of `add_compile`, `add_memory` and `--devices` say."""
+    """The measurer of a model as the options of `add_compile`, `add_memory`, `--devices` and `--cluster` say."""
+    from functools import partial
+
     from compiler.cli.compile import source_of
     from compiler.cli.run import say
     from compiler.measure.conditions import Conditions
@@ -93,7 +127,12 @@ def open_measurer(args: argparse.Namespace) -> "Measurer":
 
     source, options = source_of(args)
     conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
-    return Measurer(source.graph, conditions, options, args.devices, args.seed, say)
+    workers = None
+    if args.cluster is not None:
+        from compiler.measure.cluster import Cluster
+
+        workers = partial(Cluster, address=args.cluster, count=args.devices)
+    return Measurer(source.graph, conditions, options, args.devices, args.seed, say, workers)
 
 
 def _document(args: argparse.Namespace, tuned: "Tuned") -> dict[str, Any]:
@@ -118,7 +157,8 @@ def _document(args: argparse.Namespace, tuned: "Tuned") -> dict[str, Any]:
         "predictor": tuned.predictor.as_json() if tuned.predictor else None,
         "exact": best.exact,
         "rejected": len(reasons),
-        "cache_hits": 0,
+        "cache_hits": tuned.remembered,
+        "neighbour_schedules": tuned.starts,
     }
 
 
@@ -129,5 +169,7 @@ def _table(document: dict[str, Any]) -> str:
         f"{before:,} -> {after:,} cycles in {document['trials']} trials ({document['method']}), "
         f"{100 * closed:.1f}% of what is above the floor of {floor:,}\n"
         f"{document['baseline_energy_uj']:.1f} -> {document['best_energy_uj']:.1f} uJ; every output exact; "
-        f"{document['rejected']} candidates rejected"
+        f"{document['rejected']} candidates rejected\n"
+        f"{document['cache_hits']} measurements were remembered, "
+        f"{document['neighbour_schedules']} schedules came from other conditions"
     )

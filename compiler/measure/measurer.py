@@ -1,38 +1,40 @@
 """Tries schedules of one model on simulated machines."""
 
+import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
-from itertools import count
-from threading import Lock
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from compiler.ir.graph import Graph
+from compiler.measure.bench import Order, Subject
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import Measurement, Rejected, Result
-from compiler.measure.reference import Reference
-from compiler.measure.trial import measure_network
-from compiler.network import Network
+from compiler.measure.workers import Alone, Crew, Workers
 from compiler.options import Options
 from compiler.pipeline import Prepared
-from compiler.profile.floors import bus_rate
-from compiler.runtime import dram_bytes
 from compiler.schedule.schedule import Schedule
-from cosim.pool import DevicePool
 from hw.errors import InputError, WorkError
 
-if TYPE_CHECKING:
-    from cosim.rtl.rtl_device import RtlDevice
-
-#: DRAM of a machine that candidates run on, as often as the first program needs it: others may keep more of it there.
-_ROOM = 4
 #: A candidate that takes so many times as long as the first program is given up.
 _PATIENCE = 3
-_PAGE = 4096
+
+
+class Memory(Protocol):
+    """Remembers measurements of one model under some conditions."""
+
+    def known(self, schedule: Schedule) -> Result | None:
+        """What measuring a schedule gave before; None if it has not been measured."""
+        ...
+
+    def keep(self, schedule: Schedule, result: Result) -> None:
+        """Remember a measurement, from when this returns."""
+        ...
 
 
 class Measurer:
     """Compiles schedules of a model, proves them harmless, runs them on the RTL, compares their outputs.
+
+    Machines are opened for the first schedule that has to be run.
 
     Parameters
     ----------
@@ -43,11 +45,13 @@ class Measurer:
     options : Options
         As for `compile`; their memory is that of the conditions.
     devices : int or None
-        Simulators at work at the same time; None: one for each core.
+        Simulators at work at the same time, if there are several each in a process of its own; None: one for each core.
     seed : int
         Of the inputs, which are fresh for each measurement.
     say : callable
         Hears of progress.
+    workers : callable or None
+        Makes who measures instead, from what is measured.
 
     Attributes
     ----------
@@ -57,6 +61,10 @@ class Measurer:
         What the static compiler makes for these conditions.
     asked : int
         Measurements so far.
+    remembered : int
+        Those of them that were not made anew.
+    memory : Memory or None
+        Asked before a schedule is measured, told of each measurement as soon as it is made; None at first.
 
     Raises
     ------
@@ -66,37 +74,24 @@ class Measurer:
 
     def __init__(
         self, graph: Graph, conditions: Conditions, options: Options, devices: int | None = 1, seed: int = 0,
-        say: Callable[[str], None] = lambda _text: None,
+        say: Callable[[str], None] = lambda _text: None, workers: Callable[[Subject], Workers] | None = None,
     ):  # fmt: skip
         self.conditions, self.say = conditions, say
         self.prepared = Prepared(graph, conditions.config, replace(options, dram=conditions.dram))
         self.first = self.prepared.network()
         if not self.first.codes:
             raise InputError(f"{graph.name}: no operator of it runs on the accelerator: nothing to measure")
-        self.reference = Reference(self.first, seed)
-        self.asked = 0
+        self.memory: Memory | None = None
+        self.asked = self.remembered = 0
         self._limit: int | None = None
-        self._lock = Lock()
-        self._bytes = -(-_ROOM * dram_bytes(self.first) // _PAGE) * _PAGE
-        self._stack = ExitStack()
-        self.say("opening the machine (the first time its simulator is built: minutes)")
-        self._pool = self._stack.enter_context(DevicePool(self._open, devices))
+        subject = Subject(self.prepared, self.first, conditions, seed)
+        self._workers = _local(subject, devices) if workers is None else workers(subject)
+        self._opened = False
 
     @property
     def devices(self) -> int:
         """Simulators at work at the same time."""
-        return len(self._pool.devices)
-
-    def compile(self, schedule: Schedule) -> Network | Rejected:
-        """The network under a schedule."""
-        try:
-            with self._lock:  # what it keeps from one schedule to the next is for one at a time
-                network = self.prepared.network(schedule)
-        except InputError as error:
-            return Rejected("compile", str(error))
-        if dram_bytes(network) > self._bytes:
-            return Rejected("compile", f"it needs {dram_bytes(network)} bytes of DRAM, not {self._bytes}")
-        return network
+        return self._workers.count
 
     def measure(self, schedules: Sequence[Schedule]) -> list[Result]:
         """What comes of some schedules, as many at the same time as there are devices.
@@ -104,11 +99,23 @@ class Measurer:
         Raises
         ------
         WorkError
-            A simulator died, or a disk is full.
+            Simulators die, or a disk is full.
         """
-        numbers = count(self.asked)
+        orders = [
+            Order(number, schedule, self._limit) for number, schedule in enumerate(schedules, self.asked)
+        ]
         self.asked += len(schedules)
-        return self._pool.map(self._one, list(zip(numbers, schedules, strict=False)))
+        found = [None if self.memory is None else self.memory.known(schedule) for schedule in schedules]
+        places = [place for place, result in enumerate(found) if result is None]
+        self.remembered += len(schedules) - len(places)
+        if places and not self._opened:
+            self.say("opening the machine (the first time its simulator is built: minutes)")
+            self._opened = True
+        for place, result in self._workers.results([orders[place] for place in places]):
+            found[places[place]] = result
+            if self.memory is not None:
+                self.memory.keep(schedules[places[place]], result)
+        return [result for result in found if result is not None]
 
     def baseline(self) -> Measurement:
         """The first program's cycles; asks for one measurement.
@@ -131,26 +138,18 @@ class Measurer:
 
     def close(self) -> None:
         """Close the machines; may be called twice."""
-        self._stack.close()
-
-    def _one(self, device: "RtlDevice", item: tuple[int, Schedule]) -> Result:
-        number, schedule = item
-        network = self.compile(schedule)
-        if isinstance(network, Rejected):
-            return network
-        rate = bus_rate(self.conditions.config, self.conditions.rate)
-        return measure_network(device, network, self.reference.question(number), rate, self._limit)
-
-    def _open(self) -> "RtlDevice":
-        from cosim.rtl.rtl_device import RtlDevice
-
-        dram = self.conditions.dram
-        return RtlDevice(
-            self.conditions.config, self._bytes, latency=dram.latency, bytes_per_cycle=self.conditions.rate
-        )
+        self._workers.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _local(subject: Subject, devices: int | None) -> Workers:
+    """Who measures on this machine: the process itself, or several of its own."""
+    number = len(os.sched_getaffinity(0)) if devices is None else devices
+    if number < 1:
+        raise InputError(f"devices must be at least 1, not {number!r}")
+    return Alone(subject) if number == 1 else Crew(subject, number)

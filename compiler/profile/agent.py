@@ -43,8 +43,8 @@ class Look:
         The same by cause.
     utilization : float
         Multiply-accumulates of the model for each of the array's.
-    dram_bytes, bandwidth : float
-        Read and written, and that for each of the cycles.
+    load_bytes, dram_bytes, bandwidth : float
+        Read, read and written, and that for each of the cycles.
     reuse : float or None
         Multiply-accumulates for each of these bytes; None if there are none.
     conflicts : float
@@ -65,6 +65,7 @@ class Look:
     cycles: float
     where: dict[str, float]
     utilization: float
+    load_bytes: float
     dram_bytes: float
     bandwidth: float
     reuse: float | None
@@ -180,7 +181,8 @@ def _look(
     return Look(
         request, requests, version, dram.latency, rate, cycles, where,
         utilization=macs / (cycles * config.n**2) if cycles else 0.0,
-        dram_bytes=moved, bandwidth=moved / cycles if cycles else 0.0, reuse=macs / moved if moved else None,
+        load_bytes=each["load_bytes"], dram_bytes=moved, bandwidth=moved / cycles if cycles else 0.0,
+        reuse=macs / moved if moved else None,
         conflicts=conflicts, energy_uj=energy_uj(config, grown) / requests,
         floor=sum(info.floor.cycles(config, bus_rate(config, rate)) for info in infos),
         bound="bank" if banked else bound({cause: round(value) for cause, value in where.items()}),

@@ -71,11 +71,10 @@ class Guided(Method):
         self.foresight = Foresight(self.conditions, stages, find_model(self.conditions), seed)
         self.layers = dict(self.first.layers)
         together = [names for stage in stages for names in charged_together(stage.layers)]
-        #: Of each entry of a measurement the group that it is a part of, and of each layer.
-        self._entries = _merged(baseline, together)
+        #: The group that each layer is a part of.
         self.group = {
             name: group
-            for group, entry in zip(self._entries, baseline.layers, strict=True)
+            for group, entry in zip(_merged(baseline, together), baseline.layers, strict=True)
             for name in entry.names
         }
         self._groups = self._cycles(baseline)
@@ -115,6 +114,7 @@ class Guided(Method):
         """Keeps the changes that helped."""
         proposal = self._proposals.pop(trial.schedule.to_json(), None)
         if proposal is None:
+            self._adopt(trial)
             return
         self._tried |= {(name, trial.schedule.layers[name]) for name in proposal.changed}
         if trial.cost is None or not isinstance(trial.result, Measurement):
@@ -126,9 +126,14 @@ class Guided(Method):
         for name, group in proposal.changed.items():
             self._credit(name, group, trial, proposal, found)
         self.foresight.trial(proposal.predicted, float(trial.result.cycles))
-        better = trial.cost < (self.best.cost or trial.cost)
-        if better and (self.goal is Goal.ENERGY or not proposal.changed):
-            self.layers, self._groups = dict(trial.schedule.layers), found
+        if self.goal is Goal.ENERGY or not proposal.changed:
+            self._adopt(trial)
+
+    def _adopt(self, trial: Trial) -> None:
+        """Go on from a schedule, if it is the best so far as a whole."""
+        better = trial.cost is not None and trial.cost < (self.best.cost or trial.cost)
+        if better and isinstance(trial.result, Measurement):
+            self.layers, self._groups = dict(trial.schedule.layers), self._cycles(trial.result)
             self.cycles = self._shared_out()
 
     def _credit(self, name: str, group: int, trial: Trial, proposal: _Proposal, found: list[float]) -> None:
@@ -211,10 +216,10 @@ class Guided(Method):
         return schedule
 
     def _cycles(self, measured: Measurement) -> list[float]:
-        """Of each group."""
-        out = [0.0] * (self._entries[-1] + 1)
-        for group, entry in zip(self._entries, measured.layers, strict=True):
-            out[group] += entry.cycles
+        """Of each group; layers that do not count by themselves are in that of the layer before."""
+        out = [0.0] * (max(self.group.values()) + 1)
+        for entry in measured.layers:
+            out[self.group[entry.names[0]]] += entry.cycles
         return out
 
     def _shared_out(self) -> dict[str, float]:

@@ -78,11 +78,15 @@ class Unit:
 
 
 def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
-    """The best tilings by estimate of each layout and order, all kinds in turn."""
+    """The best tilings by estimate of each layout and order, all kinds in turn.
+
+    Where the image comes from DRAM so are those of each size of tile: a small first one is there sooner.
+    """
     kinds: dict[tuple, list[LayerSchedule]] = {}
     for tiling in space.tilings:
         each = tiling.schedule
-        kinds.setdefault((each.fold, each.strips, each.together, each.order), []).append(each)
+        size = 0 if space.spot.x_on_chip else each.rows.bit_length()
+        kinds.setdefault((each.fold, each.strips, each.together, each.order, size), []).append(each)
     for rank in range(_TILINGS):
         yield from (mine[rank] for mine in kinds.values() if rank < len(mine))
 

@@ -82,7 +82,7 @@ class Adapter:
             except LostError as error:
                 self._lost = True
                 self.events.note("search lost", reason=str(error))
-        if self._best is not None and self._before is None and not self._changes:
+        if self._best is not None and self._before is None and self.served.settled and not self._changes:
             finding, self._best = self._best, None
             self._swap_in(finding)
         self._let_go()
@@ -195,6 +195,7 @@ class Adapter:
     def _roll_back(self, reason: str, request: int) -> None:
         assert self._before is not None
         bad, self.served, self._before = self.served, self._before, None
+        self.served.returned()
         self.server.switch(self.served.version)
         self._refused.add(bad.schedule.to_json())
         self._leaving.append(bad.version)

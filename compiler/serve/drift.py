@@ -6,12 +6,13 @@ from statistics import median
 
 from compiler.serve.flight import Result
 
-#: Requests that say what is usual.
-_USUAL = 6
+#: Requests that say what is usual, and what it was at the beginning, should it change before it is known.
+_USUAL, _BEGINNING = 6, 3
 #: They differ by no more of their cycles, unless so many requests have been looked at: then they always do.
 _STEADY, _LONG = 0.02, 20
-#: Of the usual cycles of a request: deviations that do not count, and their sum at which something has changed.
-_SLACK, _ENOUGH = 0.005, 0.04
+#: Of the usual cycles of a request: deviations that do not count, their sum at which something has changed, and the
+#: most that one request adds to it: rare disturbances, however great, are no change.
+_SLACK, _ENOUGH, _MOST = 0.005, 0.04, 0.012
 #: Requests behind one that make a difference.
 _BEHIND = 2
 #: Deviations that do not count either, as often as what is usual spreads.
@@ -41,8 +42,8 @@ class Drift:
 class DriftTest:
     """Cumulative sums (CUSUM) of how far the cycles of each program are from what is usual, up and down.
 
-    A lasting change of one per cent of a request's cycles in any one program is noticed within eight requests, a
-    greater one after two. What is usual are the medians of the first requests.
+    A lasting change of one per cent of a request's cycles in any one program is noticed within nine requests, a
+    great one after four. What is usual are the medians of the first requests.
     """
 
     def __init__(self) -> None:
@@ -55,6 +56,11 @@ class DriftTest:
     def cycles(self) -> float:
         """Usual ones of a request."""
         return sum(self._usual.values())
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether a request before was odd enough that the next ones must tell whether something has changed."""
+        return any(total > _MOST / 2 for total, _ in self._sums.values())
 
     def take(self, result: Result) -> Drift | None:
         """Look at a request; whether something has changed. Those that loads of programs disturbed say nothing."""
@@ -69,13 +75,11 @@ class DriftTest:
             off = (taken.get(program, 0) - usual) / self.cycles
             for sign in (1, -1):
                 total, since = self._sums[program, sign]
-                total = total + sign * off - self._slack[program]
+                total += min(sign * off - self._slack[program], _MOST)
                 total, since = (total, since + 1) if total > 0 else (0.0, 0)
                 self._sums[program, sign] = total, since
-                if (
-                    total > _ENOUGH
-                    and since > 1
-                    and (found is None or abs(found.now - found.usual) < abs(off) * self.cycles)
+                if total > _ENOUGH and (
+                    found is None or abs(found.now - found.usual) < abs(off) * self.cycles
                 ):
                     found = Drift(program, usual, taken.get(program, 0), since)
         return found
@@ -92,8 +96,9 @@ class DriftTest:
             self._usual[program] = median(values)
             spread = median(abs(value - self._usual[program]) for value in values) / whole
             self._slack[program] = _SLACK + _SPREADS * spread
-        first = sum(self._first[0].values())
-        if len(self._first) < _LONG and abs(first - whole) > _ENOUGH * whole:
+        early = [sum(each.values()) for each in self._first[:_BEGINNING]]
+        first, steady = median(early), max(early) - min(early) <= _STEADY * whole
+        if steady and len(self._first) < _LONG and abs(first - whole) > _ENOUGH * whole:
             return Drift("all", first, whole, len(self._first))
         return None
 
@@ -106,6 +111,11 @@ class Watch:
 
     def __init__(self) -> None:
         self._tests: dict[int, DriftTest] = defaultdict(DriftTest)
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether something may have changed."""
+        return any(test.suspicious for test in self._tests.values())
 
     def take(self, result: Result) -> Drift | None:
         """Look at a request; whether something has changed."""

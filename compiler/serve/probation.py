@@ -22,6 +22,9 @@ _TOLERANCE = 0.03
 _HOPELESS = 2.0
 #: Requests that say what is usual.
 _RECENT = 8
+#: Requests that a version must serve, after another one was rolled back to it, before the next may take its place: that
+#: other one may have been slow because conditions have changed, and only what serves for some time shows that.
+_REST = 4
 
 
 @dataclass(eq=False)
@@ -33,6 +36,7 @@ class Served:
     measured: int | None
     drift: Watch = field(default_factory=Watch)
     count: int = 0
+    rest: int = 0
     _clean: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
     _all: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
@@ -42,9 +46,19 @@ class Served:
         taken = self._clean or self._all
         return median(taken) if taken else None
 
+    @property
+    def settled(self) -> bool:
+        """Whether another version may take its place: it is known what it takes, and that this has not changed."""
+        return not self.rest and not self.drift.suspicious
+
+    def returned(self) -> None:
+        """A version that had taken its place has been rolled back."""
+        self.rest = _REST
+
     def take(self, result: Result) -> None:
         """Take note of a request's cycles."""
         self.count += 1
+        self.rest = max(self.rest - 1, 0)
         self._all.append(result.cycles)
         if not result.disturbed:
             self._clean.append(result.cycles)

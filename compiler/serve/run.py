@@ -20,6 +20,7 @@ from compiler.pipeline import Prepared
 from compiler.profile.agent import Agent
 from compiler.schedule.dram import Dram
 from compiler.serve.adapt import Adapter
+from compiler.serve.diary import Diary
 from compiler.serve.events import Document, Events
 from compiler.serve.flight import Arrays, Result
 from compiler.serve.interrupt import INTERRUPTED, Stop, interruptible
@@ -106,7 +107,11 @@ class _Run:
         self.serving, self.device, self.stream = serving, device, stream
         self.server = Server(device, serving.network, serving.flights, serving.proofs)
         self.events = Events(self._write)
-        self.agent = Agent(self.server.driver) if serving.profile and self.server.clocked else None
+        db = serving.job.db if serving.job else None
+        self.agent = Agent(self.server.driver) if (serving.profile or db) and self.server.clocked else None
+        self.diary = Diary(db, self.agent, self.events) if db and self.agent else None
+        if self.diary:
+            stack.callback(self.diary.close)
         self.adapter = self._adapter(serving.job, stack) if serving.job else None
         self.cycles: list[int] = []
 
@@ -143,8 +148,11 @@ class _Run:
         if self.adapter:
             self.adapter.tick()
             dram = self.adapter.dram
+        now = server.current.network, server.current.number, server.completed, dram
         if self.agent:
-            self.agent.look(server.current.network, server.current.number, server.completed, dram)
+            self.agent.look(*now)
+        if self.diary:
+            self.diary.look(*now)
         self._results(wait=False)
 
     def _results(self, *, wait: bool) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from compiler.ir.graph import Graph
 from compiler.measure.conditions import Conditions
@@ -15,8 +16,11 @@ from compiler.schedule.dram import Dram
 from compiler.schedule.schedule import Schedule
 from compiler.search.goals import Goal
 from compiler.search.method import Method
-from compiler.search.tune import METHODS
+from compiler.search.tune import METHODS, keep_best, starts_of
 from compiler.serve.estimate import estimate
+from compiler.store.database import Database
+from compiler.store.memory import MemoryCache
+from compiler.store.recall import Recall
 from cosim.device import Device
 from hw.config import MlaConfig
 
@@ -26,7 +30,7 @@ _ALIKE = 0.1
 
 @dataclass(frozen=True)
 class Job:
-    """What is searched for: a better schedule of a model on a machine."""
+    """What is searched for: a better schedule of a model on a machine; `db`: where measurements are kept."""
 
     graph: Graph
     config: MlaConfig
@@ -34,6 +38,7 @@ class Job:
     method: str
     goal: Goal = Goal.LATENCY
     seed: int = 0
+    db: str | Path | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,8 @@ class Finding:
     Parameters
     ----------
     kind : str
-        "served": what was being served; "first": what the static compiler makes for the conditions; "trial".
+        "served": what was being served; "first": what the static compiler makes for the conditions; "known": the best
+        in the database for them; "trial".
     dram : Dram
         The memory that it was measured with.
     schedule : Schedule
@@ -84,26 +90,42 @@ class Searcher:
         self.measurer: Measurer | None = None
         self._method: Method | None = None
         self._number, self._known = 0, list[Dram]()
+        self._database: Database | None = None
+        self._programs: MemoryCache | None = None
+        self._recall: Recall | None = None
+        self._starts: list[Schedule] = []
 
     def begin(self, dram: Dram, served: Schedule | None = None) -> list[Finding]:
         """Search under these conditions from now on; measures what is served and the static compiler's schedule."""
-        self.close()
+        self._end()
         job = self.job
         self.measurer = measurer = Measurer(job.graph, Conditions(job.config, dram), job.options, 1, job.seed)
         first = measurer.first.schedule
+        self._recall = measurer.memory = self._remembers(measurer)
         self._number = 0
         if dram not in self._known:
             self._known.append(dram)
         baseline = measurer.baseline()
         self._method = METHODS[job.method](measurer, job.goal, baseline, job.seed)
+        keep_best(self._recall, self._method)
         out = [Finding("first", dram, first, baseline, 0)]
         if served is not None and served != first:
-            (result,) = measurer.measure([served])
-            self._method.tell(served, result)
-            out.insert(0, Finding("served", dram, served, result, 0))
+            out.insert(0, Finding("served", dram, served, self._try(served), 0))
         else:
             out.insert(0, replace(out[0], kind="served"))
+        best = None if self._recall is None else self._recall.best()
+        if best is not None and isinstance(best.schedule, Schedule) and best.schedule not in (first, served):
+            out.append(Finding("known", dram, best.schedule, self._try(best.schedule), 0))
+        self._starts = starts_of(self._recall, self._method)
         return out
+
+    def _try(self, schedule: Schedule) -> Result:
+        """Measure a schedule; the method hears of it, and if it is the best, so does the database."""
+        assert self.measurer is not None and self._method is not None
+        (result,) = self.measurer.measure([schedule])
+        if self._method.tell(schedule, result) is self._method.best:
+            keep_best(self._recall, self._method)
+        return result
 
     def adapt(self, changed: Changed) -> list[Finding]:
         """Find out what the memory is like now, and search for that."""
@@ -119,7 +141,9 @@ class Searcher:
 
     def _same(self, dram: Dram) -> Dram:
         """Conditions that were there before, if these are hardly different."""
-        for known in self._known:
+        kept = [] if self._database is None else self._database.profiles()
+        own = [each.conditions for each in kept if each.trusted and each.conditions.config == self.job.config]
+        for known in (*self._known, *(each.dram for each in own)):
             pairs = [(known.latency, dram.latency), (self._rate(known), self._rate(dram))]
             if all(abs(one - other) <= _ALIKE * max(one, other) for one, other in pairs):
                 return known
@@ -131,14 +155,31 @@ class Searcher:
     def trial(self) -> Finding:
         """The next candidate."""
         assert self.measurer is not None and self._method is not None
-        schedule = self._method.propose()
-        (result,) = self.measurer.measure([schedule])
-        self._method.tell(schedule, result)
+        schedule = self._starts.pop(0) if self._starts else self._method.propose()
+        result = self._try(schedule)
         self._number += 1
         return Finding("trial", self.measurer.conditions.dram, schedule, result, self._number)
 
     def close(self) -> None:
-        """Close the simulators; may be called twice."""
+        """Close the simulators, leave the database; may be called twice."""
+        self._end()
+        if self._database is not None:
+            self._database.close()
+            self._database = self._programs = None
+
+    def _remembers(self, measurer: Measurer) -> Recall | None:
+        """What the database knows for the conditions of a measurer."""
+        job = self.job
+        if job.db is None:
+            return None
+        database = self._database = self._database or Database(job.db)
+        programs = self._programs = self._programs or MemoryCache(database)
+        return Recall(
+            database, measurer.prepared, measurer.conditions, job.goal, job.method, job.seed, programs
+        )
+
+    def _end(self) -> None:
+        """End the search under the present conditions."""
         if self.measurer is not None:
             self.measurer.close()
             self.measurer = None

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from compiler.cache.store import Store
-from compiler.codegen.code import Code
 from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement, Result
+from compiler.measure.measurement import Result
 from compiler.store import machines, neighbours, programs, transfer, trials
 from compiler.store.engine import open_engine
 from compiler.store.entries import AnySchedule, Candidate, Entry, Execution, Profile, Trial
 from compiler.store.keys import Key
 from compiler.store.rows import Rows
+from compiler.store.summary import Summary, summary
 
 #: Bytes of all programs.
 MOST_PROGRAMS = 1 << 30
@@ -23,8 +23,8 @@ class Database:
 
     Parameters
     ----------
-    url : str or None
-        SQLAlchemy's name of the database; None: SQLite, `profile.db` in the cache (`MLA_CACHE`).
+    url : str, Path or None
+        SQLAlchemy's name of the database, or a file of SQLite's; None: `profile.db` in the cache (`MLA_CACHE`).
     secret : bytes or None
         What tells this user's entries from those of others; None: the secret of the user's cache.
     room : int
@@ -38,7 +38,9 @@ class Database:
         The database cannot be used; raised by every method.
     """
 
-    def __init__(self, url: str | None = None, *, secret: bytes | None = None, room: int = MOST_PROGRAMS):
+    def __init__(
+        self, url: str | Path | None = None, *, secret: bytes | None = None, room: int = MOST_PROGRAMS
+    ):
         self._engine, self._room = open_engine(url), room
         self._rows = Rows(self._engine, Store().secret if secret is None else secret)
 
@@ -83,6 +85,7 @@ class Database:
         *,
         conditions: Conditions | None = None,
         nodes: Iterable[str] | None = None,
+        elsewhere: bool = False,
     ) -> list[Candidate]:
         """Schedules that were good, to be measured before use.
 
@@ -98,45 +101,15 @@ class Database:
             Those of the key; None: if its profile is known, those.
         nodes : names or None
             Nodes that there are: schedules that name others are left out.
+        elsewhere : bool
+            Only those of other keys.
         """
         names = None if nodes is None else frozenset(nodes)
         return self._rows.work(
-            lambda connection: neighbours.candidates(self._rows, connection, key, limit, conditions, names)
+            lambda connection: neighbours.candidates(
+                self._rows, connection, key, limit, conditions, names, elsewhere=elsewhere
+            )
         )
-
-    def confirm(
-        self,
-        candidate: Candidate,
-        key: Key,
-        result: Result,
-        codes: tuple[Code, ...] = (),
-        *,
-        cost: float | None = None,
-        **about: Any,
-    ) -> bool:
-        """Keep what measuring a candidate gave here, and its program if it is the best; returns whether it is.
-
-        Parameters
-        ----------
-        candidate : Candidate
-            The candidate.
-        key : Key
-            Where it was measured now.
-        result : Measurement or Rejected
-            What came of it.
-        codes : tuple of Code
-            Its program.
-        cost : float or None
-            What the goal wants little of; None: cycles.
-        about
-            Other fields of `Trial`.
-        """
-        schedule = candidate.trial.schedule
-        self.add_measurement(Trial(key=key, schedule=schedule, result=result, **about))
-        if not isinstance(result, Measurement) or not result.believable or not codes:
-            return False
-        score = float(result.cycles) if cost is None else cost
-        return self.put_best(Entry(key=key, schedule=schedule, cost=score, result=result, codes=codes))
 
     def add_execution(self, *executions: Execution) -> None:
         """Keep how subgraphs ran."""
@@ -157,6 +130,10 @@ class Database:
     def nearest(self, conditions: Conditions, limit: int = 1) -> list[tuple[float, Profile]]:
         """The known machines nearest to one, with their distances (`compiler.store.distance`)."""
         return machines.nearest(self.profiles(), conditions, limit)
+
+    def summary(self) -> Summary:
+        """How many entries there are of what."""
+        return self._rows.work(lambda connection: summary(self._rows, connection))
 
     def export(self, path: Path) -> int:
         """Write profiles, trials and executions to a file of JSON lines; returns how many."""

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -20,8 +21,8 @@ _TRIES = 8
 T = TypeVar("T")
 
 
-def open_engine(url: str | None) -> sa.Engine:
-    """The database of an URL, with its tables; None: `profile.db` in the cache.
+def open_engine(url: str | Path | None) -> sa.Engine:
+    """The database of an URL or in a file, with its tables; None: `profile.db` in the cache.
 
     Raises
     ------
@@ -72,7 +73,9 @@ def title(engine: sa.Engine) -> str:
     return engine.url.render_as_string(hide_password=True)
 
 
-def _url(url: str | None) -> sa.URL:
+def _url(url: str | Path | None) -> sa.URL:
+    if isinstance(url, Path):
+        return sa.URL.create("sqlite", database=str(url))
     if url is None:
         folder = cache_folder()
         try:

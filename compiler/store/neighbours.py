@@ -22,10 +22,13 @@ def candidates(
     limit: int,
     conditions: Conditions | None,
     nodes: frozenset[str] | None,
+    *,
+    elsewhere: bool,
 ) -> list[Candidate]:
     """As `Database.candidates`."""
     found: dict[str, Candidate] = {}
-    for apart, place in _places(rows, connection, key, conditions):
+    places = _places(rows, connection, key, conditions)
+    for apart, place in (each for each in places if not elsewhere or each[1] != key):
         for candidate in _of(rows, connection, place, apart, limit, nodes):
             found.setdefault(name(candidate.trial.schedule), candidate)
         if len(found) >= limit:

@@ -8,7 +8,7 @@ from scripts.networks.digits import MODEL
 def test_tune(mla, tmp_path):
     schedule, out = tmp_path / "best.json", tmp_path / "tune.json"
     result = mla(
-        "tune", MODEL, "--trials", "3", "--method", "random", "--devices", "1", "--target", "n4",
+        "tune", MODEL, "--trials", "3", "--method", "random", "--devices", "1", "--target", "n4", "--no-cache",
         "--save-schedule", schedule, "--json", out,
     )  # fmt: skip
     assert result.status == 0, result.err

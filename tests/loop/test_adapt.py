@@ -249,7 +249,7 @@ def test_what_was_best_before_is_back_at_once(server: Server, model: Model) -> N
     loop.serve(15)
     slow = Dram(bytes_per_cycle=1.0)
     server.device.set_dram_timing(100, 1.0)
-    loop.serve(10)
+    loop.serve(16)
     (order,) = [each for each in told.orders if isinstance(each, Changed)]
     assert order.schedule == model.first.schedule and order.known == Dram() and order.loads
     separate = model.with_layers(joined=False, prefetch=0).schedule
@@ -259,3 +259,19 @@ def test_what_was_best_before_is_back_at_once(server: Server, model: Model) -> N
     ]  # fmt: skip
     loop.serve(20)
     assert [each["why"] for each in loop.events.of("reload")] == ["trial"]
+
+
+def test_a_change_is_noticed_though_candidates_come_all_the_time(server: Server, model: Model) -> None:
+    """Under slower memory each of them is rolled back, and hardly anything else serves."""
+    told = Told(model.first, CYCLES)
+    loop = Loop(server, model, told)
+    loop.serve(15, rest=False)
+    for number in range(8):
+        other = model.with_layers(on_chip=False, prefetch=number).schedule
+        told.ready.append(told.finding(other, CYCLES * 9 // 10))
+        loop.serve(1, rest=False)
+        if not number:
+            server.device.set_dram_timing(100, 1.0)
+        loop.serve(4, rest=False)
+    loop.serve(0)
+    assert loop.events.of("rollback") and len(loop.events.of("drift")) == 1

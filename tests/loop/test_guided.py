@@ -1,5 +1,7 @@
 """Search guided by the performance model: credit by layer, what is kept, and how it learns."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -111,3 +113,16 @@ def test_predictions_are_reported(measurer: Measurer) -> None:
     assert found.predictor is not None and 0 < found.predictor.count <= 6 and found.predictor.mape < 50
     assert tune(measurer, "random", 2, seed=3).predictor is None
     assert OPTIONS.rounding == "reference"
+
+
+def test_a_schedule_from_elsewhere_is_gone_on_from_if_it_is_better(measurer: Measurer) -> None:
+    method = Guided(measurer, Goal.LATENCY, measured(measurer, measurer.first.schedule, [1000, 800]), 1)
+    first = measurer.first.schedule
+    names = list(first.layers)
+    # The second layer does not count by itself.
+    other = replace(first, layers=first.layers | {names[1]: replace(first.layers[names[1]], counted=False)})
+    for cycles, layers in ((1900, first.layers), (1700, other.layers)):
+        entry = LayerCycles(tuple(names), cycles, {})
+        method.tell(other, Measurement(cycles, (entry,), 1.0, 1, True, 1))
+        assert method.layers == dict(layers)
+    assert sum(method.cycles.values()) == pytest.approx(1700)

@@ -9,7 +9,7 @@ from compiler.ir.graph import Graph
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import Measurement, Rejected
 from compiler.measure.measurer import Measurer
-from compiler.measure.reference import Question
+from compiler.measure.reference import Question, Reference
 from compiler.measure.trial import measure_network
 from compiler.runtime import Session, dram_bytes
 from compiler.schedule.dram import Dram
@@ -23,7 +23,7 @@ from tests.loop.conftest import OPTIONS
 
 def test_cycles_are_those_of_a_session(measurer: Measurer) -> None:
     found = measurer.baseline()
-    question = measurer.reference.question(0)
+    question = Reference(measurer.first).question(0)
     with RtlDevice(measurer.conditions.config, dram_bytes(measurer.first)) as device:
         _, cycles = Session(device, measurer.first).measure(question.inputs)
     assert abs(found.cycles - cycles) <= 2  # where the doorbell falls among the memory's cycles
@@ -40,7 +40,8 @@ def test_the_same_schedule_takes_the_same_cycles(measurer: Measurer) -> None:
     first, second = measurer.measure([measurer.first.schedule] * 2)
     assert isinstance(first, Measurement) and isinstance(second, Measurement)
     assert first.cycles == second.cycles
-    questions = [measurer.reference.question(number) for number in range(measurer.asked - 2, measurer.asked)]
+    reference = Reference(measurer.first)
+    questions = [reference.question(number) for number in range(measurer.asked - 2, measurer.asked)]
     assert any(
         not np.array_equal(questions[0].inputs[name], questions[1].inputs[name])
         for name in questions[0].inputs
@@ -69,7 +70,7 @@ def test_what_is_not_legal_is_rejected_with_a_reason(measurer: Measurer) -> None
 
 
 def test_wrong_outputs_are_seen(measurer: Measurer) -> None:
-    question = measurer.reference.question(1)
+    question = Reference(measurer.first).question(1)
     wrong = Question(question.inputs, {name: array ^ 1 for name, array in question.outputs.items()})
     with RtlDevice(measurer.conditions.config, dram_bytes(measurer.first)) as device:
         result = measure_network(device, measurer.first, wrong, 4.0)

@@ -244,24 +244,12 @@ def test_each_schedule_is_a_candidate_once(database):
     assert found.trial.result == result(5) and found.distance == 0
 
 
-def test_a_candidate_is_confirmed_by_measuring_it(url):
-    with Database(url, secret=OTHER_SECRET) as database:
-        for rows in (1, 2, 3):
-            schedule = Schedule((), {"a": LayerSchedule(rows=rows)})
-            database.add_measurement(Trial(key=key(), schedule=schedule, result=result(rows)))
-    with Database(url, secret=SECRET) as database:
-        first, second, third = database.candidates(key())
-        codes = stored.entry(key()).codes
-        assert not database.confirm(first, key(), result(50, exact=False), codes)
-        assert not database.confirm(third, key(), result(60))
-        assert database.best(key()) is None
-        assert database.confirm(second, key(), result(70), codes, method="search", seed=4)
-        hit = database.best(key())
-        assert hit is not None and (hit.schedule, hit.cost) == (second.trial.schedule, 70.0)
-        assert not database.confirm(first, key(), result(70), codes)
-        assert database.confirm(first, key(), result(90), codes, cost=1.5)  # another goal: energy
-        again = database.candidates(key())
-        assert [(c.trusted, c.trial.result.cycles) for c in again] == [(True, 60), (True, 70), (True, 70)]  # type: ignore[union-attr]
+def test_candidates_of_other_keys_alone(database):
+    for number, where in enumerate((key(), key(0, 1), key(0, 0, 1))):
+        schedule = Schedule((), {"a": LayerSchedule(rows=number + 1)})
+        database.add_measurement(Trial(key=where, schedule=schedule, result=result(9)))
+    assert [c.trial.schedule.layers["a"].rows for c in database.candidates(key())] == [1, 3, 2]
+    assert [c.trial.schedule.layers["a"].rows for c in database.candidates(key(), elsewhere=True)] == [3, 2]
 
 
 def test_profiles_are_those_measured_last(url):

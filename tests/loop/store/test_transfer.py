@@ -53,10 +53,9 @@ def test_even_the_own_entries_come_back_as_those_of_others(tmp_path, database):
         assert all(mine.measured(key(), trial.schedule) is None for trial in made)
         # Measured again here, each is trusted; the same measurement with the same time is the same entry.
         first, *others = mine.candidates(key(), 10)
-        assert mine.confirm(first, key(), stored.result(3), stored.entry(key()).codes, when=5.0)
+        mine.add_measurement(replace(first.trial, key=key(), result=stored.result(3), when=5.0))
         for other in others:
             mine.add_measurement(other.trial)
-        assert mine.best(key()) is not None
         assert sum(trusted for _, trusted in mine.trials(key())) == 7 and len(mine.trials(key())) == 8
         assert [c.trusted for c in mine.candidates(key(), 10)] == [True] * 7
 

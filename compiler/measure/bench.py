@@ -1,0 +1,146 @@
+"""One simulated machine on which schedules of a model are tried."""
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Rejected, Result
+from compiler.measure.reference import Reference
+from compiler.measure.trial import measure_network
+from compiler.network import Network
+from compiler.pipeline import Prepared
+from compiler.profile.floors import bus_rate
+from compiler.runtime import dram_bytes
+from compiler.schedule.schedule import Schedule
+from cosim.device import SimulatorDiedError
+from hw.errors import InputError
+
+if TYPE_CHECKING:
+    from cosim.rtl.rtl_device import RtlDevice
+
+#: DRAM of a machine that candidates run on, as often as the first program needs it: others may keep more of it there.
+_ROOM = 4
+_PAGE = 4096
+#: Simulators that may die of one candidate.
+_ATTEMPTS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is measured: all that another process needs to know.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        The model, to be compiled under one schedule after another.
+    first : Network
+        What the static compiler makes of it.
+    conditions : Conditions
+        The machine and its memory.
+    seed : int
+        Of the inputs.
+    """
+
+    prepared: Prepared
+    first: Network
+    conditions: Conditions
+    seed: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """A measurement to make.
+
+    Parameters
+    ----------
+    number : int
+        Of the question that is asked: another one for each measurement.
+    schedule : Schedule
+        What to measure.
+    limit : int or None
+        A program that has not ended after so many cycles is given up.
+    """
+
+    number: int
+    schedule: Schedule
+    limit: int | None
+
+
+class Bench:
+    """Compiles schedules, proves them harmless, runs them on the RTL, compares their outputs: one at a time.
+
+    The machine is opened for the first candidate that is run. Another process may be sent a bench: it has a machine
+    of its own there.
+
+    Parameters
+    ----------
+    subject : Subject
+        What is measured.
+    """
+
+    def __init__(self, subject: Subject):
+        self.subject = subject
+        self._reference = Reference(subject.first, subject.seed)
+        self._bytes = -(-_ROOM * dram_bytes(subject.first) // _PAGE) * _PAGE
+        self._device: RtlDevice | None = None
+        self._turn = Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Bench, (self.subject,)
+
+    def measure(self, order: Order) -> Result:
+        """What comes of a schedule.
+
+        Raises
+        ------
+        WorkError
+            Simulators die, or a disk is full.
+        """
+        with self._turn:
+            network = self._compile(order.schedule)
+            if isinstance(network, Rejected):
+                return network
+            for left in reversed(range(_ATTEMPTS)):
+                try:
+                    return self._run(network, order)
+                except SimulatorDiedError:
+                    self._close()
+                    if not left:
+                        raise
+        raise AssertionError
+
+    def close(self) -> None:
+        """Close the machine; may be called twice."""
+        with self._turn:
+            self._close()
+
+    def _compile(self, schedule: Schedule) -> Network | Rejected:
+        try:
+            network = self.subject.prepared.network(schedule)
+        except InputError as error:
+            return Rejected("compile", str(error))
+        if dram_bytes(network) > self._bytes:
+            return Rejected("compile", f"it needs {dram_bytes(network)} bytes of DRAM, not {self._bytes}")
+        return network
+
+    def _run(self, network: Network, order: Order) -> Result:
+        conditions = self.subject.conditions
+        if self._device is None:
+            self._device = self._open()
+        question = self._reference.question(order.number)
+        rate = bus_rate(conditions.config, conditions.rate)
+        return measure_network(self._device, network, question, rate, order.limit)
+
+    def _open(self) -> "RtlDevice":
+        from cosim.rtl.rtl_device import RtlDevice
+
+        conditions = self.subject.conditions
+        return RtlDevice(
+            conditions.config, self._bytes, latency=conditions.dram.latency, bytes_per_cycle=conditions.rate
+        )
+
+    def _close(self) -> None:
+        if self._device is not None:
+            self._device.close()
+            self._device = None

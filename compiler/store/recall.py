@@ -1,0 +1,120 @@
+"""What a database knows of one model under some conditions: the memory of a search."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from compiler.ir.graph import Graph
+from compiler.limits import NONE, Limits
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement, Result
+from compiler.network import Network
+from compiler.pipeline import Prepared
+from compiler.schedule.schedule import Schedule
+from compiler.store.database import Database
+from compiler.store.entries import Entry, Profile, Trial
+from compiler.store.keys import Key, options_of, subgraph_of
+from compiler.store.memory import MemoryCache
+
+#: Candidates of other conditions that are looked through for some that fit.
+_CANDIDATES = 64
+
+
+def key_of(graph: Graph, rounding: str, conditions: Conditions, limits: Limits = NONE) -> Key:
+    """Of measurements and executions of a model after all passes, whose batch is in its shapes.
+
+    Limits of memories are part of it: the same schedule makes other programs within them.
+    """
+    options = _options(limits, rounding=rounding)
+    return Key(subgraph_of(graph), conditions.key, options)
+
+
+def _options(limits: Limits, **options: str) -> str:
+    return options_of(**options) if limits == NONE else options_of(**options, limits=limits)
+
+
+class Recall:
+    """Remembers the measurements of a search and the best program, and has schedules to start from.
+
+    Measurements are shared by all methods, seeds and goals; there is a best program for each goal.
+
+    Parameters
+    ----------
+    database : Database
+        Where entries are.
+    prepared : Prepared
+        The model.
+    conditions : Conditions
+        The machine and its memory.
+    goal : str
+        What the best program is to be best at.
+    method : str
+        Who searches; for people.
+    seed : int
+        Of the search; for people.
+    programs : MemoryCache or None
+        Programs of the database that searches one after the other share; None: some of its own.
+    """
+
+    def __init__(
+        self, database: Database, prepared: Prepared, conditions: Conditions, goal: str, method: str = "",
+        seed: int = 0, programs: MemoryCache | None = None,
+    ):  # fmt: skip
+        self.programs = programs or MemoryCache(database)
+        self.database, self.conditions, self.method, self.seed = database, conditions, method, seed
+        rounding = prepared.options.rounding
+        #: Of measurements, and of the best program.
+        limits = prepared.options.limits
+        self.key = key_of(prepared.graph, rounding, conditions, limits)
+        self.best_key = replace(self.key, options=_options(limits, rounding=rounding, goal=str(goal)))
+        if not any(each.trusted and each.conditions.key == conditions.key for each in database.profiles()):
+            database.put_profile(Profile(conditions=conditions))
+
+    def known(self, schedule: Schedule) -> Result | None:
+        """What measuring a schedule gave before; None if it has not been measured."""
+        return self.database.measured(self.key, schedule)
+
+    def keep(self, schedule: Schedule, result: Result) -> None:
+        """Remember a measurement; it is on the disk when this returns."""
+        self.database.add_measurement(
+            Trial(key=self.key, schedule=schedule, result=result, seed=self.seed, method=self.method)
+        )
+
+    def starts(self, first: Schedule, limit: int) -> list[Schedule]:
+        """Schedules that were good under other conditions, the nearest first, to be measured before use.
+
+        Those of these conditions are not among them: the same search makes the same trials again, from memory.
+
+        Parameters
+        ----------
+        first : Schedule
+            The static compiler's: others must be of the same layers.
+        limit : int
+            How many at most.
+        """
+        nodes = {*first.layers, *(name for names in first.fusions for name in names)}
+        found = self.database.candidates(
+            self.key, _CANDIDATES, conditions=self.conditions, nodes=nodes, elsewhere=True
+        )
+        schedules = [each.trial.schedule for each in found]
+        fitting = [
+            each for each in schedules
+            if isinstance(each, Schedule) and each.fusions == first.fusions
+            and each.layers.keys() == first.layers.keys() and each != first
+        ]  # fmt: skip
+        return fitting[:limit]
+
+    def best(self) -> Entry | None:
+        """The best program; None if there is none."""
+        return self.programs.best(self.best_key)
+
+    def offer(
+        self, schedule: Schedule, result: Measurement, cost: float, compile_: Callable[[Schedule], Network]
+    ) -> bool:
+        """Keep a schedule's program if there is no better one; returns whether it is kept."""
+        known = self.best()
+        if known is not None and known.cost <= cost:
+            return False
+        codes = tuple(compile_(schedule).codes)
+        return self.programs.put_best(
+            Entry(key=self.best_key, schedule=schedule, cost=cost, result=result, codes=codes)
+        )

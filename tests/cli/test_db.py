@@ -1,0 +1,82 @@
+"""`mla db`, and `--db` of `mla tune` and `mla serve`."""
+
+import json
+
+import pytest
+
+from scripts.networks.digits import MODEL
+
+N4 = ("--target", "n4")
+TUNE = ("tune", MODEL, "--method", "random", "--devices", "1", *N4)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A database with a short search in it, once a test has made it."""
+    return tmp_path_factory.mktemp("db") / "measurements.db"
+
+
+@pytest.fixture
+def database(mla, file):
+    if not file.exists():
+        result = mla(*TUNE, "--trials", "2", "--db", file)
+        assert result.status == 0 and "0 measurements were remembered" in result.out, result.err
+    return file
+
+
+def test_a_second_search_remembers_the_first(mla, database, tmp_path):
+    out = tmp_path / "tune.json"
+    result = mla(*TUNE, "--trials", "2", "--db", f"sqlite:///{database}", "--json", out)
+    document = json.loads(out.read_text())
+    assert result.status == 0 and document["trials"] == document["cache_hits"] == 2, result.err
+    assert "2 measurements were remembered" in result.out and "opening the machine" not in result.err
+
+
+def test_by_default_the_database_is_in_the_cache(mla, database, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path))
+    assert mla("db", "import", database).status == 2  # it is no export
+    assert mla("db", "show").out.startswith("0 profiles, 0 trials") and (tmp_path / "profile.db").exists()
+
+
+def test_show(mla, database):
+    result = mla("db", "show", "--db", database, "--json", "-")
+    document = json.loads(result.out)
+    assert document["schema_version"] == 1
+    assert (document["profiles"], document["trials"], document["programs"]) == (1, 3, 1)
+    (searched,) = document["searched"]
+    assert searched["trials"] == 3 and searched["machine"]["n"] == 4 and searched["cycles"] > 0
+    text = mla("db", "show", "--db", database).out
+    assert "1 profiles, 3 trials, 1 programs, 0 executions" in text and "on n=4, " in text
+
+
+def test_out_and_in_again(mla, database, tmp_path):
+    lines, other = tmp_path / "entries.jsonl", tmp_path / "other.db"
+    assert mla("db", "export", lines, "--db", database).out == "4 entries written\n"
+    assert mla("db", "import", lines, "--db", other).out == "4 entries taken\n"
+    assert mla("db", "import", lines, "--db", other).out == "0 entries taken\n"
+    result = mla(*TUNE, "--trials", "2", "--db", other)  # what somebody else measured is measured again
+    assert result.status == 0 and "0 measurements were remembered" in result.out, result.err
+
+
+def test_bad_use_is_told_in_a_line(complains, database, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("some text\n" * 1000)
+    complains(2, "there is no database", "db", "show", "--db", tmp_path / "absent.db")
+    complains(1, "file is not a database", "db", "show", "--db", text)
+    complains(2, "no kind of database is called 'luck'", "db", "show", "--db", "luck://x")
+    complains(2, "its first line must be", "db", "import", text, "--db", tmp_path / "new.db")
+    complains(2, "cannot be read", "db", "import", tmp_path / "absent", "--db", tmp_path / "new.db")
+    complains(2, "is an input", "db", "export", database, "--db", database)
+    complains(2, "invalid choice", "db", "drop")
+    complains(2, "--db: must be a file, or a URL", "db", "show", "--db", "")
+    complains(2, "--no-cache asks for no database", *TUNE, "--trials", "1", "--no-cache", "--db", database)
+    complains(1, "unable to open database file", *TUNE, "--trials", "1", "--db", tmp_path / "none" / "x.db")
+    complains(2, "--db is for --adapt", "serve", MODEL, "--db", database)
+    assert text.read_text().startswith("some text")
+
+
+def test_serving_knows_what_a_search_has_measured(mla, database):
+    result = mla("serve", MODEL, *N4, "--adapt", "--pace", "0", "--requests", "2", "--db", database)
+    assert result.status == 0, result.err
+    document = json.loads(mla("db", "show", "--db", database, "--json", "-").out)
+    assert (document["trials"], document["programs"]) == (3, 1)

@@ -1,0 +1,129 @@
+"""Measurements by several processes, some of which die."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compiler.ir.graph import Graph
+from compiler.measure import workers
+from compiler.measure.bench import Bench, Order, Subject
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement, Rejected
+from compiler.measure.measurer import Measurer
+from compiler.measure.workers import Crew
+from compiler.schedule.schedule import Schedule
+from hw.config import load_target
+from hw.errors import InputError, WorkError
+from tests.loop.conftest import OPTIONS
+
+
+def various(measurer: Measurer, count: int) -> list[Schedule]:
+    """Different schedules of a network; the last one is none."""
+    first = measurer.first.schedule
+    names = list(first.layers)
+    out = [
+        replace(first, layers=first.layers | {names[0]: replace(first.layers[names[0]], rows=number + 1)})
+        for number in range(count - 1)
+    ]
+    return [*out, replace(first, layers={})]
+
+
+@pytest.fixture(scope="module")
+def crew(measurer: Measurer) -> Iterator[Crew]:
+    subject = Subject(measurer.prepared, measurer.first, measurer.conditions, 0)
+    with Crew(subject, 2) as made:
+        yield made
+
+
+def orders(schedules: list[Schedule]) -> list[Order]:
+    return [Order(number, schedule, None) for number, schedule in enumerate(schedules)]
+
+
+def test_processes_measure_what_this_one_does(measurer: Measurer, crew: Crew) -> None:
+    schedules = various(measurer, 6)
+    found = dict(crew.results(orders(schedules)))
+    assert [found[place] for place in range(6)] == measurer.measure(schedules)
+    assert isinstance(found[0], Measurement) and isinstance(found[5], Rejected)
+
+
+@pytest.mark.parametrize("when", ["idle", "at work"])
+def test_what_a_killed_process_was_at_is_done_again(measurer: Measurer, crew: Crew, when: str) -> None:
+    schedules = various(measurer, 6)
+    expected = dict(crew.results(orders(schedules)))
+    pids = [worker.process.pid or 0 for worker in crew._workers]
+    if when == "idle":
+        os.kill(pids[0], signal.SIGKILL)
+    results = crew.results(orders(schedules))
+    found = dict([next(results)])
+    if when == "at work":
+        (busy, *_) = [worker.process for worker in crew._workers if worker.place is not None]
+        busy.kill()
+    found |= dict(results)
+    assert found == expected
+    assert [worker.process.pid for worker in crew._workers] != pids and len(crew._workers) == 2
+
+
+def test_an_order_that_every_process_dies_of_is_given_up(
+    measurer: Measurer, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dead(workers._Worker):
+        def send(self, place: int, order: Order) -> None:
+            super().send(place, order)
+            self.process.kill()
+
+    crew.close()
+    monkeypatch.setattr(workers, "_Worker", Dead)
+    with pytest.raises(WorkError, match="3 processes that measured the same schedule have died"):
+        list(crew.results(orders(various(measurer, 2))))
+    assert crew._workers == []
+
+
+def test_a_killed_simulator_is_replaced(measurer: Measurer) -> None:
+    bench = Bench(Subject(measurer.prepared, measurer.first, measurer.conditions, 0))
+    order = Order(0, measurer.first.schedule, None)
+    before = bench.measure(order)
+    assert bench._device is not None
+    os.kill(bench._device.pid, signal.SIGKILL)
+    assert bench.measure(order) == before
+    bench.close()
+
+
+_ENDLESS = """
+import sys
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurer import Measurer
+from hw.config import load_target
+from tests.loop.conftest import OPTIONS, two_convolutions
+
+if __name__ == "__main__":
+    with Measurer(two_convolutions(), Conditions(load_target("n4")), OPTIONS, 2) as measurer:
+        while True:
+            measurer.measure([measurer.first.schedule] * 2)
+            print(*(worker.process.pid for worker in measurer._workers._workers), flush=True)
+"""
+
+
+def test_nothing_is_left_of_a_killed_search(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(_ENDLESS)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pids = [int(word) for word in process.stdout.readline().split()]
+        process.kill()
+    assert len(pids) == 2
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_devices_are_counted(graph: Graph) -> None:
+    with pytest.raises(InputError, match="devices must be at least 1, not 0"):
+        Measurer(graph, Conditions(load_target("n4")), OPTIONS, devices=0)
