@@ -12,6 +12,7 @@ from compiler.cache.source import Source
 from compiler.cache.store import Store
 from compiler.dispatch.sizes import check_sizes
 from compiler.ir.graph import Graph
+from compiler.limits import NONE, Limits
 from compiler.network import Network, Origin
 from compiler.options import ROUNDINGS, Options
 from compiler.schedule.dram import USUAL, Dram
@@ -44,6 +45,7 @@ def compile(
     batches: Sequence[int] = (),
     skip: str | None = None,
     dram: Dram = USUAL,
+    limits: Limits = NONE,
     cache: bool | None = None,
     record: "Record | None" = None,
 ) -> Network:
@@ -88,6 +90,8 @@ def compile(
         its results, which are constants then, are only written (docs/dispatch.md).
     dram : Dram
         The memory to schedule for. Programs run with any, and outputs are the same.
+    limits : Limits
+        How much of the machine's memories may be used.
     cache : bool or None
         Look the network up among those that were compiled before, and keep it; None: those of files only. One that
         comes from there has no `layers`.
@@ -105,6 +109,7 @@ def compile(
     batch = arguments.integer("batch", batch, 1)
     batches = arguments.integers("batches", batches, 1)
     _check_types(schedule, dram, strict, cache, record)
+    arguments.of_type("limits", limits, Limits, "a Limits")
     config = load_target(target) if isinstance(target, str) else target
     arguments.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
     _check_dispatch(config, batch, batches, schedule, skip)
@@ -118,7 +123,7 @@ def compile(
         source.store = source.store or Store()
     options = Options(
         rounding=_rounding(source, rounding), schedule=schedule, strict=strict, calibration=calibration,
-        seed=seed, offset=offset, batch=batch, batches=batches, skip=skip, dram=dram,
+        seed=seed, offset=offset, batch=batch, batches=batches, skip=skip, dram=dram, limits=limits,
     )  # fmt: skip
     place = (
         _place(source.store, source, config, options) if named and record is None and source.store else None

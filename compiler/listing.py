@@ -4,15 +4,16 @@ Every program begins with its `.name` line; they stand in the order in which the
 for the validator to say: here it only has to be one that fits the machine.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from compiler.codegen.code import Code
 from compiler.network import Network
+from compiler.schedule.texts import ProgramText, digest_of
 from compiler.stages import Stage
 from hw.errors import InputError, shown
-from hw.isa.assembler import assemble
+from hw.isa.assembler import AssemblyError, assemble
 from hw.isa.disassembler import disassemble
 from hw.isa.program import Program
 
@@ -71,6 +72,48 @@ def with_programs(network: Network, programs: Sequence[Program]) -> Network:
             )
     fresh = iter(programs)
     return replace(network, stages=tuple(_stage(stage, fresh) for stage in network.stages))
+
+
+def with_texts(network: Network, texts: Mapping[str, ProgramText]) -> Network:
+    """The network with texts in place of some of its programs, by name.
+
+    Raises
+    ------
+    InputError
+        There is no such program, the text was written to stand for another one, a line of it is wrong, or what comes
+        of it is empty or too long for the machine.
+    """
+    if not texts:
+        return network
+    own = [program for code in network.codes for program in code.programs]
+    names = dict.fromkeys(program.name for program in own)
+    for name in texts:
+        if name not in names:
+            known = ", ".join(map(repr, names))
+            raise InputError(f"schedule: program {name!r}: there is none of that name, only {known}")
+    return with_programs(
+        network,
+        [
+            _assembled(program, texts[program.name])
+            if program.name in texts
+            else replace(program, name=readable(program.name))
+            for program in own
+        ],
+    )
+
+
+def _assembled(program: Program, given: ProgramText) -> Program:
+    """What a text gives in place of a program."""
+    name = readable(program.name)
+    if given.replaces != digest_of(program):
+        raise InputError(
+            f"schedule: program {name!r}: its text was written to stand for another program, made from another "
+            "schedule or by another compiler; take the text away"
+        )
+    try:
+        return replace(assemble(given.text, name), name=name)
+    except AssemblyError as error:
+        raise InputError(f"schedule: program {name!r}: line {str(error).removeprefix(f'{name}:')}") from None
 
 
 def _stage(stage: Stage, programs: Iterator[Program]) -> Stage:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from compiler.limits import NONE, Limits
 from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.schedule import Schedule
 
@@ -31,3 +32,4 @@ class Options:
     skip: str | None = None
     single: bool = False
     dram: Dram = USUAL
+    limits: Limits = NONE

@@ -13,6 +13,7 @@ from compiler.dispatch.single import check_single, single, tensor_named
 from compiler.host import Kernels
 from compiler.hosted import HostNode, check_strict
 from compiler.ir.graph import Graph
+from compiler.listing import with_texts
 from compiler.lower.chains import chains_as_tables
 from compiler.lower.groups import find_fusions, group
 from compiler.lower.interface import interface
@@ -75,7 +76,9 @@ class Prepared:
     """
 
     def __init__(self, graph: Graph, config: MlaConfig, options: Options, record: Record | None = None):
-        self.config, self.options, record = config, options, record or Record()
+        #: The machine, and what of it may be used.
+        self.machine, self.config = config, options.limits.within(config)
+        self.options, record = options, record or Record()
         record.config, record.rounding = config, options.rounding
         record.graphs["imported"] = graph
         graph = name_apart(simplify(graph, record.graphs))
@@ -139,8 +142,9 @@ class Prepared:
             The schedule is not legal for the model.
         """
         record = record or Record()
-        made = _Compilation(self, schedule, record.makings).network()
-        return replace(made, batch=self.options.batch)
+        made = replace(_Compilation(self, schedule, record.makings).network(), batch=self.options.batch)
+        self.options.limits.check(sum(code.memory for code in made.codes))
+        return with_texts(made, schedule.programs) if schedule else made
 
     def _lower(self, graph: Graph, fusions: tuple[tuple[str, ...], ...]) -> Lowered:
         inside = [names for names in fusions if names[0] in graph.nodes]
@@ -185,7 +189,7 @@ class _Compilation:
         count = sum(len(each.layers) for each in self.lowered.values())
         stages = self._stages(prepared.parts, count, inside=False)
         return Network(
-            name=graph.name, config=self.config, inputs=tuple(graph.tensors[n] for n in graph.inputs),
+            name=graph.name, config=prepared.machine, inputs=tuple(graph.tensors[n] for n in graph.inputs),
             outputs=tuple(graph.tensors[n] for n in graph.outputs), stages=stages,
             schedule=self.given or Schedule(self.fusions, self.schedules), host=prepared.host,
             rounding=self.options.rounding, floor=network_floor(self.crossed), graph=graph,
@@ -214,6 +218,7 @@ class _Compilation:
             crossed = crossing(self.seen[-1])
             if not inside:
                 self.crossed.append((its, crossed))
+            code = replace(code, config=self.prepared.machine)
             alone = body_floor(its, crossed)
             spared = alone if [each.name for each in inputs] == [self.prepared.skip] else None
             stages.append(

@@ -11,8 +11,8 @@ from compiler.cache.source import Source
 from compiler.hpm.charge import charged_together
 from compiler.hpm.default import find_model
 from compiler.hpm.errors import Errors
-from compiler.hpm.features import rows_of
 from compiler.hpm.model import Model
+from compiler.hpm.rows import rows_of
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurer import Measurer
 from compiler.options import Options

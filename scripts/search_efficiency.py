@@ -1,7 +1,8 @@
 """Search methods on layers whose every tiling can be measured: after how many trials are they near the best?
 
-`python -m scripts.search_efficiency --seeds 5` prints a table; measurements are remembered between methods and seeds,
-and each method is charged for all that it asks for.
+`python -m scripts.search_efficiency --seeds 5 --file FILE` prints a table; measurements are remembered between methods,
+seeds and calls, and each method is charged for all that it asks for. `--random 256` also asks after how many trials
+the guided search has what that many random ones have found, at most a quarter of them.
 """
 
 import argparse
@@ -15,13 +16,11 @@ from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
 from compiler.options import Options
-from compiler.search.goals import Goal
 from compiler.search.method import with_layer
 from compiler.search.tune import METHODS, tune
 from compiler.specialize.space import spaces_of
-from compiler.store.database import Database
-from compiler.store.recall import Recall
 from hw.config import load_target
+from scripts.remembered import FileMemory
 
 #: Layers of at most 200 tilings on n16.
 LAYERS = {
@@ -44,17 +43,21 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--layers", nargs="*", default=list(LAYERS))
+    parser.add_argument(
+        "--random", type=int, default=0, help="random trials that the guided search is to catch up"
+    )
+    parser.add_argument("--file", type=Path, help="where measurements are kept")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     conditions, rows = Conditions(load_target("n16")), []
     for name in args.layers:
-        with (
-            Database("sqlite://") as database,
-            Measurer(LAYERS[name].graph(), conditions, Options(rounding="reference")) as measurer,
-        ):
-            measurer.memory = Recall(database, measurer.prepared, conditions, Goal.LATENCY)
+        with Measurer(LAYERS[name].graph(), conditions, Options(rounding="reference")) as measurer:
+            measurer.memory = FileMemory(measurer.prepared, conditions, args.file)
             rows.append(_row(name, measurer, args))
             print(_shown(rows[-1]), flush=True)
+            if args.random:
+                rows[-1]["race"] = [_race(measurer, args.random, seed) for seed in range(args.seeds)]
+                print("   ", _raced(rows[-1]["race"]), flush=True)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1), "utf-8")
     return 0
@@ -83,6 +86,23 @@ def _row(name: str, measurer: Measurer, args: argparse.Namespace) -> dict:
             "predictor": [each.predictor.as_json() for each in found if each.predictor],
         }  # fmt: skip
     return row
+
+
+def _race(measurer: Measurer, trials: int, seed: int) -> dict:
+    """Trials until random search has its best, and until the guided one has that too, of a quarter as many."""
+    drawn = tune(measurer, "random", trials, seed=seed)
+    guided = tune(measurer, "hpm", trials // 4, seed=seed)
+    when, best = drawn.curve[-1]
+    caught = next((trial for trial, cost in guided.curve if cost <= best), None)
+    return {"best": best, "random": when, "hpm": caught, "hpm_best": guided.curve[-1][1]}
+
+
+def _raced(race: list[dict]) -> str:
+    return "; ".join(
+        f"random {each['best']:g} after {each['random']}, hpm {each['hpm_best']:g}"
+        + (f", as good after {each['hpm']}" if each["hpm"] is not None else ", never as good")
+        for each in race
+    )
 
 
 def _shown(row: dict) -> str:

@@ -70,6 +70,14 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         "--size", metavar="NAME=N", type=size, action="append", default=[],
         help="size of a dimension that an .onnx file only names, or a PyTorch module leaves open; again for others",
     )  # fmt: skip
+    for name, what in (
+        ("sp", "scratchpad"),
+        ("acc", "accumulator"),
+        ("dram", "DRAM, for weights and results"),
+    ):
+        parser.add_argument(
+            f"--{name}-limit", metavar="BYTES", type=integer(1, 1 << 32), help=f"use no more of the {what}"
+        )
     parser.add_argument(
         "--no-cache", action="store_true", help="compile and prove again what was compiled and proved before"
     )
@@ -107,7 +115,8 @@ def compile_model(
     return compile(
         source, args.target, rounding=options.rounding, schedule=schedule, strict=options.strict,
         calibration=options.calibration, seed=options.seed, batch=options.batch, batches=options.batches,
-        skip=options.skip, dram=options.dram, cache=keep, record=record,
+        skip=options.skip, dram=options.dram,
+        limits=options.limits, cache=keep, record=record,
     )  # fmt: skip
 
 
@@ -119,6 +128,7 @@ def source_of(
     from compiler.cache.store import Store
     from compiler.cli.samples import first_sample, read_samples
     from compiler.frontends.torch_reference import is_reference
+    from compiler.limits import Limits
     from compiler.options import Options
     from compiler.schedule.dram import USUAL, Dram
 
@@ -136,6 +146,7 @@ def source_of(
         rounding=args.rounding or Source(args.model).rounding, strict=args.strict, calibration=calibration,
         seed=args.seed, batch=args.batch or 1, batches=vars(args).get("batches", ()),
         skip=vars(args).get("skip"), dram=dram,
+        limits=Limits(args.sp_limit, args.acc_limit, args.dram_limit),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ VERBS = (
     "compile",
     "run",
     "profile",
+    "fuse",
     "tune",
     "calibrate",
     "serve",

@@ -81,6 +81,10 @@ def network_of(args: argparse.Namespace) -> "Network":
         raise InputError(f"{args.model} is compiled already: --size is for models with open dimensions")
     if vars(args).get("skip") is not None:
         raise InputError(f"{args.model} is compiled already: --skip is for models")
+    for name in ("sp_limit", "acc_limit", "dram_limit"):
+        if vars(args)[name] is not None:
+            option = name.replace("_", "-")
+            raise InputError(f"{args.model} is compiled already: --{option} is for models")
     network = read_package(args.model)
     check_machine(args.model, network, args.target)
     if args.rounding not in (None, network.rounding):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "measure other ways to carry out a model on the simulated chip, and keep the best"
 EXAMPLE = "mla tune network.tflite --trials 100 --save-schedule network.json"
-METHODS = ("random", "evolution", "coordinate", "hpm")
+METHODS = ("random", "evolution", "coordinate", "hpm", "generators")
 GOALS = ("latency", "energy", "throughput")
 _DEVICES = 64
 
@@ -34,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--goal", choices=GOALS, default="latency", help="what is to be small or great (default: %(default)s)"
     )
+    parser.add_argument(
+        "--seconds", metavar="S", type=integer(1), help="begin no trial after so long (default: all trials)"
+    )
+    parser.add_argument(
+        "--forbid", metavar="NAME", action="append", default=[],
+        help="use no transformation of this name (tiling, planes, chain, micro-program, ...); again for others",
+    )  # fmt: skip
     parser.add_argument(
         "--devices", metavar="D", type=integer(1, _DEVICES),
         help="simulators at work at a time (default: the cores, or all workers of the cluster)",
@@ -55,11 +62,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search, report."""
     from compiler.cli.run import head, say
+    from compiler.search.constraints import Constraints
     from compiler.search.goals import Goal
     from compiler.search.tune import tune, why_not
     from compiler.store.recall import Recall
+    from hw.errors import InputError
 
     claim(args, "save_schedule")
+    try:
+        constraints = Constraints(frozenset(args.forbid))
+    except InputError as error:
+        raise InputError(f"--forbid: {error}") from None
     with open_database(args) as database, open_measurer(args) as measurer:
         recall = None
         if database is not None:
@@ -72,7 +85,17 @@ def run(args: argparse.Namespace) -> int:
             what = why_not(trial) or f"{trial.cost:,.0f}"
             say(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
 
-        tuned = tune(measurer, args.method, args.trials, Goal(args.goal), args.seed, hear, recall)
+        tuned = tune(
+            measurer,
+            args.method,
+            args.trials,
+            Goal(args.goal),
+            args.seed,
+            constraints,
+            args.seconds,
+            hear,
+            recall,
+        )
         rate = measurer.conditions.rate
     if args.save_schedule:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
@@ -123,6 +146,7 @@ def _document(args: argparse.Namespace, tuned: "Tuned") -> dict[str, Any]:
         "method": args.method,
         "goal": args.goal,
         "seed": args.seed,
+        "forbidden": sorted(set(args.forbid)),
         "trials": len(tuned.trials),
         "baseline_cycles": tuned.baseline.cycles,
         "best_cycles": best.cycles,

@@ -6,7 +6,7 @@ result between them need not go to DRAM and come back (compiler/codegen/planes.p
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 
 from compiler.codegen.conv_layout import Layout, can_fold
 from compiler.codegen.depthwise import stream_passes, stream_pitch
@@ -20,6 +20,10 @@ from compiler.schedule.spot import CROWDED, PREFETCH, Spot, image_rows
 
 #: Cycles of a command of FUSE beside its rows.
 _COMMAND = 60
+#: Cycles from the last sum of one layer until the other works on it, and back again.
+_TURN = 300
+#: Cycles from the last sum of a tile until its place is free again, its draining left out.
+_DRAINED = 150
 #: Blocks that go together, and groups of them that there is room for.
 _GROUPS, _AHEAD = (1, 2), (1, 2)
 #: Sums of a layer that there is room for at once, at most.
@@ -115,7 +119,10 @@ class PlanePair:
         tile = way.rows * self.t.w
         array = tiles * group * conv.passes * max(tile, n)
         drain = tiles * (tile * group + _COMMAND)
-        makes = max(array, drain, tiles * band_beats * self.spot.beat * CROWDED)
+        places = tiles * (array / tiles + tile * group + _DRAINED) / way.sums
+        bands = tiles * (array / tiles + band_beats * self.spot.beat + self.spot.latency) / _BANDS
+        makes = max(array, drain, places, tiles * band_beats * self.spot.beat * CROWDED)
+        makes = makes if self.spot.x_on_chip else max(makes, bands)
         first = LayerSchedule(
             rows=way.rows, band=way.rows, columns=group, depth=1 << 16, slots=group, order="channels",
             x_buffers=_BANDS, w_buffers=w_buffers, acc_buffers=way.sums, fold=layout == Layout.ROWS,
@@ -125,7 +132,14 @@ class PlanePair:
             rows=way.its_rows, width=way.width, columns=group, slots=group, acc_buffers=way.its_sums,
             prefetch=PREFETCH, on_chip=self.y_on_chip,
         )  # fmt: skip
-        return Fused(groups * (makes + self._reads(way)) + tile * group, first, second)
+        # With room for more planes one layer works while the other waits.
+        turns = groups if way.planes == group else 1
+        # The weights of the first group come before anything can begin, those of others meanwhile.
+        weighted = (weights + its_weights) / n * self.spot.beat
+        start = weighted + self.spot.latency
+        both = makes + self._reads(way)
+        cycles = start + both + (groups - 1) * max(both, weighted) + tile * group + turns * _TURN
+        return Fused(cycles, first, second, start)
 
     def _reads(self, way: _Way) -> float:
         """Cycles of the depthwise convolution for a group of planes."""
@@ -139,23 +153,29 @@ class PlanePair:
         array = rows * pitch * strips * passes * way.group
         drain = strips * (self.y.h * way.width * way.group + tiles * _COMMAND)
         store = 0 if self.y_on_chip else self.y.h * self.y.w * way.group * self.spot.beat
-        return max(array, drain, store)
+        places = (array + strips * (self.y.h * way.width * way.group + tiles * _DRAINED)) / way.its_sums
+        return max(array, drain, store, places)
+
+
+def why_no_pair(lowered: Lowered, number: int) -> str:
+    """Why a layer and the next one are no such pair; empty if they are."""
+    first, *after = lowered.layers[number : number + 2]
+    if not isinstance(first, ConvLayer) or first.groups > 1 or first.batch > 1:
+        return "the first is no convolution of one group and one image"
+    if not after or not isinstance(after[0], DepthwiseLayer) or after[0].x != first.y:
+        return "no depthwise convolution right behind it reads its result"
+    readers = sum(first.y in layer.inputs for layer in lowered.layers)
+    if readers > 1 or first.y in lowered.graph.outputs:
+        return "others read its result too"
+    return ""
 
 
 def pairs_of(lowered: Lowered, spots: list[Spot]) -> dict[int, PlanePair]:
     """Pairs by the number of their first layer."""
     out = {}
-    each = zip(lowered.layers, lowered.layers[1:], strict=False)
-    for number, (first, second) in enumerate(each):
-        if not isinstance(first, ConvLayer) or not isinstance(second, DepthwiseLayer) or second.x != first.y:
-            continue
-        readers = [layer for layer in lowered.layers if first.y in layer.inputs]
-        if (
-            len(readers) == 1
-            and first.groups == 1
-            and first.batch == 1
-            and first.y not in lowered.graph.outputs
-        ):
+    for number, (first, second) in enumerate(pairwise(lowered.layers)):
+        if not why_no_pair(lowered, number):
+            assert isinstance(first, ConvLayer) and isinstance(second, DepthwiseLayer)
             out[number] = PlanePair(first, second, spots[number], spots[number + 1].y_on_chip)
     return out
 

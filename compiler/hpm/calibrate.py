@@ -9,9 +9,10 @@ from compiler import __version__
 from compiler.hpm.charge import shared_out
 from compiler.hpm.collect import Collector, Spaces
 from compiler.hpm.errors import Errors
-from compiler.hpm.features import Row, rows_of
+from compiler.hpm.features import Row
 from compiler.hpm.journal import Journal, Sample
 from compiler.hpm.model import Model, train
+from compiler.hpm.rows import rows_of
 from compiler.lower.lower import Lowered
 from compiler.measure.conditions import Conditions
 from compiler.options import Options

@@ -1,7 +1,5 @@
 """Layers under schedules as vectors of fixed length, and the cycles they are measured against."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import log, log2
 from typing import NamedTuple
 
@@ -9,9 +7,7 @@ from compiler.hpm.flow import Pace, pace
 from compiler.hpm.flows import KINDS, flow_of
 from compiler.hpm.place import Place
 from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
-from compiler.lower.lower import Lowered
 from compiler.lower.matmul import MatmulLayer
-from compiler.measure.conditions import Conditions
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import DTYPE_BYTES
 
@@ -37,8 +33,8 @@ NAMES = (
     "beat", "log_latency", "n",
 )  # fmt: skip
 _MOST = 64
-#: So many layers before a neighbour say how far ahead LOAD is.
-_BACK = 2
+#: The number of each kind of layer.
+KIND = {kind: number for number, kind in enumerate(KINDS)}
 
 
 class Row(NamedTuple):
@@ -52,159 +48,95 @@ class Row(NamedTuple):
     base: float
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """What tiles are cut of: output rows, blocks of output channels, blocks of input channels."""
-
-    rows: int
-    columns: int
-    depth: int
-    width: int
-    in_c: int
-    out_c: int
-
-
-def rows_of(
-    lowered: Lowered, schedules: Mapping[str, LayerSchedule], conditions: Conditions,
-    only: Sequence[str] | None = None,
-) -> dict[str, Row]:  # fmt: skip
-    """Features of the layers of a stage under their schedules, by name.
+class Fixed:
+    """What does not depend on the schedule: reckoned once for each layer.
 
     Parameters
     ----------
-    lowered : Lowered
-        The stage.
-    schedules : dict
-        Of all its layers.
-    conditions : Conditions
-        The machine and its memory.
-    only : sequence of str or None
-        Layers that are wanted; None: all.
+    layer : Layer
+        Which.
+    n : int
+        Lanes of the machine.
     """
-    layers = lowered.layers
-    places = places_of(lowered, schedules, conditions)
-    alone: dict[tuple[int, int], Pace] = {}
 
-    def paced(number: int, back: int) -> Pace:
-        """Of a layer behind so many others."""
-        if (number, back) not in alone:
-            layer, place = layers[number], places[number]
-            before = paced(number - 1, back - 1).lead if back and number else None
-            flow = flow_of(layer, schedules[layer.name], place)
-            alone[number, back] = pace(flow, place.beat, place.dram.latency, before, last=False)
-        return alone[number, back]
-
-    out = {}
-    for number, layer in enumerate(layers):
-        if only is None or layer.name in only:
-            place = places[number]
-            if number:
-                before, lead = paced(number - 1, 0).total, paced(number - 1, _BACK).lead
-                kind = KINDS.index(type(layers[number - 1]))
-                place = replace(place, before=before, lead=lead, kind_before=kind)
-            if number + 1 < len(layers):
-                kind = KINDS.index(type(layers[number + 1]))
-                place = replace(place, after=paced(number + 1, 0).total, kind_after=kind)
-            out[layer.name] = row_of(layer, schedules[layer.name], place)
-    return out
-
-
-def places_of(
-    lowered: Lowered, schedules: Mapping[str, LayerSchedule], conditions: Conditions
-) -> list[Place]:
-    """Where each layer of a stage finds its tensors, its neighbours left out."""
-    graph = lowered.graph
-    outside = {lowered.root(name) for name in (*graph.inputs, *graph.outputs)}
-    inside = {lowered.root(layer.y) for layer in lowered.layers if schedules[layer.name].on_chip} - outside
-
-    def on_chip(name: str) -> bool:
-        return lowered.root(name) in inside
-
-    return [
-        Place(conditions.config, conditions.dram, on_chip(layer.x), on_chip(layer.y), on_chip)
-        for layer in lowered.layers
-    ]
+    def __init__(self, layer: Layer, n: int):
+        x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+        drain = getattr(layer, "drain", None)
+        in_c, out_c, self.width = x.c, y.c, y.w
+        #: Output rows, and blocks of output and of input channels.
+        self.rows = max(y.h // layer.batch, 1)
+        if isinstance(layer, MatmulLayer):
+            self.rows, in_c, out_c = layer.size
+            self.width = 1
+        self.columns, self.depth = -(-out_c // n), -(-in_c // n)
+        self.kind, self.macs, self.useful = float(KIND[type(layer)]), layer.macs, layer.macs / n**2
+        weighted = isinstance(layer, (ConvLayer, DepthwiseLayer))
+        #: Bytes of its weights, and of each tensor.
+        self.weights = float(layer.weights.size if weighted else 0)
+        self.tensors = [
+            (name, image.h * image.w * image.c * DTYPE_BYTES[image.dtype])
+            for name, image in (
+                (name, layer.shapes[name]) for name in dict.fromkeys((*layer.inputs, layer.y))
+            )
+        ]
+        self.left = [
+            ((out_c - 1) % n + 1) / n, ((in_c - 1) % n + 1) / n, float(in_c % n == 0), float(out_c % n == 0)
+        ]  # fmt: skip
+        kernel = layer.weights.shape[1] if weighted else getattr(layer, "kernel", (1, 1))[0]
+        self.windows = [
+            float(kernel), float(getattr(layer, "strides", (1, 1))[0]), float(getattr(layer, "groups", 1))
+        ]  # fmt: skip
+        table = getattr(drain or layer, "table", None)
+        self.about = [
+            float(bool(drain and drain.residual)), float(table is not None), float(DTYPE_BYTES[y.dtype]),
+            float(len(layer.inputs)),
+        ]  # fmt: skip
 
 
-def row_of(layer: Layer, schedule: LayerSchedule, place: Place) -> Row:
+def row_of(layer: Layer, fixed: Fixed, schedule: LayerSchedule, place: Place) -> Row:
     """Features of one layer."""
     found = pace(
         flow := flow_of(layer, schedule, place), place.beat, place.dram.latency,
         (place.lead if schedule.prefetch else 0.0) if place.before else None, last=not place.after,
     )  # fmt: skip
-    macs, size = layer.macs / place.config.n**2, _bytes(layer, place)
-    floor = max(macs, size / place.config.n * place.beat, 1.0)
+    n = place.config.n
+    size = fixed.weights + sum(each for name, each in fixed.tensors if not place.on_chip(name))
+    floor = max(fixed.useful, size / n * place.beat, 1.0)
     base = float(max(found.total, floor))
     numbers = [
-        float(KINDS.index(type(layer))), *_cycles(found, base, floor, flow.count, place),
-        *_tiles(layer, schedule, place), log((1 + layer.macs) / (1 + size)), *_windows(layer),
-        *_chosen(layer, schedule, place),
+        fixed.kind, *_cycles(found, base, floor, flow.count, place), *_tiles(fixed, schedule, n),
+        log((1 + fixed.macs) / (1 + size)), *fixed.windows, *_chosen(schedule),
+        float(place.x_on_chip), float(place.y_on_chip), *fixed.about,
         float(not place.before), float(not place.after), place.before / base, place.after / base,
         float(place.kind_before), float(place.kind_after), place.lead / base, found.lead / base,
-        place.beat, log(1 + place.dram.latency), float(place.config.n),
+        place.beat, log(1 + place.dram.latency), float(n),
     ]  # fmt: skip
     return Row(numbers, base)
 
 
-def _bytes(layer: Layer, place: Place) -> float:
-    """Bytes that cross the bus at least."""
-    total = float(layer.weights.size if isinstance(layer, (ConvLayer, DepthwiseLayer)) else 0)
-    for name in dict.fromkeys((*layer.inputs, layer.y)):
-        image = layer.shapes[name]
-        total += 0 if place.on_chip(name) else image.h * image.w * image.c * DTYPE_BYTES[image.dtype]
-    return total
-
-
 def _cycles(found: Pace, base: float, floor: float, tiles: int, place: Place) -> list[float]:
-    units = [found.array, found.fuse, found.load, found.store]
+    array, fuse, load, store = found.array, found.fuse, found.load, found.store
     return [
-        log(base), log(floor), floor / base, *(each / base for each in units), (found.load + found.store) / base,
-        found.start / base, found.tail / base, place.dram.latency / base,
+        log(base), log(floor), floor / base, array / base, fuse / base, load / base, store / base,
+        (load + store) / base, found.start / base, found.tail / base, place.dram.latency / base,
         log(tiles), log(base / tiles), found.commands / tiles, 25 * found.commands / base,
-        *(log(1 + each / tiles) for each in units),
+        log(1 + array / tiles), log(1 + fuse / tiles), log(1 + load / tiles), log(1 + store / tiles),
     ]  # fmt: skip
 
 
-def _sizes(layer: Layer, n: int) -> _Sizes:
-    x, y = layer.shapes[layer.x], layer.shapes[layer.y]
-    if isinstance(layer, MatmulLayer):
-        m, k, width = layer.size
-        return _Sizes(m, -(-width // n), -(-k // n), 1, k, width)
-    return _Sizes(max(y.h // layer.batch, 1), -(-y.c // n), -(-x.c // n), y.w, x.c, y.c)
-
-
-def _tiles(layer: Layer, s: LayerSchedule, place: Place) -> list[float]:
-    n = place.config.n
-    sizes = _sizes(layer, n)
-    cut = [
-        (min(size, whole), whole)
-        for size, whole in ((s.rows, sizes.rows), (s.columns, sizes.columns), (s.depth, sizes.depth))
-    ]
+def _tiles(fixed: Fixed, s: LayerSchedule, n: int) -> list[float]:
+    rows, columns, depth = min(s.rows, fixed.rows), min(s.columns, fixed.columns), min(s.depth, fixed.depth)
     return [
-        *(float(size) for size, _ in cut), min(s.band, sizes.rows) / cut[0][0],
-        *(((whole - 1) % size + 1) / size for size, whole in cut),
-        cut[0][0] * sizes.width / n, float(sizes.width),
-        ((sizes.out_c - 1) % n + 1) / n, ((sizes.in_c - 1) % n + 1) / n,
-        float(sizes.in_c % n == 0), float(sizes.out_c % n == 0),
+        float(rows), float(columns), float(depth), min(s.band, fixed.rows) / rows,
+        ((fixed.rows - 1) % rows + 1) / rows, ((fixed.columns - 1) % columns + 1) / columns,
+        ((fixed.depth - 1) % depth + 1) / depth, rows * fixed.width / n, float(fixed.width), *fixed.left,
     ]  # fmt: skip
 
 
-def _windows(layer: Layer) -> list[float]:
-    if isinstance(layer, (ConvLayer, DepthwiseLayer)):
-        kernel = layer.weights.shape[1]
-    else:
-        kernel = getattr(layer, "kernel", (1, 1))[0]
-    return [float(kernel), float(getattr(layer, "strides", (1, 1))[0]), float(getattr(layer, "groups", 1))]
-
-
-def _chosen(layer: Layer, s: LayerSchedule, place: Place) -> list[float]:
-    drain = getattr(layer, "drain", None)
-    table = getattr(drain or layer, "table", None)
+def _chosen(s: LayerSchedule) -> list[float]:
     buffers = (s.x_buffers, s.w_buffers, s.y_buffers, s.acc_buffers, s.slots, s.slot_buffers)
     return [
         *(float(min(each, _MOST)) for each in buffers),
         float(s.order == "rows"), float(s.fold), float(s.strips), float(s.together), float(s.common_scale),
         float(s.ramp), float(s.taper), float(s.joined), float(s.overlap), log2(1 + s.prefetch),
-        float(place.x_on_chip), float(place.y_on_chip), float(bool(drain and drain.residual)), float(table is not None),
-        float(DTYPE_BYTES[layer.shapes[layer.y].dtype]), float(len(layer.inputs)),
     ]  # fmt: skip

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import exp
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,10 +64,10 @@ class Model:
         """Cycles of one layer."""
         if self.trees is None:
             return Prediction(row.base, 0.0)
-        found = self.trees.one(np.array(row.numbers))
-        mean = float(found.sum()) / len(found)
-        spread = float(((found - mean) ** 2).sum() / len(found)) ** 0.5
-        return Prediction(row.base * float(np.exp(mean)), spread)
+        found = self.trees.one(np.array(row.numbers)).tolist()
+        mean = sum(found) / len(found)
+        spread = (sum((each - mean) ** 2 for each in found) / len(found)) ** 0.5
+        return Prediction(row.base * exp(mean), spread)
 
     def predict_many(self, rows: Sequence[Row]) -> tuple[Floats, Floats]:
         """Cycles and spreads of many layers."""

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Places = NDArray[np.intp]
 
 #: Lines of LightGBM's text that predictions need; the others say how training went.
 _KEPT = (
@@ -13,6 +14,7 @@ _KEPT = (
     "is_linear", "shrinkage",
 )  # fmt: skip
 _DEEPEST = 64
+_SHARED = "two branches of a tree lead to the same node"
 
 
 class Trees:
@@ -37,40 +39,60 @@ class Trees:
         if not counts or min(counts) == 0:
             raise ValueError("a member has no trees")
         sizes = np.array([len(value) for *_, value in parts])
-        self._roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.intp)
+        roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.intp)
         feature, threshold, left, right, value = (np.concatenate(each) for each in zip(*parts, strict=True))
-        at = np.repeat(self._roots, sizes)
-        self._feature, self._threshold, self._value = feature.astype(np.intp), threshold, value
-        #: Of node i, where to go if the feature is no more than the threshold, at 2 * i, and else.
-        self._children = np.stack([left + at, right + at], axis=1).reshape(-1).astype(np.intp)
+        at = np.repeat(roots, sizes)
+        order, self._depth = _by_levels(roots, (left + at).astype(np.intp), (right + at).astype(np.intp))
+        place = np.empty(len(value), np.intp)
+        place[order] = np.arange(len(order))
+        self._feature, self._threshold, self._value = (
+            feature[order].astype(np.intp), threshold[order], value[order],
+        )  # fmt: skip
+        #: Where to go if the feature is no more than the threshold; else to the node behind that one.
+        self._left = place[(left + at).astype(np.intp)[order]]
+        self._roots = np.arange(len(roots))
         self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
-        self._depth = self._deepest()
 
     def one(self, row: Floats) -> Floats:
         """Of each member, for one row of features."""
-        node = self._roots
-        for _ in range(self._depth):
-            node = self._children[2 * node + (row[self._feature[node]] > self._threshold[node])]
-        return np.add.reduceat(self._value[node], self._starts)
+        count = len(self._roots)  # these come first
+        node = self._left[:count] + (row.take(self._feature[:count]) > self._threshold[:count])
+        for _ in range(self._depth - 1):
+            more = row.take(self._feature.take(node)) > self._threshold.take(node)
+            node = self._left.take(node) + more
+        return np.add.reduceat(self._value.take(node), self._starts)
 
     def many(self, rows: Floats) -> Floats:
         """The same for many rows: (rows, members)."""
-        number = np.arange(len(rows))[:, None]
-        node = np.broadcast_to(self._roots, (len(rows), len(self._roots)))
+        count, width = rows.shape
+        first = (np.arange(count) * width)[:, None]
+        node = np.broadcast_to(self._roots, (count, len(self._roots)))
         for _ in range(self._depth):
-            node = self._children[2 * node + (rows[number, self._feature[node]] > self._threshold[node])]
-        return np.add.reduceat(self._value[node], self._starts, axis=1)
+            more = rows.take(first + self._feature.take(node)) > self._threshold.take(node)
+            node = self._left.take(node) + more
+        return np.add.reduceat(self._value.take(node), self._starts, axis=1)
 
-    def _deepest(self) -> int:
-        """Steps from the roots until all have come to a leaf, whichever way they go."""
-        nodes, depth = self._roots, 0
-        while True:
-            after = np.unique(self._children.reshape(-1, 2)[nodes])
-            if np.array_equal(after, np.unique(nodes)):
-                return depth
-            nodes, depth = after, depth + 1
-            if depth > _DEEPEST:
-                raise ValueError(f"a tree is deeper than {_DEEPEST}")
+
+def _by_levels(roots: Places, left: Places, right: Places) -> tuple[Places, int]:
+    """Nodes so that the two below one are side by side, those nearer the roots first; and how deep they go.
+
+    Leaves lead to themselves.
+    """
+    order, front, total = [roots], roots, len(roots)
+    while True:
+        inner = front[left[front] != front]
+        if not len(inner):
+            whole = np.concatenate(order)
+            if len(np.unique(whole)) < len(whole):
+                raise ValueError(_SHARED)
+            return whole, len(order) - 1
+        front = np.stack([left[inner], right[inner]], axis=1).reshape(-1)
+        order.append(front)
+        total += len(front)
+        if total > len(left):
+            raise ValueError(_SHARED)
+        if len(order) > _DEEPEST:
+            raise ValueError(f"a tree is deeper than {_DEEPEST}")
 
 
 def shortened(text: str) -> str:

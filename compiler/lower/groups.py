@@ -1,6 +1,7 @@
 """Which nodes of the graph become one layer."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import networkx as nx
 
@@ -75,13 +76,45 @@ def _is_sum(graph: Graph, node: Node) -> bool:
     return a.name != b.name and not (a.constant or b.constant) and a.shape == b.shape and a.dtype == b.dtype
 
 
+def refusal(graph: Graph, nodes: Group) -> str:
+    """Why some nodes can be no layer; empty if they can."""
+    if len(nodes) == 1:
+        return ""
+    anchor = anchor_of(nodes)
+    if anchor.op in _INNER:
+        return _refused_around(graph, anchor, nodes)
+    if anchor.op not in ANCHORS:
+        return f"{anchor.op} takes no other operators along"
+    steps = [_is_clip, is_unary, _is_sum, _is_clip]
+    for before, node in pairwise(nodes):
+        if _only_consumer(graph, before) is not node:
+            return f"{node.name!r} is not the only reader of {before.name!r}"
+        while steps and not steps[0](graph, node):
+            if steps.pop(0) is _is_sum:
+                steps.clear()
+        if not steps:
+            return f"a drain cannot do {node.op} {node.name!r} here"
+        steps.pop(0)
+    return ""
+
+
+def _refused_around(graph: Graph, product: Node, nodes: Group) -> str:
+    """The same of a product and what goes with it."""
+    names, able = {node.name for node in nodes}, transposes_around(graph, product)
+    for node in nodes:
+        beside = [graph.producer(name) for name in node.inputs] + graph.consumers(graph.out(node).name)
+        if node.name not in able or not any(each is not None and each.name in names for each in beside):
+            return f"{product.op} {product.name!r} cannot take {node.op} {node.name!r} along"
+    return ""
+
+
 def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
     """All nodes in groups, in an order in which they can run; a node that no fusion names is a group of its own.
 
     Raises
     ------
     InputError
-        A fusion names no node, one node is in two, or groups need each other's results.
+        A fusion names no node, one node is in two, some cannot be one layer, or groups need each other's results.
     """
     belongs: dict[str, int] = {}
     groups: dict[int, list[Node]] = {}
@@ -94,6 +127,9 @@ def group(graph: Graph, fusions: Sequence[Sequence[str]]) -> list[Group]:
     for node in graph:
         number = belongs.setdefault(node.name, len(fusions) + len(belongs))
         groups.setdefault(number, []).append(node)
+    for nodes in groups.values():
+        if why := refusal(graph, tuple(nodes)):
+            raise InputError(f"schedule: fusion of {nodes[0].name!r}: {why}")
     order = {number: i for i, number in enumerate(groups)}
     view = nx.DiGraph()
     view.add_nodes_from(groups)

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from compiler.schedule.texts import ProgramText, text_of
 from hw.errors import InputError, shown
 
 VERSION = 1
@@ -124,10 +125,13 @@ class Schedule:
         Names of the nodes of each layer of more than one node.
     layers : dict
         By the name of the layer.
+    programs : dict
+        Texts that stand in place of programs made from the above, by the name of the program.
     """
 
     fusions: tuple[tuple[str, ...], ...] = ()
     layers: dict[str, LayerSchedule] = field(default_factory=dict)
+    programs: dict[str, ProgramText] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """As text."""
@@ -159,14 +163,16 @@ class Schedule:
         InputError
             They are not those of a schedule; says where.
         """
-        fusions, layers = data.get("fusions", []), data.get("layers", {})
+        fusions, layers, programs = data.get("fusions", []), data.get("layers", {}), data.get("programs", {})
         if not isinstance(fusions, list) or not all(_names(group) for group in fusions):
             raise InputError('schedule: "fusions" must be a list of lists of names of nodes')
-        if not isinstance(layers, dict):
-            raise InputError('schedule: "layers" must be an object')
+        for name, value in (("layers", layers), ("programs", programs)):
+            if not isinstance(value, dict):
+                raise InputError(f'schedule: "{name}" must be an object')
         return Schedule(
             tuple(tuple(group) for group in fusions),
             {name: layer_schedule(name, values) for name, values in layers.items()},
+            {name: text_of(name, values) for name, values in programs.items()},
         )
 
 

@@ -61,7 +61,9 @@ def image_rows(rows: int, stride: int, reach: int, height: int) -> int:
 
 def images(layer: Layer) -> tuple[Image, Image]:
     """One image of what a layer reads, and of what it makes."""
-    x, y = (layer.shapes[name] for name in (layer.x, layer.y))
+    x, y = layer.shapes[layer.x], layer.shapes[layer.y]
+    if layer.batch == 1:
+        return x, y
     return replace(x, h=x.h // layer.batch), replace(y, h=y.h // layer.batch)
 
 

@@ -6,6 +6,7 @@ from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
 from compiler.memory.plan import MemoryFullError
 from compiler.schedule.schedule import Schedule
+from compiler.search.constraints import FREE, Constraints
 from compiler.search.goals import Goal
 from compiler.search.method import Method, Trial
 from compiler.search.units import Choice, Unit, units_of, with_choices
@@ -28,8 +29,11 @@ class Coordinate(Method):
 
     name = "coordinate"
 
-    def __init__(self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int):
-        super().__init__(measurer, goal, baseline, seed)
+    def __init__(
+        self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
+        constraints: Constraints = FREE,
+    ):  # fmt: skip
+        super().__init__(measurer, goal, baseline, seed, constraints)
         self._begin(self.best)
         self._count = 0
         self._tried: dict[str, dict[int, Choice]] = {}
@@ -85,12 +89,10 @@ class Coordinate(Method):
         """Units of the layers that the fusions of a trial make."""
         assert isinstance(trial.result, Measurement)
         self.fusions = trial.schedule.fusions
-        stages, config, dram = (
-            self.prepared.lowered(self.fusions),
-            self.conditions.config,
-            self.conditions.dram,
+        stages, dram, kept = self.prepared.lowered(self.fusions), self.conditions.dram, self.constraints.kept
+        self.units = units_of(
+            self.prepared.config, stages, dram, trial.schedule, trial.result, self.rng, kept
         )
-        self.units = units_of(config, stages, dram, trial.schedule, trial.result, self.rng)
 
     def _together(self) -> tuple[Schedule, dict[int, Choice]]:
         schedule, _ = self._fitting({})

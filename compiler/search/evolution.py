@@ -5,6 +5,7 @@ from dataclasses import replace
 from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.search.constraints import FREE, Constraints
 from compiler.search.goals import Goal
 from compiler.search.method import Method, Trial
 
@@ -25,8 +26,11 @@ class Evolution(Method):
 
     name = "evolution"
 
-    def __init__(self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int):
-        super().__init__(measurer, goal, baseline, seed)
+    def __init__(
+        self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
+        constraints: Constraints = FREE,
+    ):  # fmt: skip
+        super().__init__(measurer, goal, baseline, seed, constraints)
         self._measured = [self.best]
 
     def propose(self) -> Schedule:

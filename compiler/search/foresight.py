@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.hpm.errors import Errors
-from compiler.hpm.features import Row, rows_of
+from compiler.hpm.features import Row
 from compiler.hpm.model import Model, train
+from compiler.hpm.rows import RowMaker
 from compiler.lower.lower import Lowered
 from compiler.measure.conditions import Conditions
 from compiler.schedule.schedule import LayerSchedule
@@ -63,8 +64,8 @@ class Foresight:
 
     def __init__(self, conditions: Conditions, stages: Sequence[Lowered], model: Model, seed: int):
         self.conditions, self.model, self.seed = conditions, model, seed
-        self.stage = {layer.name: stage for stage in stages for layer in stage.layers}
-        self._rows: dict[tuple[str, LayerSchedule], Row] = {}
+        makers = [RowMaker(stage, conditions) for stage in stages]
+        self._maker = {layer.name: maker for maker in makers for layer in maker.layers}
         self._own = Model((), {})
         self._known: dict[str, list[_Known]] = {}
         self._trials = self._count = 0
@@ -126,11 +127,7 @@ class Foresight:
         return (weight @ wrong) / (weight.sum(axis=1) + 1), like.max(axis=1)
 
     def _row(self, name: str, schedule: LayerSchedule, now: Schedules) -> Row:
-        key = (name, schedule)
-        if key not in self._rows:
-            with_it = {**now, name: schedule}
-            self._rows[key] = rows_of(self.stage[name], with_it, self.conditions, (name,))[name]
-        return self._rows[key]
+        return self._maker[name].rows({**now, name: schedule}, (name,))[name]
 
 
 def _place(schedule: LayerSchedule) -> list[float]:

@@ -9,6 +9,7 @@ from compiler.hpm.errors import Errors
 from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.search.constraints import FREE, Constraints
 from compiler.search.foresight import Foresight
 from compiler.search.goals import Goal
 from compiler.search.method import Method, Trial
@@ -20,6 +21,8 @@ _WIDTH, _SPACING = 6, 3
 _EXPLORE = 1.0
 #: Changes of a layer's present schedule among the candidates, and changes of a fallback.
 _CHANGES, _STEPS = 24, 2
+#: In each so manyth trial tilings alone are candidates: changes of what is best so far always promise about as much.
+_TILINGS = 2
 _PATIENCE = 100
 #: What has got better but was never measured together is, after so many trials, if it promises such a part.
 _TOGETHER, _PROMISE = 3, 0.001
@@ -59,8 +62,11 @@ class Guided(Method):
 
     name = "hpm"
 
-    def __init__(self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int):
-        super().__init__(measurer, goal, baseline, seed)
+    def __init__(
+        self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
+        constraints: Constraints = FREE,
+    ):  # fmt: skip
+        super().__init__(measurer, goal, baseline, seed, constraints)
         stages = self.prepared.lowered(self.first.fusions)
         self.foresight = Foresight(self.conditions, stages, find_model(self.conditions), seed)
         self.layers = dict(self.first.layers)
@@ -74,7 +80,7 @@ class Guided(Method):
         self._groups = self._cycles(baseline)
         self._tried: set[tuple[str, LayerSchedule]] = set(self.layers.items())
         self._proposals: dict[str, _Proposal] = {}
-        self._width, self._since = _WIDTH, 0
+        self._width, self._since, self._asked = _WIDTH, 0, 0
         #: Cycles of each layer under its present schedule: those of its group, shared out by prediction.
         self.cycles = self._shared_out()
         for name, schedule in self.layers.items():
@@ -87,6 +93,7 @@ class Guided(Method):
 
     def propose(self) -> Schedule:
         """The present schedule with the most promising changes, or by itself if that is promising enough."""
+        self._asked += 1
         whole = self._with({})
         promises = sum(self._groups) < (self.best.cost or 0.0) * (1 - _PROMISE)
         if self.goal is not Goal.ENERGY and promises and self._since >= _TOGETHER and self.fresh(whole):
@@ -159,10 +166,11 @@ class Guided(Method):
         return ((name, candidate) for _, name, candidate in some)
 
     def _candidates(self, name: str) -> list[LayerSchedule]:
-        """Tilings and changes of a layer that were not tried yet, each once."""
+        """Tilings and changes of a layer that were not tried yet, each once; now and then tilings alone."""
         space, now = self.spaces[name], self.layers[name]
         found = [space.beside(tiling.schedule, now) for tiling in space.tilings]
-        found += [self._changed(name, 1 + self.rng.randrange(_STEPS)) for _ in range(_CHANGES)]
+        if self._asked % _TILINGS:
+            found += [self._changed(name, 1 + self.rng.randrange(_STEPS)) for _ in range(_CHANGES)]
         return [each for each in dict.fromkeys(found) if (name, each) not in self._tried]
 
     def _changed(self, name: str, steps: int) -> LayerSchedule:

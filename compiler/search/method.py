@@ -8,6 +8,7 @@ from compiler.hpm.errors import Errors
 from compiler.measure.measurement import Measurement, Result
 from compiler.measure.measurer import Measurer
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.search.constraints import FREE, Constraints
 from compiler.search.goals import Goal
 from compiler.specialize.space import LayerSpace, spaces_of
 
@@ -34,17 +35,25 @@ class Method(ABC):
         Of the first schedule.
     seed : int
         Of its choices.
+    constraints : Constraints
+        What must not be changed.
     """
 
     #: Its name on the command line.
     name: str
 
-    def __init__(self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int):
+    def __init__(
+        self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
+        constraints: Constraints = FREE,
+    ):  # fmt: skip
+        self.constraints = constraints
         self.rng, self.goal = random.Random(seed), goal
         self.conditions, self.prepared = measurer.conditions, measurer.prepared
         self.first = first = measurer.first.schedule
         stages = self.prepared.lowered(first.fusions)
-        self.spaces: dict[str, LayerSpace] = spaces_of(self.conditions.config, stages, self.conditions.dram)
+        self.spaces: dict[str, LayerSpace] = spaces_of(
+            self.prepared.config, stages, self.conditions.dram, constraints.kept
+        )
         self.best = Trial(first, baseline, goal.cost(baseline))
         self._seen = {first.to_json()}
 
@@ -71,9 +80,9 @@ class Method(ABC):
         return trial
 
     def fresh(self, schedule: Schedule) -> bool:
-        """Whether a schedule has not been proposed before; from now on it has."""
+        """Whether a schedule may be used and has not been proposed before; from now on it has."""
         text = schedule.to_json()
-        new = text not in self._seen
+        new = text not in self._seen and self.constraints.broken(schedule, self.first) is None
         self._seen.add(text)
         return new
 

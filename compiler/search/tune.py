@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from compiler.hpm.errors import Errors
 from compiler.measure.measurement import Measurement, Rejected
 from compiler.measure.measurer import Measurer
+from compiler.search.constraints import FREE, Constraints
 from compiler.search.coordinate import Coordinate
 from compiler.search.drawn import RandomSearch
 from compiler.search.evolution import Evolution
+from compiler.search.generated import Generated
 from compiler.search.goals import Goal
 from compiler.search.guided import Guided
 from compiler.search.method import Method, Trial
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from compiler.store.recall import Recall
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (RandomSearch, Evolution, Coordinate, Guided)
+    method.name: method for method in (RandomSearch, Evolution, Coordinate, Guided, Generated)
 }
 #: Of the trials a part that schedules of other conditions may have, and how many at most.
 _STARTS_PART, _STARTS = 4, 4
@@ -58,6 +61,7 @@ class Tuned:
 
 def tune(
     measurer: Measurer, method: str, trials: int, goal: Goal = Goal.LATENCY, seed: int = 0,
+    constraints: Constraints = FREE, seconds: float | None = None,
     hear: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
     recall: "Recall | None" = None,
 ) -> Tuned:  # fmt: skip
@@ -75,6 +79,10 @@ def tune(
         What counts.
     seed : int
         Of the method's choices.
+    constraints : Constraints
+        What must not be changed.
+    seconds : float or None
+        No trial begins after so long; None: all trials.
     hear : callable
         Hears the number of each trial, the trial, and the best so far.
     recall : Recall or None
@@ -85,14 +93,15 @@ def tune(
     WorkError
         The baseline cannot be measured.
     """
+    end = None if seconds is None else monotonic() + seconds
     baseline = measurer.baseline()
-    searcher = METHODS[method](measurer, goal, baseline, seed)
+    searcher = METHODS[method](measurer, goal, baseline, seed, constraints)
     before = measurer.remembered
     keep_best(recall, searcher)
     starts = starts_of(recall, searcher, -(-trials // _STARTS_PART))
     done: list[Trial] = []
     curve = [(0, goal.cost(baseline))]
-    while len(done) < trials:
+    while len(done) < trials and (end is None or monotonic() < end):
         count = min(measurer.devices, trials - len(done))
         schedules = starts[len(done) :][:count] or [searcher.propose() for _ in range(count)]
         for schedule, result in zip(schedules, measurer.measure(schedules), strict=True):

@@ -59,15 +59,18 @@ class Unit:
 
     def _all(self, rng: random.Random) -> Iterator[Choice]:
         if self.pair:
+            named = list(zip(self.names, self.spaces, strict=True))
             for fused in islice(self.pair.candidates(), _PAIRS):
                 made = zip(self.names, (fused.first, fused.second), self.best.values(), strict=True)
-                yield {
+                choice = {
                     name: replace(layer, joined=now.joined, counted=now.counted) for name, layer, now in made
                 }
+                if all(space.allows(choice[name], self.best[name]) for name, space in named):
+                    yield choice
         for space in self.spaces:
             name = space.layer.name
             for tiling in (*(each.schedule for each in by_blocks(space)), *_various(space)):
-                yield self.best | {name: LayerSpace.beside(tiling, self.best[name])}
+                yield self.best | {name: space.beside(tiling, self.best[name])}
         while True:
             space = rng.choice(self.spaces)
             name = space.layer.name
@@ -89,13 +92,14 @@ def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
 
 
 def units_of(
-    config: MlaConfig, stages: list[Lowered], dram: Dram, first: Schedule, baseline: Measurement, rng: random.Random
+    config: MlaConfig, stages: list[Lowered], dram: Dram, first: Schedule, baseline: Measurement, rng: random.Random,
+    kept: frozenset[str] = frozenset(),
 ) -> list[Unit]:  # fmt: skip
-    """All units of a network, in order."""
+    """All units of a network, in order; `kept` are fields of schedules that must not change."""
     out: list[Unit] = []
     for lowered in stages:
         spots = spots_of(config, lowered, dram)
-        spaces = [LayerSpace(layer, spot) for layer, spot in zip(lowered.layers, spots, strict=True)]
+        spaces = [LayerSpace(layer, spot, kept) for layer, spot in zip(lowered.layers, spots, strict=True)]
         pairs = {**pooled_pairs(lowered, spaces), **pairs_of(lowered, spots)}
         number = 0
         while number < len(spaces):

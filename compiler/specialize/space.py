@@ -23,6 +23,9 @@ _MOST_SIZE = 1 << 16
 #: Tilings are drawn from among so many of the best with equal chance, in half of the draws.
 _BEST = 16
 
+#: What says how a layer goes with its neighbours.
+_BESIDE = ("prefetch", "joined", "overlap", "on_chip", "counted")
+
 Change = Callable[[random.Random, LayerSchedule], LayerSchedule]
 
 
@@ -43,10 +46,12 @@ class LayerSpace:
         Which.
     spot : Spot
         What it finds: free memory, where its tensors are.
+    kept : frozenset of str
+        Fields of its schedule that must not change.
     """
 
-    def __init__(self, layer: Layer, spot: Spot):
-        self.layer, self.spot = layer, spot
+    def __init__(self, layer: Layer, spot: Spot, kept: frozenset[str] = frozenset()):
+        self.layer, self.spot, self.kept = layer, spot, kept
 
     @cached_property
     def tilings(self) -> list[Tiling]:
@@ -65,21 +70,18 @@ class LayerSpace:
         among = self.tilings[:_BEST] if rng.random() < 0.5 else self.tilings
         return self.beside(rng.choice(among).schedule, schedule)
 
-    @staticmethod
-    def beside(tiling: LayerSchedule, schedule: LayerSchedule) -> LayerSchedule:
-        """A tiling with the fields of a schedule that say how the layer goes with its neighbours."""
-        return replace(
-            tiling,
-            prefetch=schedule.prefetch,
-            joined=schedule.joined,
-            overlap=schedule.overlap,
-            on_chip=schedule.on_chip,
-            counted=schedule.counted,
-        )
+    def beside(self, tiling: LayerSchedule, schedule: LayerSchedule) -> LayerSchedule:
+        """A tiling with those fields of a schedule that say how the layer goes with others, or must not change."""
+        return replace(tiling, **{name: getattr(schedule, name) for name in (*_BESIDE, *self.kept)})
+
+    def allows(self, schedule: LayerSchedule, now: LayerSchedule) -> bool:
+        """Whether nothing is other than now that must not change."""
+        return all(getattr(schedule, name) == getattr(now, name) for name in self.kept)
 
     def change(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
         """A schedule that differs in one thing."""
-        return rng.choice(self._changes)(rng, schedule)
+        changed = rng.choice(self._changes)(rng, schedule)
+        return replace(changed, **{name: getattr(schedule, name) for name in self.kept})
 
     @cached_property
     def _changes(self) -> list[Change]:
@@ -108,10 +110,12 @@ class LayerSpace:
         return out
 
 
-def spaces_of(config: MlaConfig, lowered: list, dram: Dram) -> dict[str, LayerSpace]:
-    """The space of each layer of a network's stages, by name."""
+def spaces_of(
+    config: MlaConfig, lowered: list, dram: Dram, kept: frozenset[str] = frozenset()
+) -> dict[str, LayerSpace]:
+    """The space of each layer of a network's stages, by name; `kept` are fields that must not change."""
     return {
-        layer.name: LayerSpace(layer, spot)
+        layer.name: LayerSpace(layer, spot, kept)
         for stage in lowered
         for layer, spot in zip(stage.layers, spots_of(config, stage, dram), strict=True)
     }

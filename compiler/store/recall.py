@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from compiler.ir.graph import Graph
+from compiler.limits import NONE, Limits
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import Measurement, Result
 from compiler.network import Network
@@ -18,9 +19,17 @@ from compiler.store.memory import MemoryCache
 _CANDIDATES = 64
 
 
-def key_of(graph: Graph, rounding: str, conditions: Conditions) -> Key:
-    """Of measurements and executions of a model after all passes, whose batch is in its shapes."""
-    return Key(subgraph_of(graph), conditions.key, options_of(rounding=rounding))
+def key_of(graph: Graph, rounding: str, conditions: Conditions, limits: Limits = NONE) -> Key:
+    """Of measurements and executions of a model after all passes, whose batch is in its shapes.
+
+    Limits of memories are part of it: the same schedule makes other programs within them.
+    """
+    options = _options(limits, rounding=rounding)
+    return Key(subgraph_of(graph), conditions.key, options)
+
+
+def _options(limits: Limits, **options: str) -> str:
+    return options_of(**options) if limits == NONE else options_of(**options, limits=limits)
 
 
 class Recall:
@@ -54,8 +63,9 @@ class Recall:
         self.database, self.conditions, self.method, self.seed = database, conditions, method, seed
         rounding = prepared.options.rounding
         #: Of measurements, and of the best program.
-        self.key = key_of(prepared.graph, rounding, conditions)
-        self.best_key = replace(self.key, options=options_of(rounding=rounding, goal=str(goal)))
+        limits = prepared.options.limits
+        self.key = key_of(prepared.graph, rounding, conditions, limits)
+        self.best_key = replace(self.key, options=_options(limits, rounding=rounding, goal=str(goal)))
         if not any(each.trusted and each.conditions.key == conditions.key for each in database.profiles()):
             database.put_profile(Profile(conditions=conditions))
 

@@ -16,12 +16,13 @@ from compiler.codegen.effort import cycles
 from compiler.hpm.calibrate import calibrate, features_of, learn
 from compiler.hpm.default import SHIPPED, find_model
 from compiler.hpm.errors import Errors, spearman
-from compiler.hpm.features import NAMES, Row, places_of, rows_of
+from compiler.hpm.features import NAMES, Row
 from compiler.hpm.flow import Flow, Tile, lines, pace
 from compiler.hpm.flows import flow_of
 from compiler.hpm.journal import Journal, Sample
 from compiler.hpm.model import Model, train
 from compiler.hpm.points import KINDS, Op, Point, chains, singles
+from compiler.hpm.rows import RowMaker, rows_of
 from compiler.hpm.trees import Trees
 from compiler.measure.conditions import Conditions
 from compiler.options import Options
@@ -79,7 +80,8 @@ def test_units_of_flows_are_those_of_the_commands() -> None:
         network = model.network(None, record)
         (stage,) = model.lowered(model.fusions)
         (layer,) = stage.layers
-        place = places_of(stage, network.schedule.layers, N16)[0]
+        maker = RowMaker(stage, N16)
+        place = maker.place(0, maker.inside(network.schedule.layers))
         schedule = network.schedule.layers[layer.name]
         flow = flow_of(layer, schedule, place)
         if flow.count > 32:
@@ -234,6 +236,9 @@ def test_children_that_lead_back_and_features_there_are_not() -> None:
         Trees([text.replace(line, loop)], len(NAMES))
     with pytest.raises(ValueError, match="no feature"):
         Trees([text], 1)
+    right = next(each for each in text.splitlines() if each.startswith("right_child="))
+    with pytest.raises(ValueError, match="two branches of a tree lead to the same node"):
+        Trees([text.replace(right, line.replace("left", "right"))], len(NAMES))
 
 
 def test_files_that_are_not_there_or_no_archives(tmp_path: Path) -> None:

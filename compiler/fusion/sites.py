@@ -1,0 +1,140 @@
+"""Where layers of a network could be carried out together, or are: every edge of the lowered graph, with reasons."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from compiler.fusion.chains import refusal
+from compiler.fusion.planes import pairs_of, why_no_pair
+from compiler.lower.layer import Layer
+from compiler.lower.lower import Lowered
+from compiler.lower.lowering import image_of
+from compiler.measure.conditions import Conditions
+from compiler.pipeline import Prepared
+from compiler.schedule.heuristic import spots_of
+from compiler.schedule.schedule import Schedule
+from hw.isa.enums import DTYPE_BYTES
+
+
+class Kind(StrEnum):
+    """Ways in which layers can be carried out together."""
+
+    CHAIN = "chain"  # one pass through FUSE
+    ON_CHIP = "on_chip"  # the result between them stays in the scratchpad
+    PLANES = "planes"  # it is handed over in blocks of channels, depth first
+    TURNS = "turns"  # tiles of both in turn, as soon as what they need is there
+    PROGRAM = "program"  # one program: no dispatch between them
+
+
+@dataclass(frozen=True)
+class Site:
+    """A way to carry out a layer and the one that reads its result together.
+
+    Parameters
+    ----------
+    kind : Kind
+        Which way.
+    layers : tuple of str
+        Both layers; of a chain that is carried out now, the one that it is.
+    done : bool
+        It is so now.
+    reason : str
+        Why it cannot be; empty if it can.
+    bytes : int
+        Of the tensor between them.
+    stage : int
+        Of those on the accelerator.
+    """
+
+    kind: Kind
+    layers: tuple[str, ...]
+    done: bool
+    reason: str
+    bytes: int
+    stage: int
+
+    @property
+    def possible(self) -> bool:
+        """Whether it can be."""
+        return not self.reason
+
+
+def sites_of(prepared: Prepared, conditions: Conditions, schedule: Schedule) -> list[Site]:
+    """All sites of a network under a schedule, in its order.
+
+    Raises
+    ------
+    InputError
+        The schedule's fusions cannot be carried out.
+    """
+    out: list[Site] = []
+    for number, stage in enumerate(prepared.lowered(schedule.fusions)):
+        walk = _Walk(prepared, conditions, schedule, stage, number)
+        for layer in stage.layers:
+            out += walk.inside(layer)
+        for first, second in walk.edges():
+            out += walk.between(first, second)
+    return out
+
+
+class _Walk:
+    """One stage."""
+
+    def __init__(
+        self, prepared: Prepared, conditions: Conditions, schedule: Schedule, stage: Lowered, number: int
+    ):
+        self.prepared, self.conditions, self.schedule = prepared, conditions, schedule
+        self.stage, self.number = stage, number
+        self.at = {layer.name: at for at, layer in enumerate(stage.layers)}
+        self.spots = spots_of(prepared.config, stage, conditions.dram)
+        self.pairs = pairs_of(stage, self.spots)
+        graph = stage.graph
+        self.outside = {stage.root(name) for name in (*graph.inputs, *graph.outputs)}
+
+    def inside(self, layer: Layer) -> Iterator[Site]:
+        """Chains that are carried out as one layer."""
+        if len(layer.nodes) > 1:
+            yield Site(Kind.CHAIN, (layer.name,), True, "", 0, self.number)
+
+    def edges(self) -> Iterator[tuple[Layer, Layer]]:
+        """Layers and those that read their results, each pair once."""
+        makers = {self.stage.root(layer.y): layer for layer in self.stage.layers}
+        for layer in self.stage.layers:
+            before = [makers.get(self.stage.root(name)) for name in layer.inputs]
+            for maker in dict.fromkeys(each for each in before if each is not None and each is not layer):
+                yield maker, layer
+
+    def between(self, first: Layer, second: Layer) -> Iterator[Site]:
+        """All ways for one pair."""
+        size, names = self._bytes(first), (first.name, second.name)
+        mine, its = (self.schedule.layers[name] for name in names)
+        beside = self.at[second.name] == self.at[first.name] + 1
+        apart = "" if beside else "other layers come between them"
+        why = refusal(self.prepared, self.schedule, self.stage.graph, first, second)
+        yield Site(Kind.CHAIN, names, False, why, size, self.number)
+        why = self._no_room(first, size)
+        yield Site(Kind.ON_CHIP, names, mine.on_chip and not self._crosses(first), why, size, self.number)
+        why = apart or why_no_pair(self.stage, self.at[first.name]) or self._no_way(first)
+        yield Site(Kind.PLANES, names, bool(mine.planes), why, size, self.number)
+        yield Site(Kind.TURNS, names, mine.overlap and its.overlap, apart, size, self.number)
+        yield Site(Kind.PROGRAM, names, its.joined, apart, size, self.number)
+
+    def _bytes(self, layer: Layer) -> int:
+        image = image_of(self.stage.graph.tensors[self.stage.root(layer.y)])
+        return image.h * image.w * image.c * DTYPE_BYTES[image.dtype]
+
+    def _crosses(self, layer: Layer) -> bool:
+        return self.stage.root(layer.y) in self.outside
+
+    def _no_room(self, layer: Layer, size: int) -> str:
+        if self._crosses(layer):
+            return "the result is an output, or goes to the host"
+        most = self.prepared.config.sp_bytes
+        return "" if size < most else f"{size:,} bytes are more than the scratchpad's {most:,}"
+
+    def _no_way(self, first: Layer) -> str:
+        """Why a pair of the right kind cannot hand planes over."""
+        pair = self.pairs.get(self.at[first.name])
+        return (
+            "" if pair and pair.candidates() else "no tiling of both fits the scratchpad and the accumulator"
+        )

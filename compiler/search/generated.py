@@ -1,0 +1,123 @@
+"""Search by generators: each is asked for ways to carry out what takes most cycles, and hears what came of them."""
+
+from collections.abc import Iterator, Sequence
+
+from compiler.cache.digest import name
+from compiler.hpm.errors import Errors
+from compiler.measure.measurement import Measurement, Rejected
+from compiler.measure.measurer import Measurer
+from compiler.schedule.schedule import Schedule
+from compiler.search.constraints import FREE, Constraints
+from compiler.search.goals import Goal
+from compiler.search.method import Method, Trial
+from compiler.specialize.generator import Generator
+from compiler.specialize.library import GENERATORS
+from compiler.specialize.task import Candidate, Task
+from hw.errors import InputError
+
+#: So many candidates of a generator in a row may be of no use before the next one has its turn.
+_PATIENCE = 12
+#: Random changes until one is new, once all generators have nothing more to say.
+_CHANGES = 100
+
+
+class Generated(Method):
+    """Asks one generator after the other about the whole network, then about its layers, the slowest first.
+
+    What is best so far is what the next task is about, at once if it was the present generator that found it.
+
+    Parameters
+    ----------
+    generators : sequence of Generator or None
+        Who is asked; None: all of the library.
+    """
+
+    name = "generators"
+
+    def __init__(
+        self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
+        constraints: Constraints = FREE, generators: Sequence[Generator] | None = None,
+    ):  # fmt: skip
+        super().__init__(measurer, goal, baseline, seed, constraints)
+        self.generators = [each() for each in GENERATORS.values()] if generators is None else list(generators)
+        self._turn, self._vain, self._seed = 0, 0, seed
+        self._open: Iterator[Candidate] | None = None
+        self._asked: dict[str, tuple[Generator, Candidate]] = {}
+        self._known = {self._programs(self.first)}
+        self._pairs: list[tuple[float, float]] = []
+
+    @property
+    def predictor(self) -> Errors:
+        """How good the predictions of those candidates were that had one."""
+        return Errors.of([a for a, _ in self._pairs], [b for _, b in self._pairs])
+
+    def propose(self) -> Schedule:
+        """The next candidate of the generator whose turn it is."""
+        while (task := self._task()) is not None:
+            generator = self.generators[self._turn % len(self.generators)]
+            if self._open is None:
+                self._open = generator.propose(task)
+            candidate = next(self._open, None) if self._vain < _PATIENCE else None
+            if candidate is None:
+                self._turn, self._vain, self._open = self._turn + 1, 0, None
+            elif self._new(generator, candidate):
+                self._vain += 1
+                self._asked[candidate.schedule.to_json()] = generator, candidate
+                return candidate.schedule
+        return self._changed()
+
+    def learn(self, trial: Trial) -> None:
+        """The generator hears of it; what got better is what it is asked about next."""
+        asked = self._asked.pop(trial.schedule.to_json(), None)
+        if asked is None:
+            return
+        generator, candidate = asked
+        generator.tell(candidate, trial.result)
+        if candidate.predicted is not None and isinstance(trial.result, Measurement):
+            self._pairs.append((candidate.predicted, float(trial.result.cycles)))
+        better = trial.cost is not None and self.best.cost is not None and trial.cost < self.best.cost
+        if better:
+            self._vain, self._open = 0, None
+
+    def _new(self, generator: Generator, candidate: Candidate) -> bool:
+        """Whether a candidate can be compiled to programs that were not measured yet; else it costs no trial."""
+        if not self.fresh(candidate.schedule):
+            return False
+        try:
+            programs = self._programs(candidate.schedule)
+        except InputError as error:
+            generator.tell(candidate, Rejected("compile", str(error)))
+            return False
+        new = programs not in self._known
+        self._known.add(programs)
+        return new
+
+    def _programs(self, schedule: Schedule) -> str:
+        """Digest of the programs of a schedule, and of the memory that they start with."""
+        codes = self.prepared.network(schedule).codes
+        return name([(code.image, [program.words for program in code.programs]) for code in codes])
+
+    def _task(self) -> Task | None:
+        """What the present turn is about; None: there is nothing left to ask about."""
+        measured = self.best.result
+        assert isinstance(measured, Measurement)
+        entries = sorted(measured.layers, key=lambda entry: -entry.cycles)
+        everything = [each for entry in measured.layers for each in entry.names]
+        about = [tuple(everything), *(entry.names for entry in entries)]
+        number = self._turn // max(len(self.generators), 1)
+        if number >= len(about) or not self.generators:
+            return None
+        schedule = self.best.schedule
+        return Task(self.prepared, self.conditions, schedule, about[number], measured, self.goal, self._seed)
+
+    def _changed(self) -> Schedule:
+        """A random change of the best schedule."""
+        for _ in range(_CHANGES):
+            layer = self.rng.choice(list(self.spaces))
+            layers = self.best.schedule.layers
+            if layer in layers:
+                changed = self.spaces[layer].change(self.rng, layers[layer])
+                schedule = Schedule(self.best.schedule.fusions, layers | {layer: changed})
+                if self.fresh(schedule):
+                    return schedule
+        return self.first

@@ -1,0 +1,67 @@
+"""How long one prediction of the performance model takes: features of a layer under a schedule, and the trees.
+
+`python -m scripts.hpm_time` prints medians over tilings of random layers, each the least of five, in microseconds.
+"""
+
+import random
+import sys
+from collections.abc import Iterator
+from statistics import median
+from time import perf_counter
+
+from compiler.hpm.default import find_model
+from compiler.hpm.model import Model
+from compiler.hpm.points import chains, singles
+from compiler.hpm.rows import RowMaker
+from compiler.measure.conditions import Conditions
+from compiler.options import Options
+from compiler.pipeline import Prepared
+from compiler.specialize.space import spaces_of
+from hw.config import load_target
+from hw.errors import InputError
+
+_SEED, _POINTS, _TILINGS, _TIMES = 5, 15, 30, 5
+
+
+def main() -> int:
+    """Measure, print."""
+    conditions = Conditions(load_target("n16"))
+    model, rng = find_model(conditions), random.Random(_SEED)
+    times: list[tuple[float, float, float]] = []
+    for drawn in (singles(16, rng), chains(16, rng)):
+        for _ in range(_POINTS):
+            try:
+                prepared = Prepared(next(drawn).graph(), conditions.config, Options(rounding="reference"))
+                times += _times(prepared, conditions, model)
+            except InputError:  # not all of it runs on this machine
+                continue
+    features, trees, both = ([1e6 * each for each in column] for column in zip(*times, strict=True))
+    print(
+        f"seed {_SEED}, {len(times)} schedules: features {median(features):.0f} us, trees {median(trees):.0f} us, "
+        f"together {median(both):.0f} us"
+    )
+    return 0
+
+
+def _times(prepared: Prepared, conditions: Conditions, model: Model) -> Iterator[tuple[float, float, float]]:
+    """Seconds for each tiling of each layer."""
+    (stage,) = prepared.lowered(prepared.fusions)
+    now = dict(prepared.network().schedule.layers)
+    for name, space in spaces_of(conditions.config, [stage], conditions.dram).items():
+        for tiling in space.tilings[:_TILINGS]:
+            schedules = now | {name: space.beside(tiling.schedule, now[name])}
+            found = []
+            for _ in range(_TIMES):
+                maker = RowMaker(stage, conditions)
+                maker.rows(now)
+                start = perf_counter()
+                row = maker.rows(schedules, (name,))[name]
+                between = perf_counter()
+                model.predict(row)
+                found.append((between - start, perf_counter() - between))
+            features, trees = (min(column) for column in zip(*found, strict=True))
+            yield features, trees, features + trees
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""What users forbid, and how much of the machine they allow."""
+
+import random
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from compiler.codegen.command import Memory
+from compiler.hpm.points import Op, Point
+from compiler.limits import Limits
+from compiler.measure.measurer import Measurer
+from compiler.options import Options
+from compiler.pipeline import Prepared
+from compiler.record import Record
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.schedule.texts import ProgramText
+from compiler.search.constraints import TRANSFORMATIONS, Constraints
+from compiler.search.tune import METHODS, tune
+from compiler.specialize.space import spaces_of
+from hw.config import load_target
+from hw.errors import InputError
+
+GRAPH = Point((12, 12, 32), (Op("conv", 64, 3), Op("depthwise", 0, 3), Op("conv", 32))).graph(3)
+N16 = load_target("n16")
+
+
+def test_every_field_of_a_schedule_belongs_to_one_transformation() -> None:
+    names = [name for each in TRANSFORMATIONS.values() for name in each]
+    assert sorted(names) == sorted(item.name for item in fields(LayerSchedule))
+
+
+def test_what_is_broken_is_named() -> None:
+    first = Schedule((("a", "b"),), {"a": LayerSchedule()})
+    assert Constraints().broken(Schedule(), first) is None
+    everything = Constraints(frozenset(TRANSFORMATIONS))
+    assert everything.broken(first, first) is None
+    assert everything.broken(Schedule((), first.layers), first) == "chain"
+    text = {"a": ProgramText("", "")}
+    assert everything.broken(replace(first, programs=text), first) == "micro-program"
+    for name, value in (("rows", 3), ("overlap", True), ("prefetch", 9), ("fold", True)):
+        other = replace(first, layers={"a": replace(LayerSchedule(), **{name: value})})
+        broken = everything.broken(other, first)
+        assert broken is not None and name in TRANSFORMATIONS[broken]
+    with pytest.raises(InputError, match=r"a transformation is one of tiling, order, .* not 'luck'"):
+        Constraints(frozenset({"luck"}))
+
+
+def test_spaces_keep_what_must_not_change() -> None:
+    prepared = Prepared(GRAPH, N16, Options(rounding="reference"))
+    first = prepared.network().schedule
+    kept = Constraints(frozenset({"tiling", "buffers", "on_chip"})).kept
+    seed = 11
+    print(f"seed {seed}")
+    rng, changed = random.Random(seed), set()
+    for name, space in spaces_of(
+        N16, prepared.lowered(first.fusions), Options(rounding="reference").dram, kept
+    ).items():
+        for _ in range(60):
+            for made in (space.change(rng, first.layers[name]), space.draw(rng, first.layers[name])):
+                other = {f for f in vars(made) if getattr(made, f) != getattr(first.layers[name], f)}
+                assert not other & kept
+                changed |= other
+    assert changed
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_obeys(measurer: Measurer, method: str) -> None:
+    constraints = Constraints(frozenset({"tiling", "program", "turns", "micro-program", "chain"}))
+    found = tune(measurer, method, 6, seed=3, constraints=constraints)
+    first = measurer.first.schedule
+    assert all(constraints.broken(trial.schedule, first) is None for trial in found.trials)
+
+
+def test_time_is_a_limit_too(measurer: Measurer) -> None:
+    found = tune(measurer, "random", 5, seed=3, seconds=1e-9)
+    assert not found.trials and found.curve == [(0, float(found.baseline.cycles))]
+
+
+@pytest.mark.parametrize(("sp", "acc"), [(65536, None), (100_000, 20_000), (40_000, 8192)])
+def test_limits_of_memories(sp: int, acc: int | None) -> None:
+    inputs = {"x1": np.random.default_rng(1).integers(-128, 128, (1, 12, 12, 32)).astype(np.int8)}
+    expected = Prepared(GRAPH, N16, Options(rounding="reference")).network()
+    record = Record()
+    limited = Prepared(GRAPH, N16, Options(rounding="reference", limits=Limits(sp, acc)))
+    network = limited.network(None, record)
+    assert network.config == N16 and all(code.config == N16 for code in network.codes)
+    (making,) = record.makings
+    ends: dict[str, int] = {}
+    for ring, start in making.starts.items():
+        ends[ring.memory.value] = max(ends.get(ring.memory.value, 0), start + ring.total)
+    assert ends[Memory.SP.value] <= sp and 4 * N16.n * ends[Memory.ACC.value] <= (acc or N16.acc_bytes)
+    found, right = network(**inputs), expected(**inputs)
+    assert all(np.array_equal(found[name], right[name]) for name in right)
+
+
+def test_limits_that_cannot_be() -> None:
+    with pytest.raises(InputError, match="the limit of the scratchpad must be at least 512 bytes, not 511"):
+        Limits(sp_bytes=511).within(N16)
+    with pytest.raises(
+        InputError, match="the limit of the accumulator must be at least 2,048 bytes, not 100"
+    ):
+        Limits(acc_bytes=100).within(N16)
+    assert Limits(512, 2048).within(N16).sp_bytes == 512 and Limits(1 << 30).within(N16) == N16
+    with pytest.raises(InputError, match=r"it needs .* bytes of DRAM: the limit is 1,000"):
+        Prepared(GRAPH, N16, Options(rounding="reference", limits=Limits(dram_bytes=1000))).network()

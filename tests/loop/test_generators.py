@@ -1,0 +1,198 @@
+"""Generators: candidates of both kinds, how they are judged, and what generators hear."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from compiler.hpm.points import Op, Point
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement, Rejected, Result
+from compiler.measure.measurer import Measurer
+from compiler.network import Network
+from compiler.options import Options
+from compiler.package import read_package, to_bytes
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.texts import ProgramText, digest_of
+from compiler.search.constraints import FREE
+from compiler.search.generated import Generated
+from compiler.search.goals import Goal
+from compiler.search.tune import why_not
+from compiler.specialize.generator import Generator
+from compiler.specialize.polish import Polish
+from compiler.specialize.task import Candidate, Task
+from compiler.specialize.tiling import Tilings
+from compiler.store.codec import read_schedule, schedule_values
+from hw.config import load_target
+from hw.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def measurer() -> Iterator[Measurer]:
+    """Of two convolutions whose results spread over all there are."""
+    graph = Point((9, 9, 8), (Op("conv", 12, 3), Op("conv", 8))).graph(5)
+    with Measurer(graph, Conditions(load_target("n4")), Options(rounding="reference"), devices=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def baseline(measurer: Measurer) -> Measurement:
+    return measurer.baseline()
+
+
+@pytest.fixture
+def task(measurer: Measurer, baseline: Measurement) -> Task:
+    layers = tuple(layer.name for layer in measurer.first.layers)
+    return Task(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
+
+
+def tried(measurer: Measurer, candidate: Candidate) -> Result:
+    (result,) = measurer.measure([candidate.schedule])
+    return result
+
+
+def test_a_task_says_what_there_is(task: Task) -> None:
+    _, second = task.layers
+    assert sum(task.where.values()) == task.measured.cycles and task.bound in ("compute", "bus", "dispatch")
+    one = replace(task, layers=(second,))
+    assert sum(one.where.values()) < task.measured.cycles
+    assert list(one.programs) == [name for name, layers in task.layers_of.items() if second in layers]
+    assert all(text.startswith(f".name {name}\n") for name, text in task.programs.items())
+
+
+def test_the_same_text_is_the_same_program(measurer: Measurer, task: Task) -> None:
+    candidate = task.with_texts(task.programs, "test", "nothing")
+    network = measurer.prepared.network(candidate.schedule)
+    assert [code.programs for code in network.codes] == [code.programs for code in measurer.first.codes]
+    result = tried(measurer, candidate)
+    assert isinstance(result, Measurement) and result.exact and result.cycles == task.measured.cycles
+    assert Schedule.from_json(candidate.schedule.to_json()) == candidate.schedule
+
+
+def edited(task: Task, old: str, new: str, count: int = 1) -> Candidate:
+    """A candidate whose first program that has a piece of text has another in its place."""
+    name = next(name for name, text in task.programs.items() if old in text)
+    return task.with_texts({name: task.programs[name].replace(old, new, count)}, "test", "edited")
+
+
+def test_bad_programs_are_refused_with_the_reason(measurer: Measurer, task: Task) -> None:
+    for old, new, stage, words in (
+        ("halt", "stop", "compile", "'stop' is not an instruction"),
+        ("issue matrix", "issue matrix, wait(store:3)\n    issue matrix", "validate", "deadlock"),
+        ("issue load", "set load.len, 1048575\n    issue load", "validate", "bounds"),
+        ("issue fuse", "issue fuse, signal(matrix:3)\n    issue fuse", "validate", "semaphore"),
+    ):
+        result = tried(measurer, edited(task, old, new))
+        assert isinstance(result, Rejected) and result.stage == stage, (old, result)
+        assert words in result.reason and "program" in result.reason
+
+
+def test_wrong_results_are_not_used(measurer: Measurer, task: Task) -> None:
+    """Other limits of the results are harmless, and wrong."""
+    result = tried(measurer, edited(task, "set fuse.clip_hi, 127", "set fuse.clip_hi, 5"))
+    assert isinstance(result, Measurement) and not result.exact and not result.believable
+
+
+def test_texts_stand_for_one_program_only(measurer: Measurer, task: Task) -> None:
+    name, text = next(iter(task.programs.items()))
+    prepared, schedule = measurer.prepared, task.schedule
+    stale = replace(schedule, programs={name: ProgramText("0" * 64, text)})
+    with pytest.raises(InputError, match="written to stand for another program"):
+        prepared.network(stale)
+    with pytest.raises(InputError, match="there is none of that name, only"):
+        prepared.network(replace(schedule, programs={"nobody": ProgramText("0" * 64, text)}))
+    made = next(p for code in measurer.first.codes for p in code.programs if p.name == name)
+    empty = replace(schedule, programs={name: ProgramText(digest_of(made), "; nothing")})
+    with pytest.raises(InputError, match="must have 1"):
+        prepared.network(empty)
+
+
+@pytest.mark.parametrize(
+    ("programs", "words"),
+    [
+        ([], '"programs" must be an object'),
+        ({"a": 3}, "program 'a' must have the fields replaces, text"),
+        ({"a": {"replaces": "", "text": 3}}, "text of a program must be text, not 3"),
+        ({"a": {"replaces": "", "text": " " * (1 << 22)}}, "at most 2,097,152 characters"),
+    ],
+)
+def test_damaged_texts(programs: object, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Schedule.from_json(json.dumps({"schema_version": 1, "programs": programs}))
+
+
+def test_polish_keeps_results(measurer: Measurer, task: Task) -> None:
+    polish, count = Polish(), 0
+    for candidate in polish.propose(task):
+        result = tried(measurer, candidate)
+        polish.tell(candidate, result)
+        assert not isinstance(result, Measurement) or result.believable, candidate.why
+        count += isinstance(result, Measurement)
+    assert count >= 2
+
+
+def test_polish_leaves_out_what_the_validator_refused(task: Task) -> None:
+    apart = {name: replace(layer, joined=False) for name, layer in task.schedule.layers.items()}
+    polish = Polish()
+    found = polish.propose(replace(task, schedule=replace(task.schedule, layers=apart)))
+    candidate = next(each for each in found if len(each.schedule.programs) > 1)
+    bad = next(iter(candidate.schedule.programs))
+    polish.tell(candidate, Rejected("validate", f"call 0, program {bad!r}, instruction 3: deadlock: why"))
+    again = next(found)
+    assert set(again.schedule.programs) == set(candidate.schedule.programs) - {bad}
+
+
+class Scripted(Generator):
+    """Proposes what it is given, and keeps what it hears."""
+
+    name = "scripted"
+
+    def __init__(self, *texts: str):
+        self.texts, self.heard, self.tasks = texts, list[tuple[Candidate, Result]](), list[Task]()
+
+    def propose(self, task: Task) -> Iterator[Candidate]:
+        self.tasks.append(task)
+        name = next(iter(task.programs))
+        for text in self.texts:
+            yield task.with_texts({name: text or task.programs[name]}, self.name, "scripted")
+
+    def tell(self, candidate: Candidate, result: Result) -> None:
+        self.heard.append((candidate, result))
+
+
+def test_generators_are_asked_in_turn_and_hear(measurer: Measurer, baseline: Measurement) -> None:
+    one, two = Scripted("nonsense", ""), Scripted()
+    method = Generated(measurer, Goal.LATENCY, baseline, 3, FREE, [one, two])
+    for _ in range(4):
+        schedule = method.propose()
+        (result,) = measurer.measure([schedule])
+        trial = method.tell(schedule, result)
+        assert (why_not(trial) is None) == (trial.cost is not None)
+    # Neither text took a trial: one does not assemble, the other is the program there is.
+    (_, told), *_ = one.heard
+    assert isinstance(told, Rejected) and told.stage == "compile" and "line 1" in told.reason
+    about = [task.layers for task in one.tasks]
+    assert (
+        set(about[0]) == {layer.name for layer in measurer.first.layers} and len(about) == len(two.tasks) == 3
+    )
+    assert method.best.cost is not None and method.best.cost <= baseline.cycles
+
+
+def test_predictions_of_tilings_are_kept(measurer: Measurer, task: Task, baseline: Measurement) -> None:
+    proposed = list(Tilings().propose(task))
+    assert all(each.predicted is not None and not each.schedule.programs for each in proposed)
+    assert [each.predicted for each in proposed] == sorted(each.predicted or 0 for each in proposed)
+    method = Generated(measurer, Goal.LATENCY, baseline, 3, FREE, [Tilings()])
+    schedule = method.propose()
+    method.tell(schedule, measurer.measure([schedule])[0])
+    assert method.predictor.count == min(len(proposed), 1)
+
+
+def test_programs_survive_files_and_the_database(measurer: Measurer, task: Task, tmp_path) -> None:
+    network: Network = measurer.prepared.network(task.with_texts(task.programs, "test", "").schedule)
+    path = tmp_path / "x.mla"
+    path.write_bytes(to_bytes(network))
+    assert read_package(path).schedule == network.schedule
+    entry = json.loads(json.dumps(schedule_values(network.schedule)))
+    assert read_schedule(entry) == network.schedule and network.schedule.programs
