@@ -8,7 +8,7 @@ from hashlib import sha256
 from compiler.cache.proofs import prove
 from compiler.cache.store import Store
 from compiler.network import Network, Stage
-from compiler.serve.arena import Arena
+from compiler.serve.arena import PAGE, Arena
 from compiler.validate import Call
 from cosim.driver import Driver
 from hw.errors import InputError
@@ -158,7 +158,8 @@ class Versions:
         for code in network.codes:
             offsets.append(size)
             size += -(-max(code.memory, 1) // self.arena.align) * self.arena.align
-        start = self.arena.take(size, f"the memory of a version of {network.name}")
+        # At the beginning of a page it takes as long here as wherever it was measured.
+        start = self.arena.take(size, f"the memory of a version of {network.name}", PAGE)
         for offset, code in zip(offsets, network.codes, strict=True):
             self.driver.put(code.image, start + offset)
         bases = tuple(start + offset for offset in offsets)

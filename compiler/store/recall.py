@@ -18,15 +18,20 @@ from compiler.store.memory import MemoryCache
 _CANDIDATES = 64
 
 
-def key_of(graph: Graph, rounding: str, conditions: Conditions) -> Key:
-    """Of measurements and executions of a model after all passes, whose batch is in its shapes."""
-    return Key(subgraph_of(graph), conditions.key, options_of(rounding=rounding))
+def key_of(graph: Graph, rounding: str, conditions: Conditions, *, stream: bool = False) -> Key:
+    """Of measurements and executions of a model after all passes, whose batch is in its shapes.
+
+    `stream`: measurements of requests back to back, which are others than those of one by itself.
+    """
+    options = {"rounding": rounding} | ({"stream": True} if stream else {})
+    return Key(subgraph_of(graph), conditions.key, options_of(**options))
 
 
 class Recall:
     """Remembers the measurements of a search and the best program, and has schedules to start from.
 
-    Measurements are shared by all methods, seeds and goals; there is a best program for each goal.
+    Measurements are shared by all methods, seeds and goals but throughput, which has its own; there is a best program
+    for each goal.
 
     Parameters
     ----------
@@ -54,7 +59,7 @@ class Recall:
         self.database, self.conditions, self.method, self.seed = database, conditions, method, seed
         rounding = prepared.options.rounding
         #: Of measurements, and of the best program.
-        self.key = key_of(prepared.graph, rounding, conditions)
+        self.key = key_of(prepared.graph, rounding, conditions, stream=str(goal) == "throughput")
         self.best_key = replace(self.key, options=options_of(rounding=rounding, goal=str(goal)))
         if not any(each.trusted and each.conditions.key == conditions.key for each in database.profiles()):
             database.put_profile(Profile(conditions=conditions))
