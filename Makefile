@@ -43,7 +43,7 @@ cxx:
 	@command -v $(CXX) > /dev/null || { echo "make: $(CXX) is missing: it compiles the simulator." \
 		"Debian, Ubuntu: apt install g++. Fedora: dnf install gcc-c++." >&2; exit 1; }
 
-sim: $(READY) cxx  ## classify handwritten digits on the simulated chip, then reprogram it live
+sim: $(READY) cxx  ## serve handwritten digits on the simulated chip while better programs are found and loaded
 	$(BIN)/python -m scripts.sim
 
 test: $(READY) cxx  ## run all tests

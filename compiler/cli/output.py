@@ -113,10 +113,16 @@ def report(document: Mapping[str, Any], text: str, destination: str | None) -> N
 
     With `-` standard output carries the JSON document alone.
     """
+    if destination != "-":
+        print(text)
+    if destination:
+        write_report(document, destination)
+
+
+def write_report(document: Mapping[str, Any], destination: str) -> None:
+    """Write a report as JSON, to standard output if the destination is `-`."""
     encoded = json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2)
     if destination == "-":
         print(encoded)
-        return
-    print(text)
-    if destination:
+    else:
         write_output(Path(destination), f"{encoded}\n".encode())

@@ -1,18 +1,23 @@
 """`mla serve`: inference as a stream, improved meanwhile if asked."""
 
 import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile, add_dispatch
-from compiler.cli.options import add_db, add_memory, add_seed, add_target, integer
+from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
+from compiler.cli.output import write_output, write_report
 from compiler.cli.tune import METHODS
 from hw.errors import shown
 
 if TYPE_CHECKING:
     from compiler.network import Network
     from compiler.schedule.dram import Dram
+    from compiler.serve.history import History
     from compiler.serve.run import Change
     from compiler.serve.searcher import Job
 
@@ -47,6 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="candidates tried for each request, in step, so that runs repeat (default: as fast as it goes)",
     )  # fmt: skip
     parser.add_argument(
+        "--adapt-from", metavar="K", type=integer(0),
+        help="request from which on programs may be swapped (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--schedule", metavar="FILE.json", type=Path, help="begin with it, not with the static compiler's"
+    )
+    parser.add_argument(
         "--flights",
         metavar="F",
         type=integer(1, _FLIGHTS),
@@ -61,6 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", metavar="FILE.json", type=Path, help="write where the cycles of each layer went"
     )
     parser.add_argument(
+        "--picture", metavar="FILE.svg", type=Path, help="draw cycles of each request, and what was decided"
+    )
+    parser.add_argument(
         "--conditions-at", metavar="K:latency=CYCLES,bytes=RATE", type=_change, action="append", default=[],
         help="for tests: change the simulated DRAM at request K; again for others",
     )  # fmt: skip
@@ -70,24 +85,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_memory(parser)
     add_seed(parser)
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve."""
     from compiler.cache.store import Store
     from compiler.cli.requests import requests_of
-    from compiler.cli.run import named
-    from compiler.serve.run import Serving, serve
+    from compiler.cli.run import named, say
+    from compiler.serve.history import History
+    from compiler.serve.lines import Lines
+    from compiler.serve.listener import Listener
+    from compiler.serve.progress import Progress
+    from compiler.serve.run import Serving, open_machine, serve
 
-    claim(args, "out", "profile")
+    claim(args, "out", "profile", "picture")
     _check(args)
     network, job = _network(args)
     serving = Serving(
-        network, _dram(args), job, args.flights, args.pace, tuple(args.conditions_at), args.device,
-        args.out, args.profile, None if args.no_cache else Store(),
+        network, _dram(args), job, args.flights, args.pace, args.adapt_from or 0, tuple(args.conditions_at),
+        args.profile, None if args.no_cache else Store(),
     )  # fmt: skip
-    with named(args.model):
-        return serve(serving, requests_of(args, network))
+    requests = requests_of(args, network)
+    clocked = args.device == "rtl"
+    listeners: list[Listener] = [history := History(clocked=clocked)]
+    if args.out:
+        listeners.append(Progress(sys.stderr, args.requests, clocked=clocked))
+    if clocked:
+        say("opening the machine (the first time its simulator is built: minutes)")
+    with named(args.model), _lines(args) as stream, open_machine(serving, args.device) as device:
+        try:
+            return serve(serving, device, requests, [*listeners, Lines(stream, clocked=clocked)])
+        finally:
+            _end(args, network, history)
+
+
+def _end(args: argparse.Namespace, network: "Network", history: "History") -> None:
+    """A line for people, and files if asked for."""
+    from compiler.cli.run import head
+    from compiler.draw.serving import draw_serving
+
+    print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
+    if args.picture:
+        picture = draw_serving(network.name, history.cycles, history.events)
+        write_output(args.picture, picture.encode())
+    if args.json:
+        rate = args.dram_bytes_per_cycle or network.config.n
+        write_report(head(args, args.device, rate) | history.document(), args.json)
+
+
+@contextmanager
+def _lines(args: argparse.Namespace) -> "Iterator[IO[str]]":
+    """Where lines go."""
+    if args.out:
+        with args.out.open("w") as file:
+            yield file
+    else:
+        yield sys.stdout
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -108,9 +162,13 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
     if args.adapt and args.model.suffix.lower() == SUFFIX:
         raise InputError(f"{args.model} is compiled already: --adapt needs the model itself")
-    for option, value in (("--pace", args.pace), ("--db", args.db)):
-        if value is not None and not args.adapt:
-            raise InputError(f"{option} is for --adapt")
+    for name in ("pace", "adapt_from", "schedule", "db"):
+        if vars(args)[name] is not None and not args.adapt:
+            raise InputError(f"--{name.replace('_', '-')} is for --adapt")
+    if args.picture and args.device == "golden":
+        raise InputError("--picture needs --device rtl: the golden model has no clock")
+    if args.json == "-" and not args.out:
+        raise InputError("--json - needs --out FILE: the lines go to standard output")
 
 
 def _dram(args: argparse.Namespace) -> "Dram":
@@ -121,7 +179,7 @@ def _dram(args: argparse.Namespace) -> "Dram":
 
 def _network(args: argparse.Namespace) -> "tuple[Network, Job | None]":
     """What is served first, and what is to be improved."""
-    from compiler.cli.compile import source_of
+    from compiler.cli.compile import read_schedule, source_of
     from compiler.cli.run import network_of
     from compiler.pipeline import Prepared
     from compiler.serve.searcher import Job
@@ -131,7 +189,8 @@ def _network(args: argparse.Namespace) -> "tuple[Network, Job | None]":
         return network_of(args), None
     source, options = source_of(args)
     job = Job(source.graph, load_target(args.target), options, args.method, seed=args.seed, db=args.db)
-    return Prepared(job.graph, job.config, options).network(), job
+    schedule = read_schedule(args.schedule) if args.schedule else None
+    return Prepared(job.graph, job.config, options).network(schedule), job
 
 
 def _change(text: str) -> "Change":

@@ -123,16 +123,17 @@ def open_measurer(args: argparse.Namespace) -> "Measurer":
     from compiler.measure.conditions import Conditions
     from compiler.measure.measurer import Measurer
     from compiler.schedule.dram import Dram
+    from compiler.search.goals import Goal
     from hw.config import load_target
 
     source, options = source_of(args)
     conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
-    workers = None
+    workers, stream = None, args.goal == Goal.THROUGHPUT
     if args.cluster is not None:
         from compiler.measure.cluster import Cluster
 
         workers = partial(Cluster, address=args.cluster, count=args.devices)
-    return Measurer(source.graph, conditions, options, args.devices, args.seed, say, workers)
+    return Measurer(source.graph, conditions, options, args.devices, args.seed, say, workers, stream=stream)
 
 
 def _document(args: argparse.Namespace, tuned: "Tuned") -> dict[str, Any]:

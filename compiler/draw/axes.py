@@ -11,7 +11,7 @@ PIXELS = 1080.0
 
 
 class Axis:
-    """Cycles from left to right.
+    """Cycles, or something else that is counted, from left to right.
 
     Parameters
     ----------
@@ -19,10 +19,12 @@ class Axis:
         Where cycle 0 is.
     cycles : int
         How many there are.
+    unit : str
+        What is counted.
     """
 
-    def __init__(self, left: float, cycles: int):
-        self.left, self.cycles = left, max(cycles, 1)
+    def __init__(self, left: float, cycles: int, unit: str = "cycles"):
+        self.left, self.cycles, self.unit = left, max(cycles, 1), unit
 
     def at(self, cycle: float) -> float:
         """Where a cycle is."""
@@ -34,16 +36,21 @@ class Axis:
 
     def draw(self, svg: Svg, top: float, bottom: float) -> None:
         """Lines at round numbers, and the numbers under them."""
-        step = 10 ** int(log10(self.cycles))
-        step = next(
-            size for size in (step / 10, step / 5, step / 2, step, 2 * step) if self.cycles / size <= 12
-        )
+        step = round_step(self.cycles, 12)
         for tick in range(int(self.cycles / step) + 1):
             x = self.at(tick * step)
             svg.line([(x, top), (x, bottom)], "#e3e6ea", 0.8)
             svg.text(x, bottom + 14, f"{tick * step:,.0f}", 9, fill=SOFT, anchor="middle")
-        svg.text(self.left + PIXELS, bottom + 28, "cycles", 9, fill=SOFT, anchor="end")
+        svg.text(self.left + PIXELS, bottom + 28, self.unit, 9, fill=SOFT, anchor="end")
         svg.room(self.left + PIXELS, bottom + 30)
+
+
+def round_step(most: float, count: int) -> float:
+    """The least distance of round numbers of which so many at most are up to `most`."""
+    step = 10 ** int(log10(most))
+    return next(
+        size for size in (step / 10, step / 5, step / 2, step, 2 * step, 5 * step) if most / size <= count
+    )
 
 
 def hue(index: int) -> tuple[str, str]:

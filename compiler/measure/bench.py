@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import Rejected, Result
 from compiler.measure.reference import Reference
+from compiler.measure.stream import measure_stream, stream_bytes
 from compiler.measure.trial import measure_network
 from compiler.network import Network
 from compiler.pipeline import Prepared
@@ -40,12 +41,19 @@ class Subject:
         The machine and its memory.
     seed : int
         Of the inputs.
+    stream : bool
+        Requests back to back are measured, not one by itself.
     """
 
     prepared: Prepared
     first: Network
     conditions: Conditions
     seed: int
+    stream: bool = False
+
+    def needs(self, network: Network) -> int:
+        """DRAM for measuring a network."""
+        return stream_bytes(network) if self.stream else dram_bytes(network)
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ class Bench:
     def __init__(self, subject: Subject):
         self.subject = subject
         self._reference = Reference(subject.first, subject.seed)
-        self._bytes = -(-_ROOM * dram_bytes(subject.first) // _PAGE) * _PAGE
+        self._bytes = -(-_ROOM * subject.needs(subject.first) // _PAGE) * _PAGE
         self._device: RtlDevice | None = None
         self._turn = Lock()
 
@@ -120,8 +128,8 @@ class Bench:
             network = self.subject.prepared.network(schedule)
         except InputError as error:
             return Rejected("compile", str(error))
-        if dram_bytes(network) > self._bytes:
-            return Rejected("compile", f"it needs {dram_bytes(network)} bytes of DRAM, not {self._bytes}")
+        if (needs := self.subject.needs(network)) > self._bytes:
+            return Rejected("compile", f"it needs {needs} bytes of DRAM, not {self._bytes}")
         return network
 
     def _run(self, network: Network, order: Order) -> Result:
@@ -130,7 +138,8 @@ class Bench:
             self._device = self._open()
         question = self._reference.question(order.number)
         rate = bus_rate(conditions.config, conditions.rate)
-        return measure_network(self._device, network, question, rate, order.limit)
+        measure = measure_stream if self.subject.stream else measure_network
+        return measure(self._device, network, question, rate, order.limit)
 
     def _open(self) -> "RtlDevice":
         from cosim.rtl.rtl_device import RtlDevice

@@ -29,7 +29,7 @@ class Measurement:
     Parameters
     ----------
     cycles : int
-        From doorbells to interrupts, everything cold.
+        From doorbells to interrupts, everything cold; or of a request in a stream.
     layers : tuple of LayerCycles
         They add up to `cycles`.
     energy_uj : float

@@ -52,6 +52,8 @@ class Measurer:
         Hears of progress.
     workers : callable or None
         Makes who measures instead, from what is measured.
+    stream : bool
+        Requests back to back are measured, as in serving, not one by itself.
 
     Attributes
     ----------
@@ -75,6 +77,7 @@ class Measurer:
     def __init__(
         self, graph: Graph, conditions: Conditions, options: Options, devices: int | None = 1, seed: int = 0,
         say: Callable[[str], None] = lambda _text: None, workers: Callable[[Subject], Workers] | None = None,
+        *, stream: bool = False,
     ):  # fmt: skip
         self.conditions, self.say = conditions, say
         self.prepared = Prepared(graph, conditions.config, replace(options, dram=conditions.dram))
@@ -84,7 +87,7 @@ class Measurer:
         self.memory: Memory | None = None
         self.asked = self.remembered = 0
         self._limit: int | None = None
-        subject = Subject(self.prepared, self.first, conditions, seed)
+        subject = Subject(self.prepared, self.first, conditions, seed, stream)
         self._workers = _local(subject, devices) if workers is None else workers(subject)
         self._opened = False
 

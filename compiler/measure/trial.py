@@ -3,7 +3,7 @@
 from compiler.measure.measurement import LayerCycles, Measurement, Rejected, Result
 from compiler.measure.reference import Question
 from compiler.network import Network
-from compiler.profile.counts import COUNTED, growth, read_counts, split
+from compiler.profile.counts import COUNTED, ByTag, growth, read_counts, split
 from compiler.profile.energy import energy_uj
 from compiler.runtime import Session
 from compiler.validate.errors import ValidationError
@@ -52,7 +52,7 @@ def measure_network(
     parts = split(cycles, counts, max(tags))
     totals = {name: sum(row[name] for row in counts.values()) for name in COUNTED}
     return Measurement(
-        cycles, _layers(network, parts.by_tag), energy_uj(network.config, totals),
+        cycles, layers_of(network, parts.by_tag), energy_uj(network.config, totals),
         totals["load_bytes"] + totals["store_bytes"], question.answered_by(outputs),
         network.work(session.runs).cycles(network.config, rate),
     )  # fmt: skip
@@ -63,7 +63,8 @@ def _check(taken: int, limit: int) -> None:
         raise _TooSlowError
 
 
-def _layers(network: Network, by_tag: dict[int, dict[str, int]]) -> tuple[LayerCycles, ...]:
+def layers_of(network: Network, by_tag: ByTag) -> tuple[LayerCycles, ...]:
+    """Cycles by cause of each tag as those of its layers."""
     names: dict[int, list[str]] = {}
     for info in network.infos:
         names.setdefault(info.tag, []).append(info.nodes[0])

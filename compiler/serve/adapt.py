@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from compiler.measure.measurement import Measurement, Rejected
+from compiler.measure.measurement import Measurement
 from compiler.network import Network
 from compiler.pipeline import Prepared
 from compiler.profile.counts import ByTag, growth
@@ -11,9 +11,9 @@ from compiler.schedule.dram import Dram
 from compiler.serve.estimate import read_loads
 from compiler.serve.events import Events
 from compiler.serve.flight import Result
-from compiler.serve.probation import PROBATION, Served, too_few_cycles, too_slow, wrong_outputs
+from compiler.serve.probation import PROBATION, Served, fault_of, unbelievable
 from compiler.serve.proposer import LostError, Proposer
-from compiler.serve.searcher import Changed, Finding
+from compiler.serve.searcher import Begin, Changed, Finding
 from compiler.serve.stream import Server
 from compiler.serve.versions import Version
 from cosim.reports import TrapReport
@@ -45,7 +45,7 @@ class Adapter:
     dram : Dram
         What the memory is like, as far as is known.
     pace : int or None
-        Trials for each request, in step with them; None: as they come.
+        Trials for each request: its findings are waited for at the next one, so that runs repeat; None: as they come.
 
     Attributes
     ----------
@@ -70,25 +70,25 @@ class Adapter:
         self._lost = False
         self._changes = 0  # in the memory, that are being looked into
         server.refuses, server.trapped = self._refuses, self._trapped
-        self.proposer.order(dram)
+        self.proposer.order(Begin(dram, self.served.schedule))
 
     def tick(self) -> None:
         """Between two requests: hear of findings, swap in the best, ask for more."""
         if not self._lost:
             try:
-                self._ask()
                 for finding in self.proposer.findings(wait=self.pace is not None):
                     self._hear(finding)
+                self._ask()
             except LostError as error:
-                self._lost = True
-                self.events.note("search lost", reason=str(error))
-        if self._best is not None and self._before is None and self.served.settled and not self._changes:
+                self._lose(error)
+        ready = self._before is None and self.served.count >= PROBATION and self.served.settled
+        if self._best is not None and ready and not self._changes:
             finding, self._best = self._best, None
             self._swap_in(finding)
         self._let_go()
 
     def _ask(self) -> None:
-        """Keep the search busy, or have it do its trials for this request."""
+        """Keep the search busy, or have it do trials that are waited for at the next request."""
         count = _AHEAD - self.proposer.waiting if self.pace is None else self.pace
         for _ in range(0 if self._changes else count):
             self.proposer.order(None)
@@ -100,12 +100,9 @@ class Adapter:
             self._change_to(finding)
         if self._changes or finding.dram != self.dram:
             return  # it was measured under conditions that are no more
-        if isinstance(result, Rejected):
-            self._reject(finding, f"{result.stage}: {result.reason}")
-        elif not result.believable:
-            few = f"{result.cycles} cycles are fewer than the {result.floor} that the work takes"
-            self._reject(finding, few if result.exact else "its outputs are wrong")
-        elif finding.schedule != self.served.schedule:
+        if why := unbelievable(result):
+            self._reject(finding, why)
+        elif isinstance(result, Measurement) and finding.schedule != self.served.schedule:
             self._compare(finding, result.cycles)
 
     def _compare(self, finding: Finding, cycles: int) -> None:
@@ -123,8 +120,14 @@ class Adapter:
         """Conditions are known: what is served was measured under them."""
         if self._changes:
             self._changes -= 1
+            self._refused.clear()  # it may have been the memory's fault
             rate = finding.dram.bytes_per_cycle or self.server.driver.config.n
-            self.events.note("conditions", latency=finding.dram.latency, bytes_per_cycle=rate)
+            self.events.note(
+                "conditions",
+                request=self.server.submitted,
+                latency=finding.dram.latency,
+                bytes_per_cycle=rate,
+            )
         self.dram, self._best = finding.dram, None
         if isinstance(finding.result, Measurement):
             self.served.measured = finding.result.cycles
@@ -165,7 +168,9 @@ class Adapter:
         served.take(result)
         if self._before is not None:
             served.drift.take(result)
-            fault, wrong = self._fault(result, self._before)
+            fault, wrong = fault_of(
+                result, served, self._before, self.reference, self.dram if self.server.clocked else None
+            )
             if fault:
                 self._roll_back(fault, result.index)
                 return wrong
@@ -174,14 +179,6 @@ class Adapter:
         elif self.server.clocked:
             self._watch(result)
         return False
-
-    def _fault(self, result: Result, before: Served) -> tuple[str | None, bool]:
-        """What is wrong with a version on probation, and whether its outputs must not be used."""
-        wrong = wrong_outputs(result, self.reference)
-        if wrong is None and self.server.clocked:
-            wrong = too_few_cycles(result, self.dram)
-            return wrong or too_slow(result, self.served, before), wrong is not None
-        return wrong, wrong is not None
 
     def _keep(self, request: int) -> None:
         assert self._before is not None and self._candidate is not None
@@ -236,8 +233,12 @@ class Adapter:
         try:
             self.proposer.order(Changed(self.served.schedule, loads, self.dram))
         except LostError as error:
-            self._lost = True
-            self.events.note("search lost", reason=str(error))
+            self._lose(error)
+
+    def _lose(self, error: LostError) -> None:
+        """Nobody searches any more; serving goes on."""
+        self._lost = True
+        self.events.note("search lost", request=self.server.submitted, reason=str(error))
 
     def _let_go(self) -> None:
         """Versions that no request is on its way with leave DRAM and instruction store."""

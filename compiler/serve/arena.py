@@ -2,6 +2,9 @@
 
 from hw.errors import InputError
 
+#: No burst crosses a multiple of it: where memory begins in a page decides how its transfers are cut.
+PAGE = 4096
+
 
 class Arena:
     """Hands out stretches of one range of addresses, the lowest that fits first.
@@ -19,19 +22,20 @@ class Arena:
         self.stop = start + size
         self._taken: dict[int, int] = {}
 
-    def take(self, size: int, name: str) -> int:
-        """Address of so many bytes that nobody has.
+    def take(self, size: int, name: str, align: int = 1) -> int:
+        """Address of so many bytes that nobody has, a multiple of `align`, too.
 
         Raises
         ------
         InputError
             No stretch is long enough.
         """
-        address = self.start
+        align = max(align, self.align)
+        address = -(-self.start // align) * align
         for start, length in sorted(self._taken.items()):
             if start - address >= size:
                 break
-            address = -(-(start + length) // self.align) * self.align
+            address = max(address, -(-(start + length) // align) * align)
         if address + size > self.stop:
             raise InputError(
                 f"no room for {size} bytes of {name}: {self.left} of {self.stop - self.start} are free"

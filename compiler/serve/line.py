@@ -37,10 +37,16 @@ class Line:
     ----------
     driver : Driver
         The machine's driver.
+
+    Attributes
+    ----------
+    patience : int
+        Cycles after which a macro-instruction is waited for no longer.
     """
 
     def __init__(self, driver: Driver):
         self.driver, self.residency = driver, Residency(driver)
+        self.patience = _TIMEOUT_CYCLES
         self._clock = Clock()
         self._pending: deque[Macro] = deque()
         self._ring: deque[tuple[int, Macro]] = deque()
@@ -117,8 +123,8 @@ class Line:
         """
         if self._pending:
             self.driver.device.wait_irq(_POLL_CYCLES)
-        elif not self.driver.device.wait_irq(_TIMEOUT_CYCLES):
-            raise DeviceTimeoutError(f"no macro-instruction has completed within {_TIMEOUT_CYCLES} cycles")
+        elif not self.driver.device.wait_irq(self.patience):
+            raise DeviceTimeoutError(f"no macro-instruction has completed within {self.patience} cycles")
         self.driver.set("IRQ_STATUS", self.driver.get("IRQ_STATUS"))
 
     def trap(self) -> tuple[TrapReport, Flight]:

@@ -6,6 +6,8 @@ from statistics import median
 
 import numpy as np
 
+from compiler.measure.measurement import Rejected
+from compiler.measure.measurement import Result as Found
 from compiler.network import Network
 from compiler.profile.floors import bus_rate
 from compiler.schedule.dram import Dram
@@ -68,6 +70,39 @@ class Served:
         self._clean.clear()
         self._all.clear()
         self.measured, self.drift = None, Watch()
+
+
+def unbelievable(found: Found) -> str | None:
+    """Why what came of a trial must not be brought in; None if it may."""
+    if isinstance(found, Rejected):
+        return f"{found.stage}: {found.reason}"
+    if not found.exact:
+        return "its outputs are wrong"
+    few = f"{found.cycles} cycles are fewer than the {found.floor} that the work takes"
+    return None if found.believable else few
+
+
+def fault_of(
+    result: Result, served: Served, before: Served, reference: Network, dram: Dram | None
+) -> tuple[str | None, bool]:
+    """What is wrong with a version on probation, and whether its outputs must not be used.
+
+    Parameters
+    ----------
+    result : Result
+        A request that it carried out.
+    served, before : Served
+        It, and what it has replaced.
+    reference : Network
+        What outputs are compared with.
+    dram : Dram or None
+        The memory; None on a machine without a clock.
+    """
+    wrong = wrong_outputs(result, reference)
+    if wrong is None and dram is not None:
+        wrong = too_few_cycles(result, dram)
+        return wrong or too_slow(result, served, before), wrong is not None
+    return wrong, wrong is not None
 
 
 def wrong_outputs(result: Result, reference: Network) -> str | None:

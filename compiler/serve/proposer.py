@@ -1,20 +1,18 @@
-"""Who proposes candidates to a machine that serves: in the same process, in step, or in one of its own."""
+"""Who proposes candidates to a machine that serves: a search in a process of its own."""
 
 import multiprocessing
 import signal
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Self, TypeVar
 
-from compiler.schedule.dram import Dram
-from compiler.serve.searcher import Changed, Finding, Job, Searcher
+from compiler.serve.searcher import Begin, Changed, Finding, Job, Searcher
 from hw.errors import MlaError
 
-#: What a search is asked to do: to begin under some conditions, to begin again after a change, to try a candidate.
-Order = Dram | Changed | None
+#: What a search is asked to do: to begin, to begin again after a change, to try a candidate.
+Order = Begin | Changed | None
 _END = "end"
 T = TypeVar("T")
 _PATIENCE_S = 20
@@ -52,43 +50,6 @@ class Proposer(ABC):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def carry_out(searcher: Searcher, order: Order) -> list[Finding]:
-    """What comes of an order."""
-    if isinstance(order, Dram):
-        return searcher.begin(order)
-    if isinstance(order, Changed):
-        return searcher.adapt(order)
-    return [searcher.trial()]
-
-
-class InStep(Proposer):
-    """Searches in this process, when its findings are asked for: runs that repeat exactly."""
-
-    def __init__(self, job: Job):
-        self._searcher = Searcher(job)
-        self._orders: deque[Order] = deque()
-
-    def order(self, what: Order) -> None:
-        """Remember it."""
-        self._orders.append(what)
-        self.waiting += 1
-
-    def findings(self, *, wait: bool = False) -> list[Finding]:
-        """Carry all out."""
-        out: list[Finding] = []
-        while self._orders:
-            self.waiting -= 1
-            try:
-                out += carry_out(self._searcher, self._orders.popleft())
-            except MlaError as error:
-                raise LostError(str(error)) from error
-        return out
-
-    def close(self) -> None:
-        """Close its simulators."""
-        self._searcher.close()
 
 
 class Beside(Proposer):
@@ -143,9 +104,18 @@ def _work(job: Job, connection: Connection) -> None:
         with suppress(EOFError, OSError):
             while (order := connection.recv()) != _END:
                 try:
-                    answer: list[Finding] | str = carry_out(searcher, order)
+                    answer: list[Finding] | str = _carry_out(searcher, order)
                 except MlaError as error:
                     answer = str(error)
                 connection.send(answer)
     finally:
         searcher.close()
+
+
+def _carry_out(searcher: Searcher, order: Order) -> list[Finding]:
+    """What comes of an order."""
+    if isinstance(order, Begin):
+        return searcher.begin(order.dram, order.schedule)
+    if isinstance(order, Changed):
+        return searcher.adapt(order)
+    return [searcher.trial()]

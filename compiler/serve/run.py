@@ -1,18 +1,11 @@
-"""A stream served from its first request to its last, written down line by line."""
+"""A stream served from its first request to its last."""
 
-import hashlib
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import median
-from typing import IO, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from compiler.cache.store import Store
 from compiler.network import Network
@@ -22,21 +15,20 @@ from compiler.schedule.dram import Dram
 from compiler.serve.adapt import Adapter
 from compiler.serve.diary import Diary
 from compiler.serve.events import Document, Events
-from compiler.serve.flight import Arrays, Result
+from compiler.serve.flight import Arrays
 from compiler.serve.interrupt import INTERRUPTED, Stop, interruptible
-from compiler.serve.proposer import Beside, InStep
+from compiler.serve.lines import SCHEMA_VERSION
+from compiler.serve.listener import Listener
+from compiler.serve.proposer import Beside
 from compiler.serve.requests import Requests
 from compiler.serve.room import VERSIONS, serving_bytes
 from compiler.serve.searcher import Job
 from compiler.serve.stream import Server
 from compiler.serve.together import Together
+from compiler.serve.windows import Window, Windows
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
-
-SCHEMA_VERSION = 1
-#: Requests at the end whose cycles the summary tells.
-_LAST = 20
 
 
 @dataclass(frozen=True)
@@ -64,12 +56,12 @@ class Serving:
         Requests on their way at most.
     pace : int or None
         Candidates for each request; None: as they come.
+    adapt_from : int
+        The request from which on there may be other versions.
     changes : tuple of Change
         Of the memory.
-    device : str
-        "rtl" or "golden".
-    out, profile : Path or None
-        Where lines go instead of standard output, and where profiles of layers do.
+    profile : Path or None
+        Where profiles of layers go.
     proofs : Store or None
         Remembers what has been proved.
     """
@@ -79,14 +71,36 @@ class Serving:
     job: Job | None = None
     flights: int = 4
     pace: int | None = None
+    adapt_from: int = 0
     changes: tuple[Change, ...] = ()
-    device: str = "rtl"
-    out: Path | None = None
     profile: Path | None = None
     proofs: Store | None = None
 
 
-def serve(serving: Serving, requests: Requests) -> int:
+def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) -> Device:
+    """A machine with the DRAM that serving needs.
+
+    Parameters
+    ----------
+    device : str
+        "rtl" or "golden".
+    waves : bool
+        Whether its signals can be recorded.
+    """
+    network = serving.network
+    size = serving_bytes(network, serving.flights, 2 * VERSIONS if serving.job else 1)
+    if device == "golden":
+        return GoldenDevice(network.config, size)
+    from cosim.rtl.build import Variant
+    from cosim.rtl.rtl_device import RtlDevice
+
+    latency, rate = serving.dram.latency, serving.dram.bytes_per_cycle or network.config.n
+    return RtlDevice(
+        network.config, size, latency=latency, bytes_per_cycle=rate, variant=Variant(waves=waves)
+    )
+
+
+def serve(serving: Serving, device: Device, requests: Requests, listeners: Sequence[Listener]) -> int:
     """Serve requests; returns the exit status.
 
     Raises
@@ -96,26 +110,24 @@ def serve(serving: Serving, requests: Requests) -> int:
     """
     with ExitStack() as stack:
         stop = stack.enter_context(interruptible())
-        stream = stack.enter_context(_lines(serving.out))
-        device = stack.enter_context(_open(serving))
-        return _Run(serving, device, stream, stack).go(requests, stop)
+        return _Run(serving, device, listeners, stack).go(requests, stop)
 
 
 class _Run:
     """One stream; `serve` is its only use."""
 
-    def __init__(self, serving: Serving, device: Device, stream: IO[str], stack: ExitStack):
-        self.serving, self.device, self.stream = serving, device, stream
+    def __init__(self, serving: Serving, device: Device, listeners: Sequence[Listener], stack: ExitStack):
+        self.serving, self.device, self.listeners = serving, device, listeners
         self.server = Server(device, serving.network, serving.flights, serving.proofs)
         self.requests = Together(self.server) if serving.network.batch > 1 else self.server
-        self.events = Events(self._write)
-        db = serving.job.db if serving.job else None
-        self.agent = Agent(self.server.driver) if (serving.profile or db) and self.server.clocked else None
+        self.events = Events(self._event)
+        clocked, db = self.server.clocked, serving.job.db if serving.job else None
+        self.agent = Agent(self.server.driver) if (serving.profile or db) and clocked else None
         self.diary = Diary(db, self.agent, self.events) if db and self.agent else None
         if self.diary:
             stack.callback(self.diary.close)
+        self.windows = Windows(self.server, self._window) if clocked else None
         self.adapter = self._adapter(serving.job, stack) if serving.job else None
-        self.cycles: list[int] = []
 
     def go(self, requests: Requests, stop: Stop) -> int:
         """All of it."""
@@ -146,24 +158,33 @@ class _Run:
             if change.at == number:
                 self.device.set_dram_timing(change.latency, change.rate)
         self.requests.submit(inputs)
+        self._results(wait=False)
         dram = self.serving.dram
         if self.adapter:
-            self.adapter.tick()
             dram = self.adapter.dram
+            if number >= self.serving.adapt_from:
+                self.adapter.tick()
         now = server.current.network, server.current.number, server.completed, dram
         if self.agent:
             self.agent.look(*now)
         if self.diary:
             self.diary.look(*now)
-        self._results(wait=False)
 
     def _results(self, *, wait: bool) -> None:
-        for result in self.requests.results(wait=wait):
-            self.cycles.append(result.cycles // result.together)
-            self._write(_document(result, clocked=self.server.clocked))
+        results = self.requests.results(wait=wait)
+        for result in results:
+            for listener in self.listeners:
+                listener.result(result)
+        if results and self.windows:
+            self.windows.look(results[-1])
 
-    def _write(self, document: Document) -> None:
-        print(json.dumps({"schema_version": SCHEMA_VERSION, **document}), file=self.stream, flush=True)
+    def _event(self, document: Document) -> None:
+        for listener in self.listeners:
+            listener.event(document)
+
+    def _window(self, window: Window) -> None:
+        for listener in self.listeners:
+            listener.window(window)
 
     def _adapter(self, job: Job, stack: ExitStack) -> Adapter:
         @cache
@@ -171,64 +192,16 @@ class _Run:
             return Prepared(job.graph, job.config, replace(job.options, dram=dram))
 
         serving = self.serving
-        proposer = stack.enter_context(Beside(job) if serving.pace is None else InStep(job))
+        proposer = stack.enter_context(Beside(job))
         return Adapter(
             self.server, prepared, serving.network, proposer, self.events, serving.dram, serving.pace
         )
 
     def _end(self) -> None:
-        """The profile, and a line for people."""
+        """The last window, and the profile."""
+        if self.windows:
+            self.windows.close()
         if self.serving.profile:
             document = self.agent.document() if self.agent else {"bottlenecks": [], "layers": []}
             text = json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2)
             self.serving.profile.write_text(text + "\n")
-        parts = [f"{len(self.cycles)} requests"]
-        if self.cycles and self.server.clocked:
-            first, last = self.cycles[0], median(self.cycles[-_LAST:])
-            parts.append(f"{first:,} cycles for the first, {last:,.0f} for the last ones")
-        if self.adapter:
-            kinds = (("reload", "reloads"), ("rollback", "rolled back"), ("rejected", "candidates rejected"))
-            parts += [f"{len(self.events.of(event))} {what}" for event, what in kinds]
-        print(f"mla serve: {'; '.join(parts)}", file=sys.stderr)
-
-
-def _document(result: Result, *, clocked: bool) -> dict[str, Any]:
-    """A line about a request."""
-    return {
-        "index": result.index,
-        "cycles": result.cycles if clocked else None,
-        "delay_cycles": result.delay if clocked else None,
-        "together": result.together,
-        "version": result.version.number,
-        "programs": list(result.version.digests),
-        "outputs": {name: _sha256(array) for name, array in result.outputs.items()},
-    }
-
-
-def _sha256(array: NDArray) -> str:
-    """Of the bytes in C order, little endian."""
-    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    return hashlib.sha256(little.tobytes()).hexdigest()
-
-
-def _open(serving: Serving) -> Device:
-    network = serving.network
-    versions = 2 * VERSIONS if serving.job else 1
-    size = serving_bytes(network, serving.flights, versions)
-    if serving.device == "golden":
-        return GoldenDevice(network.config, size)
-    from cosim.rtl.rtl_device import RtlDevice
-
-    print("mla serve: opening the machine (the first time its simulator is built: minutes)", file=sys.stderr)
-    rate = serving.dram.bytes_per_cycle or network.config.n
-    return RtlDevice(network.config, size, latency=serving.dram.latency, bytes_per_cycle=rate)
-
-
-@contextmanager
-def _lines(path: Path | None) -> Iterator[IO[str]]:
-    """Where lines go."""
-    if path is None:
-        yield sys.stdout
-        return
-    with path.open("w") as file:
-        yield file

@@ -36,7 +36,7 @@ class Job:
     config: MlaConfig
     options: Options
     method: str
-    goal: Goal = Goal.LATENCY
+    goal: Goal = Goal.THROUGHPUT
     seed: int = 0
     db: str | Path | None = None
 
@@ -68,6 +68,14 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Begin:
+    """Serving begins with a schedule, on a memory."""
+
+    dram: Dram
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
 class Changed:
     """Something other than before: what was being served, what LOAD counted meanwhile, and what the memory was like."""
 
@@ -95,11 +103,18 @@ class Searcher:
         self._recall: Recall | None = None
         self._starts: list[Schedule] = []
 
-    def begin(self, dram: Dram, served: Schedule | None = None) -> list[Finding]:
+    def begin(self, dram: Dram, served: Schedule) -> list[Finding]:
         """Search under these conditions from now on; measures what is served and the static compiler's schedule."""
         self._end()
         job = self.job
-        self.measurer = measurer = Measurer(job.graph, Conditions(job.config, dram), job.options, 1, job.seed)
+        self.measurer = measurer = Measurer(
+            job.graph,
+            Conditions(job.config, dram),
+            job.options,
+            1,
+            job.seed,
+            stream=job.goal is Goal.THROUGHPUT,
+        )
         first = measurer.first.schedule
         self._recall = measurer.memory = self._remembers(measurer)
         self._number = 0
@@ -109,7 +124,7 @@ class Searcher:
         self._method = METHODS[job.method](measurer, job.goal, baseline, job.seed)
         keep_best(self._recall, self._method)
         out = [Finding("first", dram, first, baseline, 0)]
-        if served is not None and served != first:
+        if served != first:
             out.insert(0, Finding("served", dram, served, self._try(served), 0))
         else:
             out.insert(0, replace(out[0], kind="served"))

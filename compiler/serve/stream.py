@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cache.store import Store
@@ -11,18 +10,17 @@ from compiler.decide import decide
 from compiler.host import evaluate
 from compiler.host.control import Trips
 from compiler.network import Network
-from compiler.serve.arena import Arena
+from compiler.serve.arena import PAGE, Arena
+from compiler.serve.calls import Calls
 from compiler.serve.flight import Arrays, Flight, Result, Steps
-from compiler.serve.line import Line, Macro
-from compiler.serve.room import FLIGHTS, PAGE, RING_SLOTS
-from compiler.serve.versions import Buffers, Version, Versions, coded
+from compiler.serve.line import Line
+from compiler.serve.room import FLIGHTS, RING_SLOTS
+from compiler.serve.versions import Buffers, Version, Versions
 from compiler.stages import Stage
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.reports import TrapError, TrapReport
-
-_MASK = 0xFFFFFFFF
 
 
 class _BegunAnewError(Exception):
@@ -72,6 +70,7 @@ class Server:
         room = device.dram.size - memory.used - 8 * network.config.wis_words - PAGE
         arena = Arena(memory.take(room, name="versions and requests"), room)
         buffers = Buffers(arena, network, self.flights)
+        self._calls = Calls(self.driver, self.line, buffers)
         self.versions = Versions(self.driver, arena, buffers, proofs)
         self.current = self.versions.add(network)
         self.refuses: Callable[[Result], bool] = lambda _result: False
@@ -200,18 +199,7 @@ class Server:
             return
         except _BegunAnewError:
             return
-        number = next(i for i, each in enumerate(coded(flight.version.network)) if each is stage)
-        flight.stage, code = stage, stage.code
-        flight.asked = self.device.cycle & _MASK
-        assert code is not None
-        operands = (
-            *self.versions.buffers.operands(flight.version, number, flight.slot),
-            *flight.version.network.count(flight.count),
-        )
-        for tensor in stage.inputs:
-            self.driver.put(inputs[tensor.name], operands[code.places[tensor.name]])
-        for part in code.parts:
-            self.line.append(Macro(flight, number, part, operands, part is code.parts[-1]))
+        self._calls.make(flight, stage, inputs)
         self.line.send()
 
     def _wait(self) -> None:
@@ -223,14 +211,7 @@ class Server:
         done, trapped = self.line.completed()
         for macro in done:
             if macro.last:
-                flight, code = macro.flight, macro.flight.stage and macro.flight.stage.code
-                assert flight.stage is not None and code is not None
-                flight.runs[macro.stage] += 1
-                outputs = {
-                    t.name: self.driver.fetch(macro.operands[code.places[t.name]], t.shape, np.dtype(t.dtype))
-                    for t in flight.stage.outputs
-                }
-                self._advance(flight, outputs)
+                self._advance(macro.flight, self._calls.answer(macro))
         if trapped:
             self._recover()
         self.line.send()

@@ -19,23 +19,29 @@ from compiler.store.memory import MemoryCache
 _CANDIDATES = 64
 
 
-def key_of(graph: Graph, rounding: str, conditions: Conditions, limits: Limits = NONE) -> Key:
+def key_of(
+    graph: Graph, rounding: str, conditions: Conditions, limits: Limits = NONE, *, stream: bool = False
+) -> Key:
     """Of measurements and executions of a model after all passes, whose batch is in its shapes.
 
-    Limits of memories are part of it: the same schedule makes other programs within them.
+    Limits of memories are part of it: the same schedule makes other programs within them. `stream`: measurements of
+    requests back to back, which are others than those of one by itself.
     """
-    options = _options(limits, rounding=rounding)
-    return Key(subgraph_of(graph), conditions.key, options)
+    options: dict[str, object] = {"rounding": rounding}
+    if stream:
+        options["stream"] = True
+    return Key(subgraph_of(graph), conditions.key, _options(limits, **options))
 
 
-def _options(limits: Limits, **options: str) -> str:
+def _options(limits: Limits, **options: object) -> str:
     return options_of(**options) if limits == NONE else options_of(**options, limits=limits)
 
 
 class Recall:
     """Remembers the measurements of a search and the best program, and has schedules to start from.
 
-    Measurements are shared by all methods, seeds and goals; there is a best program for each goal.
+    Measurements are shared by all methods, seeds and goals but throughput, which has its own; there is a best program
+    for each goal.
 
     Parameters
     ----------
@@ -64,7 +70,7 @@ class Recall:
         rounding = prepared.options.rounding
         #: Of measurements, and of the best program.
         limits = prepared.options.limits
-        self.key = key_of(prepared.graph, rounding, conditions, limits)
+        self.key = key_of(prepared.graph, rounding, conditions, limits, stream=str(goal) == "throughput")
         self.best_key = replace(self.key, options=_options(limits, rounding=rounding, goal=str(goal)))
         if not any(each.trusted and each.conditions.key == conditions.key for each in database.profiles()):
             database.put_profile(Profile(conditions=conditions))

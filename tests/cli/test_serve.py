@@ -12,6 +12,11 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
+from compiler.frontends.model import read_model
+from compiler.options import Options
+from compiler.pipeline import Prepared
+from compiler.schedule.plain import plain_schedule
+from hw.config import load_target
 from scripts.networks.digits import MODEL
 
 N4 = ("--target", "n4", "--device", "golden")
@@ -99,7 +104,7 @@ def test_adaptation_in_step_repeats(mla):
         "serve",
         MODEL,
         "--requests",
-        "12",
+        "6",
         "--target",
         "n4",
         "--adapt",
@@ -113,6 +118,23 @@ def test_adaptation_in_step_repeats(mla):
     events = [line["event"] for line in lines(first.out) if "event" in line]
     assert events and set(events) <= {"reload", "rollback", "kept", "rejected", "drift", "conditions"}
     assert "candidates rejected" in first.err
+
+
+def test_from_a_schedule_to_the_static_compiler_s_and_a_picture_of_it(mla, tmp_path):
+    plain, picture, report, out = (tmp_path / name for name in ("plain.json", "p.svg", "r.json", "lines"))
+    prepared = Prepared(read_model(MODEL), load_target("n4"), Options(rounding="onnxruntime"))
+    plain.write_text(plain_schedule(prepared.lowered(())).to_json())
+    result = mla(
+        "serve", MODEL, "--requests", "24", "--target", "n4", "--adapt", "--pace", "0", "--adapt-from", "10",
+        "--schedule", plain, "--picture", picture, "--json", report, "--out", out,
+    )  # fmt: skip
+    assert result.status == 0 and result.out == "", result.err
+    document = json.loads(report.read_text())
+    assert document["schema_version"] == 1 and document["target"] == "n4" and document["reloads"] == 1
+    (reload,) = [line for line in lines(out.read_text()) if line.get("event") == "reload"]
+    assert reload["why"] == "first" and 10 <= reload["request"] <= 12
+    assert document["cycles"][-1] < document["cycles"][8] / 1.3 and document["events"][0]["event"] == "reload"
+    assert "reload at" in picture.read_text() and "reload at" in result.err
 
 
 @pytest.mark.parametrize(
@@ -146,6 +168,11 @@ def test_bad_use_is_told_at_once(complains, tmp_path):
     complains(2, "cannot be read", "serve", tmp_path / "absent.tflite", *N4)
     complains(2, "--requests: must be an integer of at least 1", "serve", MODEL, "--requests", "0")
     complains(2, "--pace is for --adapt", "serve", MODEL, "--pace", "1")
+    complains(2, "--adapt-from is for --adapt", "serve", MODEL, "--adapt-from", "1")
+    complains(2, "--schedule is for --adapt", "serve", MODEL, "--schedule", tmp_path / "x.json")
+    complains(2, "x.json cannot be read", "serve", MODEL, "--adapt", "--schedule", tmp_path / "x.json")
+    complains(2, "--picture needs --device rtl", "serve", MODEL, "--picture", tmp_path / "x.svg", *N4)
+    complains(2, "--json - needs --out FILE", "serve", MODEL, "--json", "-")
     complains(2, "--adapt needs --device rtl", "serve", MODEL, "--adapt", *N4)
     for option in (("--batch", "4"), ("--batches", "1,2"), ("--skip", "x")):
         complains(

@@ -11,17 +11,13 @@ from compiler.measure.reference import Question, Reference
 from compiler.network import Network
 from compiler.pipeline import Prepared
 from compiler.schedule.dram import Dram
-from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.schedule.plain import PLAIN
+from compiler.schedule.schedule import Schedule
 from compiler.serve.flight import Result
 from compiler.serve.proposer import LostError, Order, Proposer
 from compiler.serve.searcher import Finding
 from hw.config import MlaConfig
 from tests.loop.conftest import OPTIONS
-
-#: Each in programs of their own, everything from DRAM and back: slow.
-PLAIN = LayerSchedule(
-    x_buffers=1, w_buffers=1, y_buffers=1, acc_buffers=1, slot_buffers=1, prefetch=0, on_chip=False
-)  # fmt: skip
 
 
 class Model:

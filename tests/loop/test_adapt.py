@@ -17,7 +17,7 @@ from compiler.serve.adapt import Adapter
 from compiler.serve.events import Events
 from compiler.serve.flight import Result
 from compiler.serve.probation import PROBATION
-from compiler.serve.proposer import Beside, InStep, Proposer
+from compiler.serve.proposer import Beside, Proposer
 from compiler.serve.room import serving_bytes
 from compiler.serve.searcher import Changed, Job
 from compiler.serve.stream import Server
@@ -49,11 +49,13 @@ class Loop:
 
     def __init__(
         self, server: Server, model: Model, proposer: Proposer,
-        change: Callable[[Network], Network] = lambda network: network,
+        change: Callable[[Network], Network] = lambda network: network, pace: int | None = None,
     ):  # fmt: skip
         self.server, self.model, self.events = server, model, Events()
         prepared = replaced(model.prepared, change)
-        self.adapter = Adapter(server, lambda _dram: prepared, model.first, proposer, self.events, Dram())
+        self.adapter = Adapter(
+            server, lambda _dram: prepared, model.first, proposer, self.events, Dram(), pace
+        )
         self.results: list[Result] = []
 
     def serve(self, requests: int, *, rest: bool = True) -> list[Result]:
@@ -90,6 +92,15 @@ def test_what_is_better_is_kept(server: Server, model: Model) -> None:
     assert reload["load_cycles"] >= 0 and reload["measured_cycles"] == CYCLES
     assert version not in [each.version for each in loop.results[-1:]]
     assert loop.adapter.served.usual == kept["cycles"] == after
+
+
+def test_what_is_served_is_known_before_it_is_replaced(server: Server, model: Model) -> None:
+    told = Told(model.first, CYCLES)
+    loop = Loop(server, model, told)
+    told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 100))
+    loop.serve(PROBATION + 6)
+    assert loop.events.of("reload")[0]["request"] > PROBATION
+    assert [result.version.number for result in loop.results[:PROBATION]] == [0] * PROBATION
 
 
 def test_wrong_outputs_never_come_out(server: Server, model: Model) -> None:
@@ -177,7 +188,7 @@ def test_fewer_cycles_than_the_work_takes(
 def test_reasons_of_rejection(server: Server, model: Model) -> None:
     told = Told(model.first, CYCLES)
     loop = Loop(server, model, told)
-    loop.serve(2)
+    loop.serve(PROBATION)
     other = model.plain.schedule
     told.ready += [
         told.finding(other, CYCLES),
@@ -227,8 +238,8 @@ def test_a_killed_search(server: Server, model: Model, graph: Graph, when: str) 
 
 def test_drift_is_noticed_looked_into_and_over(server: Server, model: Model, graph: Graph) -> None:
     config = model.first.config
-    with InStep(Job(graph, config, OPTIONS, "random")) as proposer:
-        loop = Loop(server, model, proposer)
+    with Beside(Job(graph, config, OPTIONS, "random")) as proposer:
+        loop = Loop(server, model, proposer, pace=0)  # no trials: what is served stays
         loop.serve(15, rest=False)
         assert not loop.events.of("drift")
         for latency, rate in ((100, 1.0), (100, 4.0)):
@@ -241,6 +252,20 @@ def test_drift_is_noticed_looked_into_and_over(server: Server, model: Model, gra
             assert conditions["bytes_per_cycle"] == pytest.approx(rate, rel=0.05)
         loop.serve(0)
     assert len(loop.events.of("drift")) == 2
+
+
+def test_a_change_while_candidates_are_on_probation_is_noticed(server: Server, model: Model) -> None:
+    told = Told(model.first, CYCLES)
+    loop = Loop(server, model, told)
+    loop.serve(15, rest=False)
+    changed = server.completed
+    server.device.set_dram_timing(100, 1.0)
+    for network in model.versions()[1:]:
+        told.ready.append(told.finding(network.schedule, CYCLES // 2))
+        loop.serve(6, rest=False)
+    loop.serve(0)
+    (drift,) = loop.events.of("drift")
+    assert changed <= drift["request"] < changed + 20
 
 
 def test_what_was_best_before_is_back_at_once(server: Server, model: Model) -> None:

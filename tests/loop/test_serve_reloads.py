@@ -126,6 +126,18 @@ def test_old_versions_leave_memory_and_store(server: Server, model: Model) -> No
     assert server.versions.arena.left == left
 
 
+def test_a_version_takes_as_long_wherever_its_memory_is(server: Server, model: Model) -> None:
+    taken = []
+    for number in range(3):
+        version = server.versions.add(model.plain)
+        server.prefetch(version)
+        server.switch(version)
+        results = list(server.serve(model.inputs(0) for _ in range(4)))
+        taken.append([macro.cycles for macro in results[2].macros])
+        server.versions.arena.take(64 * (number + 1), "something between")
+    assert taken[0] == taken[1] == taken[2]
+
+
 def test_what_is_no_version_of_the_model_is_refused(server: Server) -> None:
     draft = Draft(np.random.default_rng(3))
     x = draft.input((1, 4, 4, 8))

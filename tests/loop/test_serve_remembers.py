@@ -52,7 +52,7 @@ def test_a_search_goes_on_from_the_best_for_its_conditions(
     result = Measurement(7000, (), 1.0, 1, True, 1)
     with Database(path) as database:
         for made, dram in ((other, Dram()), (near, Dram(200))):
-            recall = Recall(database, model.prepared, Conditions(N4, dram), Goal.LATENCY)
+            recall = Recall(database, model.prepared, Conditions(N4, dram), Goal.THROUGHPUT)
             recall.keep(made.schedule, result)
             database.put_best(
                 Entry(
@@ -65,7 +65,7 @@ def test_a_search_goes_on_from_the_best_for_its_conditions(
             )
     searcher = Searcher(Job(graph, N4, OPTIONS, "random", db=path))
     try:
-        found = searcher.begin(Dram())
+        found = searcher.begin(Dram(), model.first.schedule)
         assert [each.kind for each in found] == ["served", "first", "known"]
         assert found[2].schedule == other.schedule and found[2].result == result  # remembered, not measured
         assert searcher.trial().schedule == near.schedule  # of the nearest other conditions
@@ -76,7 +76,9 @@ def test_a_search_goes_on_from_the_best_for_its_conditions(
     finally:
         searcher.close()
     with Database(path) as database:
-        assert len(database.trials(Recall(database, model.prepared, Conditions(N4), Goal.LATENCY).key)) == 4
+        assert (
+            len(database.trials(Recall(database, model.prepared, Conditions(N4), Goal.THROUGHPUT).key)) == 4
+        )
 
 
 def test_what_is_known_is_swapped_in_and_watched(server: Server, model: Model) -> None:
@@ -85,7 +87,7 @@ def test_what_is_known_is_swapped_in_and_watched(server: Server, model: Model) -
     events = Events()
     adapter = Adapter(server, lambda _dram: model.prepared, model.first, told, events, Dram())
     told.ready.append(replace(told.finding(model.first.schedule, 5500), kind="known"))
-    for request in range(8):
+    for request in range(12):
         server.submit(model.inputs(request))
         adapter.tick()
         assert all(model.right(result) for result in server.results(wait=True))

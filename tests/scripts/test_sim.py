@@ -55,6 +55,8 @@ def test_useless_outputs_are_refused_before_any_work(tmp_path):
     for path in (tmp_path / "file" / "x.fst", tmp_path, Path("/proc/x/y.fst")):
         complains(f"{path} cannot be written", "--waves", path)
     complains("the golden model has no signals", "--device", "golden", "--waves", tmp_path / "x.fst")
+    complains("the golden model has no clock", "--device", "golden", "--picture", tmp_path / "x.svg")
+    complains(f"{tmp_path} cannot be written", "--picture", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
