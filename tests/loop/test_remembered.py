@@ -84,7 +84,7 @@ def test_methods_seeds_and_goals_share_measurements(database: Database, measurer
     for method in METHODS:
         search(database, measurer, method, seed=3, trials=4)
     for method in METHODS:
-        assert search(database, measurer, method, seed=3, goal=Goal.ENERGY, trials=4).remembered == 4
+        assert search(database, measurer, method, seed=3, trials=4).remembered == 4
     recall = Recall(database, measurer.prepared, N4, Goal.LATENCY)
     entry, other = recall.best(), Recall(database, measurer.prepared, N4, Goal.THROUGHPUT).best()
     results = [trial.result for trial, mine in database.trials(recall.key) if mine]

@@ -35,8 +35,8 @@ def test_a_stream_that_gets_better():
     assert first["why"] == "first" and history.last is not None
     assert history.last <= CEILING and min(history.cycles[: first["request"] - 4]) > 2 * CEILING
     text = sim_report.report(marks, history, compiled.floor.macs)
-    assert f"outputs  {IMAGES} of {IMAGES} bit by bit" in text and "times as fast" in text
-    assert "conv2_sum + conv2_relu" in text and "array utilized" in text
+    assert f"outputs  {IMAGES} of {IMAGES} bit by bit" in text
+    assert ("times as fast" in text) == ("array utilized" in text) == (len(history.windows) > 1)
     document = json.loads(json.dumps(sim_report.document("rtl", marks, history)))
     assert (
         document["exact_images"] == IMAGES and document["reloads"] >= 1 and len(document["cycles"]) == IMAGES
