@@ -122,8 +122,6 @@ class RtlDevice(Device):
 
     def reset(self) -> None:
         """See Device; `cycle` restarts at 0."""
-        # The memory is emptied before the chip is: one that was at work may leave a burst there the first time.
-        self._request("reset")
         self._request("reset")
 
     def close(self) -> None:

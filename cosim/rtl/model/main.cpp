@@ -45,9 +45,9 @@ void clock_cycle() {
 }
 
 void hold_reset(uint64_t cycles) {
-    mla::model.dram->reset();
     top->rst = 1;
     for (uint64_t i = 0; i < cycles; ++i) clock_cycle();
+    mla::model.dram->reset();  // only now: a chip that was at work may have begun a burst meanwhile
     top->rst = 0;
     clock_cycle();  // the reset reaches the chip through one register
     mla::model.cycle = 0;
