@@ -17,13 +17,13 @@ OPTIONS = Options(rounding="reference")
 
 
 def two_convolutions() -> Graph:
-    """A 3x3 and a 1x1 convolution."""
+    """A 3x3 and a 1x1 convolution, whose results are spread over what int8 can tell apart."""
     draft = Draft(np.random.default_rng(3))
     window: dict[str, Any] = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
     x = draft.input((1, 9, 9, 8))
-    wide = draft.node("conv2d", [x, draft.constant((12, 3, 3, 8))], (1, 9, 9, 12), **window)
+    wide = draft.node("conv2d", [x, draft.constant((12, 3, 3, 8))], (1, 9, 9, 12), scale=4.0, **window)
     point: dict[str, Any] = window | {"pads": (0, 0, 0, 0)}
-    y = draft.node("conv2d", [wide, draft.constant((8, 1, 1, 12))], (1, 9, 9, 8), **point)
+    y = draft.node("conv2d", [wide, draft.constant((8, 1, 1, 12))], (1, 9, 9, 8), scale=60.0, **point)
     return draft.graph.finish([y.name])
 
 
