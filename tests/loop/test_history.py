@@ -46,7 +46,7 @@ class Terminal(io.StringIO):
 
 def of_a_request(version: int, cycles: int) -> Any:
     """As much of a result as progress and history look at."""
-    result: Any = SimpleNamespace(cycles=cycles, version=SimpleNamespace(number=version))
+    result: Any = SimpleNamespace(cycles=cycles, together=1, version=SimpleNamespace(number=version))
     return result
 
 

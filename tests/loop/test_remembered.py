@@ -23,7 +23,7 @@ from compiler.store.database import Database
 from compiler.store.entries import Trial
 from compiler.store.recall import Recall
 from hw.config import load_target
-from tests.loop.conftest import OPTIONS, two_convolutions
+from tests.loop.conftest import HERE, OPTIONS, two_convolutions
 from tests.loop.store.stored import OTHER_SECRET, SECRET
 
 TRIALS = 6
@@ -180,7 +180,11 @@ def test_what_an_interrupted_search_measured_is_there(tmp_path: Path, how: int) 
     script, kept = tmp_path / "search.py", tmp_path / "kept.db"
     script.write_text(_SEARCH)
     with subprocess.Popen(
-        [sys.executable, script, kept, "2"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, script, kept, "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=HERE,
     ) as process:
         assert process.stdout is not None
         told = [process.stdout.readline() for _ in range(4)]

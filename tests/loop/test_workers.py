@@ -21,7 +21,7 @@ from compiler.measure.workers import Crew
 from compiler.schedule.schedule import Schedule
 from hw.config import load_target
 from hw.errors import InputError, WorkError
-from tests.loop.conftest import OPTIONS
+from tests.loop.conftest import HERE, OPTIONS
 
 
 def various(measurer: Measurer, count: int) -> list[Schedule]:
@@ -113,7 +113,7 @@ if __name__ == "__main__":
 def test_nothing_is_left_of_a_killed_search(tmp_path: Path) -> None:
     script = tmp_path / "endless.py"
     script.write_text(_ENDLESS)
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=HERE) as process:
         assert process.stdout is not None
         pids = [int(word) for word in process.stdout.readline().split()]
         process.kill()
