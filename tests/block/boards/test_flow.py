@@ -48,8 +48,8 @@ def test_from_component_to_bitstream(tmp_path, monkeypatch):
     said: list[str] = []
     report = build_component(BOARD, Accumulator, seeds=2, folder=folder, say=said.append)
     assert said[0] == "synthesis: started"
-    assert any(line.startswith("seed 1: 0.") and line.count(":") >= 2 for line in said), said
-    assert sum("done after" in line for line in said) == 4, said
+    assert any(line.startswith("routing 1: 0.") and line.count(":") >= 2 for line in said), said
+    assert sum("done after" in line for line in said) == 6, said
     used = {name: count["used"] for name, count in report.worst.resources.items()}
     assert (used["dsp"], used["lut_ram"]) == (1, 0)
     assert 1 <= used["bram"] <= 2
@@ -64,7 +64,7 @@ def test_from_component_to_bitstream(tmp_path, monkeypatch):
 
 def test_refused_by_the_placer(tmp_path):
     board = dataclasses.replace(BOARD, package="CABGA999")
-    with pytest.raises(WorkError, match=r"nextpnr-ecp5 failed with status \d+: ERROR.*CABGA999.*seed1\.log"):
+    with pytest.raises(WorkError, match=r"nextpnr-ecp5 failed with status \d+: ERROR.*CABGA999.*place1\.log"):
         build_component(board, Accumulator, seeds=1, folder=tmp_path / "out")
     assert not (tmp_path / "out" / "report.json").exists()
 
