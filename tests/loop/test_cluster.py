@@ -27,18 +27,14 @@ from scripts.networks.digits import MODEL
 from tests.loop.test_workers import orders, various
 
 
-def cluster_of(workers: int) -> Any:
-    """Processes of this machine."""
-    return LocalCluster(
-        n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0",
+@pytest.fixture(scope="module")
+def local() -> Iterator[Any]:
+    """Two workers on this machine."""
+    made: Any = LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0",
         silence_logs=logging.CRITICAL,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def local() -> Iterator[LocalCluster]:
-    """Two workers on this machine."""
-    with cluster_of(2) as made:
+    with made:
         yield made
 
 
@@ -107,10 +103,22 @@ def test_bad_addresses_are_told(subject: Subject, monkeypatch: pytest.MonkeyPatc
             Cluster(subject, address)
 
 
-def test_a_cluster_without_workers(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def empty() -> Iterator[str]:
+    """Address of a scheduler by itself, a process of its own."""
+    command = (sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0")
+    with subprocess.Popen(
+        [*command, "--no-dashboard"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        yield next(word for line in process.stderr for word in line.split() if word.startswith("tcp://"))
+        process.kill()
+
+
+def test_a_cluster_without_workers(empty: str, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ANSWER_S", 2)
-    with cluster_of(0) as empty, pytest.raises(WorkError, match="has no workers"):
-        Cluster(subject, empty.scheduler_address)
+    with pytest.raises(WorkError, match="has no workers"):
+        Cluster(subject, empty)
 
 
 def test_the_command_line(local: LocalCluster, graph: Graph) -> None:
