@@ -1,0 +1,1 @@
+"""A small language model that writes schedules and micro-programs, and what surrounds it."""

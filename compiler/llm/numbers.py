@@ -1,0 +1,70 @@
+"""Integers as words: one word for each below 256, else how many bytes there are, and each byte, the highest first."""
+
+from collections.abc import Iterator, Sequence
+
+#: Words of a single byte, each also a number by itself.
+BYTES = tuple(str(value) for value in range(256))
+#: So many bytes follow.
+LONG = ("x2", "x3", "x4")
+MINUS = "-"
+WORDS = (*BYTES, *LONG, MINUS)
+#: Magnitudes are below this.
+LIMIT = 1 << 32
+
+
+def number_words(value: int) -> list[str]:
+    """Words of an integer, of which there is one way only.
+
+    Raises
+    ------
+    ValueError
+        Its magnitude is 2**32 or more.
+    """
+    if not -LIMIT < value < LIMIT:
+        raise ValueError(f"a number must be within 32 bits, not {value}")
+    if value < 0:
+        return [MINUS, *number_words(-value)]
+    if value < len(BYTES):
+        return [BYTES[value]]
+    data = value.to_bytes((value.bit_length() + 7) // 8, "big")
+    return [f"x{len(data)}", *(BYTES[each] for each in data)]
+
+
+def take_number(words: Iterator[str]) -> int:
+    """The integer that the next words say; takes no word more.
+
+    Raises
+    ------
+    ValueError
+        They are none that `number_words` gives.
+    """
+    first = next(words, "")
+    if first == MINUS:
+        value = take_number(words)
+        if value <= 0:
+            raise ValueError(f"a magnitude must be more than 0, not {value}")
+        return -value
+    if first in LONG:
+        data = [_byte(next(words, "")) for _ in range(int(first[1:]))]
+        if not data[0]:
+            raise ValueError("the highest byte of a number must not be 0")
+        return int.from_bytes(bytes(data), "big")
+    return _byte(first)
+
+
+def number_of(words: Sequence[str]) -> int:
+    """The integer that all of some words say; ValueError: they are none."""
+    rest = iter(words)
+    value = take_number(rest)
+    if (more := next(rest, None)) is not None:
+        raise ValueError(f"{more!r} follows a number")
+    return value
+
+
+def _byte(word: str) -> int:
+    if word not in _VALUES:
+        raise ValueError(f"{word!r} is no byte")
+    return _VALUES[word]
+
+
+_VALUES = {word: value for value, word in enumerate(BYTES)}

@@ -1,0 +1,45 @@
+"""Integers as words of the language model."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compiler.llm.numbers import WORDS, number_of, number_words
+from compiler.llm.vocabulary import Vocabulary
+
+
+@given(st.integers(-(2**32) + 1, 2**32 - 1))
+def test_round_trip(value: int) -> None:
+    words = number_words(value)
+    assert set(words) <= set(WORDS) and len(words) <= 6
+    assert number_of(words) == value
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    (0, ["0"]), (255, ["255"]), (256, ["x2", "1", "0"]), (-1, ["-", "1"]), (65553, ["x3", "1", "0", "17"]),
+])  # fmt: skip
+def test_words(value: int, words: list[str]) -> None:
+    assert number_words(value) == words
+
+
+@pytest.mark.parametrize("words", [
+    [], ["x2", "0", "1"], ["x2", "1"],
+    ["-", "0"], ["-", "-", "1"], ["256"], ["1", "2"], ["x5", "1", "1", "1", "1", "1"],
+])  # fmt: skip
+def test_no_number(words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        number_of(words)
+
+
+@pytest.mark.parametrize("value", [2**32, -(2**32)])
+def test_too_large(value: int) -> None:
+    with pytest.raises(ValueError, match="32 bits"):
+        number_words(value)
+
+
+def test_vocabulary() -> None:
+    words = Vocabulary(WORDS)
+    assert words.decode(words.encode(["x2", "1", "0"])) == ["x2", "1", "0"] and len(words) == 260
+    assert "x2" in words and "x9" not in words
+    with pytest.raises(ValueError, match="once"):
+        Vocabulary(["a", "a"])
