@@ -68,3 +68,39 @@ def _byte(word: str) -> int:
 
 
 _VALUES = {word: value for value, word in enumerate(BYTES)}
+
+
+def following(prefix: Sequence[str], low: int, high: int) -> tuple[str, ...]:
+    """Words that may come next on the way to an integer of a range; none: the integer is complete.
+
+    Parameters
+    ----------
+    prefix : sequence of str
+        What there is of it.
+    low, high : int
+        Least and greatest value, both within 32 bits.
+    """
+    if prefix and prefix[0] == MINUS:
+        return following(prefix[1:], max(1, -high), -low)
+    if not prefix:
+        signed = (MINUS,) if low < 0 else ()
+        low = max(low, 0)
+        short = BYTES[low : max(high + 1, 0)]
+        long = (word for word, (least, most) in _RANGES.items() if low <= most and least <= high)
+        return (*signed, *short, *long)
+    if prefix[0] not in LONG or len(prefix) > int(prefix[0][1:]):
+        return ()
+    least, most = _RANGES[prefix[0]]
+    left = int(prefix[0][1:]) - len(prefix)
+    so_far = 0
+    for word in prefix[1:]:
+        so_far = so_far << 8 | _byte(word)
+    least, most = max(low, least), min(high, most)
+    # Of the bytes that keep the integer within range whatever follows, or something that follows does.
+    first = max((least >> 8 * left) - (so_far << 8), 0)
+    last = min((most >> 8 * left) - (so_far << 8), len(BYTES) - 1)
+    return BYTES[first : last + 1]
+
+
+#: Least and greatest integer of so many bytes.
+_RANGES = {word: (1 << 8 * (int(word[1:]) - 1), (1 << 8 * int(word[1:])) - 1) for word in LONG}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.llm.numbers import WORDS, number_of, number_words
+from compiler.llm.numbers import WORDS, following, number_of, number_words
 from compiler.llm.vocabulary import Vocabulary
 
 
@@ -43,3 +43,15 @@ def test_vocabulary() -> None:
     assert "x2" in words and "x9" not in words
     with pytest.raises(ValueError, match="once"):
         Vocabulary(["a", "a"])
+
+
+@given(st.data())
+def test_following_leads_to_all_of_a_range_and_nothing_else(data: st.DataObject) -> None:
+    span = st.integers(-(2**32) + 1, 2**32 - 1) | st.integers(-300, 70_000)
+    low, high = sorted((data.draw(span), data.draw(span)))
+    inside = number_words(data.draw(st.integers(low, high)))
+    assert all(word in following(inside[:at], low, high) for at, word in enumerate(inside))
+    drawn: list[str] = []
+    while choices := following(drawn, low, high):
+        drawn.append(data.draw(st.sampled_from(choices)))
+    assert low <= number_of(drawn) <= high
