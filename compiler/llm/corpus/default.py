@@ -1,0 +1,5 @@
+"""The corpus that comes with the compiler."""
+
+from pathlib import Path
+
+CORPUS = Path(__file__).with_name("schedules.xz")

@@ -1,0 +1,1 @@
+"""Training of the language model, with PyTorch (`make setup EXTRAS=torch`)."""
