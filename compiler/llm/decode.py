@@ -1,12 +1,12 @@
 """Answers drawn from the model word by word, of those words that a grammar allows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from compiler.llm.gpt import Gpt, State
+from compiler.llm.gpt import Floats, Gpt, State
 from compiler.llm.vocabulary import Vocabulary
 
 
@@ -15,6 +15,10 @@ class Grammar(Protocol):
 
     def after(self, words: Sequence[str]) -> Sequence[str]:
         """Words that may follow; none: the answer is complete."""
+        ...
+
+    def ends(self, words: Sequence[str]) -> bool:
+        """Whether a complete answer is one that is wanted: if not, its last word is drawn anew."""
         ...
 
 
@@ -64,32 +68,61 @@ def draw(
         The question is longer than the context.
     """
     state = model.read(language.encode(question)).spread(count)
-    drawn = [_Drawn([], 0.0) for _ in range(count)]
-    open_, done = list(range(count)), list[Answer | None]([None] * count)
+    drawer = _Drawer(language, grammar, rng, temperature)
+    drawn = [_Drawn() for _ in range(count)]
+    open_ = list(range(count))
     while open_:
-        going: list[int] = []
-        chosen: list[int] = []
+        going, chosen = [], []
         for place, number in enumerate(open_):
-            one = drawn[number]
-            allowed = None if grammar is None else grammar.after(one.words)
-            if state.full or (allowed is not None and not allowed):
-                done[number] = Answer(tuple(one.words), one.likelihood, allowed is not None and not allowed)
-                continue
-            among = np.arange(len(language)) if allowed is None else np.array(language.encode(allowed))
-            at, likelihood = _pick(state.scores[place][among], rng, temperature)
-            one.words.append(language.words[among[at]])
-            one.likelihood += likelihood
-            going.append(place)
-            chosen.append(int(among[at]))
+            word = None if state.full else drawer.next(drawn[number], state.scores[place])
+            if word is not None:
+                going.append(place)
+                chosen.append(word)
         open_ = [open_[place] for place in going]
         _go_on(state, going, chosen)
-    return [answer for answer in done if answer is not None]
+    return [Answer(tuple(each.words), each.likelihood, each.complete) for each in drawn]
 
 
 @dataclass
 class _Drawn:
-    words: list[str]
-    likelihood: float
+    """An answer as far as it goes."""
+
+    words: list[str] = field(default_factory=list)
+    likelihood: float = 0.0
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class _Drawer:
+    """Draws words of answers."""
+
+    language: Vocabulary
+    grammar: Grammar | None
+    rng: np.random.Generator
+    temperature: float
+
+    def next(self, one: _Drawn, scores: Floats) -> int | None:
+        """The next word of an answer, if it goes on behind that one."""
+        grammar = self.grammar
+        allowed = list(self.language.words if grammar is None else grammar.after(one.words))
+        among = np.array(self.language.encode(allowed))
+        logs = _logs(scores[among])
+        while allowed:
+            at = self._pick(logs)
+            words = [*one.words, allowed[at]]
+            ended = grammar is not None and not grammar.after(words)
+            if not ended or grammar is None or grammar.ends(words):
+                one.words, one.likelihood, one.complete = words, one.likelihood + float(logs[at]), ended
+                return None if ended else int(among[at])
+            among, logs = np.delete(among, at), np.delete(logs, at)
+            del allowed[at]
+        return None
+
+    def _pick(self, logs: Floats) -> int:
+        """A word by chance: to add such numbers and take the greatest is to draw by likelihood (Gumbel 1954)."""
+        if self.temperature <= 0:
+            return int(logs.argmax())
+        return int((logs / self.temperature + self.rng.gumbel(size=len(logs))).argmax())
 
 
 def _go_on(state: State, going: list[int], chosen: list[int]) -> None:
@@ -99,13 +132,7 @@ def _go_on(state: State, going: list[int], chosen: list[int]) -> None:
         state.push(np.array(chosen)[:, None])
 
 
-def _pick(scores: np.ndarray, rng: np.random.Generator, temperature: float) -> tuple[int, float]:
-    """A word by its scores, and the logarithm of its likelihood."""
+def _logs(scores: Floats) -> Floats:
+    """Logarithms of likelihoods."""
     logs = scores - scores.max()
-    logs = logs - np.log(np.exp(logs).sum())
-    at = int(logs.argmax())
-    if temperature > 0:
-        at = int(
-            (logs / temperature + rng.gumbel(size=len(logs))).argmax()
-        )  # the same as softmax, then a draw
-    return at, float(logs[at])
+    return logs - np.log(np.exp(logs).sum())
