@@ -60,10 +60,11 @@ class Writer(Generator):
     def __init__(self, model: Gpt | None = None, temperature: float = 1.0):
         self.model = load(SHIPPED)[0] if model is None else model
         self.temperature = temperature
+        self._rng: np.random.Generator | None = None
 
     def propose(self, task: Task) -> Iterator[Candidate]:
         """Answers that can be compiled, each once."""
-        rng = np.random.default_rng(task.seed)
+        rng = self._rng = self._rng or np.random.default_rng(task.seed)
         subjects = subjects_of(task)
         tried: set[tuple[str, LayerSchedule]] = {(name, each.schedule) for name, each in subjects.items()}
         for _ in range(_ROUNDS):

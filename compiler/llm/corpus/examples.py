@@ -89,7 +89,7 @@ class _Subjects:
     def of(self, number: int, layer: int) -> Subject | None:
         """A layer in a step; None: it was not counted by itself there, or has a size without words."""
         step = self.walk.steps[number]
-        if layer not in step.where:
+        if not step.layers.get(layer):
             return None
         where = dict(zip(CAUSES, step.where[layer], strict=True))
         subject = Subject(self.layers[layer], self.spots[layer], self.schedules(number)[layer], where)

@@ -1,0 +1,176 @@
+"""How good the model is on layers that it has never seen, beside other methods of search."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import exp, log
+
+import numpy as np
+
+from compiler.hpm.points import Point, singles
+from compiler.llm.changes import ChangesGrammar, with_changes
+from compiler.llm.corpus.held_out import is_held_out
+from compiler.llm.corpus.machines import Machine
+from compiler.llm.decode import draw
+from compiler.llm.describe import BEST
+from compiler.llm.gpt import Gpt
+from compiler.llm.language import LANGUAGE
+from compiler.llm.writer import Writer, fields_of, subjects_of
+from compiler.measure.measurement import Measurement
+from compiler.measure.measurer import Measurer
+from compiler.search.tune import LLM, tune
+from compiler.specialize.task import Task
+from hw.errors import InputError
+
+#: Layers with fewer tilings leave nothing to choose.
+_LEAST_TILINGS = 4
+
+
+@dataclass(frozen=True)
+class Raced:
+    """Searches for a schedule of one layer.
+
+    Parameters
+    ----------
+    layer : str
+        Its kind.
+    point : Point
+        The network that it is.
+    static : int
+        Cycles of the static compiler's schedule.
+    floor : int
+        Cycles that nothing beats.
+    curves : dict
+        For each method and each seed the least cycles after each trial; the static compiler's are trial 0.
+    first : list of int or None
+        For each seed the cycles of the model's first candidate; None: it could not be measured.
+    """
+
+    layer: str
+    point: Point
+    static: int
+    floor: int
+    curves: dict[str, list[list[int]]]
+    first: list[int | None]
+
+
+def held_out_points(n: int, seed: int, machine: Machine, *, shapes: bool = True) -> Iterator[Point]:
+    """Single layers without end; with `shapes` only of shapes that are kept out of training."""
+    rng, seen = random.Random(f"held out {n} {seed}"), set()
+    for point in singles(n, rng):
+        if point not in seen and (not shapes or is_held_out(point)):
+            seen.add(point)
+            if _has_choices(point, machine):
+                yield point
+
+
+def _has_choices(point: Point, machine: Machine) -> bool:
+    from compiler.pipeline import Prepared
+    from compiler.specialize.space import spaces_of
+
+    try:
+        prepared = Prepared(point.graph(), machine.conditions.config, machine.options)
+        stages = prepared.lowered(prepared.fusions)
+    except InputError:
+        return False
+    spaces = spaces_of(prepared.config, stages, machine.conditions.dram).values()
+    return len(spaces) == 1 and all(len(space.tilings) >= _LEAST_TILINGS for space in spaces)
+
+
+def race(
+    measurer: Measurer, point: Point, model: Gpt, trials: dict[str, int], seeds: int,
+    temperature: float = 1.0, say: Callable[[str], None] = lambda _text: None,
+) -> Raced:  # fmt: skip
+    """Let methods look for schedules of one layer.
+
+    Parameters
+    ----------
+    measurer : Measurer
+        Of the layer.
+    point : Point
+        What it is.
+    model : Gpt
+        The language model.
+    trials : dict
+        Measurements that each method may ask for.
+    seeds : int
+        Searches of each.
+    temperature : float
+        Of the model's answers.
+    say : callable
+        Hears of progress.
+    """
+    baseline = measurer.baseline()
+    curves: dict[str, list[list[int]]] = {}
+    first: list[int | None] = []
+    for method, count in trials.items():
+        curves[method] = []
+        for seed in range(seeds):
+            author = Writer(model, temperature) if method == LLM else None
+            found = tune(measurer, method, count, seed=seed, author=author)
+            curves[method].append(_filled(found.curve, count))
+            if method == LLM:
+                result = found.trials[0].result if found.trials else None
+                usable = isinstance(result, Measurement) and result.believable
+                first.append(result.cycles if usable else None)
+        say(f"{point.family}: {method} {min(curve[-1] for curve in curves[method]):,} of {baseline.cycles:,}")
+    return Raced(point.family, point, baseline.cycles, baseline.floor, curves, first)
+
+
+def _filled(curve: list[tuple[int, float]], count: int) -> list[int]:
+    known, out, cost = dict(curve), [], 0
+    for trial in range(count + 1):
+        cost = int(known.get(trial, cost))
+        out.append(cost)
+    return out
+
+
+def mean_ratio(raced: list[Raced], one: tuple[str, int], other: tuple[str, int]) -> float:
+    """Geometric mean over layers of what one method has after so many trials over what another has (medians)."""
+    logs = [
+        log(float(np.median([curve[one[1]] for curve in each.curves[one[0]]])))
+        - log(float(np.median([curve[other[1]] for curve in each.curves[other[0]]])))
+        for each in raced
+    ]
+    return exp(sum(logs) / len(logs))
+
+
+@dataclass(frozen=True)
+class Validity:
+    """Of some answers, how many are complete, can be compiled, and pass the validator.
+
+    `compile` counts schedules that the compiler takes; the validator proves all of them harmless when they are loaded.
+    """
+
+    drawn: int
+    complete: int
+    compiled: int
+
+
+def validity(task: Task, model: Gpt, count: int, seed: int, *, constrained: bool) -> Validity:
+    """Draw answers about the slowest layer of a task and see what they are worth."""
+    name, subject = next(iter(subjects_of(task).items()))
+    rng = np.random.default_rng(seed)
+    grammar = _Plain(fields_of(subject.layer)) if constrained else None
+    answers = draw(model, LANGUAGE, subject.words(BEST), grammar, count, rng)
+    complete = compiled = 0
+    for answer in answers:
+        words = list(answer.words)
+        if grammar is None and "end" in words:
+            words = words[: words.index("end") + 1]
+        try:
+            schedule = with_changes(words, subject.schedule)
+            complete += 1
+            task.prepared.network(task.with_layers({name: schedule}, LLM, "").schedule)
+            compiled += 1
+        except ValueError:
+            continue
+        except InputError:
+            continue
+    return Validity(len(answers), complete, compiled)
+
+
+class _Plain(ChangesGrammar):
+    def ends(self, words: object) -> bool:
+        """Any."""
+        return True
