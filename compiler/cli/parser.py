@@ -20,6 +20,7 @@ VERBS = (
     "calibrate",
     "serve",
     "db",
+    "llm",
     "bench",
     "verilog",
     "fpga",

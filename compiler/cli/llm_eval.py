@@ -1,0 +1,84 @@
+"""`mla llm eval`."""
+
+import argparse
+from itertools import islice
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from compiler.cli.output import report
+from hw.errors import InputError
+
+if TYPE_CHECKING:
+    from compiler.llm.evaluate import Raced
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search, compare, print."""
+    from compiler.cli.llm_sample import model_of
+    from compiler.cli.run import say
+    from compiler.llm.corpus.machines import HELD_OUT, MACHINES
+    from compiler.llm.evaluate import held_out_points, race
+    from compiler.measure.measurer import Measurer
+    from compiler.search.tune import LLM, METHODS
+
+    others = [name for name in args.methods.split(",") if name]
+    for name in others:
+        if name not in METHODS:
+            raise InputError(f"--methods must be among {', '.join(METHODS)}, not {name!r}")
+    if args.machine not in MACHINES:
+        raise InputError(f"--machine must be one of {', '.join(map(repr, MACHINES))}, not {args.machine!r}")
+    model, machine = model_of(args), MACHINES[args.machine]
+    trials = {LLM: args.trials} | dict.fromkeys(others, args.others)
+    points = held_out_points(
+        machine.conditions.config.n, args.seed, machine, shapes=args.machine not in HELD_OUT
+    )
+    raced: list[Raced] = []
+    for point in islice(points, args.layers):
+        with Measurer(point.graph(), machine.conditions, machine.options, 1, args.seed) as measurer:
+            raced.append(race(measurer, point, model, trials, args.seeds, args.temperature, say))
+    whole = {
+        "machine": args.machine,
+        "seeds": args.seeds,
+        "trials": trials,
+        "layers": [_row(each) for each in raced],
+    }
+    whole |= {"ratios": _ratios(raced, trials)}
+    report(whole, _table(whole), args.json)
+    return 0
+
+
+def _row(raced: "Raced") -> dict[str, Any]:
+    return {
+        "layer": raced.layer, "point": raced.point.as_json(), "static_cycles": raced.static,
+        "floor_cycles": raced.floor, "first": raced.first, "curves": raced.curves,
+    }  # fmt: skip
+
+
+def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
+    """Geometric means of what the model has after one and after all of its trials, over what others end with."""
+    from compiler.llm.evaluate import mean_ratio
+    from compiler.search.tune import LLM
+
+    return [
+        {
+            "trials": count, "method": method, "method_trials": most,
+            "ratio": mean_ratio(raced, (LLM, count), (method, most)),
+        }
+        for count in dict.fromkeys((1, trials[LLM]))
+        for method, most in trials.items() if method != LLM
+    ]  # fmt: skip
+
+
+def _table(whole: dict[str, Any]) -> str:
+    trials = whole["trials"]
+    titles = [f"{name} ({count})" for name, count in trials.items()]
+    lines = [f"{'layer':<16}{'static':>9}{'floor':>9}" + "".join(f"{title:>18}" for title in titles)]
+    for each in whole["layers"]:
+        ends = [median(curve[-1] for curve in each["curves"][name]) for name in trials]
+        cells = "".join(f"{end:>18,.0f}" for end in ends)
+        lines.append(f"{each['layer']:<16}{each['static_cycles']:>9,}{each['floor_cycles']:>9,}{cells}")
+    lines += [
+        f"llm after {each['trials']}: {each['ratio']:.4f} times {each['method']} after {each['method_trials']}"
+        for each in whole["ratios"]
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,80 @@
+"""`mla llm sample`."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from compiler.cli.output import report
+from hw.errors import InputError
+
+if TYPE_CHECKING:
+    from compiler.llm.describe import Subject
+    from compiler.llm.gpt import Gpt
+    from compiler.specialize.task import Task
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure the network once, ask about its layers, print the answers."""
+    from compiler.cli.compile import source_of
+    from compiler.cli.run import head, say
+    from compiler.llm.writer import subjects_of
+    from compiler.measure.conditions import Conditions
+    from compiler.measure.measurer import Measurer
+    from compiler.schedule.dram import Dram
+    from compiler.specialize.task import Task
+    from hw.config import load_target
+
+    model = model_of(args)
+    source, options = source_of(args)
+    conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
+    with Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer:
+        measured = measurer.baseline()
+        prepared, schedule = measurer.prepared, measurer.first.schedule
+    names = tuple(name for entry in measured.layers for name in entry.names)
+    if args.layer is not None and args.layer not in names:
+        raise InputError(f"--layer must be one of {', '.join(map(repr, names))}, not {args.layer!r}")
+    about = names if args.layer is None else (args.layer,)
+    task = Task(prepared, conditions, schedule, about, measured, seed=args.seed)
+    layers = [_layer(task, model, name, subject, args) for name, subject in subjects_of(task).items()]
+    whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, "layers": layers}
+    report(whole, "\n".join(line for each in layers for line in _lines(each)), args.json)
+    return 0
+
+
+def model_of(args: argparse.Namespace) -> "Gpt":
+    """The model that is asked."""
+    from compiler.llm.weights import load
+    from compiler.llm.writer import SHIPPED
+
+    if args.temperature < 0:
+        raise InputError(f"--temperature must be at least 0, not {args.temperature:g}")
+    return load(args.llm or SHIPPED)[0]
+
+
+def _layer(
+    task: "Task", model: "Gpt", name: str, subject: "Subject", args: argparse.Namespace
+) -> dict[str, Any]:
+    import numpy as np
+
+    from compiler.llm.decode import draw
+    from compiler.llm.describe import BEST
+    from compiler.llm.language import LANGUAGE
+    from compiler.llm.writer import Fitting
+
+    question = subject.words(BEST)
+    grammar = None if args.unconstrained else Fitting(task, name, subject, set())
+    rng = np.random.default_rng(args.seed)
+    answers = draw(model, LANGUAGE, question, grammar, args.answers, rng, args.temperature)
+    return {
+        "layer": name, "cycles": sum(subject.where.values()), "question": question,
+        "answers": [
+            {"words": list(each.words), "log_likelihood": each.likelihood, "complete": each.complete}
+            for each in answers
+        ],
+    }  # fmt: skip
+
+
+def _lines(layer: dict[str, Any]) -> list[str]:
+    return [
+        f"{layer['layer']}: {layer['cycles']:,} cycles",
+        *(f"  {each['log_likelihood']:7.2f}  {' '.join(each['words'])}" for each in layer["answers"]),
+    ]

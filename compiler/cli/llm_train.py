@@ -1,0 +1,50 @@
+"""`mla llm train`."""
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from compiler.cli.output import atomic_output, report
+from hw.errors import InputError
+
+if TYPE_CHECKING:
+    from compiler.llm.training.train import Trained
+
+
+def run(args: argparse.Namespace) -> int:
+    """Learn, write, report."""
+    from compiler.cli.run import say
+    from compiler.llm.corpus.default import CORPUS
+    from compiler.llm.corpus.journal import read
+    from compiler.llm.weights import save
+
+    try:
+        from compiler.llm.training.train import plan_of, train
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "torch":
+            raise
+        raise InputError("training needs PyTorch: make setup EXTRAS=torch") from None
+    walks = [walk for file in args.corpus or [CORPUS] for walk in read(file)]
+    plan = replace(
+        plan_of(args.steps, args.then, args.seed),
+        profile=not args.without_profile,
+        want=not args.without_want,
+    )
+    found = train(walks, plan, args.checkpoints, say)
+    with atomic_output(args.out) as path:
+        save(found.model, path, found.about)
+    whole = {"model": str(args.out), "bytes": args.out.stat().st_size} | found.about
+    report(whole, _table(whole, found), args.json)
+    return 0
+
+
+def _table(whole: dict[str, Any], found: "Trained") -> str:
+    lines = [
+        f"{whole['networks']:,} networks, {whole['examples']:,} examples",
+        *(
+            f"{name}: loss {curve[-1][1]:.3f} after {curve[-1][0]:,} steps (a word of an answer, not shown before)"
+            for name, curve in found.about["loss"].items()
+        ),
+        f"{whole['model']}: {whole['bytes']:,} bytes",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,73 @@
+"""Files of the language model's weights."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from compiler.llm.gpt import Gpt, Shape
+from compiler.llm.language import LANGUAGE
+from compiler.llm.weights import load, save
+from hw.errors import InputError, WorkError
+
+SHAPE = Shape(len(LANGUAGE), width=16, heads=2, layers=1, hidden=24, context=32)
+
+
+@pytest.fixture
+def model() -> Gpt:
+    rng = np.random.default_rng(0)
+    return Gpt(
+        SHAPE, {name: rng.normal(size=size).astype(np.float32) for name, size in SHAPE.tensors.items()}
+    )
+
+
+def test_round_trip(model: Gpt, tmp_path: Path) -> None:
+    save(model, tmp_path / "a", {"networks": 3})
+    read, about = load(tmp_path / "a")
+    assert about == {"networks": 3} and read.shape == SHAPE
+    for name, array in model.weights.items():
+        assert np.abs(read.weights[name] - array).max() <= np.abs(array).max() / 127
+    save(read, tmp_path / "b", {"networks": 3})
+    assert (tmp_path / "a").stat().st_size == (tmp_path / "b").stat().st_size
+    again, _ = load(tmp_path / "b")
+    np.testing.assert_allclose(again.weights["words"], read.weights["words"], rtol=1e-6)
+
+
+def _changed(path: Path, header: dict | None = None, tensors: dict | None = None) -> Path:
+    """The file with some of its header's and tensors' values others."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    save_file(load_file(path) | (tensors or {}), path, metadata | (header or {}))
+    return path
+
+
+@pytest.mark.parametrize(("header", "tensors", "says"), [
+    ({"format": "x"}, {}, "no language model"),
+    ({"version": "99"}, {}, "no language model of version 1"),
+    ({"language": json.dumps(["a"])}, {}, "another language"),
+    ({"language": "{"}, {}, "cannot be read as a language model"),
+    ({"shape": json.dumps({"words": 4})}, {}, "sizes"),
+    ({"shape": json.dumps(vars(SHAPE) | {"layers": 10**9})}, {}, "sizes"),
+    ({"shape": json.dumps(vars(SHAPE) | {"heads": 3})}, {}, "go together"),
+    ({"shape": json.dumps(vars(SHAPE) | {"width": "16"})}, {}, "sizes"),
+    ({}, {"norm": np.zeros(5, np.float32)}, "'norm'"),
+    ({}, {"norm": np.full(16, np.nan, np.float32)}, "not finite"),
+    ({}, {"words.factor": np.zeros((3, 1), np.float32)}, "'words'"),
+])  # fmt: skip
+def test_files_that_are_none(model: Gpt, tmp_path: Path, header: dict, tensors: dict, says: str) -> None:
+    save(model, tmp_path / "a", {})
+    with pytest.raises(InputError, match=says):
+        load(_changed(tmp_path / "a", header, tensors))
+
+
+def test_files_that_cannot_be_read_or_written(model: Gpt, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\xff" * 100)
+    for name in ("a", "none"):
+        with pytest.raises(InputError, match=name):
+            load(tmp_path / name)
+    with pytest.raises(WorkError, match="cannot be written"):
+        save(model, tmp_path / "no" / "a", {})
