@@ -35,6 +35,8 @@ _DRAWN, _CHANGED = 3, 2
 _CHANGES = 2
 #: Part of the layers of a chain that are drawn anew.
 _SHARE = 0.6
+#: Part of its schedules in which a layer goes with the one before it in another way than by estimates.
+_TOGETHER = 0.5
 #: A schedule that takes more cycles is of no use to anybody.
 _LIMIT = 150_000
 _DRAM_BYTES = 1 << 24
@@ -206,4 +208,16 @@ class _Tries:
                 layers[name] = space.draw(rng, layers[name])
             for _ in range(rng.randint(1, _CHANGES) if number > _DRAWN else 0):
                 layers[name] = space.change(rng, layers[name])
+        if len(layers) > 1 and rng.random() < _TOGETHER:
+            layers |= _together(rng, layers)
         return replace(first, layers=layers)
+
+
+def _together(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict[str, LayerSchedule]:
+    """Two neighbours in one program or in two, or in turns or not."""
+    names = list(layers)
+    second = rng.randrange(1, len(names))
+    if rng.random() < 0.5:
+        return {names[second]: replace(layers[names[second]], joined=not layers[names[second]].joined)}
+    turns = not layers[names[second]].overlap
+    return {name: replace(layers[name], overlap=turns) for name in names[second - 1 : second + 1]}

@@ -9,7 +9,7 @@ from compiler.hpm.points import Point
 from compiler.schedule.schedule import LayerSchedule
 from hw.errors import InputError, WorkError
 
-FORMAT, VERSION = "mla-hpm-points", 1
+FORMAT, VERSION = "mla-hpm-points", 2
 
 
 @dataclass(frozen=True)
