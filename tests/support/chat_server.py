@@ -103,7 +103,7 @@ class ChatServer:
                 body = self.rfile.read(size)
                 return Asked(self.command, self.path, dict(self.headers), json.loads(body) if body else None)
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, format: str, *args: object) -> None:
                 pass
 
         self.listed = list[Asked]()

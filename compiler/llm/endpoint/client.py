@@ -102,14 +102,14 @@ class Client:
             It cannot be reached, or fails, or its answer is none.
         """
         prompt = sum(estimated_tokens(message["content"]) for message in messages)
-        for attempt in range(self.endpoint.patience.attempts):
-            body = self._body(messages, prompt, fields)
-            reply = self._asked(body, prompt)
+        attempt = 0
+        while True:
+            reply = self._asked(self._body(messages, prompt, fields), prompt)
             pause = self._pause(reply, attempt)
             if pause is None:
                 return self._read(reply, prompt)
             self._wait(pause)
-        return self._read(reply, prompt)
+            attempt += 1
 
     def _body(self, messages: Sequence[Message], prompt: int, fields: dict[str, Any]) -> bytes:
         endpoint = self.endpoint

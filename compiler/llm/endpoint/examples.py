@@ -42,8 +42,12 @@ def changes_text(task: Task, schedule: Schedule) -> str:
         changed = {key: value for key, value in asdict(layer).items() if before.get(key) != value}
         if changed:
             layers[name] = changed
-    programs = [
-        name for name in schedule.programs if schedule.programs[name] != task.schedule.programs.get(name)
-    ]
-    other = f" with other programs {', '.join(map(json.dumps, programs))}" if programs else ""
-    return (json.dumps(layers) if layers else "as now") + other
+    return (json.dumps(layers) if layers else "as now") + _programs_text(task, schedule)
+
+
+def _programs_text(task: Task, schedule: Schedule) -> str:
+    """Which programs are others than now."""
+    now, then = task.schedule.programs, schedule.programs
+    names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
+    who = "other programs" if then else "the compiler's own programs"
+    return f" with {who} {', '.join(map(json.dumps, names))}" if names else ""

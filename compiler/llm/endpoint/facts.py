@@ -22,7 +22,7 @@ def machine_facts(task: Task) -> str:
     config, dram = task.conditions.config, task.conditions.dram
     sizes = ", ".join(f"{item.name}={_plain(getattr(config, item.name))}" for item in fields(config))
     return (
-        f"Machine (N = {config.n}: an {config.n}x{config.n} array): {sizes}.\n"
+        f"Machine (N = {config.n}, an array of {config.n}x{config.n}): {sizes}.\n"
         f"DRAM: {dram.latency} cycles from an address to its first beat, {task.conditions.rate:g} bytes a cycle, reads "
         "and writes together."
     )

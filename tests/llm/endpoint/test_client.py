@@ -4,6 +4,7 @@ import json
 import logging
 import pickle
 import traceback
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -21,7 +22,7 @@ KEY = "sk-not-for-anybody-9f3c"
 
 
 def client(server: ChatServer, limits: Limits = AMPLE, **more) -> Client:
-    return Client(Endpoint(server.url, MODEL, limits, **{"patience": SOON} | more))
+    return Client(replace(Endpoint(server.url, MODEL, limits, patience=SOON), **more))
 
 
 def test_a_question_and_its_answer() -> None:
@@ -43,7 +44,9 @@ def test_the_key_goes_to_the_server_alone(monkeypatch: pytest.MonkeyPatch) -> No
         asking = client(server, key="MY_KEY")
         asking.check()
         asking.chat(HELLO)
-    assert [each.headers["Authorization"] for each in (*server.listed, *server.asked)] == [f"Bearer {KEY}"] * 2
+    assert [each.headers["Authorization"] for each in (*server.listed, *server.asked)] == [
+        f"Bearer {KEY}"
+    ] * 2
     assert KEY not in repr(vars(asking))
     with pytest.raises(TypeError, match="a key stays in its process"):
         pickle.dumps(asking)
@@ -69,7 +72,11 @@ def test_the_key_goes_to_the_server_alone(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_without_the_key(
-    reply: Reply, kind: type[MlaError], words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    reply: Reply,
+    kind: type[MlaError],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("MLA_ENDPOINT_KEY", KEY)
     caplog.set_level(logging.DEBUG)
@@ -81,7 +88,9 @@ def test_what_is_wrong_is_told_without_the_key(
     frames = caught.tb.tb_next  # this one has the key
     escaped = b"u0073" in reply.body  # what such an answer holds is only cleaned where it is used
     whole = traceback.TracebackException(caught.type, caught.value, frames, capture_locals=not escaped)
-    seen = "".join(whole.format()) + caplog.text + repr(caught.value) + json.dumps(asking.spent.document(AMPLE))
+    seen = (
+        "".join(whole.format()) + caplog.text + repr(caught.value) + json.dumps(asking.spent.document(AMPLE))
+    )
     assert KEY not in seen
     assert "\n" not in str(caught.value) and caught.value.__context__ is None
     assert asking.spent.failed == asking.spent.requests > 0
@@ -108,9 +117,11 @@ def test_what_may_pass_is_tried_again() -> None:
     with ChatServer(refused(500)) as server, pytest.raises(WorkError, match="status 500"):
         client(server).chat(HELLO)
     assert len(server.asked) == SOON.attempts
-    with ChatServer(refused(429, "later", Retry_After="3600")) as server:
-        with pytest.raises(LimitError, match="waited for 3,600 s, which is more than its limit of seconds leaves"):
-            client(server).chat(HELLO)
+    with (
+        ChatServer(refused(429, Retry_After="3600")) as server,
+        pytest.raises(LimitError, match="for 3,600 s"),
+    ):
+        client(server).chat(HELLO)
     assert len(server.asked) == 1
 
 
@@ -123,7 +134,7 @@ def test_nobody_there() -> None:
     with pytest.raises(WorkError, match="does not answer: connection refused: is there a server"):
         gone.chat(HELLO)
     assert gone.spent.requests == BRIEF.attempts and not gone.spent.input_tokens
-    with pytest.raises(WorkError, match="name or service not known|name resolution|no address"):
+    with pytest.raises(WorkError, match=r"name or service not known|name resolution|no address"):
         Client(Endpoint("http://nobody.invalid/v1", MODEL, AMPLE, patience=BRIEF)).check()
     with ChatServer("hi") as server, pytest.raises(WorkError, match="no secure connection"):
         Client(Endpoint(server.url.replace("http:", "https:"), MODEL, AMPLE, patience=SOON)).check()
@@ -198,7 +209,9 @@ def test_proxies_see_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("no_proxy", "")
         assert client(server).chat(HELLO).text == "straight" and not proxy.asked
         far = Client(Endpoint("https://models.invalid/v1", MODEL, AMPLE, patience=SOON))
-        with pytest.raises(WorkError, match="the proxy that the environment names lets no connection through"):
+        with pytest.raises(
+            WorkError, match="the proxy that the environment names lets no connection through"
+        ):
             far.chat(HELLO)
         assert [each.method for each in proxy.asked] == ["CONNECT"] and KEY not in repr(proxy.asked)
         for bad in ("nothing://x", "socks5://127.0.0.1:1", "http://[::x"):
@@ -211,12 +224,14 @@ def test_proxies_see_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("key", ["two words", "gr\u00fc\u00df", "a\nb"])
 def test_what_is_no_key(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLA_ENDPOINT_KEY", key)
-    with pytest.raises(InputError, match="must hold a key of printable ASCII characters without blanks") as caught:
+    with pytest.raises(
+        InputError, match="must hold a key of printable ASCII characters without blanks"
+    ) as caught:
         Client(Endpoint("http://x/v1", MODEL))
     assert key not in str(caught.value)
 
 
 def test_a_key_in_place_of_its_variable_is_not_shown() -> None:
-    with pytest.raises(InputError, match="the environment variable .* is not set") as caught:
+    with pytest.raises(InputError, match=r"the environment variable .* is not set") as caught:
         Client(Endpoint("http://x/v1", MODEL, key=KEY))
     assert KEY not in str(caught.value)
