@@ -101,7 +101,7 @@ def spending_table(document: dict[str, Any]) -> str:
     cost = "" if document["cost"] is None else f", cost {document['cost']:g}"
     return (
         f"{document['model']}: {document['requests']} requests, {document['input_tokens']:,} tokens read and "
-        f"{document['output_tokens']:,} written in {document['seconds']:.0f} s{cost}; "
+        f"{document['output_tokens']:,} written in {document['seconds']:.1f} s{cost}; "
         f"{document['candidates']} candidates, {document['better']} better"
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from scripts.networks.digits import MODEL
 from tests.support.chat_server import MODEL as NAME
-from tests.support.chat_server import Asked, ChatServer, Reply, refused, said
+from tests.support.chat_server import Asked, ChatServer, Reply, refused
 
 KEY = "sk-not-for-anybody-41d7"
 TUNE = ("tune", MODEL, "--method", "llm", "--target", "n4", "--devices", "1")
@@ -18,6 +18,13 @@ def small(asked: Asked) -> str:
     """Smaller tiles of the first layer; the key comes back too."""
     name = re.findall(r'(?m)^"([^"]+)": ', asked.prompt)[0]
     return f"{KEY}, take this:\n```json\n{json.dumps({'layers': {name: {'rows': 2, 'band': 2}}})}\n```"
+
+
+def commented(asked: Asked) -> str:
+    """The first program without its first tag, which is a cycle, and with a comment."""
+    text = re.findall(r"```asm\n(\.name [^N].*?)```", asked.prompt, re.DOTALL)[0]
+    assert "tag 0\n" in text
+    return f"```asm\n{text.replace('tag 0', f'; {KEY}', 1)}```"
 
 
 def everything(folder: Path) -> bytes:
@@ -30,23 +37,24 @@ def everything(folder: Path) -> bytes:
 def test_tune(mla, tmp_path, monkeypatch):
     monkeypatch.setenv("MLA_ENDPOINT_KEY", KEY)
     out = tmp_path / "tune.json"
-    with ChatServer(small, said(f".name x\nhalt ; {KEY}"), f"no idea, {KEY}") as server:
+    with ChatServer(small, commented, f"no idea, {KEY}") as server:
         result = mla(
-            *TUNE, "--trials", "2", "--endpoint", server.url, "--endpoint-model", NAME, "--endpoint-prices", "1,10",
+            *TUNE, "--trials", "3", "--endpoint", server.url, "--endpoint-model", NAME, "--endpoint-prices", "1,10",
             "--endpoint-requests", "3", "--db", tmp_path / "x.db", "--json", out, "--save-schedule",
             tmp_path / "s.json",
         )  # fmt: skip
     assert result.status == 0, result.err
     document = json.loads(out.read_text())
-    assert document["method"] == "llm" and document["exact"] and document["trials"] == 2
+    assert document["method"] == "llm" and document["exact"] and document["trials"] == 3
     asked = document["endpoint"]
     assert (asked["model"], asked["url"], asked["requests"]) == (NAME, server.url, 3)
-    assert asked["cost"] == pytest.approx(3 * (100 * 1 + 10 * 10) / 1e6) and asked["candidates"] == 1
+    assert asked["cost"] == pytest.approx(3 * (100 * 1 + 10 * 10) / 1e6) and asked["candidates"] == 2
     assert asked["ended"] == "its limit of requests is used up (3 of 3)"
     assert result.err.count("the language model is asked no more: its limit of requests is used up") == 1
     assert f"{NAME}: 3 requests, 300 tokens read and 30 written in " in result.out
     assert all(each.headers["Authorization"] == f"Bearer {KEY}" for each in server.asked)
     assert KEY not in result.out + result.err and KEY.encode() not in everything(tmp_path)
+    assert b"; [key]" in everything(tmp_path)
 
 
 def test_serve(mla, tmp_path, monkeypatch):
@@ -55,14 +63,14 @@ def test_serve(mla, tmp_path, monkeypatch):
     out, lines = tmp_path / "serve.json", tmp_path / "lines.jsonl"
     with ChatServer(small, "no idea") as server:
         result = mla(
-            "serve", MODEL, "--adapt", "--method", "llm", "--target", "n4", "--requests", "8", "--pace", "1", "--seed",
+            "serve", MODEL, "--adapt", "--method", "llm", "--target", "n4", "--requests", "4", "--pace", "1", "--seed",
             "1", "--endpoint", server.url, "--endpoint-model", NAME, "--endpoint-requests", "2", "--json", out, "--out",
             lines, "--db", tmp_path / "x.db", "--no-cache",
         )  # fmt: skip
         assert result.status == 0, result.err
         assert len(server.asked) == 2 and server.asked[0].headers["Authorization"] == f"Bearer {KEY}"
     document = json.loads(out.read_text())
-    assert document["requests"] == 8 and document["endpoint"]["requests"] == 2
+    assert document["requests"] == 4 and document["endpoint"]["requests"] == 2
     told = [each["reason"] for each in document["events"] if each["event"] == "endpoint"]
     assert told[0] == "asked no more: its limit of requests is used up (2 of 2)" and told[1].startswith(
         "2 requests,"

@@ -47,11 +47,12 @@ class Reply:
     reason: str | None = None
 
 
-def said(text: Any, tokens: tuple[int, int] | None = (100, 10), **more: Any) -> Reply:
+def said(text: Any, tokens: tuple[int, int] | None = (100, 10), finish: str = "stop", **more: Any) -> Reply:
     """A chat completion; `tokens`: how many it says were read and written."""
-    content = {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
+    message = {"role": "assistant", "content": text}
+    content: dict[str, Any] = {"choices": [{"message": message, "finish_reason": finish}]}
     if tokens is not None:
-        content["usage"] = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1]}  # pyright: ignore[reportArgumentType]
+        content["usage"] = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1]}
     return Reply(200, json.dumps(content | more).encode())
 
 

@@ -11,6 +11,7 @@ from compiler.llm.endpoint.examples import Example, chosen
 from compiler.llm.endpoint.feedback import verdict
 from compiler.llm.endpoint.grammar import request_fields
 from compiler.llm.endpoint.prompt import Prompt, prompt_for
+from compiler.llm.endpoint.protocol import Completion
 from compiler.llm.endpoint.settings import Endpoint
 from compiler.measure.measurement import Rejected, Result
 from compiler.specialize.generator import Generator
@@ -20,6 +21,7 @@ from hw.errors import MlaError
 #: Questions in a row that the endpoint may fail to answer.
 _FAILURES = 3
 _UNTOLD = "it is being measured"
+_CUT = "the answer was too long and is cut off: write less"
 _AGAIN = "Propose something else of less cost."
 
 
@@ -78,16 +80,21 @@ class EndpointModel(Generator):
             return
         chat = Chat(prompt.messages, room)
         for _ in range(self.endpoint.retries):
-            text = self._answer(chat, prompt, task.seed)
-            if text is None:
+            completion = self._answer(chat, prompt, task.seed)
+            if completion is None:
                 return
-            answer = read_answer(task, prompt.answers, text, self.name)
+            answer = read_answer(task, prompt.answers, completion.text, self.name)
+            if completion.cut:
+                answer.complaints.append(_CUT)
             self.tally.refused += len(answer.complaints)
             for candidate in answer.candidates:
                 self.tally.candidates += 1
                 self._asked[candidate.schedule.to_json()] = task
                 yield candidate
-            chat.add(text, "\n".join([*map(self._verdict, answer.candidates), *answer.complaints, _AGAIN]))
+            chat.add(
+                completion.text,
+                "\n".join([*map(self._verdict, answer.candidates), *answer.complaints, _AGAIN]),
+            )
 
     def tell(self, candidate: Candidate, result: Result) -> None:
         """Kept for the next question; what was measured is an example from now on."""
@@ -119,7 +126,7 @@ class EndpointModel(Generator):
             "last_error": self._error,
         }
 
-    def _answer(self, chat: Chat, prompt: Prompt, seed: int) -> str | None:
+    def _answer(self, chat: Chat, prompt: Prompt, seed: int) -> Completion | None:
         """The model's next message; None: it gives none, about this task or any."""
         fields = {"seed": seed} | request_fields(self.endpoint.grammar, prompt.answers)
         try:
@@ -134,7 +141,7 @@ class EndpointModel(Generator):
             return None
         self._failures = 0
         self.tally.answers += 1
-        return completion.text
+        return completion
 
     def _end(self, reason: str) -> None:
         self.ended = reason

@@ -2,7 +2,10 @@
 
 import json
 import logging
+import os
 import pickle
+import signal
+import threading
 import traceback
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +14,7 @@ from email.utils import format_datetime
 import pytest
 
 from compiler.llm.endpoint.client import Client, LimitError
-from compiler.llm.endpoint.settings import Endpoint, Limits, Prices
+from compiler.llm.endpoint.settings import Endpoint, Limits, Patience, Prices
 from compiler.llm.endpoint.transport import MOST_BYTES
 from hw.errors import InputError, MlaError, WorkError
 from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON
@@ -106,6 +109,16 @@ def test_slow_servers_end_in_time() -> None:
         with pytest.raises(LimitError, match="its limit of seconds is used up"):
             asking.chat(HELLO)
     assert len(server.asked) == 1 and asking.spent.estimated_requests == 1
+
+
+def test_an_interrupt_ends_a_question() -> None:
+    with ChatServer(Reply(hang=30)) as server:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            client(server, patience=Patience()).chat(HELLO)
+        timer.join()
+    assert len(server.asked) == 1
 
 
 def test_what_may_pass_is_tried_again() -> None:

@@ -84,6 +84,7 @@ def test_good_schedule_then_good_program(measurer: Measurer, baseline: Measureme
     ("answer", "words"),
     [
         (NOTHING, "there is neither a JSON object with layers nor a program in it"),
+        (said("```asm\n.na", finish="length"), "the answer was too long and is cut off: write less"),
         (schedule(rows=0), "rows must be at least 1, not 0"),
         (schedule(planes=2), "it cannot be compiled: "),
         (schedule(y_buffers=3), "it is not measured: what is made of it was measured before"),
