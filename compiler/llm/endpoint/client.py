@@ -165,7 +165,7 @@ class Client:
         """Wait; not at all if that takes longer than there is left."""
         if seconds >= self._left:
             raise LimitError(
-                f"it has to be waited for {seconds:,.0f} s, which is more than its limit of seconds leaves"
+                f"it has to be waited for {seconds:,.6g} s, which is more than its limit of seconds leaves"
             )
         time.sleep(seconds)
         self.spent = self.spent.plus(seconds=seconds)
