@@ -139,9 +139,9 @@ def test_what_is_forbidden_is_told(measurer: Measurer) -> None:
 )
 def test_when_it_ends_the_search_goes_on(measurer: Measurer, reply, limits: Limits, words: str) -> None:
     with ChatServer(reply) as server:
-        found, author, heard = searched(measurer, server, 4, limits=limits, patience=BRIEF)
+        found, author, heard = searched(measurer, server, 2, limits=limits, patience=BRIEF)
         asked = len(server.asked)
-        assert len(found.trials) == 4 and author.ended is not None and words in author.ended
+        assert len(found.trials) == 2 and author.ended is not None and words in author.ended
         assert heard == [f"the language model is asked no more: {author.ended}"]
         assert not list(author.propose(_about(measurer, found))) and len(server.asked) == asked
     document = author.document()
