@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile, add_dispatch
+from compiler.cli.endpoint import add_endpoint, author_of
 from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import write_output, write_report
 from compiler.cli.tune import METHODS
@@ -79,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--conditions-at", metavar="K:latency=CYCLES,bytes=RATE", type=_change, action="append", default=[],
         help="for tests: change the simulated DRAM at request K; again for others",
     )  # fmt: skip
+    add_endpoint(parser)
     add_db(parser, "nothing is kept")
     add_compile(parser)
     add_dispatch(parser)
@@ -162,7 +164,7 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
     if args.adapt and args.model.suffix.lower() == SUFFIX:
         raise InputError(f"{args.model} is compiled already: --adapt needs the model itself")
-    for name in ("pace", "adapt_from", "schedule", "db"):
+    for name in ("pace", "adapt_from", "schedule", "db", "endpoint"):
         if vars(args)[name] is not None and not args.adapt:
             raise InputError(f"--{name.replace('_', '-')} is for --adapt")
     if args.picture and args.device == "golden":
@@ -180,15 +182,19 @@ def _dram(args: argparse.Namespace) -> "Dram":
 def _network(args: argparse.Namespace) -> "tuple[Network, Job | None]":
     """What is served first, and what is to be improved."""
     from compiler.cli.compile import read_schedule, source_of
-    from compiler.cli.run import network_of
+    from compiler.cli.run import network_of, say
     from compiler.pipeline import Prepared
     from compiler.serve.searcher import Job
     from hw.config import load_target
 
     if not args.adapt:
         return network_of(args), None
+    author = author_of(args, say)
     source, options = source_of(args)
-    job = Job(source.graph, load_target(args.target), options, args.method, seed=args.seed, db=args.db)
+    job = Job(
+        source.graph, load_target(args.target), options, args.method, seed=args.seed, db=args.db,
+        endpoint=author.endpoint if author else None,
+    )  # fmt: skip
     schedule = read_schedule(args.schedule) if args.schedule else None
     return Prepared(job.graph, job.config, options).network(schedule), job
 

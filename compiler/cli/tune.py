@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.endpoint import add_endpoint, author_of, spending_table
 from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import report, write_output
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "measure other ways to carry out a model on the simulated chip, and keep the best"
 EXAMPLE = "mla tune network.tflite --trials 100 --save-schedule network.json"
-METHODS = ("random", "evolution", "coordinate", "hpm", "generators")
+METHODS = ("random", "evolution", "coordinate", "hpm", "generators", "llm")
 GOALS = ("latency", "energy", "throughput")
 _DEVICES = 64
 
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", metavar="ADDRESS", help="measure on the workers of a Dask scheduler, such as tcp://HOST:8786"
     )  # fmt: skip
+    add_endpoint(parser)
     add_db(parser, "profile.db in the cache; with --no-cache none")
     parser.add_argument(
         "--save-schedule", metavar="FILE.json", type=Path, help="write the best, for mla compile --schedule"
@@ -73,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         constraints = Constraints(frozenset(args.forbid))
     except InputError as error:
         raise InputError(f"--forbid: {error}") from None
+    author = author_of(args, say)
     with open_database(args) as database, open_measurer(args) as measurer:
         recall = None
         if database is not None:
@@ -95,11 +98,13 @@ def run(args: argparse.Namespace) -> int:
             args.seconds,
             hear,
             recall,
+            author,
         )
         rate = measurer.conditions.rate
     if args.save_schedule:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
     whole = head(args, "rtl", rate) | _document(args, tuned)
+    whole |= {"endpoint": None if author is None else author.document()}
     report(whole, _table(whole), args.json)
     return 0
 
@@ -166,6 +171,7 @@ def _document(args: argparse.Namespace, tuned: "Tuned") -> dict[str, Any]:
 def _table(document: dict[str, Any]) -> str:
     before, after, floor = (document[f"{name}_cycles"] for name in ("baseline", "best", "floor"))
     closed = (before - after) / (before - floor) if before > floor else 0.0
+    asked = document["endpoint"]
     return (
         f"{before:,} -> {after:,} cycles in {document['trials']} trials ({document['method']}), "
         f"{100 * closed:.1f}% of what is above the floor of {floor:,}\n"
@@ -173,4 +179,5 @@ def _table(document: dict[str, Any]) -> str:
         f"{document['rejected']} candidates rejected\n"
         f"{document['cache_hits']} measurements were remembered, "
         f"{document['neighbour_schedules']} schedules came from other conditions"
+        + (f"\n{spending_table(asked)}" if asked else "")
     )

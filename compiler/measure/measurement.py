@@ -66,7 +66,7 @@ class Rejected:
     Parameters
     ----------
     stage : str
-        Where it ended: "compile", "validate", "trap" or "time".
+        Where it ended: "compile", "validate", "trap" or "time"; "search": it was measured before, or is forbidden.
     reason : str
         In words.
     """

@@ -81,16 +81,26 @@ class Generated(Method):
 
     def _new(self, generator: Generator, candidate: Candidate) -> bool:
         """Whether a candidate can be compiled to programs that were not measured yet; else it costs no trial."""
-        if not self.fresh(candidate.schedule):
-            return False
+        refused = self._refused(candidate.schedule)
+        if refused is not None:
+            generator.tell(candidate, refused)
+        return refused is None
+
+    def _refused(self, schedule: Schedule) -> Rejected | None:
+        """Why a schedule is not measured; None if it is."""
+        if not self.fresh(schedule):
+            broken = self.constraints.broken(schedule, self.first)
+            return Rejected(
+                "search", "it was proposed before" if broken is None else f"{broken} is forbidden"
+            )
         try:
-            programs = self._programs(candidate.schedule)
+            programs = self._programs(schedule)
         except InputError as error:
-            generator.tell(candidate, Rejected("compile", str(error)))
-            return False
-        new = programs not in self._known
+            return Rejected("compile", str(error))
+        if programs in self._known:
+            return Rejected("search", "what is made of it was measured before")
         self._known.add(programs)
-        return new
+        return None
 
     def _programs(self, schedule: Schedule) -> str:
         """Digest of the programs of a schedule, and of the memory that they start with."""
@@ -108,7 +118,10 @@ class Generated(Method):
         if number >= len(about) or not self.generators:
             return None
         schedule = self.best.schedule
-        return Task(self.prepared, self.conditions, schedule, about[number], measured, self.goal, self._seed)
+        return Task(
+            self.prepared, self.conditions, schedule, about[number], measured, self.goal, self._seed,
+            self.constraints,
+        )  # fmt: skip
 
     def _changed(self) -> Schedule:
         """A random change of the best schedule."""

@@ -16,6 +16,8 @@ from compiler.search.generated import Generated
 from compiler.search.goals import Goal
 from compiler.search.guided import Guided
 from compiler.search.method import Method, Trial
+from compiler.specialize.generator import Generator
+from hw.errors import InputError
 
 if TYPE_CHECKING:
     from compiler.schedule.schedule import Schedule
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 METHODS: dict[str, type[Method]] = {
     method.name: method for method in (RandomSearch, Evolution, Coordinate, Guided, Generated)
 }
+#: The method that asks a language model.
+LLM = "llm"
 #: Of the trials a part that schedules of other conditions may have, and how many at most.
 _STARTS_PART, _STARTS = 4, 4
 
@@ -63,7 +67,7 @@ def tune(
     measurer: Measurer, method: str, trials: int, goal: Goal = Goal.LATENCY, seed: int = 0,
     constraints: Constraints = FREE, seconds: float | None = None,
     hear: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
-    recall: "Recall | None" = None,
+    recall: "Recall | None" = None, author: Generator | None = None,
 ) -> Tuned:  # fmt: skip
     """Search for a schedule of less cost.
 
@@ -72,7 +76,7 @@ def tune(
     measurer : Measurer
         Of the network.
     method : str
-        A key of METHODS.
+        A key of METHODS, or `LLM`.
     trials : int
         Measurements that may be asked for, beside the baseline's.
     goal : Goal
@@ -87,15 +91,19 @@ def tune(
         Hears the number of each trial, the trial, and the best so far.
     recall : Recall or None
         What is known of earlier searches; the measurer has the same as its memory.
+    author : Generator or None
+        The language model that `LLM` asks.
 
     Raises
     ------
+    InputError
+        There is no language model to ask.
     WorkError
         The baseline cannot be measured.
     """
     end = None if seconds is None else monotonic() + seconds
     baseline = measurer.baseline()
-    searcher = METHODS[method](measurer, goal, baseline, seed, constraints)
+    searcher = method_of(method, measurer, goal, baseline, seed, constraints, author)
     before = measurer.remembered
     keep_best(recall, searcher)
     starts = starts_of(recall, searcher, -(-trials // _STARTS_PART))
@@ -114,6 +122,18 @@ def tune(
             hear(len(done), trial, searcher.best)
     remembered = measurer.remembered - before
     return Tuned(baseline, searcher.best, curve, done, remembered, len(starts), searcher.predictor)
+
+
+def method_of(
+    name: str, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int, constraints: Constraints = FREE,
+    author: Generator | None = None,
+) -> Method:  # fmt: skip
+    """The method of a name; InputError: it asks a language model, and there is none."""
+    if name != LLM:
+        return METHODS[name](measurer, goal, baseline, seed, constraints)
+    if author is None:
+        raise InputError(f"the method {LLM} needs a language model to ask")
+    return Generated(measurer, goal, baseline, seed, constraints, [author])
 
 
 def starts_of(recall: "Recall | None", searcher: Method, limit: int = _STARTS) -> "list[Schedule]":

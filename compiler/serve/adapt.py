@@ -8,6 +8,7 @@ from compiler.network import Network
 from compiler.pipeline import Prepared
 from compiler.profile.counts import ByTag, growth
 from compiler.schedule.dram import Dram
+from compiler.serve.asked import Asked
 from compiler.serve.estimate import read_loads
 from compiler.serve.events import Events
 from compiler.serve.flight import Result
@@ -67,7 +68,7 @@ class Adapter:
         self._leaving: list[Version] = []
         self._looking: tuple[int, ByTag] | None = None
         self._candidate: Finding | None = None
-        self._lost = False
+        self._lost, self.asked = False, Asked(events)
         self._changes = 0  # in the memory, that are being looked into
         server.refuses, server.trapped = self._refuses, self._trapped
         self.proposer.order(Begin(dram, self.served.schedule))
@@ -96,6 +97,7 @@ class Adapter:
     def _hear(self, finding: Finding) -> None:
         """Take note of a finding; keep the best of those that are better than what is served."""
         result = finding.result
+        self.asked.hear(finding.asked, self.server.submitted)
         if finding.kind == "served":
             self._change_to(finding)
         if self._changes or finding.dram != self.dram:

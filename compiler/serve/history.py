@@ -75,6 +75,7 @@ class History(Listener):
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
+        asked = [each["asked"] for each in self.events if "asked" in each]
         return {
             "requests": len(self.cycles),
             "first_cycles": self.first,
@@ -86,4 +87,5 @@ class History(Listener):
             "versions": self.versions,
             "windows": [window.document() for window in self.windows],
             "events": self.events,
+            "endpoint": asked[-1] if asked else None,
         }

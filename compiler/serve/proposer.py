@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +16,8 @@ from hw.errors import MlaError
 Order = Begin | Changed | None
 _END = "end"
 T = TypeVar("T")
-_PATIENCE_S = 20
+#: Seconds that a process has to end by itself, and once it has been told to leave what it is at.
+_BRIEF_S, _PATIENCE_S = 2, 20
 
 
 class LostError(MlaError):
@@ -80,10 +82,12 @@ class Beside(Proposer):
         return out
 
     def close(self) -> None:
-        """Tell the process to end; one that does not is killed."""
+        """Tell the process to end; it leaves what takes longer, such as a question to somebody else, or is killed."""
         with suppress(OSError):
             self._connection.send(_END)
             self._connection.close()
+        self.process.join(_BRIEF_S)
+        self.process.terminate()
         self.process.join(_PATIENCE_S)
         if self.process.is_alive():
             self.process.kill()
@@ -99,6 +103,7 @@ class Beside(Proposer):
 def _work(job: Job, connection: Connection) -> None:
     """Carry out orders until there are no more, or nobody is there who gives any."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who serves: that one ends this one
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # unwinds it, so that its simulators close
     searcher = Searcher(job)
     try:
         with suppress(EOFError, OSError):
@@ -109,6 +114,7 @@ def _work(job: Job, connection: Connection) -> None:
                     answer = str(error)
                 connection.send(answer)
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         searcher.close()
 
 

@@ -198,7 +198,9 @@ class _Run:
         )
 
     def _end(self) -> None:
-        """The last window, and the profile."""
+        """The last window, what was asked, and the profile."""
+        if self.adapter:
+            self.adapter.asked.end(self.server.submitted)
         if self.windows:
             self.windows.close()
         if self.serving.profile:

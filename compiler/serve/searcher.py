@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from compiler.ir.graph import Graph
+from compiler.llm.endpoint.settings import Endpoint
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import Result
 from compiler.measure.measurer import Measurer
@@ -16,7 +18,7 @@ from compiler.schedule.dram import Dram
 from compiler.schedule.schedule import Schedule
 from compiler.search.goals import Goal
 from compiler.search.method import Method
-from compiler.search.tune import METHODS, keep_best, starts_of
+from compiler.search.tune import LLM, keep_best, method_of, starts_of
 from compiler.serve.estimate import estimate
 from compiler.store.database import Database
 from compiler.store.memory import MemoryCache
@@ -24,13 +26,19 @@ from compiler.store.recall import Recall
 from cosim.device import Device
 from hw.config import MlaConfig
 
+if TYPE_CHECKING:
+    from compiler.llm.endpoint.model import EndpointModel
+
 #: Latencies, and rates, that differ by no more of the greater are taken for the same.
 _ALIKE = 0.1
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is searched for: a better schedule of a model on a machine; `db`: where measurements are kept."""
+    """What is searched for: a better schedule of a model on a machine.
+
+    `db`: where measurements are kept; `endpoint`: where the language model is that the method `llm` asks.
+    """
 
     graph: Graph
     config: MlaConfig
@@ -39,6 +47,7 @@ class Job:
     goal: Goal = Goal.THROUGHPUT
     seed: int = 0
     db: str | Path | None = None
+    endpoint: Endpoint | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,8 @@ class Finding:
         What came of it.
     number : int
         Trials so far under these conditions.
+    asked : dict or None
+        What a language model was asked so far, and what that cost; None: there is none.
     """
 
     kind: str
@@ -65,6 +76,7 @@ class Finding:
     schedule: Schedule
     result: Result
     number: int
+    asked: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,7 @@ class Searcher:
         self._programs: MemoryCache | None = None
         self._recall: Recall | None = None
         self._starts: list[Schedule] = []
+        self._author = self._language_model()
 
     def begin(self, dram: Dram, served: Schedule) -> list[Finding]:
         """Search under these conditions from now on; measures what is served and the static compiler's schedule."""
@@ -121,7 +134,7 @@ class Searcher:
         if dram not in self._known:
             self._known.append(dram)
         baseline = measurer.baseline()
-        self._method = METHODS[job.method](measurer, job.goal, baseline, job.seed)
+        self._method = method_of(job.method, measurer, job.goal, baseline, job.seed, author=self._author)
         keep_best(self._recall, self._method)
         out = [Finding("first", dram, first, baseline, 0)]
         if served != first:
@@ -173,7 +186,8 @@ class Searcher:
         schedule = self._starts.pop(0) if self._starts else self._method.propose()
         result = self._try(schedule)
         self._number += 1
-        return Finding("trial", self.measurer.conditions.dram, schedule, result, self._number)
+        asked = self._author.document() if self._author else None
+        return Finding("trial", self.measurer.conditions.dram, schedule, result, self._number, asked)
 
     def close(self) -> None:
         """Close the simulators, leave the database; may be called twice."""
@@ -181,6 +195,14 @@ class Searcher:
         if self._database is not None:
             self._database.close()
             self._database = self._programs = None
+
+    def _language_model(self) -> "EndpointModel | None":
+        """Who the method `llm` asks, within one budget whatever conditions become."""
+        if self.job.method != LLM:
+            return None
+        from compiler.llm.choice import language_model
+
+        return language_model(self.job.endpoint)
 
     def _remembers(self, measurer: Measurer) -> Recall | None:
         """What the database knows for the conditions of a measurer."""

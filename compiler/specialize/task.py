@@ -12,6 +12,7 @@ from compiler.pipeline import Prepared
 from compiler.profile.counts import bound
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.schedule.texts import ProgramText, digest_of
+from compiler.search.constraints import FREE, Constraints
 from compiler.search.goals import Goal
 from hw.isa.counters import CAUSES
 from hw.isa.program import Program
@@ -59,6 +60,8 @@ class Task:
         What is to be small.
     seed : int
         Of what a generator draws.
+    constraints : Constraints
+        What must not be changed.
     """
 
     prepared: Prepared
@@ -68,6 +71,7 @@ class Task:
     measured: Measurement
     goal: Goal = Goal.LATENCY
     seed: int = 0
+    constraints: Constraints = FREE
 
     @property
     def where(self) -> dict[str, int]:

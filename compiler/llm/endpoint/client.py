@@ -1,0 +1,215 @@
+"""Questions to an endpoint: tried again where that helps, counted, and stopped by limits."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from compiler.llm.endpoint.key import Key
+from compiler.llm.endpoint.protocol import (
+    Completion,
+    complaint_of,
+    completion_of,
+    content_of,
+    line_of,
+    models_of,
+    pause_of,
+)
+from compiler.llm.endpoint.settings import Endpoint
+from compiler.llm.endpoint.spending import LEAST_ANSWER, Spending, estimated_tokens
+from compiler.llm.endpoint.transport import Broken, Reply, Request, exchange
+from hw.errors import InputError, WorkError
+
+#: What a chat is made of: role and content.
+Message = dict[str, str]
+
+_BUSY = frozenset({408, 425, 429})
+_NAMES = 5
+
+
+class LimitError(WorkError):
+    """Nothing more may be spent."""
+
+
+class Client:
+    """Asks an endpoint.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        Which, and within what limits.
+
+    Attributes
+    ----------
+    spent : Spending
+        So far.
+
+    Raises
+    ------
+    InputError
+        The key cannot be one.
+    """
+
+    def __init__(self, endpoint: Endpoint):
+        self.endpoint, self.spent = endpoint, Spending()
+        self._url, self._key = endpoint.url.rstrip("/"), Key(endpoint.key)
+
+    def check(self) -> None:
+        """See by its list of models whether the endpoint is there and has the model; costs no tokens.
+
+        Raises
+        ------
+        InputError
+            It wants another key or path, has no such model, or is no such endpoint.
+        WorkError
+            It cannot be reached, or fails.
+        """
+        patience = self.endpoint.patience
+        reply = self._received(Request("GET", f"{self._url}/models", self._key.headers), patience.check)
+        if isinstance(reply, Broken):
+            raise WorkError(f"the endpoint {self._url} cannot be asked: {reply.reason}")
+        content = content_of(reply)
+        if reply.status != 200:
+            self._refuse(reply, content)
+        names = models_of(content)
+        if names is None:
+            raise InputError(
+                f"{self._url}/models answers without a list of models: the URL must be what /chat/completions "
+                "of an OpenAI-compatible endpoint comes behind"
+            )
+        if names and self.endpoint.model not in names:
+            known = ", ".join(line_of(self._key.cleaned(name)) for name in names[:_NAMES])
+            more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+            raise InputError(f"{self._url} has no model {self.endpoint.model!r}: it has {known}{more}")
+
+    def chat(self, messages: Sequence[Message], **fields: Any) -> Completion:
+        """The next message of a chat, by the model.
+
+        Parameters
+        ----------
+        messages : sequence of Message
+            So far.
+        fields : Any
+            More of the request.
+
+        Raises
+        ------
+        LimitError
+            A limit is reached, or would be passed.
+        InputError
+            The endpoint does not take the request.
+        WorkError
+            It cannot be reached, or fails, or its answer is none.
+        """
+        prompt = sum(estimated_tokens(message["content"]) for message in messages)
+        attempt = 0
+        while True:
+            reply = self._asked(self._body(messages, prompt, fields), prompt)
+            pause = self._pause(reply, attempt)
+            if pause is None:
+                return self._read(reply, prompt)
+            self._wait(pause)
+            attempt += 1
+
+    def _body(self, messages: Sequence[Message], prompt: int, fields: dict[str, Any]) -> bytes:
+        endpoint = self.endpoint
+        reached = self.spent.used_up(endpoint.limits)
+        most = self.spent.answer_tokens(endpoint.limits, prompt, endpoint.answer)
+        if reached is None and most < LEAST_ANSWER:
+            reached = "what is left of its limits is too little for another question"
+        if reached is not None:
+            raise LimitError(reached)
+        content = {"model": endpoint.model, "messages": list(messages), "max_tokens": most}
+        content |= {"temperature": endpoint.temperature} | fields | dict(endpoint.fields)
+        return json.dumps({name: value for name, value in content.items() if value is not None}).encode()
+
+    def _asked(self, body: bytes, prompt: int) -> Reply | Broken:
+        """One request, counted; what may have been worked on without an answer counts as read."""
+        headers = {"Content-Type": "application/json", **self._key.headers}
+        request = Request("POST", f"{self._url}/chat/completions", headers, body)
+        start = time.monotonic()
+        reply = self._received(request, self._left)
+        lost = isinstance(reply, Broken) and reply.sent
+        self.spent = self.spent.plus(
+            requests=1, seconds=time.monotonic() - start, failed=int(not _fine(reply)),
+            input_tokens=prompt if lost else 0, estimated_requests=int(lost),
+        )  # fmt: skip
+        return reply
+
+    def _received(self, request: Request, seconds: float) -> Reply | Broken:
+        """What comes back, without the key, which a server may repeat."""
+        reply = exchange(request, self.endpoint.patience, seconds)
+        if isinstance(reply, Broken):
+            return reply
+        headers = {name: self._key.cleaned(value) for name, value in reply.headers.items()}
+        return Reply(reply.status, headers, self._key.cleaned(reply.text))
+
+    @property
+    def _left(self) -> float:
+        return max(self.endpoint.limits.seconds - self.spent.seconds, 0.0)
+
+    def _pause(self, reply: Reply | Broken, attempt: int) -> float | None:
+        """Seconds until the next attempt; None if there must be none."""
+        patience = self.endpoint.patience
+        usual = patience.pause * 2**attempt
+        if attempt + 1 >= patience.attempts:
+            return None
+        if isinstance(reply, Broken):
+            return usual if reply.again else None
+        if reply.status not in _BUSY and reply.status < 500:
+            return None
+        asked = pause_of(reply)
+        return usual if asked is None else asked
+
+    def _wait(self, seconds: float) -> None:
+        """Wait; not at all if that takes longer than there is left."""
+        if seconds >= self._left:
+            raise LimitError(
+                f"it has to be waited for {seconds:,.6g} s, which is more than its limit of seconds leaves"
+            )
+        time.sleep(seconds)
+        self.spent = self.spent.plus(seconds=seconds)
+
+    def _read(self, reply: Reply | Broken, prompt: int) -> Completion:
+        if isinstance(reply, Broken):
+            raise WorkError(f"the endpoint {self._url} does not answer: {reply.reason}")
+        content = content_of(reply)
+        if reply.status != 200:
+            self._refuse(reply, content)
+        found = completion_of(content)
+        if found is None:
+            self.spent = self.spent.plus(failed=1, input_tokens=prompt, estimated_requests=1)
+            raise WorkError(f"{self._url}/chat/completions answers with something that is no chat completion")
+        known = found.input_tokens is not None and found.output_tokens is not None
+        self.spent = self.spent.plus(
+            input_tokens=prompt if found.input_tokens is None else found.input_tokens,
+            output_tokens=estimated_tokens(found.text) if found.output_tokens is None else found.output_tokens,
+            estimated_requests=int(not known),
+        )  # fmt: skip
+        return Completion(self._key.cleaned(found.text), found.cut, found.input_tokens, found.output_tokens)
+
+    def _refuse(self, reply: Reply, content: Any) -> NoReturn:
+        """Say what an answer other than 200 means, and what would be right."""
+        said = line_of(self._key.cleaned(complaint_of(content)))
+        because = f": {said}" if said else ""
+        url, status, variable = self._url, reply.status, self._key.variable
+        if status in (401, 403):
+            what = f"must hold a key that {url} takes" if self._key else f"must hold the key that {url} wants"
+            raise InputError(f"the environment variable {variable} {what} ({status}{because})")
+        if status == 404:
+            raise InputError(
+                f"{url} has no model {self.endpoint.model!r}, or is not what /models and /chat/completions come "
+                f"behind (404{because})"
+            )
+        if 300 <= status < 400:
+            target = line_of(reply.headers.get("location", "elsewhere").split("?")[0])
+            raise InputError(
+                f"{url} redirects to {target}, and a key is not sent there: give the last URL itself"
+            )
+        if 400 <= status < 500 and status not in _BUSY:
+            raise InputError(f"{url} does not take the request ({status}{because})")
+        raise WorkError(f"{url} does not answer: status {status}{because}")
+
+
+def _fine(reply: Reply | Broken) -> bool:
+    return isinstance(reply, Reply) and reply.status == 200

@@ -1,0 +1,148 @@
+"""The language model behind an endpoint, as a generator."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.llm.endpoint.answers import read_answer
+from compiler.llm.endpoint.chat import Chat
+from compiler.llm.endpoint.client import Client, LimitError
+from compiler.llm.endpoint.examples import Example, chosen
+from compiler.llm.endpoint.feedback import verdict
+from compiler.llm.endpoint.grammar import request_fields
+from compiler.llm.endpoint.prompt import Prompt, prompt_for
+from compiler.llm.endpoint.protocol import Completion
+from compiler.llm.endpoint.settings import Endpoint
+from compiler.measure.measurement import Rejected, Result
+from compiler.specialize.generator import Generator
+from compiler.specialize.task import Candidate, Task
+from hw.errors import MlaError
+
+#: Questions in a row that the endpoint may fail to answer.
+_FAILURES = 3
+_UNTOLD = "it is being measured"
+_CUT = "the answer was too long and is cut off: write less"
+_AGAIN = "Propose something else of less cost."
+
+
+@dataclass
+class Tally:
+    """What came of all answers: candidates proposed, refused for a reason, and better than what there was."""
+
+    answers: int = 0
+    candidates: int = 0
+    refused: int = 0
+    better: int = 0
+
+
+class EndpointModel(Generator):
+    """Asks a model for candidates, and tells it what came of them, until a task is given up or a limit is reached.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        Where the model is.
+    say : callable
+        Hears, once, why no more is asked.
+
+    Attributes
+    ----------
+    ended : str or None
+        Why nothing more is asked; None as long as there is.
+
+    Raises
+    ------
+    InputError
+        The key cannot be one.
+    """
+
+    name = "llm"
+
+    def __init__(self, endpoint: Endpoint, say: Callable[[str], None] = lambda _text: None):
+        self.endpoint, self.tally = endpoint, Tally()
+        self.ended: str | None = None
+        self._client, self._say = Client(endpoint), say
+        self._asked: dict[str, Task] = {}
+        self._verdicts: dict[str, str] = {}
+        self._examples: dict[tuple[str, ...], list[Example]] = {}
+        self._failures = 0
+        self._error: str | None = None
+
+    def check(self) -> None:
+        """See whether the endpoint is there and has the model; errors as in `Client.check`."""
+        self._client.check()
+
+    def propose(self, task: Task) -> Iterator[Candidate]:
+        """What the model proposes, in its order; it is asked again until several answers in a row did not help."""
+        room = self.endpoint.context - self.endpoint.answer
+        prompt = None if self.ended else prompt_for(task, self._examples.get(task.layers, []), room)
+        if prompt is None:
+            return
+        chat = Chat(prompt.messages, room)
+        for _ in range(self.endpoint.retries):
+            completion = self._answer(chat, prompt, task.seed)
+            if completion is None:
+                return
+            answer = read_answer(task, prompt.answers, completion.text, self.name)
+            if completion.cut:
+                answer.complaints.append(_CUT)
+            self.tally.refused += len(answer.complaints)
+            for candidate in answer.candidates:
+                self.tally.candidates += 1
+                self._asked[candidate.schedule.to_json()] = task
+                yield candidate
+            chat.add(
+                completion.text,
+                "\n".join([*map(self._verdict, answer.candidates), *answer.complaints, _AGAIN]),
+            )
+
+    def tell(self, candidate: Candidate, result: Result) -> None:
+        """Kept for the next question; what was measured is an example from now on."""
+        text = candidate.schedule.to_json()
+        task = self._asked.pop(text, None)
+        if task is None:
+            return
+        self._verdicts[text] = verdict(task, candidate, result)
+        if isinstance(result, Rejected) or not result.believable:
+            self.tally.refused += 1
+            return
+        cost = task.goal.cost(result)
+        self.tally.better += cost < task.goal.cost(task.measured)
+        examples = [*self._examples.get(task.layers, []), Example(candidate.schedule, cost)]
+        self._examples[task.layers] = chosen(examples)
+
+    def _verdict(self, candidate: Candidate) -> str:
+        """What came of a candidate, in words, as far as that is known."""
+        return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.why}: {_UNTOLD}")
+
+    def document(self) -> dict[str, Any]:
+        """What was asked, what came of it and what that cost, for JSON."""
+        return {
+            "url": self.endpoint.url,
+            "model": self.endpoint.model,
+            **vars(self.tally),
+            **self._client.spent.document(self.endpoint.limits),
+            "ended": self.ended,
+            "last_error": self._error,
+        }
+
+    def _answer(self, chat: Chat, prompt: Prompt, seed: int) -> Completion | None:
+        """The model's next message; None: it gives none, about this task or any."""
+        fields = {"seed": seed} | request_fields(self.endpoint.grammar, prompt.answers)
+        try:
+            completion = self._client.chat(chat.messages, **fields)
+        except LimitError as error:
+            self._end(str(error))
+            return None
+        except MlaError as error:
+            self._failures, self._error = self._failures + 1, str(error)
+            if self._failures >= _FAILURES:
+                self._end(str(error))
+            return None
+        self._failures = 0
+        self.tally.answers += 1
+        return completion
+
+    def _end(self, reason: str) -> None:
+        self.ended = reason
+        self._say(f"the language model is asked no more: {reason}")

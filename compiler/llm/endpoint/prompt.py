@@ -1,0 +1,102 @@
+"""What a model is asked: rules, instruction set, the task, examples; as much of it as there is room for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from compiler.llm.endpoint.client import Message
+from compiler.llm.endpoint.examples import Example, examples_text
+from compiler.llm.endpoint.facts import layer_facts, machine_facts, profile_facts, schedule_fields
+from compiler.llm.endpoint.grammar import Answers, gbnf
+from compiler.llm.endpoint.isa_page import cut_page, whole_page
+from compiler.llm.endpoint.programs import short_text
+from compiler.llm.endpoint.spending import estimated_tokens
+from compiler.specialize.task import Task
+
+#: Part of the room for a prompt that its first message may take; the rest is for the chat that follows.
+_FIRST = 0.75
+
+_RULES = """\
+You make programs of a machine learning accelerator faster. Its units LOAD, MATRIX, FUSE and STORE run decoupled from
+each other, ordered by semaphores; a compiler makes their programs from a schedule of each layer. You are given some
+layers of a network, how they are carried out now and where their cycles went, and propose how to carry them out at
+less cost. Each proposal is compiled, proved free of races, deadlocks and accesses out of bounds, run on the simulated
+machine, and its outputs must be the same bit by bit. You are told what came of it, and asked for better ones.
+
+Answer with one to four proposals, the most promising first, each in a block of its own, in either form:
+
+1. Changed fields of schedules, by layer; fields that you leave out stay as they are:
+```json
+{"layers": {"NAME OF LAYER": {"rows": 8, "order": "channels"}}}
+```
+"""
+_ASSEMBLY = """
+2. The whole text of one or more programs, in place of the present ones:
+```asm
+.name NAME OF PROGRAM
+    set load.len, 16
+    ...
+    halt
+```
+Keep addresses in DRAM (op0, op1, ...) and every value written to memory as they are.
+"""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a chat begins with.
+
+    Parameters
+    ----------
+    messages : list of Message
+        The system's and the user's.
+    answers : Answers
+        What answers may have.
+    """
+
+    messages: list[Message]
+    answers: Answers
+
+
+def prompt_for(task: Task, examples: list[Example], room: int) -> Prompt | None:
+    """The fullest prompt for a task that takes no more than its part of `room` tokens; None: there is no room for any.
+
+    First the instruction set's page is cut to what the programs at hand use, then programs and page are left out.
+    """
+    for answers, page, programs in _ways(task):
+        system, user = _rules(answers, page), _asked(task, examples, programs)
+        if estimated_tokens(system) + estimated_tokens(user) <= room * _FIRST:
+            messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+            return Prompt(messages, answers)
+    return None
+
+
+def _ways(task: Task) -> Iterator[tuple[Answers, str, dict[str, str]]]:
+    """What may be in answers, the instruction set's page, and programs: from the fullest on."""
+    kept = task.constraints.kept
+    if "micro-program" not in task.constraints.forbidden:
+        programs = {name: short_text(text) for name, text in task.programs.items()}
+        for page in (whole_page(), cut_page(programs.values())):
+            yield Answers(task.layers, tuple(programs), kept), page, programs
+    yield Answers(task.layers, (), kept), "", {}
+
+
+def _rules(answers: Answers, page: str) -> str:
+    parts = [_RULES + (_ASSEMBLY if answers.programs else "")]
+    if answers.kept:
+        parts.append(f"These fields must not be changed: {', '.join(sorted(answers.kept))}.")
+    parts.append(f"The grammar of answers, beside words around them:\n\n{gbnf(answers)}")
+    parts.append(f"The fields of a layer's schedule:\n\n{schedule_fields()}")
+    return "\n\n".join([*parts, page] if page else parts)
+
+
+def _asked(task: Task, examples: list[Example], programs: dict[str, str]) -> str:
+    parts = [
+        machine_facts(task),
+        f"The layers:\n{layer_facts(task)}",
+        f"Where their cycles went:\n{profile_facts(task)}",
+    ]
+    if examples:
+        parts.append(f"Measured before:\n{examples_text(task, examples)}")
+    if programs:
+        parts.append("The programs:\n" + "\n".join(f"```asm\n{text}```" for text in programs.values()))
+    return "\n\n".join([*parts, "Propose something of less cost."])

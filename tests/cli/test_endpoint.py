@@ -1,0 +1,142 @@
+"""`mla tune` and `mla serve` with a language model behind an endpoint on this machine."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts.networks.digits import MODEL
+from tests.support.chat_server import MODEL as NAME
+from tests.support.chat_server import Asked, ChatServer, Reply, refused
+
+KEY = "sk-not-for-anybody-41d7"
+TUNE = ("tune", MODEL, "--method", "llm", "--target", "n4", "--devices", "1")
+
+
+def small(asked: Asked) -> str:
+    """Smaller tiles of the first layer; the key comes back too."""
+    name = re.findall(r'(?m)^"([^"]+)": ', asked.prompt)[0]
+    return f"{KEY}, take this:\n```json\n{json.dumps({'layers': {name: {'rows': 2, 'band': 2}}})}\n```"
+
+
+def commented(asked: Asked) -> str:
+    """The first program without its first tag, which is a cycle, and with a comment."""
+    text = re.findall(r"```asm\n(\.name [^N].*?)```", asked.prompt, re.DOTALL)[0]
+    assert "tag 0\n" in text
+    return f"```asm\n{text.replace('tag 0', f'; {KEY}', 1)}```"
+
+
+def everything(folder: Path) -> bytes:
+    """All that was written, names included."""
+    return b"".join(
+        path.name.encode() + path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    )
+
+
+def test_tune(mla, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLA_ENDPOINT_KEY", KEY)
+    out = tmp_path / "tune.json"
+    with ChatServer(small, commented, f"no idea, {KEY}") as server:
+        result = mla(
+            *TUNE, "--trials", "3", "--endpoint", server.url, "--endpoint-model", NAME, "--endpoint-prices", "1,10",
+            "--endpoint-requests", "3", "--db", tmp_path / "x.db", "--json", out, "--save-schedule",
+            tmp_path / "s.json",
+        )  # fmt: skip
+    assert result.status == 0, result.err
+    document = json.loads(out.read_text())
+    assert document["method"] == "llm" and document["exact"] and document["trials"] == 3
+    asked = document["endpoint"]
+    assert (asked["model"], asked["url"], asked["requests"]) == (NAME, server.url, 3)
+    assert asked["cost"] == pytest.approx(3 * (100 * 1 + 10 * 10) / 1e6) and asked["candidates"] == 2
+    assert asked["ended"] == "its limit of requests is used up (3 of 3)"
+    assert result.err.count("the language model is asked no more: its limit of requests is used up") == 1
+    assert f"{NAME}: 3 requests, 300 tokens read and 30 written in " in result.out
+    assert all(each.headers["Authorization"] == f"Bearer {KEY}" for each in server.asked)
+    assert KEY not in result.out + result.err and KEY.encode() not in everything(tmp_path)
+    assert b"; [key]" in everything(tmp_path)
+
+
+def test_serve(mla, tmp_path, monkeypatch):
+    """Its search is a process of its own, which reads the key itself."""
+    monkeypatch.setenv("MLA_ENDPOINT_KEY", KEY)
+    out, lines = tmp_path / "serve.json", tmp_path / "lines.jsonl"
+    with ChatServer(small, "no idea") as server:
+        result = mla(
+            "serve", MODEL, "--adapt", "--method", "llm", "--target", "n4", "--requests", "4", "--pace", "1", "--seed",
+            "1", "--endpoint", server.url, "--endpoint-model", NAME, "--endpoint-requests", "2", "--json", out, "--out",
+            lines, "--db", tmp_path / "x.db", "--no-cache",
+        )  # fmt: skip
+        assert result.status == 0, result.err
+        assert len(server.asked) == 2 and server.asked[0].headers["Authorization"] == f"Bearer {KEY}"
+    document = json.loads(out.read_text())
+    assert document["requests"] == 4 and document["endpoint"]["requests"] == 2
+    told = [each["reason"] for each in document["events"] if each["event"] == "endpoint"]
+    assert told[0] == "asked no more: its limit of requests is used up (2 of 2)" and told[1].startswith(
+        "2 requests,"
+    )
+    assert KEY not in result.out + result.err and KEY.encode() not in everything(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("models", "status", "words"),
+    [
+        (
+            refused(401, f"not {KEY}"),
+            2,
+            r"the environment variable MLA_ENDPOINT_KEY must hold a key that http",
+        ),
+        (
+            refused(404),
+            2,
+            "has no model 'scribe-1', or is not what /models and /chat/completions come behind",
+        ),
+        (Reply(200, b'{"data": [{"id": "llama"}]}'), 2, "has no model 'scribe-1': it has llama"),
+        (
+            Reply(200, b"<html>"),
+            2,
+            "answers without a list of models: the URL must be what /chat/completions",
+        ),
+        (refused(308, Location="http://x/"), 2, "redirects to http://x/, and a key is not sent there"),
+        (refused(500, f"{KEY}\nis broken"), 1, r"does not answer: status 500: [key] is broken"),
+    ],
+)
+def test_endpoints_that_are_none_are_told_at_once(mla, complains, models, status, words, monkeypatch):
+    monkeypatch.setenv("MLA_ENDPOINT_KEY", KEY)
+    with ChatServer("hi") as server:
+        server.models = models
+        asked = ("--endpoint", server.url, "--endpoint-model", NAME)
+        for verb in ((*TUNE, "--trials", "1"), ("serve", MODEL, "--adapt", "--method", "llm")):
+            result = mla(*verb, *asked)
+            assert (result.status, result.out, result.err.count("\n")) == (status, "", 1)
+            assert words in result.err and KEY not in result.err
+    complains(1, "cannot be asked: connection refused: is there a server?", *TUNE, "--trials", "1", *asked)
+    assert not server.asked
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("", "there is no built-in language model yet: give --endpoint URL and --endpoint-model NAME"),
+        ("--endpoint URL", "--endpoint needs --endpoint URL and --endpoint-model NAME"),
+        ("--endpoint-model m", "--endpoint-model needs --endpoint URL and --endpoint-model NAME"),
+        ("--method random --endpoint-seconds 3", "--endpoint-seconds is for --method llm"),
+        ("--endpoint localhost:80 --endpoint-model m", "URL must be such as http://localhost:8080/v1, not 'localhost"),
+        ("--endpoint URL --endpoint-model m --endpoint-cost 1", "a limit of cost needs the prices"),
+        ("--endpoint URL --endpoint-model m --endpoint-cost 0", "--endpoint-cost: must be a number above 0, not '0'"),
+        ("--endpoint URL --endpoint-model m --endpoint-prices 3", "--endpoint-prices: must be IN,OUT such as 2.5,10"),
+        ("--endpoint URL --endpoint-model m --endpoint-fields []", "--endpoint-fields: must be a JSON object such as"),
+        ("--endpoint URL --endpoint-model m --endpoint-context 100", "--endpoint-context: must be an integer of at"),
+        ("--endpoint URL --endpoint-model m --endpoint-context 4096", "must be at least twice an answer's 4,096"),
+        ("--endpoint URL --endpoint-model m --endpoint-grammar ebnf", "--endpoint-grammar: invalid choice"),
+        ("--endpoint URL --endpoint-model m --endpoint-key NO_SUCH", "that is to hold the endpoint's key is not set"),
+    ],
+)  # fmt: skip
+def test_bad_options(complains, options, words, monkeypatch):
+    monkeypatch.delenv("MLA_ENDPOINT_KEY", raising=False)
+    given = options.replace("URL", "http://127.0.0.1:1/v1").split()
+    complains(2, words, *TUNE, "--trials", "1", *given)
+
+
+def test_for_adapt_only(complains):
+    complains(2, "--endpoint is for --adapt", "serve", MODEL, "--endpoint", "http://x")

@@ -1,0 +1,46 @@
+"""A small network whose schedule and program can both be bettered."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from compiler.hpm.points import Op, Point
+from compiler.llm.endpoint.settings import KEY_VARIABLE, Limits, Patience
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement
+from compiler.measure.measurer import Measurer
+from compiler.options import Options
+from compiler.specialize.task import Task
+from hw.config import load_target
+
+#: Short waits: nothing here is slow unless it is meant to be.
+SOON = Patience(connect=5, read=5, check=5, attempts=3, pause=0.01)
+BRIEF = Patience(connect=0.3, read=0.3, check=0.3, attempts=2, pause=0.01)
+AMPLE = Limits(seconds=60)
+
+
+@pytest.fixture(scope="session")
+def measurer() -> Iterator[Measurer]:
+    """Of two convolutions on n16."""
+    graph = Point((8, 8, 16), (Op("conv", 16, 3), Op("conv", 16))).graph(5)
+    with Measurer(graph, Conditions(load_target("n16")), Options(rounding="reference"), devices=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def baseline(measurer: Measurer) -> Measurement:
+    """What the static compiler's schedule takes."""
+    return measurer.baseline()
+
+
+@pytest.fixture
+def task(measurer: Measurer, baseline: Measurement) -> Task:
+    """All of the network."""
+    layers = tuple(layer.name for layer in measurer.first.layers)
+    return Task(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have a key."""
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)

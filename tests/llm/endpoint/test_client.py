@@ -1,0 +1,250 @@
+"""Questions to a server on this machine: what it may answer, what is tried again, what is never told."""
+
+import json
+import logging
+import os
+import pickle
+import signal
+import threading
+import traceback
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from compiler.llm.endpoint.client import Client, LimitError
+from compiler.llm.endpoint.settings import Endpoint, Limits, Patience, Prices
+from compiler.llm.endpoint.transport import MOST_BYTES
+from hw.errors import InputError, MlaError, WorkError
+from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON
+from tests.support.chat_server import MODEL, ChatServer, Reply, refused, said
+
+HELLO = [{"role": "user", "content": "hello"}]
+KEY = "sk-not-for-anybody-9f3c"
+
+
+def client(server: ChatServer, limits: Limits = AMPLE, **more) -> Client:
+    return Client(replace(Endpoint(server.url, MODEL, limits, patience=SOON), **more))
+
+
+def test_a_question_and_its_answer() -> None:
+    with ChatServer("hi") as server:
+        asking = client(server, fields={"top_p": 0.5, "temperature": None})
+        asking.check()
+        found = asking.chat(HELLO, seed=7)
+    assert found.text == "hi" and (found.input_tokens, found.output_tokens) == (100, 10)
+    (asked,) = server.asked
+    assert asked.path == "/v1/chat/completions" and "Authorization" not in asked.headers
+    assert asked.body == {"model": MODEL, "messages": HELLO, "max_tokens": 4096, "seed": 7, "top_p": 0.5}
+    spent = asking.spent
+    assert (spent.requests, spent.failed, spent.input_tokens, spent.output_tokens) == (1, 0, 100, 10)
+
+
+def test_the_key_goes_to_the_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", f" {KEY}\n")
+    with ChatServer("hi") as server:
+        asking = client(server, key="MY_KEY")
+        asking.check()
+        asking.chat(HELLO)
+    assert [each.headers["Authorization"] for each in (*server.listed, *server.asked)] == [
+        f"Bearer {KEY}"
+    ] * 2
+    assert KEY not in repr(vars(asking))
+    with pytest.raises(TypeError, match="a key stays in its process"):
+        pickle.dumps(asking)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "words"),
+    [
+        (refused(401, f"bad {KEY}"), InputError, r"MLA_ENDPOINT_KEY must hold a key that .* takes \(401: bad \[key\]"),
+        (refused(404, "no such model"), InputError, f"has no model '{MODEL}', or is not what .*404: no such model"),
+        (refused(400, "too long"), InputError, r"does not take the request \(400: too long\)"),
+        (refused(307, "", Location=f"http://elsewhere/{KEY}?x"), InputError, r"redirects to http://elsewhere/\[key\],"),
+        (refused(500, f"{KEY} broke\nit"), WorkError, r"status 500: \[key\] broke it$"),
+        (Reply(403, json.dumps({"error": KEY}).replace("sk", "\\u0073k").encode()), InputError, r"403: \[key\]"),
+        (Reply(200, b"\xff" * 99), WorkError, "no chat completion"),
+        (Reply(200, b"[" * 100_000), WorkError, "no chat completion"),
+        (Reply(200, b'{"choices": [{"message": "hi"}]}'), WorkError, "no chat completion"),
+        (Reply(200, b"9" * 5000), WorkError, "no chat completion"),
+        (Reply(200, b"x" * (MOST_BYTES + 1)), WorkError, "longer than 4,194,304 bytes"),
+        (Reply(200, headers={"X": "y" * 200_000}), WorkError, "something else than HTTP"),
+        (Reply(401, reason=KEY), InputError, r"\(401\)"),
+        (Reply(200, headers={"Content-Encoding": "gzip"}, body=b"x"), WorkError, "no chat completion"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_without_the_key(
+    reply: Reply,
+    kind: type[MlaError],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("MLA_ENDPOINT_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    with ChatServer(reply) as server:
+        asking = client(server)
+        with pytest.raises(kind, match=words) as caught:
+            asking.chat(HELLO)
+    assert server.asked and server.asked[0].headers["Authorization"].endswith(KEY)
+    frames = caught.tb.tb_next  # this one has the key
+    escaped = b"u0073" in reply.body  # what such an answer holds is only cleaned where it is used
+    whole = traceback.TracebackException(caught.type, caught.value, frames, capture_locals=not escaped)
+    seen = (
+        "".join(whole.format()) + caplog.text + repr(caught.value) + json.dumps(asking.spent.document(AMPLE))
+    )
+    assert KEY not in seen
+    assert "\n" not in str(caught.value) and caught.value.__context__ is None
+    assert asking.spent.failed == asking.spent.requests > 0
+
+
+def test_slow_servers_end_in_time() -> None:
+    with ChatServer(Reply(hang=30)) as server, pytest.raises(WorkError, match=r"no answer in 0\.3 s"):
+        client(server, patience=BRIEF).chat(HELLO)
+    with ChatServer(Reply(drip=0.01)) as server:
+        asking = client(server, Limits(seconds=0.4))
+        with pytest.raises(WorkError, match=r"no whole answer in 0\.4 s"):
+            asking.chat(HELLO)
+        with pytest.raises(LimitError, match="its limit of seconds is used up"):
+            asking.chat(HELLO)
+    assert len(server.asked) == 1 and asking.spent.estimated_requests == 1
+
+
+def test_an_interrupt_ends_a_question() -> None:
+    with ChatServer(Reply(hang=30)) as server:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            client(server, patience=Patience()).chat(HELLO)
+        timer.join()
+    assert len(server.asked) == 1
+
+
+def test_what_may_pass_is_tried_again() -> None:
+    date = format_datetime(datetime.now(UTC) - timedelta(seconds=5), usegmt=True)
+    for first in (refused(429, Retry_After="0"), refused(503, Retry_After=date), refused(500), refused(529)):
+        with ChatServer(first, "hi") as server:
+            asking = client(server)
+            assert asking.chat(HELLO).text == "hi" and asking.spent.requests == 2 and asking.spent.failed == 1
+    with ChatServer(refused(500)) as server, pytest.raises(WorkError, match="status 500"):
+        client(server).chat(HELLO)
+    assert len(server.asked) == SOON.attempts
+    with (
+        ChatServer(refused(429, Retry_After="3600")) as server,
+        pytest.raises(LimitError, match="for 3,600 s"),
+    ):
+        client(server).chat(HELLO)
+    assert len(server.asked) == 1
+
+
+def test_nobody_there() -> None:
+    with ChatServer("hi") as server:
+        url, host = server.url, server.host
+    gone = Client(Endpoint(url, MODEL, AMPLE, patience=BRIEF))
+    with pytest.raises(WorkError, match=f"the endpoint http://{host}/v1 cannot be asked: connection refused"):
+        gone.check()
+    with pytest.raises(WorkError, match="does not answer: connection refused: is there a server"):
+        gone.chat(HELLO)
+    assert gone.spent.requests == BRIEF.attempts and not gone.spent.input_tokens
+    with pytest.raises(WorkError, match=r"endpoint http://nobody\.invalid/v1 cannot be asked: "):
+        Client(Endpoint("http://nobody.invalid/v1", MODEL, AMPLE, patience=SOON)).check()
+    with ChatServer("hi") as server, pytest.raises(WorkError, match="no secure connection"):
+        Client(Endpoint(server.url.replace("http:", "https:"), MODEL, AMPLE, patience=SOON)).check()
+
+
+def test_the_list_of_models() -> None:
+    with ChatServer("hi") as server:
+        other = Client(Endpoint(server.url, "absent", AMPLE, patience=SOON))
+        with pytest.raises(InputError, match=f"has no model 'absent': it has {MODEL}, other$"):
+            other.check()
+        for reply, words in (
+            (Reply(200, b"<html>"), "answers without a list of models: the URL must be"),
+            (refused(404), "has no model .* or is not what /models and /chat/completions come behind"),
+            (refused(401, "who?"), r"MLA_ENDPOINT_KEY must hold the key that .* wants \(401: who\?\)"),
+        ):
+            server.models = reply
+            with pytest.raises(InputError, match=words):
+                client(server).check()
+        for body in ({"data": []}, {"data": [{"id": MODEL}, 3, {"id": None}]}):
+            server.models = Reply(200, json.dumps(body).encode())
+            client(server).check()
+        server.models = refused(503, "loading the model")
+        with pytest.raises(WorkError, match="status 503: loading the model"):
+            client(server).check()
+
+
+@pytest.mark.parametrize(
+    ("limits", "words", "asked"),
+    [
+        (Limits(requests=2), r"its limit of requests is used up \(2 of 2\)", 2),
+        (Limits(tokens=350), r"limits is too little for another question", 3),
+        (Limits(cost=1.0, prices=Prices(1000, 10000)), r"limits is too little for another question", 2),
+    ],
+)
+def test_limits(limits: Limits, words: str, asked: int) -> None:
+    with ChatServer("hi") as server:
+        asking = client(server, limits)
+        with pytest.raises(LimitError, match=words):
+            for _ in range(9):
+                asking.chat(HELLO)
+    assert len(server.asked) == asking.spent.requests == asked
+    lengths = [each.body["max_tokens"] for each in server.asked]
+    assert lengths == sorted(lengths, reverse=True) and all(each >= 0 for each in lengths)
+
+
+def test_what_was_spent_beyond_a_limit() -> None:
+    limits = Limits(cost=1.0, prices=Prices(2, 0))
+    with ChatServer(said("hi", (600_000, 5))) as server:
+        asking = client(server, limits)
+        asking.chat(HELLO)
+        assert asking.spent.document(limits)["cost"] == 1.2
+        with pytest.raises(LimitError, match=r"its limit of cost is used up \(1\.2 of 1\)"):
+            asking.chat(HELLO)
+
+
+def test_tokens_are_estimated_where_nobody_counts() -> None:
+    counts = ({"prompt_tokens": -1, "completion_tokens": True}, {"prompt_tokens": 1e300}, "many", None)
+    with ChatServer(*(said("x" * 30, None, usage=each) for each in counts)) as server:
+        asking = client(server)
+        for _ in counts:
+            asking.chat([{"role": "user", "content": "y" * 300}])
+    spent = asking.spent
+    assert (spent.input_tokens, spent.output_tokens, spent.estimated_requests) == (400, 40, 4)
+
+
+def test_proxies_see_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLA_ENDPOINT_KEY", KEY)
+    with ChatServer("proxied") as proxy, ChatServer("straight") as server:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://{proxy.host}")
+        monkeypatch.setenv("NO_PROXY", "")
+        monkeypatch.setenv("no_proxy", "")
+        assert client(server).chat(HELLO).text == "straight" and not proxy.asked
+        far = Client(Endpoint("https://models.invalid/v1", MODEL, AMPLE, patience=SOON))
+        with pytest.raises(
+            WorkError, match="the proxy that the environment names lets no connection through"
+        ):
+            far.chat(HELLO)
+        assert [each.method for each in proxy.asked] == ["CONNECT"] and KEY not in repr(proxy.asked)
+        for bad in ("nothing://x", "socks5://127.0.0.1:1", "http://[::x"):
+            monkeypatch.setenv("HTTPS_PROXY", bad)
+            monkeypatch.setenv("https_proxy", bad)
+            with pytest.raises(WorkError, match="the proxy that the environment names must be such as"):
+                far.check()
+
+
+@pytest.mark.parametrize("key", ["two words", "gr\u00fc\u00df", "a\nb"])
+def test_what_is_no_key(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLA_ENDPOINT_KEY", key)
+    with pytest.raises(
+        InputError, match="must hold a key of printable ASCII characters without blanks"
+    ) as caught:
+        Client(Endpoint("http://x/v1", MODEL))
+    assert key not in str(caught.value)
+
+
+def test_a_key_in_place_of_its_variable_is_not_shown() -> None:
+    with pytest.raises(InputError, match=r"the environment variable .* is not set") as caught:
+        Client(Endpoint("http://x/v1", MODEL, key=KEY))
+    assert KEY not in str(caught.value)

@@ -1,0 +1,188 @@
+"""A scripted model in the loop: what it is told, what comes of its answers, and that nothing it does ends a search."""
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+from compiler.llm.choice import language_model
+from compiler.llm.endpoint.model import EndpointModel
+from compiler.llm.endpoint.settings import Endpoint, Limits
+from compiler.measure.measurement import Measurement
+from compiler.measure.measurer import Measurer
+from compiler.search.constraints import Constraints
+from compiler.search.tune import LLM, Tuned, tune
+from compiler.specialize.task import Task
+from hw.errors import InputError
+from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON
+from tests.support.chat_server import MODEL, Asked, ChatServer, Reply, refused, said
+
+#: What the small network gains by it: 32 cycles.
+BETTER = {"rows": 3, "band": 3, "x_buffers": 2, "ramp": False}
+NOTHING = "I have no idea."
+
+
+def schedule(**changes: object) -> Callable[[Asked], str]:
+    """An answer that changes the first layer of those asked about."""
+
+    def answer(asked: Asked) -> str:
+        name = re.findall(r'(?m)^"([^"]+)": ', asked.prompt)[0]
+        return f"How about this:\n```json\n{json.dumps({'layers': {name: changes}})}\n```\n"
+
+    return answer
+
+
+def rewritten(old: str, new: str) -> Callable[[Asked], str]:
+    """An answer that has the program of the prompt with a piece of it replaced."""
+
+    def answer(asked: Asked) -> str:
+        (text,) = re.findall(r"```asm\n(\.name [^N].*?)```", asked.body["messages"][1]["content"], re.DOTALL)
+        assert old in text
+        return f"Sure.\n```asm\n{text.replace(old, new, 1)}```"
+
+    return answer
+
+
+def at_length(answer: Callable[[Asked], str]) -> Callable[[Asked], Reply]:
+    """An answer to what is said to be 20,000 tokens."""
+    return lambda asked: said(answer(asked), (20_000, 10))
+
+
+def searched(
+    measurer: Measurer, server: ChatServer, trials: int, constraints: Constraints | None = None, **more
+) -> tuple[Tuned, EndpointModel, list[str]]:
+    heard: list[str] = []
+    settings = {"limits": AMPLE, "patience": SOON, "retries": 3} | more
+    author = EndpointModel(Endpoint(server.url, MODEL, **settings), heard.append)
+    found = tune(measurer, LLM, trials, seed=1, author=author, constraints=constraints or Constraints())
+    assert isinstance(found.best.result, Measurement) and found.best.result.believable
+    return found, author, heard
+
+
+def test_good_schedule_then_good_program(measurer: Measurer, baseline: Measurement) -> None:
+    with ChatServer(schedule(**BETTER), rewritten("tag 0\n", ""), NOTHING) as server:
+        found, author, _ = searched(measurer, server, 3)
+    assert [trial.cost for trial in found.trials[:2]] == [baseline.cycles - 32, baseline.cycles - 33]
+    assert found.best.schedule.programs and found.best.cost == baseline.cycles - 33
+    first, second, third = (each.body["messages"] for each in server.asked[:3])
+    # What was found is what is asked about next, and an example.
+    assert len(first) == len(second) == 2 and "Measured before" not in first[1]["content"]
+    assert f"now {baseline.cycles - 32:,} cycles" in second[1]["content"]
+    assert f"as now: {baseline.cycles - 32:,} cycles" in second[1]["content"]
+    assert (
+        f"as now: {baseline.cycles - 33:,} cycles\nas now with the compiler's own programs"
+        in third[1]["content"]
+    )
+    document = author.document()
+    assert document["candidates"] == document["better"] == 2 and document["ended"] is None
+    assert document["requests"] == len(server.asked) == document["answers"]
+    assert document["input_tokens"] == 100 * len(server.asked)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (NOTHING, "there is neither a JSON object with layers nor a program in it"),
+        (said("```asm\n.na", finish="length"), "the answer was too long and is cut off: write less"),
+        (schedule(rows=0), "rows must be at least 1, not 0"),
+        (schedule(planes=2), "it cannot be compiled: "),
+        (schedule(y_buffers=3), "it is not measured: what is made of it was measured before"),
+        (rewritten("halt", "stop"), r"it cannot be compiled: .*line \d+: 'stop' is not an instruction"),
+        (rewritten("issue load, signal(matrix:0)", "issue load"), "the validator refuses it: .*deadlock"),
+        (rewritten("set load.len, 2304", "set load.len, 1048575"), "the validator refuses it: .*bounds"),
+        (rewritten("set fuse.clip_hi, 127", "set fuse.clip_hi, 5"), "its outputs are wrong"),
+        (schedule(ramp=False), r"1,\d{3} cycles, no better than 1,380\. "),
+    ],
+)
+def test_what_is_refused_is_told(measurer: Measurer, answer, words: str) -> None:
+    with ChatServer(answer, NOTHING) as server:
+        found, author, _ = searched(measurer, server, 2)
+    told = server.asked[1].body["messages"]
+    assert [message["role"] for message in told] == ["system", "user", "assistant", "user"]
+    assert re.search(words, told[3]["content"]), told[3]["content"]
+    assert told[3]["content"].endswith("Propose something else of less cost.")
+    assert author.tally.better == 0 and author.tally.refused >= ("no better" not in words)
+    # Given up about the network, it is asked about each layer by itself.
+    layers = [
+        re.findall(r'(?m)^"([^"]+)": ', each.body["messages"][1]["content"])[0] for each in server.asked
+    ]
+    assert len(server.asked) >= 6 and len(set(layers)) == 2 and len(found.trials) == 2
+
+
+def test_examples_of_a_task_come_back(measurer: Measurer) -> None:
+    with ChatServer(schedule(ramp=False), schedule(**BETTER), NOTHING) as server:
+        searched(measurer, server, 3)
+    again = server.asked[2].body["messages"]
+    assert len(again) == 2 and re.search(r'"rows": 4.*: 1,\d{3} cycles', again[1]["content"])
+
+
+def test_what_is_forbidden_is_told(measurer: Measurer) -> None:
+    kept = Constraints(frozenset({"tiling", "micro-program"}))
+    with ChatServer(schedule(rows=3), NOTHING) as server:
+        found, *_ = searched(measurer, server, 1, kept)
+    assert "rows must not be changed" in server.asked[1].last
+    assert all(kept.broken(trial.schedule, measurer.first.schedule) is None for trial in found.trials)
+
+
+@pytest.mark.parametrize(
+    ("reply", "limits", "words"),
+    [
+        (schedule(**BETTER), Limits(requests=1), "its limit of requests is used up (1 of 1)"),
+        (at_length(schedule(**BETTER)), Limits(tokens=25_000), "what is left of its limits is too little"),
+        (Reply(drip=0.05), Limits(seconds=0.4), "its limit of seconds is used up"),
+        (refused(401, "no more"), AMPLE, "MLA_ENDPOINT_KEY must hold the key that"),
+        (refused(500), AMPLE, "status 500"),
+        (Reply(hang=9), AMPLE, "no answer in 0.3 s"),
+        (Reply(200, b"garbage"), AMPLE, "no chat completion"),
+    ],
+)
+def test_when_it_ends_the_search_goes_on(measurer: Measurer, reply, limits: Limits, words: str) -> None:
+    with ChatServer(reply) as server:
+        found, author, heard = searched(measurer, server, 2, limits=limits, patience=BRIEF)
+        asked = len(server.asked)
+        assert len(found.trials) == 2 and author.ended is not None and words in author.ended
+        assert heard == [f"the language model is asked no more: {author.ended}"]
+        assert not list(author.propose(_about(measurer, found))) and len(server.asked) == asked
+    document = author.document()
+    assert document["requests"] == asked >= 1 and document["ended"] == author.ended
+
+
+def _about(measurer: Measurer, found: Tuned) -> Task:
+    assert isinstance(found.best.result, Measurement)
+    schedule = found.best.schedule
+    return Task(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), found.best.result)
+
+
+def test_too_little_context_for_any_prompt(measurer: Measurer) -> None:
+    with ChatServer(NOTHING) as server:
+        _, author, _ = searched(measurer, server, 1, context=1024, answer=128)
+    assert not server.asked and author.document()["requests"] == 0
+
+
+def test_requests_as_asked_for(measurer: Measurer) -> None:
+    with ChatServer(NOTHING) as server:
+        searched(measurer, server, 1, grammar="response_format", fields={"top_k": 5}, retries=1)
+    first, *_ = server.asked
+    assert first.body["response_format"]["type"] == "json_schema" and first.body["top_k"] == 5
+    assert first.body["seed"] == 1 and first.body["temperature"] == 0.7
+
+
+def test_candidates_that_are_still_measured(measurer: Measurer, baseline: Measurement) -> None:
+    """Several machines ask for several candidates before they tell of any."""
+    with ChatServer(schedule(ramp=False), NOTHING) as server:
+        author = EndpointModel(Endpoint(server.url, MODEL, AMPLE, patience=SOON))
+        layers = tuple(measurer.first.schedule.layers)
+        task = Task(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
+        assert len(list(author.propose(task))) == 1
+    assert "it is being measured" in server.asked[1].last
+
+
+def test_there_is_no_other_model_yet() -> None:
+    with pytest.raises(InputError, match="there is no built-in language model yet: give --endpoint URL"):
+        language_model(None)
+
+
+def test_the_method_needs_a_model(measurer: Measurer) -> None:
+    with pytest.raises(InputError, match="the method llm needs a language model to ask"):
+        tune(measurer, LLM, 1)

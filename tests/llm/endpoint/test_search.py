@@ -1,0 +1,23 @@
+"""A search beside a machine that serves, which asks somebody who does not answer."""
+
+import time
+
+from compiler.llm.endpoint.settings import Endpoint
+from compiler.measure.measurer import Measurer
+from compiler.options import Options
+from compiler.serve.proposer import Beside
+from compiler.serve.searcher import Begin, Job
+from tests.support.chat_server import MODEL, ChatServer, Reply
+
+
+def test_it_ends_while_a_question_is_open(measurer: Measurer) -> None:
+    graph = measurer.prepared.graph
+    with ChatServer(Reply(hang=60)) as server:
+        endpoint = Endpoint(server.url, MODEL)
+        job = Job(graph, measurer.prepared.config, Options(rounding="reference"), "llm", endpoint=endpoint)
+        with Beside(job) as proposer:
+            proposer.order(Begin(measurer.conditions.dram, measurer.first.schedule))
+            proposer.order(None)
+            while not server.asked and proposer.process.is_alive():
+                time.sleep(0.05)
+    assert len(server.asked) == 1 and proposer.process.exitcode == 0
