@@ -9,7 +9,7 @@ from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Lim
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.llm.endpoint.model import EndpointModel
+    from compiler.llm.author import Author
 
 METHOD = "llm"
 _LIMITS = ("seconds", "requests", "tokens", "cost", "prices")
@@ -59,8 +59,8 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "EndpointModel | None":
-    """The language model that options name, if it is there and answers; None: another method is asked for.
+def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Author | None":
+    """The language model that options name, or the built-in one, if it answers; None: another method is asked for.
 
     Raises
     ------

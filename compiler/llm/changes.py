@@ -1,6 +1,6 @@
 """A layer's schedule as words: what is other than in the schedule it has now."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 from compiler.llm.numbers import following, number_words, take_number
@@ -82,8 +82,7 @@ def _value_words(name: str, value: int | str) -> list[str]:
     return number_words(int(value))
 
 
-def _value(name: str, words: Iterable[str]) -> int | str | bool:
-    rest = iter(words)
+def _value(name: str, rest: Iterator[str]) -> int | str | bool:
     first = next(rest, "")
     if first == ALL and SPANS[name].all_too:
         return _ALL
@@ -95,7 +94,7 @@ def _value(name: str, words: Iterable[str]) -> int | str | bool:
     return bool(value) if isinstance(getattr(_DEFAULT, name), bool) else value
 
 
-def _again(first: str, rest: Iterable[str]) -> Iterable[str]:
+def _again(first: str, rest: Iterator[str]) -> Iterator[str]:
     yield first
     yield from rest
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 
+from compiler.llm.author import Author
 from compiler.llm.endpoint.model import EndpointModel
 from compiler.llm.endpoint.settings import Endpoint
-from hw.errors import InputError
+from compiler.llm.writer import Writer
 
 
-def language_model(
-    endpoint: Endpoint | None, say: Callable[[str], None] = lambda _text: None
-) -> EndpointModel:
+def language_model(endpoint: Endpoint | None, say: Callable[[str], None] = lambda _text: None) -> Author:
     """The generator that the method `llm` asks.
 
     Parameters
@@ -22,10 +21,6 @@ def language_model(
     Raises
     ------
     InputError
-        There is no such model.
+        The endpoint's key cannot be one, or the file of the built-in model is damaged.
     """
-    if endpoint is None:
-        raise InputError(
-            "there is no built-in language model yet: give --endpoint URL and --endpoint-model NAME"
-        )
-    return EndpointModel(endpoint, say)
+    return Writer() if endpoint is None else EndpointModel(endpoint, say)

@@ -7,7 +7,7 @@ from math import log2
 from compiler.hpm.flows import KINDS
 from compiler.llm.changes import changes_words
 from compiler.llm.numbers import number_words
-from compiler.lower.layer import Layer
+from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
 from compiler.lower.matmul import MatmulLayer
 from compiler.schedule.schedule import LayerSchedule
 from compiler.schedule.spot import Spot
@@ -88,11 +88,10 @@ class Subject:
         layer, n = self.layer, self.spot.config.n
         x, y = layer.shapes[layer.x], layer.shapes[layer.y]
         drain = getattr(layer, "drain", None)
-        weights = getattr(layer, "weights", None)
-        is_window = weights is not None and weights.ndim > 2
-        kernel = weights.shape[-3:-1] if is_window and weights.ndim == 4 else getattr(layer, "kernel", (1, 1))
-        if is_window and weights.ndim == 3:
-            kernel = weights.shape[:2]
+        weights = layer.weights if isinstance(layer, (ConvLayer, DepthwiseLayer)) else None
+        kernel = getattr(layer, "kernel", (1, 1))
+        if weights is not None:
+            kernel = weights.shape[1:3] if isinstance(layer, ConvLayer) else weights.shape[:2]
         sizes = [
             x.h,
             x.w,

@@ -111,8 +111,7 @@ def race(
             curves[method].append(_filled(found.curve, count))
             if method == LLM:
                 result = found.trials[0].result if found.trials else None
-                usable = isinstance(result, Measurement) and result.believable
-                first.append(result.cycles if usable else None)
+                first.append(result.cycles if isinstance(result, Measurement) and result.believable else None)
         say(f"{point.family}: {method} {min(curve[-1] for curve in curves[method]):,} of {baseline.cycles:,}")
     return Raced(point.family, point, baseline.cycles, baseline.floor, curves, first)
 

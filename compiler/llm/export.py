@@ -4,6 +4,8 @@ There are two such tensors for each layer. The network gives the row of the word
 row where it belongs: nothing of the size of the context is ever copied.
 """
 
+from typing import Any
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -109,7 +111,7 @@ class _Exporter:
         query, key = (self._turned(each, cos, sin, quarter) for each in parts[:2])
         key = self._output(key, f"key {number}", (shape.heads, 1, head))
         value = self._output(parts[2], f"value {number}", (shape.heads, 1, head))
-        root = self._constant("root", np.float32(1 / np.sqrt(head)))
+        root = self._constant("root", np.array(1 / np.sqrt(head)))
         query = self._node("Mul", [query, root], f"{name}.scaled")
         flipped = self._node("Transpose", [f"keys {number}"], f"{name}.keys", perm=[0, 2, 1])
         before = self._node(
@@ -170,7 +172,7 @@ class _Exporter:
         self.outputs[name] = shape
         return self._node("Identity", [x], name)
 
-    def _node(self, operator: str, inputs: list[str], name: str, **attributes: object) -> str:
+    def _node(self, operator: str, inputs: list[str], name: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
         return name
 

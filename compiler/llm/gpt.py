@@ -6,11 +6,12 @@ mean square norm (Zhang and Sennrich 2019); the words' vectors also give the sco
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 _EPSILON = 1e-5
 _BASE = 10_000.0
 
@@ -126,7 +127,7 @@ class State:
     def push(self, words: NDArray[np.integer]) -> None:
         """Go on by some words of each continuation: (continuations, words)."""
         weights = self.model.weights
-        x = weights["words"][words]
+        x: Floats = weights["words"][words]
         for number in range(self.model.shape.layers):
             x = x + self._attention(number, _normed(x, weights[f"{number}.attention.norm"]))
             gated = _normed(x, weights[f"{number}.gated.norm"]) @ weights[f"{number}.gated.in"].T

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from compiler.llm.author import Author
 from compiler.llm.changes import SPANS, ChangesGrammar, with_changes
 from compiler.llm.decode import Answer, draw
 from compiler.llm.describe import BEST, Subject
@@ -14,7 +15,6 @@ from compiler.llm.weights import load
 from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
 from compiler.schedule.heuristic import spots_of
 from compiler.schedule.schedule import LayerSchedule
-from compiler.specialize.generator import Generator
 from compiler.specialize.task import Candidate, Task
 from hw.errors import InputError
 
@@ -39,7 +39,7 @@ _PLAIN = (
 _KEPT = ("planes",)
 
 
-class Writer(Generator):
+class Writer(Author):
     """Asks the model about one layer after another, the slowest first, and proposes its answers, the likeliest first.
 
     Parameters
@@ -55,9 +55,8 @@ class Writer(Generator):
         The model's file is damaged.
     """
 
-    name = "llm"
-
     def __init__(self, model: Gpt | None = None, temperature: float = 1.0):
+        super().__init__()
         self.model = load(SHIPPED)[0] if model is None else model
         self.temperature = temperature
         self._rng: np.random.Generator | None = None

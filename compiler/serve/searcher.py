@@ -27,7 +27,7 @@ from cosim.device import Device
 from hw.config import MlaConfig
 
 if TYPE_CHECKING:
-    from compiler.llm.endpoint.model import EndpointModel
+    from compiler.llm.author import Author
 
 #: Latencies, and rates, that differ by no more of the greater are taken for the same.
 _ALIKE = 0.1
@@ -196,7 +196,7 @@ class Searcher:
             self._database.close()
             self._database = self._programs = None
 
-    def _language_model(self) -> "EndpointModel | None":
+    def _language_model(self) -> "Author | None":
         """Who the method `llm` asks, within one budget whatever conditions become."""
         if self.job.method != LLM:
             return None

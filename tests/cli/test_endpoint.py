@@ -117,7 +117,6 @@ def test_endpoints_that_are_none_are_told_at_once(mla, complains, models, status
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("", "there is no built-in language model yet: give --endpoint URL and --endpoint-model NAME"),
         ("--endpoint URL", "--endpoint needs --endpoint URL and --endpoint-model NAME"),
         ("--endpoint-model m", "--endpoint-model needs --endpoint URL and --endpoint-model NAME"),
         ("--method random --endpoint-seconds 3", "--endpoint-seconds is for --method llm"),

@@ -91,7 +91,7 @@ class _Subjects:
         step = self.walk.steps[number]
         if not step.layers.get(layer):
             return None
-        where = dict(zip(CAUSES, step.where[layer], strict=True))
+        where: dict[str, int] = dict(zip(CAUSES, step.where[layer], strict=True))
         subject = Subject(self.layers[layer], self.spots[layer], self.schedules(number)[layer], where)
         try:
             subject.words(BEST)

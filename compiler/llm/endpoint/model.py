@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.llm.author import Author
 from compiler.llm.endpoint.answers import read_answer
 from compiler.llm.endpoint.chat import Chat
 from compiler.llm.endpoint.client import Client, LimitError
@@ -14,7 +15,6 @@ from compiler.llm.endpoint.prompt import Prompt, prompt_for
 from compiler.llm.endpoint.protocol import Completion
 from compiler.llm.endpoint.settings import Endpoint
 from compiler.measure.measurement import Rejected, Result
-from compiler.specialize.generator import Generator
 from compiler.specialize.task import Candidate, Task
 from hw.errors import MlaError
 
@@ -35,7 +35,7 @@ class Tally:
     better: int = 0
 
 
-class EndpointModel(Generator):
+class EndpointModel(Author):
     """Asks a model for candidates, and tells it what came of them, until a task is given up or a limit is reached.
 
     Parameters
@@ -56,10 +56,11 @@ class EndpointModel(Generator):
         The key cannot be one.
     """
 
-    name = "llm"
+    endpoint: Endpoint
 
     def __init__(self, endpoint: Endpoint, say: Callable[[str], None] = lambda _text: None):
-        self.endpoint, self.tally = endpoint, Tally()
+        super().__init__(endpoint)
+        self.tally = Tally()
         self.ended: str | None = None
         self._client, self._say = Client(endpoint), say
         self._asked: dict[str, Task] = {}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.nn import functional
+import torch  # pyright: ignore[reportMissingImports]  an extra
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from compiler.llm.training.module import Module
 from compiler.llm.training.shown import Batch, Shown, batch_of, batches

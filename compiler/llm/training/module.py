@@ -1,9 +1,9 @@
 """The transformer of compiler.llm.gpt in PyTorch, to be trained."""
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+import torch  # pyright: ignore[reportMissingImports]  an extra
+from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from compiler.llm.gpt import Gpt, Shape, turns
 
@@ -20,6 +20,9 @@ class Module(nn.Module):
     seed : int
         Of the weights to begin with.
     """
+
+    cos: Tensor
+    sin: Tensor
 
     def __init__(self, shape: Shape, seed: int = 0):
         super().__init__()

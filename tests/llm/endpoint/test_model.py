@@ -9,6 +9,7 @@ import pytest
 from compiler.llm.choice import language_model
 from compiler.llm.endpoint.model import EndpointModel
 from compiler.llm.endpoint.settings import Endpoint, Limits
+from compiler.llm.writer import Writer
 from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
 from compiler.search.constraints import Constraints
@@ -178,9 +179,8 @@ def test_candidates_that_are_still_measured(measurer: Measurer, baseline: Measur
     assert "it is being measured" in server.asked[1].last
 
 
-def test_there_is_no_other_model_yet() -> None:
-    with pytest.raises(InputError, match="there is no built-in language model yet: give --endpoint URL"):
-        language_model(None)
+def test_without_an_endpoint_the_built_in_model_is_asked() -> None:
+    assert isinstance(language_model(None), Writer)
 
 
 def test_the_method_needs_a_model(measurer: Measurer) -> None:
