@@ -88,7 +88,7 @@ def fit(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), _CLIP)
         optimizer.step()
-        total += float(loss)
+        total += float(loss.detach())
         if (step + 1) % _SAY == 0:
             say(f"step {step + 1} of {recipe.steps}: loss {total / _SAY:.3f}")
             total = 0.0

@@ -1,0 +1,60 @@
+"""`mla llm`: training without PyTorch, samples, evaluation, and what goes wrong with them."""
+
+import importlib.util
+import json
+
+import pytest
+
+from scripts.networks.digits import MODEL as DIGITS
+
+
+def test_samples_are_schedules_that_can_be_compiled(mla, tmp_path):
+    sampled = ("llm", "sample", DIGITS, "--answers", "3", "--seed", "5", "--json", str(tmp_path / "a.json"))
+    result = mla(*sampled)
+    assert result.status == 0, result.err
+    document = json.loads((tmp_path / "a.json").read_text("utf-8"))
+    assert document["cycles"] == sum(each["cycles"] for each in document["layers"])
+    for layer in document["layers"]:
+        assert layer["question"][0] == "machine" and layer["question"][-1] == "answer"
+        assert len(layer["answers"]) == 3
+        for answer in layer["answers"]:
+            assert answer["log_likelihood"] <= 0 and answer["words"][-1] == "end"
+    assert mla(*sampled[:-2]).out == result.out  # the same seed says the same
+
+
+def test_unconstrained_answers_are_any_words(mla):
+    result = mla("llm", "sample", DIGITS, "--answers", "2", "--unconstrained", "--temperature", "3")
+    assert result.status == 0 and len(result.out.splitlines()) > 3
+
+
+def test_evaluation_compares_methods(mla, tmp_path):
+    asked = ("--layers", "1", "--trials", "2", "--others", "2", "--methods", "random", "--seeds", "1")
+    result = mla("llm", "eval", *asked, "--json", str(tmp_path / "a.json"))
+    assert result.status == 0, result.err
+    document = json.loads((tmp_path / "a.json").read_text("utf-8"))
+    (layer,) = document["layers"]
+    assert {name: len(curve) for name, (curve,) in layer["curves"].items()} == {"llm": 3, "random": 3}
+    assert all(curve[0] == layer["static_cycles"] for (curve,) in layer["curves"].values())
+    assert [each["trials"] for each in document["ratios"]] == [1, 2]
+    assert "llm after 2" in result.out
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (("sample", DIGITS, "--layer", "nonsense"), "--layer must be one of"),
+    (("sample", "none.onnx"), "none.onnx"),
+    (("sample", DIGITS, "--llm", "none"), "none: cannot be read as a language model"),
+    (("sample", DIGITS, "--llm", DIGITS), "cannot be read as a language model"),
+    (("sample", DIGITS, "--temperature", "-1"), "--temperature must be at least 0"),
+    (("eval", "--methods", "nonsense"), "--methods must be among"),
+    (("eval", "--machine", "nonsense"), "--machine must be one of"),
+    (("eval", "--seeds", "0"), "--seeds"),
+])  # fmt: skip
+def test_bad_input(complains, options, words):
+    complains(2, words, "llm", *options)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
+def test_training_without_pytorch(complains, tmp_path):
+    words = "training needs PyTorch: make setup EXTRAS=torch"
+    complains(2, words, "llm", "train", "--out", str(tmp_path / "a.safetensors"))
+    assert not list(tmp_path.iterdir())
