@@ -3,11 +3,11 @@
 from math import log, log2
 from typing import NamedTuple
 
-from compiler.hpm.flow import Pace, pace
-from compiler.hpm.flows import KINDS, flow_of
-from compiler.hpm.place import Place
 from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
 from compiler.lower.matmul import MatmulLayer
+from compiler.schedule.flow.flows import KINDS, flow_of
+from compiler.schedule.flow.pace import Pace, pace
+from compiler.schedule.flow.place import Place
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import DTYPE_BYTES
 

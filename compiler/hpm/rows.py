@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compiler.hpm.features import KIND, Fixed, Row, row_of
-from compiler.hpm.flow import Pace, pace
-from compiler.hpm.flows import flow_of
-from compiler.hpm.place import Place
 from compiler.lower.lower import Lowered
 from compiler.measure.conditions import Conditions
+from compiler.schedule.flow.flows import flow_of
+from compiler.schedule.flow.pace import Pace, pace
+from compiler.schedule.flow.place import Place
 from compiler.schedule.schedule import LayerSchedule
 
 #: So many layers before a neighbour say how far ahead LOAD is.

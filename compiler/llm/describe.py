@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log2
 
-from compiler.hpm.flows import KINDS
 from compiler.llm.changes import changes_words
 from compiler.llm.numbers import number_words
 from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
 from compiler.lower.matmul import MatmulLayer
+from compiler.schedule.flow.flows import KINDS
 from compiler.schedule.schedule import LayerSchedule
 from compiler.schedule.spot import Spot
 from hw.isa.counters import CAUSES

@@ -15,6 +15,9 @@ from compiler.lower.reduce import ReduceLayer
 from compiler.schedule.compute import matmul_tilings, norm_tilings, reduce_tilings
 from compiler.schedule.conv import conv_tilings, depthwise_tilings, transposed_tilings
 from compiler.schedule.dram import USUAL, Dram
+from compiler.schedule.flow.flows import flow_of
+from compiler.schedule.flow.pace import pace
+from compiler.schedule.flow.place import Place
 from compiler.schedule.moves import from_dram, move_tilings
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.schedule.share import AROUND, shared, sharing
@@ -34,6 +37,10 @@ from hw.isa.enums import DTYPE_BYTES
 _RESIDENT = 0.6
 #: A layer of fewer cycles is not worth a dispatch of its own.
 _SMALL = 1000
+#: Kinds of layers whose tilings are followed tile by tile, and how many of them.
+_BY_TILES, _FOLLOWED = (PoolLayer, ElementwiseLayer, MatmulLayer, SoftmaxLayer, MoveLayer), 48
+#: So many cycles before a layer begins LOAD is free to bring in its first weights, if there is one before it.
+_AHEAD = 1000.0
 
 
 def first_schedule(
@@ -87,7 +94,7 @@ def _spots(homes: "_Residents", dram: Dram) -> list[Spot]:
     return [
         Spot(
             config, homes.free(number), config.acc_rows, homes.on_chip(layer.x), homes.on_chip(layer.y),
-            homes.on_chip, taper=homes.awaited(number), dram=dram,
+            homes.on_chip, taper=homes.awaited(number), dram=dram, first=not number,
         )
         for number, layer in enumerate(homes.lowered.layers)
     ]  # fmt: skip
@@ -156,8 +163,35 @@ def _bytes(image: Image) -> int:
     return image.h * image.w * image.c * DTYPE_BYTES[image.dtype] + 64
 
 
-def tilings_of(spot: Spot, layer: Layer) -> Tilings:
-    """Ways to cut a layer that fit, each with its estimated cycles."""
+def ranked_tilings(spot: Spot, layer: Layer) -> list[tuple[float, LayerSchedule]]:
+    """Ways to cut a layer that fit, each once with its estimated cycles, the least first.
+
+    Where the rough estimate knows little of how units wait for each other the most promising ones are followed tile by
+    tile. (For convolutions it knows more: followed, single ones come out 1 % better on the RTL, and networks worse.)
+    """
+    found: dict[LayerSchedule, float] = {}
+    for cycles, schedule in _tilings_of(spot, layer):
+        found[schedule] = min(cycles, found.get(schedule, cycles))
+    rough = sorted(((cycles, schedule) for schedule, cycles in found.items()), key=lambda each: each[0])
+    if not isinstance(layer, _BY_TILES) or not spot.alone:  # the rough one knows what it takes turns with
+        return rough
+    place = Place(spot.config, spot.dram, spot.x_on_chip, spot.y_on_chip, spot.on_chip)
+    followed = [
+        ((cycles + _followed(spot, layer, schedule, place)) / 2, schedule)
+        for cycles, schedule in rough[:_FOLLOWED]
+    ]
+    followed.sort(key=lambda each: each[0])
+    return followed + rough[_FOLLOWED:]
+
+
+def _followed(spot: Spot, layer: Layer, schedule: LayerSchedule, place: Place) -> float:
+    """Cycles of a layer by its tiles."""
+    flow = flow_of(layer, schedule, place)
+    return pace(flow, spot.beat, spot.dram.latency, None if spot.first else _AHEAD, last=False).total
+
+
+def _tilings_of(spot: Spot, layer: Layer) -> Tilings:
+    """Ways to cut a layer that fit, each with its cycles by a rough estimate."""
     tilings = {
         ConvLayer: conv_tilings, DepthwiseLayer: depthwise_tilings, PoolLayer: pool_tilings,
         ElementwiseLayer: elementwise_tilings, SoftmaxLayer: softmax_tilings, MoveLayer: move_tilings,
@@ -169,7 +203,7 @@ def tilings_of(spot: Spot, layer: Layer) -> Tilings:
 
 
 def _schedule(spot: Spot, layer: Layer) -> tuple[float, LayerSchedule]:
-    best = min(tilings_of(spot, layer), key=lambda tiling: tiling[0], default=None)
-    if best is None:
+    found = ranked_tilings(spot, layer)
+    if not found:
         raise InputError(f"layer {layer.name!r} does not fit the machine however it is cut")
-    return best
+    return found[0]

@@ -29,7 +29,7 @@ class Spot:
     """What a layer finds: the machine, free bytes and rows of the accumulator, where its tensors are.
 
     `beside` are the cycles of neighbours that take turns with it: those of one tile are not hidden. With `taper` what
-    follows waits for its last tile. `alone`: it takes no turns with others.
+    follows waits for its last tile. `alone`: it takes no turns with others. `first`: there is no layer before it.
     """
 
     config: MlaConfig
@@ -41,6 +41,7 @@ class Spot:
     beside: float = 0
     taper: bool = False
     alone: bool = True
+    first: bool = False
     dram: Dram = USUAL
 
     @property

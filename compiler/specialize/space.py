@@ -7,7 +7,7 @@ from functools import cached_property
 
 from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
 from compiler.schedule.dram import Dram
-from compiler.schedule.heuristic import spots_of, tilings_of
+from compiler.schedule.heuristic import ranked_tilings, spots_of
 from compiler.schedule.schedule import LayerSchedule
 from compiler.schedule.spot import Spot
 from hw.config import MlaConfig
@@ -56,12 +56,7 @@ class LayerSpace:
     @cached_property
     def tilings(self) -> list[Tiling]:
         """All that fit by the static compiler's reckoning, best first, each once."""
-        found: dict[LayerSchedule, float] = {}
-        for estimate, schedule in tilings_of(self.spot, self.layer):
-            found[schedule] = min(estimate, found.get(schedule, estimate))
-        return [
-            Tiling(estimate, schedule) for schedule, estimate in sorted(found.items(), key=lambda e: e[1])
-        ]
+        return [Tiling(cycles, schedule) for cycles, schedule in ranked_tilings(self.spot, self.layer)]
 
     def draw(self, rng: random.Random, schedule: LayerSchedule) -> LayerSchedule:
         """A tiling at random; what says how the layer goes with its neighbours stays."""

@@ -17,8 +17,6 @@ from compiler.hpm.calibrate import calibrate, features_of, learn
 from compiler.hpm.default import SHIPPED, find_model
 from compiler.hpm.errors import Errors, spearman
 from compiler.hpm.features import NAMES, Row
-from compiler.hpm.flow import Flow, Tile, lines, pace
-from compiler.hpm.flows import flow_of
 from compiler.hpm.journal import Journal, Sample
 from compiler.hpm.model import Model, train
 from compiler.hpm.points import KINDS, Op, Point, chains, singles
@@ -29,6 +27,8 @@ from compiler.options import Options
 from compiler.pipeline import Prepared
 from compiler.record import Record
 from compiler.schedule.dram import Dram
+from compiler.schedule.flow.flows import flow_of
+from compiler.schedule.flow.pace import Flow, Tile, lines, pace
 from compiler.specialize.space import spaces_of
 from cosim.golden import GoldenDevice
 from hw.config import load_target

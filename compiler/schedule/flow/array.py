@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from compiler.codegen.conv_layout import Layout, can_fold
-from compiler.hpm.flow import Flow, Tile, lines
-from compiler.hpm.place import Place
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.layer import ConvLayer, Drain
 from compiler.lower.matmul import MatmulLayer
 from compiler.lower.together import can_join
+from compiler.schedule.flow.pace import Flow, Tile, lines
+from compiler.schedule.flow.place import Place
 from compiler.schedule.schedule import LayerSchedule
 from compiler.schedule.spot import image_rows, images
 from hw.isa.enums import DTYPE_BYTES

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-from compiler.hpm.flow import Flow, Tile, lines
-from compiler.hpm.place import Place
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.dynamic import DynamicLayer
 from compiler.lower.elementwise_layer import ElementwiseLayer, Spread
@@ -11,6 +9,8 @@ from compiler.lower.layer import Layer, PoolLayer, SoftmaxLayer
 from compiler.lower.norm import NormLayer
 from compiler.lower.prelu import PReluLayer
 from compiler.lower.reduce import ReduceLayer
+from compiler.schedule.flow.pace import Flow, Tile, lines
+from compiler.schedule.flow.place import Place
 from compiler.schedule.schedule import LayerSchedule
 from compiler.schedule.spot import image_rows, images
 from hw.isa.enums import DTYPE_BYTES

@@ -3,20 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from compiler.hpm.flow import Flow
-from compiler.hpm.flows_array import conv_flow, matmul_flow, transposed_flow
-from compiler.hpm.flows_depthwise import depthwise_flow
-from compiler.hpm.flows_fuse import (
-    dynamic_flow,
-    elementwise_flow,
-    norm_flow,
-    pool_flow,
-    prelu_flow,
-    reduce_flow,
-    softmax_flow,
-)
-from compiler.hpm.flows_move import move_flow
-from compiler.hpm.place import Place
 from compiler.lower.conv_transpose import ConvTransposeLayer
 from compiler.lower.dynamic import DynamicLayer
 from compiler.lower.elementwise_layer import ElementwiseLayer
@@ -25,6 +11,20 @@ from compiler.lower.matmul import MatmulLayer
 from compiler.lower.norm import NormLayer
 from compiler.lower.prelu import PReluLayer
 from compiler.lower.reduce import ReduceLayer
+from compiler.schedule.flow.array import conv_flow, matmul_flow, transposed_flow
+from compiler.schedule.flow.depthwise import depthwise_flow
+from compiler.schedule.flow.fuse import (
+    dynamic_flow,
+    elementwise_flow,
+    norm_flow,
+    pool_flow,
+    prelu_flow,
+    reduce_flow,
+    softmax_flow,
+)
+from compiler.schedule.flow.move import move_flow
+from compiler.schedule.flow.pace import Flow
+from compiler.schedule.flow.place import Place
 from compiler.schedule.schedule import LayerSchedule
 
 _FLOWS: dict[type[Layer], Callable[[Any, LayerSchedule, Place], Flow]] = {

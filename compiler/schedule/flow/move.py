@@ -3,11 +3,11 @@
 from math import gcd
 
 from compiler.codegen.lines import transposable
-from compiler.hpm.flow import Flow, Tile, lines
-from compiler.hpm.place import Place
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.layer import MoveLayer
 from compiler.lower.walk import Dim, Walk
+from compiler.schedule.flow.pace import Flow, Tile, lines
+from compiler.schedule.flow.place import Place
 from compiler.schedule.moves import move_rows
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import DTYPE_BYTES

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import product
 
 from compiler.codegen.depthwise import kernel_rows, stream_pitch
-from compiler.hpm.flow import Flow, Tile, lines
-from compiler.hpm.flows_array import with_drain
-from compiler.hpm.place import Place
 from compiler.kernels.tiles import ceil_div
 from compiler.lower.layer import DepthwiseLayer
+from compiler.schedule.flow.array import with_drain
+from compiler.schedule.flow.pace import Flow, Tile, lines
+from compiler.schedule.flow.place import Place
 from compiler.schedule.schedule import LayerSchedule
 from compiler.schedule.spot import image_rows, images
 from hw.isa.enums import DTYPE_BYTES
