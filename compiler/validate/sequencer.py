@@ -91,24 +91,28 @@ class Sequencer:
             if way.steps >= self.limit:
                 raise self.refuse(way, "endless", f"a call must end within {self.limit} instructions")
             op, d, a, b, imm = words[way.pc]
-            if op is MicroOp.SET:
-                self._set(way, d, a, b, imm)
-            elif op in ALU:
-                result = compute(op, self.value(way, a), add(self.value(way, b), imm & MASK))
-                if d & 31:
-                    way.registers[d & 31] = result
-                way.fall_through(way.pc + 1)
-            elif op in BRANCH:
+            if op in BRANCH:
                 decision = taken(op, self.value(way, a), self.value(way, b))
                 if decision is None:
                     return None
                 self.branch(way, decision)
             else:
-                _OTHERS[op](self, way, d, a, b, imm)
-                if op in _PAUSES:
-                    way.steps += 1
-                    return op
+                self.execute(way, op, d, a, b, imm)
             way.steps += 1
+            if op in _PAUSES:
+                return op
+
+    def execute(self, way: Way, op: MicroOp, d: int, a: int, b: int, imm: int) -> None:
+        """Execute an instruction that is no branch; ValidationError if it would do harm."""
+        if op is MicroOp.SET:
+            self._set(way, d, a, b, imm)
+        elif op in ALU:
+            result = compute(op, self.value(way, a), add(self.value(way, b), imm & MASK))
+            if d & 31:
+                way.registers[d & 31] = result
+            way.fall_through(way.pc + 1)
+        else:
+            _OTHERS[op](self, way, d, a, b, imm)
 
     def _words(self, way: Way) -> tuple[tuple[MicroOp, int, int, int, int], ...]:
         return (self.code if way.segment == OWN else self.pinned[way.segment]).words

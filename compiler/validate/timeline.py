@@ -109,6 +109,11 @@ class Timeline:
             for tokens in row:
                 for index, (_, place) in enumerate(tokens):
                     tokens[index] = (START, place)
+        return self.counts
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Counts of all semaphores: by consumer, the sequencer last, then producer and number."""
         return tuple(len(tokens) for row in self._tokens for tokens in row)
 
     def issue(self, unit: Unit, wait: int, signal: int, regions: list[Region], place: Place) -> None:

@@ -1,0 +1,111 @@
+"""Which word may come next, so that what is written is a program in the end."""
+
+import numpy as np
+
+from compiler.llm.assembly.ending import Endings
+from compiler.llm.assembly.groups import GROUPS, HEAD, SELECTOR
+from compiler.llm.assembly.lexicon import HEADS, NAME_OF, SELECTORS, WORDS
+from compiler.llm.assembly.limits import Limits
+from compiler.llm.assembly.operand import Values
+from compiler.llm.assembly.state import State
+from compiler.llm.assembly.tracker import Tracker
+from compiler.llm.numbers import WORDS as NUMBERS
+from compiler.llm.numbers import BYTES
+from compiler.llm.vocabulary import Vocabulary
+from hw.errors import InputError
+from hw.isa.micro import OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp, Statistic
+
+#: More words than any instruction needs.
+_MANY = 8
+Mask = np.ndarray
+
+
+class Grammar:
+    """The grammar of programs.
+
+    Parameters
+    ----------
+    vocabulary : Vocabulary
+        Of the model: with all words of assembly and of numbers, and perhaps others.
+    limits : Limits
+        What programs may be.
+
+    Raises
+    ------
+    InputError
+        The vocabulary lacks a word, or the limits make no sense.
+    ValidationError
+        What comes before the program in the stream is not safe.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, limits: Limits):
+        for word in (*WORDS, *NUMBERS):
+            if word not in vocabulary:
+                raise InputError(f"the vocabulary must have the word {word!r}")
+        self.vocabulary, self.limits, self.rules = vocabulary, limits, limits.rules
+        self.tracker = Tracker.of(limits) if limits.config else None
+        self.endings = Endings(limits, self.tracker) if self.tracker else None
+        self._selectors: dict[tuple, Mask] = {}
+        #: Instructions that take a token, and their semaphores.
+        self.takes = [(head.d, word) for word, head in HEADS.items() if head.op is MicroOp.WAIT]
+        self.bytes = np.array(vocabulary.encode(BYTES))
+        groups = self.rules.groups
+        self._groups = {name: self.mask_of(words) for name, words in groups.items()}
+        self._singles = {word: self.mask_of([word]) for word in (*WORDS, *NUMBERS)}
+        needs = np.full(len(vocabulary), _MANY + 1)
+        for word in groups[HEAD]:
+            needs[vocabulary.number(word)] = self._need(word)
+        self._heads = [needs <= room for room in range(_MANY + 1)]
+
+    def start(self) -> State:
+        """The beginning of a program."""
+        return State(self)
+
+    def mask_of(self, words: "list[str] | tuple[str, ...] | set[str]") -> Mask:
+        """Some words, as a mask."""
+        mask = np.zeros(len(self.vocabulary), bool)
+        mask[self.vocabulary.encode(words)] = True
+        return mask
+
+    def group(self, name: str) -> Mask:
+        """The words of a group, or one word."""
+        return self._groups[name] if name in GROUPS else self._singles[name]
+
+    def heads(self, room: int) -> Mask:
+        """First words of instructions that need no more than so many words."""
+        return self._heads[max(0, min(room, _MANY))]
+
+    def selectors(self, tracker: Tracker | None, known: bool) -> Mask:
+        """Selectors that a program may read, register 0 apart.
+
+        Parameters
+        ----------
+        tracker : Tracker or None
+            The machine, if there is one.
+        known : bool
+            Only those that do not depend on data.
+        """
+        if tracker is None:
+            return self.group(SELECTOR)
+        statistics = tuple(each for each in Statistic if tracker.may_read(each))
+        registers = tracker.written if self.limits.written and not tracker.lost else -1
+        key = statistics, registers
+        if key not in self._selectors:
+            numbers = [
+                *(number for number in range(1, REGISTERS) if registers >> number & 1),
+                *(OPERAND_BASE + number for number in range(len(self.limits.operands))),
+                *(STATISTIC_BASE + each for each in statistics),
+            ]
+            self._selectors[key] = self.mask_of([NAME_OF[number] for number in numbers])
+        if not known:
+            return self._selectors[key]
+        return self._selectors[key] & self.mask_of(
+            [word for word, number in SELECTORS.items() if tracker.is_known(number)]
+        )
+
+    def _need(self, word: str) -> int:
+        """Words that an instruction needs at least; for a loop also those of its body and its end."""
+        values: Values = {}
+        head = HEADS[word]
+        operands = self.rules.operands(head, values, 0, 1)
+        return 1 + sum(each.need for each in operands) + 2 * (head.op is MicroOp.LOOP)
