@@ -7,10 +7,12 @@ from compiler.validate.bits import UNKNOWN, Word, add, compute, parts, taken, wo
 from compiler.validate.commands import BadCommandError, examine, follow_line, known_fields, work
 from compiler.validate.errors import Place, ValidationError
 from compiler.validate.flow import FLOW
+from compiler.validate.regions import Region
 from compiler.validate.way import OWN, Code, Way
 from cosim.driver import WATCHDOG_CYCLES
 from cosim.golden.alu import ALU, BRANCH, MASK
 from cosim.golden.checks import Window
+from cosim.golden.command import Config
 from cosim.golden.interpreter import statistic_number
 from cosim.golden.program import default_fields
 from hw.config import MlaConfig
@@ -170,21 +172,27 @@ class Sequencer:
             way.fields[unit][index] = _truncated(UNIT_FIELDS[unit][index], add(add(va, vb), imm & MASK))
         way.fall_through(way.pc + 1)
 
-    def _issue(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
-        unit = Unit(d & 3)
+    def command(self, way: Way, unit: Unit) -> tuple[Config, list[Region]]:
+        """The command that a unit's fields make now, and what it touches; ValidationError if it would do harm."""
         try:
             fields = known_fields(unit, way.fields[unit])
             c, regions = examine(self.config, self.windows, unit, fields)
             if unit == Unit.MATRIX and c.dw:
-                way.line = follow_line(c, way.line)
+                follow_line(c, way.line)
         except BadCommandError as bad:
             raise self.refuse(way, bad.kind, f"{unit.name.lower()}: {bad.reason}") from None
-        way.work[unit] += work(self.config, unit, c)
-        if way.work[unit] > WATCHDOG_CYCLES:
-            reason = (
-                f"{unit.name.lower()} takes {way.work[unit]} cycles; the watchdog allows {WATCHDOG_CYCLES}"
-            )
+        cycles = way.work[unit] + work(self.config, unit, c)
+        if cycles > WATCHDOG_CYCLES:
+            reason = f"{unit.name.lower()} takes {cycles} cycles; the watchdog allows {WATCHDOG_CYCLES}"
             raise self.refuse(way, "endless", reason)
+        return c, regions
+
+    def _issue(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+        unit = Unit(d & 3)
+        c, regions = self.command(way, unit)
+        if unit == Unit.MATRIX and c.dw:
+            way.line = follow_line(c, way.line)
+        way.work[unit] += work(self.config, unit, c)
         if way.written and (missing := way.written.enter(unit, c)):
             reason = f"{unit.name.lower()} reads {missing[0]} {missing[1]:#x}, which nothing has written"
             raise self.refuse(way, "uninitialized", reason)

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from compiler.llm.assembly.lexicon import HEAD_OF, HEADS, SIGNALS, WAITS
+from compiler.llm.assembly.lexicon import END, HEAD_OF, HEADS, SIGNALS, WAITS
 from compiler.llm.assembly.limits import Limits
 from compiler.llm.assembly.tracker import TOKENS, Tracker
 from compiler.llm.assembly.words import words_of
+from compiler.llm.numbers import number_words
 from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
@@ -18,6 +19,8 @@ _ALL = (1 << len(Unit)) - 1
 #: Words that wait for all units, and that end the program.
 FENCE = HEAD_OF[MicroOp.FENCE, _ALL].word
 HALT = HEAD_OF[MicroOp.HALT, 0].word
+#: Words that end a loop after its first turn.
+LEAVE = (HEAD_OF[MicroOp.BREAK, 0].word, *number_words(1), END)
 
 
 def index_of(producer: int, consumer: int, number: int) -> int:
@@ -69,11 +72,11 @@ class Endings:
         #: Words, and instructions, that one token more may cost.
         self.growth = max((len(each.setting) + 3 for each in self.rounds.values()), default=1)
 
-    def words(self, counts: Counts, goal: Counts) -> list[str]:
+    def words(self, counts: Counts) -> list[str]:
         """The words that bring all semaphores to where they must be, as far as that can be done."""
-        if counts == goal:
+        if counts == self.goal:
             return []
-        surplus = [count - wanted for count, wanted in zip(counts, goal, strict=True)]
+        surplus = [count - goal for count, goal in zip(counts, self.goal, strict=True)]
         out = [word for unit in Unit for word in self._unit(unit, surplus)]
         for number, count in enumerate(surplus[TOKENS * SEQUENCER :]):
             out += [HEAD_OF[MicroOp.WAIT, number].word] * count

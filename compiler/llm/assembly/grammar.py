@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from compiler.llm.assembly.ending import Endings
+from compiler.llm.assembly.ending import LEAVE, Endings, instructions
 from compiler.llm.assembly.groups import GROUPS, HEAD, SELECTOR
-from compiler.llm.assembly.lexicon import HEADS, NAME_OF, SELECTORS, WORDS
+from compiler.llm.assembly.lexicon import END, HEADS, NAME_OF, SELECTORS, WORDS
 from compiler.llm.assembly.limits import Limits
 from compiler.llm.assembly.operand import Values
 from compiler.llm.assembly.state import State
@@ -13,10 +13,10 @@ from compiler.llm.numbers import WORDS as NUMBERS
 from compiler.llm.numbers import BYTES
 from compiler.llm.vocabulary import Vocabulary
 from hw.errors import InputError
-from hw.isa.micro import OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp, Statistic
+from hw.isa.micro import OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp
 
 #: More words than any instruction needs.
-_MANY = 8
+_MANY = 12
 Mask = np.ndarray
 
 
@@ -44,8 +44,13 @@ class Grammar:
                 raise InputError(f"the vocabulary must have the word {word!r}")
         self.vocabulary, self.limits, self.rules = vocabulary, limits, limits.rules
         self.tracker = Tracker.of(limits) if limits.config else None
+        #: Words that leave a loop.
+        self.leave = LEAVE if limits.config else (END,)
+        #: Instructions that a loop needs at least, itself and one in its body among them.
+        self.loop_instructions = 2 + instructions(self.leave)
         self.endings = Endings(limits, self.tracker) if self.tracker else None
         self._selectors: dict[tuple, Mask] = {}
+        self._others: dict[tuple[str, ...], Mask] = {}
         #: Instructions that take a token, and their semaphores.
         self.takes = [(head.d, word) for word, head in HEADS.items() if head.op is MicroOp.WAIT]
         self.bytes = np.array(vocabulary.encode(BYTES))
@@ -71,41 +76,47 @@ class Grammar:
         """The words of a group, or one word."""
         return self._groups[name] if name in GROUPS else self._singles[name]
 
+    def but(self, words: tuple[str, ...]) -> Mask:
+        """All words but some."""
+        if words not in self._others:
+            self._others[words] = ~self.mask_of(words)
+        return self._others[words]
+
     def heads(self, room: int) -> Mask:
         """First words of instructions that need no more than so many words."""
         return self._heads[max(0, min(room, _MANY))]
 
-    def selectors(self, tracker: Tracker | None, known: bool) -> Mask:
+    def selectors(self, tracker: Tracker | None, count: bool) -> Mask:
         """Selectors that a program may read, register 0 apart.
 
         Parameters
         ----------
         tracker : Tracker or None
             The machine, if there is one.
-        known : bool
-            Only those that do not depend on data.
+        count : bool
+            Only those that may say how often a loop runs.
         """
         if tracker is None:
             return self.group(SELECTOR)
-        statistics = tuple(each for each in Statistic if tracker.may_read(each))
         registers = tracker.written if self.limits.written and not tracker.lost else -1
-        key = statistics, registers
+        key = tracker.statistics, registers
         if key not in self._selectors:
             numbers = [
                 *(number for number in range(1, REGISTERS) if registers >> number & 1),
                 *(OPERAND_BASE + number for number in range(len(self.limits.operands))),
-                *(STATISTIC_BASE + each for each in statistics),
+                *(STATISTIC_BASE + each for each in tracker.statistics),
             ]
             self._selectors[key] = self.mask_of([NAME_OF[number] for number in numbers])
-        if not known:
+        if not count:
             return self._selectors[key]
-        return self._selectors[key] & self.mask_of(
-            [word for word, number in SELECTORS.items() if tracker.is_known(number)]
-        )
+        # A number as large may follow.
+        most = self.rules.most_turns(tracker.turns) // 2
+        counts = [word for word, number in SELECTORS.items() if tracker.counts_to(number, most)]
+        return self._selectors[key] & self.mask_of(counts)
 
     def _need(self, word: str) -> int:
         """Words that an instruction needs at least; for a loop also those of its body and its end."""
         values: Values = {}
         head = HEADS[word]
         operands = self.rules.operands(head, values, 0, 1)
-        return 1 + sum(each.need for each in operands) + 2 * (head.op is MicroOp.LOOP)
+        return 1 + sum(each.need for each in operands) + (1 + len(self.leave)) * (head.op is MicroOp.LOOP)

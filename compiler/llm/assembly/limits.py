@@ -25,8 +25,6 @@ Semaphore = tuple[int, int, int]
 JUMPS = frozenset(
     op for op, form in FORMS.items() if "target" in form.operands and op is not MicroOp.LOOP
 ) | {MicroOp.RET}  # fmt: skip
-#: Most turns that loops in loops may make by their constants: bodies of 256 instructions are not endless then.
-_TURNS = LIMIT // 256
 _UNIT_OF = {packed: Unit[packed.split(".")[0].upper()] for packed in PAIRS}
 
 
@@ -68,7 +66,7 @@ class Limits:
     before: Sequence[Call] = ()
     leaves: Mapping[Semaphore, int] = field(default_factory=dict)
     jumps: bool = False
-    written: bool = True
+    written: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tokens", "instructions"):
@@ -81,7 +79,8 @@ class Limits:
     @cached_property
     def rules(self) -> Rules:
         """What operands may be."""
-        return MachineRules(self.config, self.instructions, self.jumps) if self.config else Rules()
+        most = min(self.tokens, self.instructions)
+        return MachineRules(self.config, most, self.jumps) if self.config else Rules()
 
 
 class MachineRules(Rules):
@@ -133,10 +132,13 @@ class MachineRules(Rules):
 
     def numbers(self, head: Head, turns: int) -> Spans:
         if head.op is MicroOp.LOOP:
-            return ((1, max(1, min(LOOP_IMM.fields[1].high, _TURNS // turns))),)
+            return ((1, self.most_turns(turns)),)
         if head.op is MicroOp.TAG:
             return ((0, self._config.tags - 1),)
         return super().numbers(head, turns)
+
+    def most_turns(self, turns: int) -> int:
+        return max(1, min(LOOP_IMM.fields[1].high, LIMIT // self._instructions // turns))
 
     def distances(self, pc: int) -> Spans:
         return ((-pc, self._instructions - 1 - pc),)

@@ -1,7 +1,6 @@
 """A program on its way: words of the language in, micro-instructions out."""
 
 from collections.abc import Iterator
-from math import prod
 from typing import Protocol
 
 from compiler.llm.assembly.choice import Choice
@@ -18,6 +17,11 @@ _TO_UNITS = SEMAPHORES_PER_PAIR * len(Unit)
 class Listener(Protocol):
     """Who wants to hear of each instruction."""
 
+    @property
+    def turns(self) -> int:
+        """Turns that the loops which are open make together, as far as is known."""
+        ...
+
     def execute(self, word: int) -> None:
         """An instruction that is no loop with a body."""
 
@@ -30,6 +34,8 @@ class Listener(Protocol):
 
 class Deaf:
     """Does not want to hear."""
+
+    turns = 1
 
     def execute(self, word: int) -> None:
         """Nothing."""
@@ -95,11 +101,6 @@ class Reader:
         return bool(self.loops) and self.loops[-1][0] + 1 == len(self.words)
 
     @property
-    def turns(self) -> int:
-        """Turns that the loops make together, as far as their constants say."""
-        return prod(max(1, values.get("count", 1)) for _, _, values in self.loops)
-
-    @property
     def opens(self) -> bool:
         """Whether the instruction, if it ends here, is a loop whose body follows."""
         return self.head is not None and self.head.op is MicroOp.LOOP and "end" not in self.values
@@ -154,7 +155,7 @@ class Reader:
         """Take a word that is not part of an instruction before it."""
         if word in HEADS:
             self.head, self.values = HEADS[word], {}
-            self.operands = self.rules.operands(self.head, self.values, len(self.words), self.turns)
+            self.operands = self.rules.operands(self.head, self.values, len(self.words), self.listener.turns)
         elif word == END:
             self._close()
         elif word == STOP:

@@ -57,6 +57,10 @@ class Rules:
         """What the only number of an instruction may be, in loops that make so many turns together."""
         return ((_COUNT.low, _COUNT.high),) if head.op is MicroOp.LOOP else SIGNED
 
+    def most_turns(self, turns: int) -> int:
+        """How many turns a loop may make in loops that make so many together."""
+        return _COUNT.high
+
     def distances(self, pc: int) -> Spans:
         """How far from an instruction the program may go on."""
         return ((_IMM.low - pc, _IMM.high - pc),)
@@ -103,8 +107,10 @@ class Rules:
         if not slots:
             return Constant(values, "imm", self.numbers(head, turns))
         if head.op is MicroOp.LOOP:
-            counts = self.numbers(head, turns)
-            return Sources(values, slots, "count", alone=counts, behind=counts, nameless=self.nameless)
+            return Sources(
+                values, slots, "count", alone=self.numbers(head, turns), behind=self.numbers(head, 2 * turns),
+                nameless=self.nameless,
+            )  # fmt: skip
         if head.packed:
             return PackedSources(
                 values, slots, head.packed, self.parts(head.packed),

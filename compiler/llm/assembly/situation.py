@@ -78,25 +78,15 @@ class Situation:
     @cached_property
     def _ending(self) -> list[str]:
         """Words that end the program properly from the end of this instruction on, or at least end it."""
-        opens = self._reader.opens
-        first = [FENCE] * (opens or not self._reader.head and self._reader.empty) + [END] * opens
-        ends = [END] * len(self._reader.loops)
+        reader, tracker, endings = self._reader, self._tracker, self._grammar.endings
+        opens = reader.opens
+        out = [FENCE] * (opens or not reader.head and reader.empty)
+        out += [word for _ in range(len(reader.loops) + opens) for word in self._grammar.leave]
         last = [STOP] if self._may_stop else [HALT, STOP]
-        whole = [*first, *self._drained(), *last]
-        return whole if len(whole) <= self._left and self._fits(whole) else [*first, *ends, *last]
-
-    def _drained(self) -> list[str]:
-        """Ends of all loops, with what brings the semaphores to where they must be before them and behind."""
-        endings, tracker = self._grammar.endings, self._tracker
-        if endings is None or tracker is None or tracker.blind:
-            return [END] * len(self._reader.loops)
-        counts, out = self._issue.counts() if self._issue else tracker.counts, []
-        for loop in reversed(tracker.loops):
-            if loop.trips > 1:
-                out += endings.words(counts, loop.counts)
-                counts = loop.counts
-            out.append(END)
-        return out if self._over else out + endings.words(counts, endings.goal)
+        if endings is None or tracker is None or tracker.blind or self._over:
+            return out + last
+        whole = [*out, *endings.words(self._issue.counts() if self._issue else tracker.counts), *last]
+        return whole if len(whole) <= self._left and self._fits(whole) else out + last
 
     def _fits(self, words: list[str]) -> bool:
         return self._written + instructions(words) <= self._limits.instructions
@@ -176,9 +166,9 @@ class Situation:
             return grammar.mask_of([])
         out = grammar.heads(self._room).copy() if self._more > 0 else grammar.mask_of([])
         if self._limits.config:
-            out &= ~grammar.mask_of(self._refused(depth))
-        if self._more < 2:
-            out &= ~grammar.group(_LOOP)
+            out &= grammar.but(tuple(self._refused(depth)))
+        if self._more < grammar.loop_instructions:
+            out &= grammar.but((_LOOP,))
         if reader.loops and not reader.opens and (reader.head or not reader.empty) and self._closes:
             out |= grammar.group(END)
         if not depth and self._may_stop:
@@ -187,9 +177,13 @@ class Situation:
 
     @property
     def _closes(self) -> bool:
-        """Whether the innermost loop can be run to its end."""
-        tracker = self._after
-        return tracker is None or tracker.blind or not tracker.closed().harm
+        """Whether the innermost loop can be run to its end, and the program then be ended."""
+        tracker, endings = self._after, self._grammar.endings
+        if tracker is None or endings is None or tracker.blind:
+            return True
+        closed = tracker.closed()
+        rest = [*endings.words(closed.counts), *self._grammar.leave * (len(self._reader.loops) - 1), HALT, STOP]
+        return not closed.harm and len(rest) < self._left and self._fits(rest)
 
     def _refused(self, depth: int) -> list[str]:
         """First words that the machine refuses now."""

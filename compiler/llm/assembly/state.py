@@ -78,7 +78,12 @@ class State:
         self.left -= 1
         self._situation = None
 
-    # What the reader says.
+    # What the reader asks and says.
+
+    @property
+    def turns(self) -> int:
+        """Turns that the loops which are open make together, as far as is known."""
+        return self._tracker.turns if self._tracker else 1
 
     def execute(self, word: int) -> None:
         """An instruction is whole."""

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from math import prod
 
 from compiler.llm.assembly.limits import JUMPS, Limits
 from compiler.validate.call import Call, Stream
 from compiler.validate.errors import ValidationError
+from compiler.validate.regions import Region
 from compiler.validate.check import LIMIT
 from compiler.validate.sequencer import Sequencer
 from compiler.validate.timeline import Timeline
@@ -23,22 +24,25 @@ from hw.isa.program import Program
 
 #: Semaphores of a consumer.
 TOKENS = SEMAPHORES_PER_PAIR * len(Unit)
-#: Instructions of a loop's further turns that are followed; beyond, nothing is known any more.
+#: Instructions of a loop's further turns that are followed; a loop that takes more is not ended.
 _FOLLOWED = 1 << 10
 #: Turns that must change nothing before those after them are taken to be the same.
 _SETTLED = 3
 _MASK = (1 << 32) - 1
 #: What changes the order of commands.
 _ORDER = frozenset({MicroOp.ISSUE, MicroOp.WAIT, MicroOp.FENCE, MicroOp.HALT})
+#: What changes the fields of a unit.
+_FIELDS = frozenset({MicroOp.SET, MicroOp.CLEAR})
+#: Statistics that are the same whenever the program runs.
+_READABLE = tuple(each for each in Statistic if each is not Statistic.CYCLE)
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop: its first instruction, how often it runs, tokens of all semaphores at its beginning, and its body so far."""
+    """A loop: its first instruction, how often it runs, and its body so far."""
 
     word: int
     trips: int
-    counts: tuple[int, ...]
     body: "tuple[int | Loop, ...]" = ()
 
 
@@ -51,10 +55,12 @@ class Tracker:
         Executes.
     way : Way
         Its state.
+    jumps : bool
+        Whether there may be branches and calls, behind which nothing is known any more.
     """
 
-    def __init__(self, sequencer: Sequencer, way: Way):
-        self.sequencer, self.way = sequencer, way
+    def __init__(self, sequencer: Sequencer, way: Way, jumps: bool):
+        self.sequencer, self.way, self.jumps = sequencer, way, jumps
         #: Loops that are open.
         self.loops: tuple[Loop, ...] = ()
         #: Registers that have been written, a bit for each; register 0 always has.
@@ -63,7 +69,12 @@ class Tracker:
         self.lost = self.harm = False
         #: Instructions executed.
         self.steps = 0
+        # Found out so far, as long as it is true: what commands touch (None: they would do harm), which of them may be
+        # issued behind which tokens, statistics that may be read, and the counts of all semaphores.
+        self._commands: dict[Unit, list[Region] | None] = {}
         self._issuable: dict[tuple[Unit, int], bool] = {}
+        self._statistics: tuple[Statistic, ...] | None = None
+        self._counts: tuple[int, ...] | None = None
 
     @staticmethod
     def of(limits: Limits) -> "Tracker":
@@ -86,19 +97,26 @@ class Tracker:
                 raise InputError(f"call {number} has programs behind guards: which of them runs is not known")
             _run(stream.sequencers[number][-1], way)
         way.begin(limits.tag)
-        return Tracker(stream.sequencers[-1][-1], way)
+        return Tracker(stream.sequencers[-1][-1], way, limits.jumps)
 
     # What may come next.
 
-    @cached_property
+    @property
     def counts(self) -> tuple[int, ...]:
         """Tokens of all semaphores: by consumer (4: the sequencer), then producer and index."""
-        return self.way.timeline.counts
+        if self._counts is None:
+            self._counts = self.way.timeline.counts
+        return self._counts
 
     @property
     def skipping(self) -> bool:
         """Whether what comes next is not executed."""
         return any(loop.trips < 1 for loop in self.loops)
+
+    @property
+    def turns(self) -> int:
+        """Turns that the loops which are open make together."""
+        return prod(max(1, loop.trips) for loop in self.loops)
 
     @property
     def blind(self) -> bool:
@@ -114,18 +132,31 @@ class Tracker:
         """Whether a unit's command may be issued behind some tokens; None: behind all there are."""
         key = unit, self.available(unit) if wait is None else wait
         if key not in self._issuable:
-            self._issuable[key] = not self.after(encode(MicroOp.ISSUE, d=unit, imm=key[1])).harm
+            regions = self._regions(unit)
+            self._issuable[key] = regions is not None and not self.way.timeline.races(unit, key[1], regions)
         return self._issuable[key]
 
-    def may_read(self, statistic: Statistic) -> bool:
-        """Whether a statistic may be read now."""
-        if self.lost:
-            return statistic is not Statistic.CYCLE
-        return self._value(STATISTIC_BASE + statistic) is not None
+    def _regions(self, unit: Unit) -> list[Region] | None:
+        if unit not in self._commands:
+            try:
+                self._commands[unit] = self.sequencer.command(self.way, unit)[1]
+            except ValidationError:
+                self._commands[unit] = None
+        return self._commands[unit]
 
-    def is_known(self, register: int) -> bool:
-        """Whether a register does not depend on data."""
-        return isinstance(self._value(register), int)
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """Those that may be read now."""
+        if self.lost:
+            return _READABLE
+        if self._statistics is None:
+            self._statistics = tuple(each for each in _READABLE if self._value(STATISTIC_BASE + each) is not None)
+        return self._statistics
+
+    def counts_to(self, selector: int, most: int) -> bool:
+        """Whether a selector is a count of turns, at most so many, that does not depend on data."""
+        value = self._value(selector)
+        return isinstance(value, int) and 1 <= signed(value) <= most
 
     def _value(self, selector: int) -> object:
         try:
@@ -139,7 +170,8 @@ class Tracker:
         """The state after one more instruction, which is no loop with a body."""
         op, d, a, b, imm = decoded(word)
         out = self._copy(whole=op in _ORDER)
-        out._keep(op, d)
+        if op in _FIELDS:
+            out._forget(d >> FIELD_INDEX_BITS if op is MicroOp.SET else d)
         out._note(word)
         if not self.blind:
             out._execute(op, d, a, b, imm)
@@ -152,7 +184,7 @@ class Tracker:
         trips = self._trips(word)
         out.lost |= trips is None
         if trips is not None:
-            out.loops += (Loop(word, trips, self.counts),)
+            out.loops += (Loop(word, trips),)
         return out
 
     def closed(self) -> "Tracker":
@@ -163,27 +195,25 @@ class Tracker:
         loop, out.loops = out.loops[-1], out.loops[:-1]
         out._note(loop)
         if not out.blind and loop.trips > 0:
-            out._issuable = {}
             out._repeat(loop.body, loop.trips - 1, _FOLLOWED)
         return out
 
     def _copy(self, whole: bool) -> "Tracker":
         """A copy to be changed; without `whole` the order of commands stays the same."""
-        out = Tracker(self.sequencer, self.way.fork() if whole else copy(self.way))
+        out = Tracker(self.sequencer, self.way.fork() if whole else copy(self.way), self.jumps)
+        out.loops, out.written, out.lost, out.harm = self.loops, self.written, self.lost, self.harm
+        out.steps = self.steps
         if not whole:
             out.way.registers = list(self.way.registers)
             out.way.fields = [list(fields) for fields in self.way.fields]
-        out.loops, out.written, out.lost, out.harm = self.loops, self.written, self.lost, self.harm
-        out.steps, out._issuable = self.steps, self._issuable
+            out._commands, out._issuable = dict(self._commands), dict(self._issuable)
+            out._statistics, out._counts = self._statistics, self._counts
         return out
 
-    def _keep(self, op: MicroOp, d: int) -> None:
-        """Keep what is still true of the commands that may be issued."""
-        if op in (MicroOp.SET, MicroOp.CLEAR):
-            unit = d >> FIELD_INDEX_BITS if op is MicroOp.SET else d
-            self._issuable = {key: value for key, value in self._issuable.items() if key[0] != unit}
-        elif op in _ORDER:
-            self._issuable = {}
+    def _forget(self, unit: int) -> None:
+        """Forget what was found out about a unit's command, whose fields change."""
+        self._commands = {key: value for key, value in self._commands.items() if key != unit}
+        self._issuable = {key: value for key, value in self._issuable.items() if key[0] != unit}
 
     def _note(self, item: "int | Loop") -> None:
         """Enter what came into the body of the innermost loop."""
@@ -192,14 +222,21 @@ class Tracker:
             self.loops = (*self.loops[:-1], replace(loop, body=(*loop.body, item)))
 
     def _execute(self, op: MicroOp, d: int, a: int, b: int, imm: int) -> None:
+        self._step(1)
+        if op is MicroOp.BREAK and not self.jumps:
+            # The only ones that there are then end the loops they stand in.
+            self.loops = (*self.loops[:-1], replace(self.loops[-1], trips=1))
+            return
         if op in JUMPS or op in (MicroOp.TRAP, MicroOp.LOOP):
             self.lost = True
             return
-        self._step(1)
         try:
             self.sequencer.execute(self.way, op, d, a, b, imm)
         except ValidationError:
-            self.harm = self.lost = True
+            self.harm = True
+        # A command that waits in its queue would do so for ever, for all that is known.
+        self.harm |= op is MicroOp.ISSUE and self.way.timeline.waiting
+        self.lost |= self.harm
         if op in ALU:
             self.written |= 1 << d % REGISTERS
 
@@ -239,7 +276,7 @@ class Tracker:
     def _again(self, item: "int | Loop", room: int) -> int:
         """Run an instruction, or a loop, once more."""
         if room <= 0:
-            self.lost = True
+            self.harm = self.lost = True
         elif isinstance(item, int):
             self._execute(*decoded(item))
         else:
