@@ -1,4 +1,4 @@
-"""The words that bring a program to a proper end from wherever it is: tokens that are too many are taken, others given."""
+"""The words that bring a program to a proper end: tokens that are too many are taken, those that lack are given."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -64,7 +64,11 @@ class Endings:
         goal = [0] * len(start.counts)
         for semaphore, count in limits.leaves.items():
             producer, consumer, number = semaphore
-            if producer not in set(Unit) or not 0 <= consumer <= SEQUENCER or not 0 <= number < SEMAPHORES_PER_PAIR:
+            if (
+                producer not in set(Unit)
+                or not 0 <= consumer <= SEQUENCER
+                or not 0 <= number < SEMAPHORES_PER_PAIR
+            ):
                 raise InputError(f"leaves: there is no semaphore {semaphore}")
             goal[index_of(*semaphore)] = count
         self.goal = tuple(goal)

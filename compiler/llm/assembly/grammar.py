@@ -6,11 +6,12 @@ from compiler.llm.assembly.ending import LEAVE, Endings, instructions
 from compiler.llm.assembly.groups import GROUPS, HEAD, SELECTOR
 from compiler.llm.assembly.lexicon import END, HEADS, NAME_OF, SELECTORS, WORDS
 from compiler.llm.assembly.limits import Limits
+from compiler.llm.assembly.machine import Machine
 from compiler.llm.assembly.operand import Values
 from compiler.llm.assembly.state import State
 from compiler.llm.assembly.tracker import Tracker
-from compiler.llm.numbers import WORDS as NUMBERS
 from compiler.llm.numbers import BYTES
+from compiler.llm.numbers import WORDS as NUMBERS
 from compiler.llm.vocabulary import Vocabulary
 from hw.errors import InputError
 from hw.isa.micro import OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp
@@ -43,7 +44,7 @@ class Grammar:
             if word not in vocabulary:
                 raise InputError(f"the vocabulary must have the word {word!r}")
         self.vocabulary, self.limits, self.rules = vocabulary, limits, limits.rules
-        self.tracker = Tracker.of(limits) if limits.config else None
+        self.tracker = Tracker(Machine.of(limits), limits.jumps) if limits.config else None
         #: Words that leave a loop.
         self.leave = LEAVE if limits.config else (END,)
         #: Instructions that a loop needs at least, itself and one in its body among them.
@@ -98,7 +99,7 @@ class Grammar:
         """
         if tracker is None:
             return self.group(SELECTOR)
-        registers = tracker.written if self.limits.written and not tracker.lost else -1
+        registers = tracker.written if self.limits.written else -1
         key = tracker.statistics, registers
         if key not in self._selectors:
             numbers = [

@@ -31,7 +31,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     REGISTER: REGISTER_WORDS,
     SELECTOR: tuple(word for word in SELECTORS if word != ZERO),
     **{
-        pair_group(name, start): tuple(word for word, (index, value) in words.items() if value is not None and index >= start)
+        pair_group(name, start): tuple(
+            word for word, (index, value) in words.items() if value is not None and index >= start
+        )
         for name, words in PAIRS.items()
         for start in range(max((index for index, _ in words.values()), default=0) + 2)
     },

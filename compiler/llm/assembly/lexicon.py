@@ -124,15 +124,15 @@ HEADS = {head.word: head for head in _heads()}
 HEAD_OF = {(head.op, head.d): head for head in HEADS.values()}
 #: Operations whose first word says something of `d`.
 NAMING = frozenset(
-    op for op, form in FORMS.items() if form.operands and (form.operands[0] == "field" or form.operands[0] in _NAMED)
+    op
+    for op, form in FORMS.items()
+    if form.operands and (form.operands[0] == "field" or form.operands[0] in _NAMED)
 )
 SELECTORS = dict(_selectors())
 NAME_OF = {selector: word for word, selector in SELECTORS.items()}
 REGISTER_WORDS = tuple(NAME_OF[number] for number in range(REGISTERS))
 #: Numbers of the selectors without a name.
-NAMELESS = tuple(
-    number for number in range(1 << WORD.fields[1].width) if number not in NAME_OF
-)
+NAMELESS = tuple(number for number in range(1 << WORD.fields[1].width) if number not in NAME_OF)
 WAITS = tuple(f"wait({name})" for name in semaphores(len(Unit)))
 SIGNALS = tuple(f"signal({name})" for name in semaphores(len(Unit) + 1))
 PAIRS = {packed.name: pairs(packed) for packed in PACKED_FIELDS.values()}

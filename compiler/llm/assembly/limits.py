@@ -35,7 +35,7 @@ class Limits:
     Parameters
     ----------
     tokens : int
-        Most words of the language, the last one (`stop`) included.
+        Most words of the language, the last one (`stop`) included. On a machine some are held back for a proper end.
     instructions : int
         Most micro-instructions.
     config : MlaConfig or None
@@ -102,7 +102,8 @@ class MachineRules(Rules):
         self._config, self._instructions, self._jumps = config, instructions, jumps
 
     @cached_property
-    def groups(self) -> dict[str, tuple[str, ...]]:
+    def _groups(self) -> dict[str, tuple[str, ...]]:
+        """Words that may be used."""
         heads = [word for word, head in HEADS.items() if self._jumps or head.op not in (*JUMPS, MicroOp.TRAP)]
         allowed = {
             word
@@ -116,21 +117,30 @@ class MachineRules(Rules):
             for name, words in (GROUPS | {HEAD: tuple(heads)}).items()
         }
 
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """The words that may be used, by the name of their group."""
+        return self._groups
+
     def _has(self, packed: str, index: int, value: int) -> bool:
         spans = list(part_spans(self._config, _UNIT_OF[packed], packed.split(".")[1]).values())[index]
         return any(low <= value <= high for low, high in spans)
 
     def constants(self, head: Head) -> Spans:
+        """What a field may be set to."""
         assert head.field
         return (field_span(self._config, Unit(head.d >> FIELD_INDEX_BITS), head.field.name),)
 
     def hidden(self, head: Head) -> Spans:
+        """What text must add to register 0 to set a field to it: all that does not fit it."""
         return ()
 
     def parts(self, packed: Packed) -> dict[str, Spans]:
+        """What each part of a packed field may be."""
         return part_spans(self._config, _UNIT_OF[packed.name], packed.name.split(".")[1])
 
     def numbers(self, head: Head, turns: int) -> Spans:
+        """What the only number of an instruction may be, in loops that make so many turns together."""
         if head.op is MicroOp.LOOP:
             return ((1, self.most_turns(turns)),)
         if head.op is MicroOp.TAG:
@@ -138,10 +148,13 @@ class MachineRules(Rules):
         return super().numbers(head, turns)
 
     def most_turns(self, turns: int) -> int:
+        """How many turns a loop may make in loops that make so many together."""
         return max(1, min(LOOP_IMM.fields[1].high, LIMIT // self._instructions // turns))
 
     def distances(self, pc: int) -> Spans:
+        """How far from an instruction the program may go on."""
         return ((-pc, self._instructions - 1 - pc),)
 
     def loop_ends(self, pc: int) -> Spans:
+        """How far away a loop without a body may end."""
         return ()

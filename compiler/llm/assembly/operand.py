@@ -12,6 +12,7 @@ from compiler.llm.assembly.spans import Number, Spans, shortest, spans_of
 Values = dict[str, int]
 
 _NAMELESS = spans_of(NAMELESS)
+_ZERO = Choice(ZERO)
 
 
 class Operand:
@@ -48,13 +49,16 @@ class Register(Operand):
 
     @property
     def ends(self) -> bool:
+        """Whether it may end here."""
         return "d" in self.values
 
     def choices(self) -> Iterator[Choice]:
+        """What may come next as part of it."""
         if not self.ends:
             yield Choice(REGISTER)
 
     def take(self, word: str) -> bool:
+        """Take a word; whether it is part of this operand."""
         if self.ends or word not in REGISTER_WORDS:
             return False
         self.values["d"] = SELECTORS[word]
@@ -74,16 +78,18 @@ class Selector(Operand):
         Whether selectors without a name may be used.
     """
 
-    def __init__(self, values: Values, slot: str, zero: Choice | None = Choice(ZERO), nameless: bool = True):
+    def __init__(self, values: Values, slot: str, zero: Choice | None = _ZERO, nameless: bool = True):
         super().__init__(values)
         self._slot, self._zero, self._nameless = slot, zero, nameless
         self._number: Number | None = None
 
     @property
     def ends(self) -> bool:
+        """Whether it may end here."""
         return self._slot in self.values
 
     def choices(self) -> Iterator[Choice]:
+        """What may come next as part of it."""
         if self._number:
             yield from self._number.choices()
         elif not self.ends:
@@ -94,6 +100,7 @@ class Selector(Operand):
                 yield Choice(OTHER, 1)
 
     def take(self, word: str) -> bool:
+        """Take a word; whether it is part of this operand."""
         if self._number:
             if not self._number.take(word):
                 return False
@@ -105,7 +112,7 @@ class Selector(Operand):
         if word == OTHER and self._nameless:
             self._number = Number(_NAMELESS)
             return True
-        if word not in SELECTORS or word == ZERO and not self._zero:
+        if word not in SELECTORS or (word == ZERO and not self._zero):
             return False
         self.values[self._slot] = SELECTORS[word]
         return True
@@ -132,12 +139,15 @@ class Constant(Operand):
 
     @property
     def ends(self) -> bool:
+        """Whether it may end here."""
         return self._slot in self.values
 
     def choices(self) -> Iterator[Choice]:
+        """What may come next as part of it."""
         return self._number.choices()
 
     def take(self, word: str) -> bool:
+        """Take a word; whether it is part of this operand."""
         if not self._number.take(word):
             return False
         if self._number.value is not None:
@@ -158,15 +168,18 @@ class LoopEnd(Operand):
 
     @property
     def ends(self) -> bool:
+        """Whether it may end here."""
         return not self._open or self._target.ends
 
     def choices(self) -> Iterator[Choice]:
+        """What may come next as part of it."""
         if self._open:
             yield from self._target.choices()
         elif self._spans:
             yield Choice(TO, self._target.need)
 
     def take(self, word: str) -> bool:
+        """Take a word; whether it is part of this operand."""
         if self._open:
             return self._target.take(word)
         self._open = word == TO and bool(self._spans)
@@ -183,18 +196,24 @@ class Semaphores(Operand):
     """
 
     need = 0
-    ends = True
 
     def __init__(self, values: Values, kind: str):
         super().__init__(values)
         self.kind = kind
         self.next = 0
 
+    @property
+    def ends(self) -> bool:
+        """Whether it may end here."""
+        return True
+
     def choices(self) -> Iterator[Choice]:
+        """What may come next as part of it."""
         if self.next < len(SEMAPHORES[self.kind]):
             yield Choice(semaphore_group(self.kind, self.next))
 
     def take(self, word: str) -> bool:
+        """Take a word; whether it is part of this operand."""
         words = SEMAPHORES[self.kind]
         if word not in words[self.next :]:
             return False

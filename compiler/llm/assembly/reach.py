@@ -4,7 +4,7 @@ Found by asking the check that the hardware makes about plain commands in each m
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 
 from compiler.llm.assembly.spans import Spans, spans_of
 from cosim.golden.checks import check_command
@@ -46,7 +46,7 @@ def _places(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
     yield setting | {field.name: middle for field in wide if not field.default and field.high > middle}
 
 
-@lru_cache(maxsize=None)
+@cache
 def field_span(config: MlaConfig, unit: Unit, name: str) -> tuple[int, int]:
     """Least and greatest value of a field that is no mode word, for a machine."""
     field = next(each for each in UNIT_FIELDS[unit] if each.name == name)
@@ -77,7 +77,7 @@ def _farthest(config: MlaConfig, unit: Unit, setting: Setting, field: Field, end
     return good
 
 
-@lru_cache(maxsize=None)
+@cache
 def part_spans(config: MlaConfig, unit: Unit, name: str) -> dict[str, Spans]:
     """What each part of a mode word may be, for a machine."""
     packed = PACKED[unit][name]

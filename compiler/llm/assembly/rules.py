@@ -46,7 +46,9 @@ class Rules:
         if head.packed or not field.signed:
             return ((field.high + 1, UNSIGNED[0][1]),) if field.high < UNSIGNED[0][1] else ()
         return tuple(
-            (low, high) for low, high in ((_IMM.low, field.low - 1), (field.high + 1, _IMM.high)) if low <= high
+            (low, high)
+            for low, high in ((_IMM.low, field.low - 1), (field.high + 1, _IMM.high))
+            if low <= high
         )
 
     def parts(self, packed: Packed) -> dict[str, Spans]:

@@ -61,7 +61,7 @@ class Situation:
             for choice, later in reader.choices():
                 if 1 + choice.cost + later <= self._room:
                     self._add(out, choice)
-            if not reader.ends or self._issue and not self._issue.legal:
+            if not reader.ends or (self._issue and not self._issue.legal):
                 return out
         boundary = self._boundary()
         if not boundary.any():
@@ -80,7 +80,7 @@ class Situation:
         """Words that end the program properly from the end of this instruction on, or at least end it."""
         reader, tracker, endings = self._reader, self._tracker, self._grammar.endings
         opens = reader.opens
-        out = [FENCE] * (opens or not reader.head and reader.empty)
+        out = [FENCE] * (opens or (not reader.head and reader.empty))
         out += [word for _ in range(len(reader.loops) + opens) for word in self._grammar.leave]
         last = [STOP] if self._may_stop else [HALT, STOP]
         if endings is None or tracker is None or tracker.blind or self._over:
@@ -182,7 +182,12 @@ class Situation:
         if tracker is None or endings is None or tracker.blind:
             return True
         closed = tracker.closed()
-        rest = [*endings.words(closed.counts), *self._grammar.leave * (len(self._reader.loops) - 1), HALT, STOP]
+        rest = [
+            *endings.words(closed.counts),
+            *self._grammar.leave * (len(self._reader.loops) - 1),
+            HALT,
+            STOP,
+        ]
         return not closed.harm and len(rest) < self._left and self._fits(rest)
 
     def _refused(self, depth: int) -> list[str]:

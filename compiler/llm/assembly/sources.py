@@ -5,6 +5,7 @@ no number behind a selector is 0.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from compiler.llm.assembly.choice import Choice
 from compiler.llm.assembly.groups import ZERO, pair_group
@@ -54,12 +55,14 @@ class Sources(Operand):
 
     @property
     def ends(self) -> bool:
+        """Whether it may end here."""
         if self._number:
             return self._number.value is not None
         taken = self._taken
         return bool(taken) and taken[-1] > 0
 
     def choices(self) -> Iterator[Choice]:
+        """What may come next as part of it."""
         if self._number:
             yield from self._number.choices()
         elif self._selector and not self._selector.ends:
@@ -87,6 +90,7 @@ class Sources(Operand):
         return "hidden" if taken == [0] else "behind" if taken else "alone"
 
     def take(self, word: str) -> bool:
+        """Take a word; whether it is part of this operand."""
         if self._number is None and self._take_selector(word):
             return True
         if self._selector and not self._selector.ends:
@@ -120,8 +124,10 @@ class PackedSources(Sources):
         What the number of each part may be, by name.
     """
 
-    def __init__(self, values: Values, slots: Sequence[str], packed: Packed, parts: dict[str, Spans], **spans):
-        super().__init__(values, slots, "imm", alone=(), **spans)
+    def __init__(
+        self, values: Values, slots: Sequence[str], packed: Packed, parts: dict[str, Spans], **options: Any
+    ):
+        super().__init__(values, slots, "imm", alone=(), **options)
         self.need = 0
         self._packed, self._parts = packed, parts
         self._word: dict[str, int] = {}
@@ -138,9 +144,11 @@ class PackedSources(Sources):
 
     @property
     def ends(self) -> bool:
+        """Whether it may end here."""
         return super().ends if self._plain else self._value is None
 
     def choices(self) -> Iterator[Choice]:
+        """What may come next as part of it."""
         if self._value:
             yield from self._value.choices()
             return
@@ -153,6 +161,7 @@ class PackedSources(Sources):
             yield from super().choices()
 
     def take(self, word: str) -> bool:
+        """Take a word; whether it is part of this operand."""
         if self._value:
             return self._take_value(word)
         pair = None if self._plain else PAIRS[self._packed.name].get(word)

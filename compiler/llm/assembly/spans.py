@@ -41,9 +41,7 @@ def shortest(spans: Spans) -> int | None:
 @lru_cache(maxsize=1 << 12)
 def _first(spans: Spans, negative: bool) -> tuple[Choice, ...]:
     """What a number may begin with, or its magnitude behind a minus."""
-    out = [
-        Choice((max(low, 0), min(high, 255)), 0) for low, high in spans if low <= 255 and high >= 0
-    ]
+    out = [Choice((max(low, 0), min(high, 255)), 0) for low, high in spans if low <= 255 and high >= 0]
     for word, length in _LENGTH.items():
         least, most = 1 << 8 * (length - 1), (1 << 8 * length) - 1
         if any(low <= most and high >= least for low, high in spans):
@@ -95,7 +93,7 @@ class Number:
         """Take a word; whether it may come next."""
         byte = _BYTE.get(word)
         for choice in self.choices():
-            if choice.what == word or byte is not None and choice.has_byte(byte):
+            if choice.what == word or (byte is not None and choice.has_byte(byte)):
                 break
         else:
             return False

@@ -3,7 +3,19 @@
 from collections.abc import Iterable
 
 from compiler.llm.assembly.lexicon import (
-    END, HEAD_OF, NAME_OF, NAMING, OPENERS, PAIRS, SELECTOR, SIGNALS, STOP, TO, WAITS, WORDS, Head,
+    END,
+    HEAD_OF,
+    NAME_OF,
+    NAMING,
+    OPENERS,
+    PAIRS,
+    SELECTOR,
+    SIGNALS,
+    STOP,
+    TO,
+    WAITS,
+    WORDS,
+    Head,
 )  # fmt: skip
 from compiler.llm.assembly.reader import Deaf, Reader
 from compiler.llm.assembly.rules import Rules
@@ -147,7 +159,10 @@ def _constant(head: Head, imm: int) -> list[str]:
         return [NAME_OF[0], *number_words(value)]
     if head.packed is None:
         return number_words(value)
-    names, openers = _WORD_OF_PAIR[head.packed.name], {index: word for word, index in OPENERS[head.packed.name]}
+    names, openers = (
+        _WORD_OF_PAIR[head.packed.name],
+        {index: word for word, index in OPENERS[head.packed.name]},
+    )
     out: list[str] = []
     for index, (part, own) in enumerate(
         zip(head.packed.fields, head.packed.unpack(value).values(), strict=True)
