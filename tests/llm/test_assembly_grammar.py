@@ -74,10 +74,7 @@ def test_programs_that_there_are_conform() -> None:
 
 
 @pytest.mark.parametrize("tokens", [2, 3, 5, 12, 40, 300])
-def test_whatever_is_drawn_is_a_program(tokens: int) -> None:
-    seed = int(np.random.SeedSequence().entropy) % 2**32  # type: ignore[arg-type]
-    print("seed", seed)
-    rng = np.random.default_rng(seed)
+def test_whatever_is_drawn_is_a_program(tokens: int, rng: np.random.Generator) -> None:
     grammar = Grammar(VOCABULARY, Limits(tokens=tokens, instructions=30))
     for _ in range(300 // tokens + 3):
         state, words = drawn(grammar, rng)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from compiler.llm.assembly.lexicon import END, HEAD_OF, HEADS, SIGNALS, WAITS
 from compiler.llm.assembly.limits import Limits
@@ -10,7 +11,7 @@ from compiler.llm.assembly.words import words_of
 from compiler.llm.numbers import number_words
 from hw.errors import InputError
 from hw.isa.assembler import assemble
-from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
+from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.micro import MicroOp, encode
 
 Counts = Sequence[int]
@@ -26,6 +27,26 @@ LEAVE = (HEAD_OF[MicroOp.BREAK, 0].word, *number_words(1), END)
 def index_of(producer: int, consumer: int, number: int) -> int:
     """Place of a semaphore among the counts of all."""
     return consumer * TOKENS + producer * SEMAPHORES_PER_PAIR + number
+
+
+class Ending(NamedTuple):
+    """The words of an end.
+
+    Parameters
+    ----------
+    words : tuple of str
+        They.
+    instructions : int
+        How many instructions they are.
+    """
+
+    words: tuple[str, ...]
+    instructions: int
+
+    @staticmethod
+    def of(words: Sequence[str]) -> "Ending":
+        """Some words."""
+        return Ending(tuple(words), sum(word in HEADS for word in words))
 
 
 @dataclass(frozen=True)
@@ -70,6 +91,8 @@ class Endings:
                 or not 0 <= number < SEMAPHORES_PER_PAIR
             ):
                 raise InputError(f"leaves: there is no semaphore {semaphore}")
+            if not 0 <= count <= SEMAPHORE_MAX:
+                raise InputError(f"leaves: a semaphore holds 0..{SEMAPHORE_MAX} tokens, not {count}")
             goal[index_of(*semaphore)] = count
         self.goal = tuple(goal)
         self.rounds = {unit: found for unit in Unit if (found := _round(unit, limits, start))}
@@ -103,11 +126,6 @@ class Endings:
             yield self.rounds[unit].issue
             yield from (word for word, count in zip(WAITS, taken, strict=True) if count > turn)
             yield from (word for word, count in zip(SIGNALS, given, strict=True) if count > turn)
-
-
-def instructions(words: Sequence[str]) -> int:
-    """How many instructions words are."""
-    return sum(word in HEADS for word in words)
 
 
 def _round(unit: Unit, limits: Limits, start: Tracker) -> Round | None:

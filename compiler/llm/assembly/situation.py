@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compiler.llm.assembly.choice import Choice
-from compiler.llm.assembly.ending import FENCE, HALT, instructions
+from compiler.llm.assembly.ending import HALT, Ending
 from compiler.llm.assembly.groups import SELECTOR, SEMAPHORE_GROUPS
 from compiler.llm.assembly.issue import PendingIssue
 from compiler.llm.assembly.lexicon import END, HEAD_OF, STOP
@@ -53,21 +53,22 @@ class Situation:
         """Which words may come next."""
         grammar, reader = self._grammar, self._reader
         if reader.done:
-            return grammar.mask_of([])
+            return grammar.nothing
         if self.forced:
             return grammar.group(self.forced[0])
-        out = grammar.mask_of([])
+        out = np.zeros(len(grammar.vocabulary), bool)
         if reader.head:
             for choice, later in reader.choices():
                 if 1 + choice.cost + later <= self._room:
                     self._add(out, choice)
-            if not reader.ends or (self._issue and not self._issue.legal):
-                return out
-        boundary = self._boundary()
-        if not boundary.any():
-            self.forced = self._ending
-            boundary = grammar.group(self.forced[0])
-        return out | boundary
+        if not reader.head or (reader.ends and (self._issue is None or self._issue.legal)):
+            boundary = self._boundary()
+            if not boundary.any():
+                self.forced = list(self._ending.words)
+                boundary = grammar.group(self.forced[0])
+            out |= boundary
+        out.flags.writeable = False
+        return out
 
     def after(self, word: int) -> Tracker | None:
         """The machine after the instruction on its way, now whole, if it is known already."""
@@ -76,20 +77,38 @@ class Situation:
     # The end that is always possible.
 
     @cached_property
-    def _ending(self) -> list[str]:
-        """Words that end the program properly from the end of this instruction on, or at least end it."""
-        reader, tracker, endings = self._reader, self._tracker, self._grammar.endings
-        opens = reader.opens
-        out = [FENCE] * (opens or (not reader.head and reader.empty))
-        out += [word for _ in range(len(reader.loops) + opens) for word in self._grammar.leave]
-        last = [STOP] if self._may_stop else [HALT, STOP]
-        if endings is None or tracker is None or tracker.blind or self._over:
-            return out + last
-        whole = [*out, *endings.words(self._issue.counts() if self._issue else tracker.counts), *last]
-        return whole if len(whole) <= self._left and self._fits(whole) else out + last
+    def _ending(self) -> Ending:
+        """What ends the program properly from the end of this instruction on, or at least ends it."""
+        return self._end(self._may_stop)
 
-    def _fits(self, words: list[str]) -> bool:
-        return self._written + instructions(words) <= self._limits.instructions
+    @cached_property
+    def _reserve(self) -> Ending:
+        """What ends it if something else comes before."""
+        return self._end(self._may_stop and not self._limits.jumps)
+
+    def _end(self, whole: bool) -> Ending:
+        """An end behind this instruction.
+
+        Parameters
+        ----------
+        whole : bool
+            Whether the program may end in what there is.
+        """
+        reader, tracker = self._reader, self._tracker
+        opens = reader.opens
+        empty = opens or (not reader.head and reader.empty)
+        loops = len(reader.loops) + opens
+        # On a machine a loop is left by an instruction, so that another one must end the program.
+        place = empty, loops, whole and not (loops and self._limits.config)
+        if tracker is None or tracker.lost or self._over:
+            return self._grammar.ending(*place, None)
+        proper = self._grammar.ending(*place, self._issue.counts() if self._issue else tracker.counts)
+        return proper if self._fits(proper) else self._grammar.ending(*place, None)
+
+    def _fits(self, ending: Ending) -> bool:
+        """Whether there is room for it behind this instruction."""
+        enough = self._written + ending.instructions <= self._limits.instructions
+        return enough and len(ending.words) <= self._left
 
     @property
     def _written(self) -> int:
@@ -113,19 +132,19 @@ class Situation:
     @cached_property
     def _room(self) -> int:
         """Words that may come before the end."""
-        return self._left - len(self._ending)
+        return self._left - len(self._reserve.words)
 
     @cached_property
     def _more(self) -> int:
         """Instructions that may come before the end."""
-        return self._limits.instructions - self._written - instructions(self._ending)
+        return self._limits.instructions - self._written - self._reserve.instructions
 
     # Within an instruction.
 
     @cached_property
     def _issue(self) -> PendingIssue | None:
         head = self._reader.head
-        if self._tracker and not self._tracker.blind and head and head.op is MicroOp.ISSUE:
+        if self._tracker and not self._tracker.lost and head and head.op is MicroOp.ISSUE:
             return PendingIssue(self._tracker, Unit(head.d), self._reader.values)
         return None
 
@@ -163,8 +182,8 @@ class Situation:
         if self._over and not depth:
             return grammar.group(STOP)
         if self._room <= 0:
-            return grammar.mask_of([])
-        out = grammar.heads(self._room).copy() if self._more > 0 else grammar.mask_of([])
+            return grammar.nothing
+        out = (grammar.heads(self._room) if self._more > 0 else grammar.nothing).copy()
         if self._limits.config:
             out &= grammar.but(tuple(self._refused(depth)))
         if self._more < grammar.loop_instructions:
@@ -178,27 +197,22 @@ class Situation:
     @property
     def _closes(self) -> bool:
         """Whether the innermost loop can be run to its end, and the program then be ended."""
-        tracker, endings = self._after, self._grammar.endings
-        if tracker is None or endings is None or tracker.blind:
+        tracker = self._after
+        if tracker is None or tracker.lost:
             return True
         closed = tracker.closed()
-        rest = [
-            *endings.words(closed.counts),
-            *self._grammar.leave * (len(self._reader.loops) - 1),
-            HALT,
-            STOP,
-        ]
-        return not closed.harm and len(rest) < self._left and self._fits(rest)
+        rest = self._grammar.ending(False, len(self._reader.loops) - 1, False, closed.counts)
+        return not closed.harm and len(rest.words) < self._left and self._fits(rest)
 
     def _refused(self, depth: int) -> list[str]:
         """First words that the machine refuses now."""
         config, tracker = self._limits.config, self._after
         assert config and tracker and self._grammar.endings
         out = [_LOOP] if depth >= config.loop_depth else []
-        proper = tracker.blind or tracker.counts == self._grammar.endings.goal
+        proper = tracker.lost or tracker.counts == self._grammar.endings.goal
         if not self._limits.jumps and (depth or not proper):
             out.append(HALT)
-        if tracker.blind:
+        if tracker.lost:
             return out
         for unit, word in _ISSUES.items():
             if 1 + tracker.available(unit).bit_count() > self._room or not tracker.may_issue(unit):

@@ -58,6 +58,8 @@ class Sources(Operand):
         """Whether it may end here."""
         if self._number:
             return self._number.value is not None
+        if self._selector and not self._selector.ends:
+            return False
         taken = self._taken
         return bool(taken) and taken[-1] > 0
 

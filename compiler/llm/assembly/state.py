@@ -53,7 +53,10 @@ class State:
 
     @property
     def mask(self) -> np.ndarray:
-        """Which words may come next: bool, (words of the vocabulary,). All are False if `done`, and only then."""
+        """Which words may come next: bool, (words of the vocabulary,). All are False if `done`, and only then.
+
+        It cannot be changed.
+        """
         return self._now.mask
 
     @property

@@ -10,12 +10,12 @@ from cosim.golden.alu import signed
 from cosim.golden.interpreter import decoded
 from hw.isa.commands import FIELD_INDEX_BITS
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
-from hw.isa.micro import STATISTIC_BASE, MicroOp, Statistic
+from hw.isa.micro import ISSUE_D, STATISTIC_BASE, MicroOp, Statistic
 
 #: Semaphores of a consumer.
 TOKENS = SEMAPHORES_PER_PAIR * len(Unit)
-#: What changes the fields of a unit.
-_FIELDS = frozenset({MicroOp.SET, MicroOp.CLEAR})
+#: What changes what a unit's command would be, or whether the unit has time for it.
+_OF_UNIT = frozenset({MicroOp.SET, MicroOp.CLEAR, MicroOp.ISSUE})
 #: Statistics that are the same whenever the program runs.
 _READABLE = tuple(each for each in Statistic if each is not Statistic.CYCLE)
 
@@ -52,22 +52,17 @@ class Tracker:
     @property
     def written(self) -> int:
         """Registers that may have been written, a bit for each."""
-        return -1 if self.machine.lost else self.machine.written
+        return -1 if self.lost else self.machine.written
 
     @property
     def turns(self) -> int:
         """Turns that the loops which are open make together."""
-        return prod(max(1, loop.trips) for loop in self.loops)
+        return prod(loop.trips for loop in self.loops)
 
     @property
-    def skipping(self) -> bool:
-        """Whether what comes next is not executed."""
-        return any(loop.trips < 1 for loop in self.loops)
-
-    @property
-    def blind(self) -> bool:
-        """Whether nothing can be told of what comes next."""
-        return self.machine.lost or self.skipping
+    def lost(self) -> bool:
+        """Whether nothing is known any more."""
+        return self.machine.lost
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -79,7 +74,7 @@ class Tracker:
     @property
     def statistics(self) -> tuple[Statistic, ...]:
         """Those that may be read now."""
-        if self.machine.lost:
+        if self.lost:
             return _READABLE
         if self._statistics is None:
             value = self.machine.value
@@ -120,13 +115,13 @@ class Tracker:
         """The state after one more instruction, which is no loop with a body."""
         op, d, *_ = decoded(word)
         out = self._copy(order=op in ORDER)
-        if op in _FIELDS:
-            out._forget(d >> FIELD_INDEX_BITS if op is MicroOp.SET else d)
+        if op in _OF_UNIT:
+            out._forget(d >> FIELD_INDEX_BITS if op is MicroOp.SET else ISSUE_D.unpack(d)["unit"])
         out._note(word)
         if op is MicroOp.BREAK and not self.jumps:
             # There are no others than those that end the loop they stand in.
             out.loops = (*out.loops[:-1], replace(out.loops[-1], trips=1))
-        elif not self.blind:
+        elif not self.lost:
             out.machine.execute(word)
         return out
 
@@ -144,7 +139,8 @@ class Tracker:
         out = self._copy(order=True)
         loop, out.loops = out.loops[-1], out.loops[:-1]
         out._note(loop)
-        if not out.blind and loop.trips > 0:
+        out._commands = {}
+        if not out.lost:
             out.machine.repeat(loop.body, loop.trips - 1)
         return out
 
@@ -152,9 +148,9 @@ class Tracker:
         """A copy to be changed; without `order` the order of commands stays as it is."""
         out = Tracker(self.machine.copy(order=order), self.jumps)
         out.loops = self.loops
+        out._commands = dict(self._commands)
         if not order:
-            out._commands, out._issuable = dict(self._commands), dict(self._issuable)
-            out._statistics, out._counts = self._statistics, self._counts
+            out._issuable, out._statistics, out._counts = dict(self._issuable), self._statistics, self._counts
         return out
 
     def _forget(self, unit: int) -> None:
