@@ -16,7 +16,8 @@ from hw.isa.assembler import assemble
 from hw.isa.micro import MicroOp
 from scripts.networks.digits import MODEL
 from tests.compiler.networks import model
-from tests.llm.sampling import VOCABULARY, accepts, compiled, drawn
+from tests.compiler.test_validate_library import OPERATIONS, Recorder
+from tests.llm.sampling import VOCABULARY, accepts, compiled, drawn, library
 
 N4 = load_target("n4")
 WINDOWS = ((0x1000, 0x8FFF, 3), (0x9000, 0x9FFF, 1))
@@ -166,10 +167,28 @@ def test_without_jumps_nothing_jumps() -> None:
             assert not may(state, word) and may(jumping, word)
 
 
+def test_the_resident_programs_may_be_written() -> None:
+    operators = Recorder(load_target("n16"))
+    for operation in OPERATIONS:
+        operation(operators, np.random.default_rng(5))
+    calls = {call.program.name: call for call in operators.calls}
+    assert len(calls) == len(library())
+    for call in calls.values():
+        own = Limits(
+            config=operators.config,
+            operands=call.operands,
+            windows=operators.windows,
+            jumps=True,
+            tokens=2000,
+        )
+        state = accepts(Grammar(VOCABULARY, own), words_of(call.program))
+        assert state.program("again").words == call.program.words
+
+
 @pytest.mark.parametrize("tokens", [2, 9, 60])
 def test_with_jumps_all_words_are_programs(tokens: int, rng: np.random.Generator) -> None:
     grammar = Grammar(VOCABULARY, limits(jumps=True, tokens=tokens))
     for _ in range(5):
         state, words = drawn(grammar, rng)
         assert len(words) <= tokens
-        assert state.program("drawn").words[-1] >> 58 in (MicroOp.HALT, MicroOp.RET)
+        assert state.program("drawn").words[-1] >> 58 in (MicroOp.HALT, MicroOp.RET, MicroOp.BEQ)

@@ -138,7 +138,7 @@ class Grammar:
             return self.mask_of([NAME_OF[number] for number in numbers])
 
         readable = _remembered(self._selectors, (tracker.statistics, registers), make)
-        if not count:
+        if not count or tracker.lost:
             return readable
         # A number as large may follow.
         most = self.rules.most_turns(tracker.turns) // 2

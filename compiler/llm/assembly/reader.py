@@ -87,7 +87,6 @@ class Reader:
         self.head: Head | None = None
         self.values: Values = {}
         self.operands: list[Operand] = []
-        self.last: MicroOp | None = None
         self.done = False
 
     @property
@@ -173,7 +172,7 @@ class Reader:
         else:
             self.listener.execute(self.word)
         self.words.append(self.word)
-        self.last, self.head, self.operands = self.head.op, None, []
+        self.head, self.operands = None, []
 
     def _close(self) -> None:
         if not self.loops:

@@ -12,8 +12,9 @@ from compiler.llm.assembly.issue import PendingIssue
 from compiler.llm.assembly.lexicon import END, HEAD_OF, STOP
 from compiler.llm.assembly.reader import Reader
 from compiler.llm.assembly.tracker import Tracker
+from cosim.golden.interpreter import decoded
 from hw.isa.enums import SEQUENCER, Unit
-from hw.isa.micro import MicroOp
+from hw.isa.micro import REGISTERS, MicroOp
 
 if TYPE_CHECKING:
     from compiler.llm.assembly.grammar import Grammar
@@ -118,16 +119,20 @@ class Situation:
     @property
     def _over(self) -> bool:
         """Whether only the last word can come."""
-        return bool(self._limits.config) and not self._limits.jumps and self._last is MicroOp.HALT
+        return bool(self._limits.config) and not self._limits.jumps and self._halted
 
     @property
-    def _last(self) -> MicroOp | None:
-        return self._reader.head.op if self._reader.head else self._reader.last
+    def _halted(self) -> bool:
+        """Whether nothing can come behind the last instruction but by a jump."""
+        if self._reader.head or not self._reader.words:
+            return False
+        op, _, a, b, _ = decoded(self._reader.words[-1])
+        return op in (MicroOp.HALT, MicroOp.RET) or (op is MicroOp.BEQ and a == b < REGISTERS)
 
     @property
     def _may_stop(self) -> bool:
         """Whether the program may end behind this instruction, loops apart."""
-        return self._last in (MicroOp.HALT, MicroOp.RET) if self._limits.config else self._written > 0
+        return self._halted if self._limits.config else self._written > 0
 
     @cached_property
     def _room(self) -> int:
