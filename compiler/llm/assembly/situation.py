@@ -175,9 +175,10 @@ class Situation:
         reader, before = self._reader, self._tracker
         if reader.head is None or before is None:
             return before
+        word = reader.word
         if reader.opens:
-            return before.opened(reader.word)
-        self._preview = reader.word, before.after(reader.word)
+            return before.opened(word)
+        self._preview = word, before.after(word)
         return self._preview[1]
 
     def _boundary(self) -> np.ndarray:

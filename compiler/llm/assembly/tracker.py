@@ -36,11 +36,13 @@ class Tracker:
         #: Loops that are open.
         self.loops: tuple[Loop, ...] = ()
         # Found out so far, as long as it is true: what commands touch (None: they would do harm), which of them may be
-        # issued behind which tokens, statistics that may be read, and the counts of all semaphores.
+        # issued behind which tokens, statistics that may be read, and the counts of all
+        # semaphores, also as masks.
         self._commands: dict[Unit, list[Region] | None] = {}
         self._issuable: dict[tuple[Unit, int], bool] = {}
         self._statistics: tuple[Statistic, ...] | None = None
         self._counts: tuple[int, ...] | None = None
+        self._available: list[int] | None = None
 
     # What may come next.
 
@@ -88,8 +90,10 @@ class Tracker:
 
     def available(self, consumer: int) -> int:
         """Semaphores that a unit, or the sequencer, can take a token of now: a bit for each."""
-        row = self.counts[TOKENS * consumer : TOKENS * (consumer + 1)]
-        return sum(1 << number for number, count in enumerate(row) if count)
+        if self._available is None:
+            rows = [self.counts[start : start + TOKENS] for start in range(0, len(self.counts), TOKENS)]
+            self._available = [sum(1 << i for i, count in enumerate(row) if count) for row in rows]
+        return self._available[consumer]
 
     def may_issue(self, unit: Unit, wait: int | None = None) -> bool:
         """Whether a unit's command may be issued behind some tokens; None: behind all there are."""
@@ -150,7 +154,8 @@ class Tracker:
         out.loops = self.loops
         out._commands = dict(self._commands)
         if not order:
-            out._issuable, out._statistics, out._counts = dict(self._issuable), self._statistics, self._counts
+            out._issuable, out._statistics = dict(self._issuable), self._statistics
+            out._counts, out._available = self._counts, self._available
         return out
 
     def _forget(self, unit: int) -> None:
