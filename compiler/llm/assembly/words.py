@@ -17,7 +17,8 @@ from compiler.llm.assembly.lexicon import (
     WORDS,
     Head,
 )  # fmt: skip
-from compiler.llm.assembly.reader import Deaf, Reader
+from compiler.llm.assembly.operand import Values
+from compiler.llm.assembly.reader import Deaf, Reader, word_of
 from compiler.llm.assembly.rules import Rules
 from compiler.llm.numbers import number_words
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
@@ -65,8 +66,10 @@ def words_of(program: Program) -> list[str]:
     Raises
     ------
     ValueError
-        An instruction is one that assembly has no text for.
+        An instruction is one that assembly has no text for, or there is none.
     """
+    if not program.words:
+        raise ValueError("a program has at least one instruction")
     out: list[str] = []
     ends: list[int] = []
     for pc, word in enumerate(program.words):
@@ -85,28 +88,22 @@ def _instruction(word: int, pc: int, outer: int) -> tuple[list[str], int]:
     values = decode(word)
     head = _head(values)
     out, end = ([], 0) if head is None else _operands(head, values, pc, outer)
-    if head is None or _read(head, out, pc) != (word if not end else _with_end(word, 0)):
+    if head is None or _read(head, out, pc, end) != word:
         raise ValueError(f"instruction {pc}: {word:#018x} is none that assembly text says")
     return [head.word, *out], end
 
 
-def _with_end(word: int, end: int) -> int:
-    """A loop that ends elsewhere."""
-    return word & ~0xFFFF | end
-
-
-def _read(head: Head, words: list[str], pc: int) -> int | None:
-    """What an instruction's words say, to be sure; None: nothing."""
-    reader = Reader(_RULES, Deaf())
-    reader.words = [0] * pc
-    try:
-        for word in (head.word, *words):
-            reader.take(word)
-        if reader.head and not reader.ends:
+def _read(head: Head, words: list[str], pc: int, end: int) -> int | None:
+    """The instruction that words say, to be sure; None: none."""
+    values: Values = {}
+    operands = _RULES.operands(head, values, pc, 1)
+    for word in words:
+        while operands and not operands[0].take(word):
+            if not operands.pop(0).ends:
+                return None
+        if not operands:
             return None
-    except ValueError:
-        return None
-    return reader.word if reader.head else reader.words[-1]
+    return word_of(head, values, end) if all(operand.ends for operand in operands) else None
 
 
 def _head(values: dict[str, int]) -> Head | None:
