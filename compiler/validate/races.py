@@ -77,15 +77,11 @@ class Accesses:
     def __init__(self) -> None:
         self._logs: dict[tuple[Unit, str, bool], _Log] = {}
 
-    def enter(
-        self, unit: Unit, number: int, known: Clock, regions: list[Region], place: Place
-    ) -> tuple[Region, Clash] | None:
-        """Enter the accesses of a command; returns one that clashes with an earlier one, and that.
+    def clash(self, unit: Unit, known: Clock, regions: list[Region]) -> tuple[Region, Clash] | None:
+        """An access of a command that clashes with an earlier one, and that.
 
         Parameters
         ----------
-        number : int
-            Of the command among those of its unit.
         known : Clock
             What has certainly retired when the command starts.
         """
@@ -100,9 +96,12 @@ class Accesses:
                     index = -1 if log is None else log.clash(known[other], region)
                     if log and index >= 0:
                         return region, Clash(other, log.places[index], log.regions[index])
+        return None
+
+    def enter(self, unit: Unit, number: int, regions: list[Region], place: Place) -> None:
+        """Enter the accesses of a command, which is so many of its unit's."""
         for region in regions:
             self._logs.setdefault((unit, region.space, region.write), _Log()).add(number, region, place)
-        return None
 
     def forget(self, known: Clock) -> "Accesses":
         """A copy without what every later command knows to have retired."""

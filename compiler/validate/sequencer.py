@@ -7,10 +7,12 @@ from compiler.validate.bits import UNKNOWN, Word, add, compute, parts, taken, wo
 from compiler.validate.commands import BadCommandError, examine, follow_line, known_fields, work
 from compiler.validate.errors import Place, ValidationError
 from compiler.validate.flow import FLOW
+from compiler.validate.regions import Region
 from compiler.validate.way import OWN, Code, Way
 from cosim.driver import WATCHDOG_CYCLES
 from cosim.golden.alu import ALU, BRANCH, MASK
 from cosim.golden.checks import Window
+from cosim.golden.command import Config
 from cosim.golden.interpreter import statistic_number
 from cosim.golden.program import default_fields
 from hw.config import MlaConfig
@@ -91,24 +93,28 @@ class Sequencer:
             if way.steps >= self.limit:
                 raise self.refuse(way, "endless", f"a call must end within {self.limit} instructions")
             op, d, a, b, imm = words[way.pc]
-            if op is MicroOp.SET:
-                self._set(way, d, a, b, imm)
-            elif op in ALU:
-                result = compute(op, self.value(way, a), add(self.value(way, b), imm & MASK))
-                if d & 31:
-                    way.registers[d & 31] = result
-                way.fall_through(way.pc + 1)
-            elif op in BRANCH:
+            if op in BRANCH:
                 decision = taken(op, self.value(way, a), self.value(way, b))
                 if decision is None:
                     return None
                 self.branch(way, decision)
             else:
-                _OTHERS[op](self, way, d, a, b, imm)
-                if op in _PAUSES:
-                    way.steps += 1
-                    return op
+                self.execute(way, op, d, a, b, imm)
             way.steps += 1
+            if op in _PAUSES:
+                return op
+
+    def execute(self, way: Way, op: MicroOp, d: int, a: int, b: int, imm: int) -> None:
+        """Execute an instruction that is no branch; ValidationError if it would do harm."""
+        if op is MicroOp.SET:
+            self._set(way, d, a, b, imm)
+        elif op in ALU:
+            result = compute(op, self.value(way, a), add(self.value(way, b), imm & MASK))
+            if d & 31:
+                way.registers[d & 31] = result
+            way.fall_through(way.pc + 1)
+        else:
+            _OTHERS[op](self, way, d, a, b, imm)
 
     def _words(self, way: Way) -> tuple[tuple[MicroOp, int, int, int, int], ...]:
         return (self.code if way.segment == OWN else self.pinned[way.segment]).words
@@ -166,21 +172,27 @@ class Sequencer:
             way.fields[unit][index] = _truncated(UNIT_FIELDS[unit][index], add(add(va, vb), imm & MASK))
         way.fall_through(way.pc + 1)
 
-    def _issue(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
-        unit = Unit(d & 3)
+    def command(self, way: Way, unit: Unit) -> tuple[Config, list[Region]]:
+        """The command that a unit's fields make now, and what it touches; ValidationError if it would do harm."""
         try:
             fields = known_fields(unit, way.fields[unit])
             c, regions = examine(self.config, self.windows, unit, fields)
             if unit == Unit.MATRIX and c.dw:
-                way.line = follow_line(c, way.line)
+                follow_line(c, way.line)
         except BadCommandError as bad:
             raise self.refuse(way, bad.kind, f"{unit.name.lower()}: {bad.reason}") from None
-        way.work[unit] += work(self.config, unit, c)
-        if way.work[unit] > WATCHDOG_CYCLES:
-            reason = (
-                f"{unit.name.lower()} takes {way.work[unit]} cycles; the watchdog allows {WATCHDOG_CYCLES}"
-            )
+        cycles = way.work[unit] + work(self.config, unit, c)
+        if cycles > WATCHDOG_CYCLES:
+            reason = f"{unit.name.lower()} takes {cycles} cycles; the watchdog allows {WATCHDOG_CYCLES}"
             raise self.refuse(way, "endless", reason)
+        return c, regions
+
+    def _issue(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+        unit = Unit(d & 3)
+        c, regions = self.command(way, unit)
+        if unit == Unit.MATRIX and c.dw:
+            way.line = follow_line(c, way.line)
+        way.work[unit] += work(self.config, unit, c)
         if way.written and (missing := way.written.enter(unit, c)):
             reason = f"{unit.name.lower()} reads {missing[0]} {missing[1]:#x}, which nothing has written"
             raise self.refuse(way, "uninitialized", reason)

@@ -101,6 +101,11 @@ class Timeline:
         """Whether the sequencer knows that everything issued has retired."""
         return list(self.known) == self.issued
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a command waits in its queue."""
+        return any(self._queues)
+
     def new_epoch(self) -> tuple[int, ...]:
         """Forget a past that nothing can race with any more; only when quiet. Returns the counts of all semaphores."""
         self.issued, self.known, self._started = [0] * len(Unit), START, [START] * len(Unit)
@@ -109,6 +114,11 @@ class Timeline:
             for tokens in row:
                 for index, (_, place) in enumerate(tokens):
                     tokens[index] = (START, place)
+        return self.counts
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Counts of all semaphores: by consumer, the sequencer last, then producer and number."""
         return tuple(len(tokens) for row in self._tokens for tokens in row)
 
     def issue(self, unit: Unit, wait: int, signal: int, regions: list[Region], place: Place) -> None:
@@ -151,13 +161,21 @@ class Timeline:
         for i in command.waits:
             known = later(known, self._tokens[unit][i].popleft()[0])
         self._started[unit] = known
-        clash = self.accesses.enter(unit, command.number, known, command.regions, command.place)
+        clash = self.accesses.clash(unit, known, command.regions)
         if clash:
             raise _race(command, *clash)
+        self.accesses.enter(unit, command.number, command.regions, command.place)
         if command.signals:
             token = (self._retired(unit, command.number + 1), command.place)
             for i in command.signals:
                 self._tokens[i >> 2][unit << 2 | i & 3].append(token)
+
+    def races(self, unit: Unit, wait: int, regions: list[Region]) -> bool:
+        """Whether a command would race that is issued now and takes tokens which are all there."""
+        known = later(self._started[unit], self.known)
+        for i in bits(wait):
+            known = later(known, self._tokens[unit][i][0][0])
+        return self.accesses.clash(unit, known, regions) is not None
 
     def _retired(self, unit: Unit, count: int) -> Clock:
         """What is known once the last command that `unit` has started has retired."""

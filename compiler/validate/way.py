@@ -10,6 +10,7 @@ from compiler.validate.report import Figures
 from compiler.validate.timeline import Timeline
 from compiler.validate.written import Written
 from cosim.golden.interpreter import decoded
+from cosim.golden.machine import MAX_IN_FLIGHT
 from cosim.golden.program import default_fields
 from hw.isa.enums import Unit
 from hw.isa.micro import REGISTERS, MicroOp
@@ -73,8 +74,13 @@ class Way:
     ends: dict[int, Clock] = field(default_factory=dict)
 
     def begin(self, tag: int) -> None:
-        """Start the next call."""
+        """Start the next call; the machine does so when the one that is so many before it is complete."""
+        if self.call >= 0:
+            issued = self.timeline.issued
+            self.ends[self.call] = (issued[0], issued[1], issued[2], issued[3])
         self.call, self.choice = self.call + 1, 0
+        if done := self.ends.pop(self.call - MAX_IN_FLIGHT, None):
+            self.timeline.wait_for(done)
         self.segment, self.pc, self.tag, self.steps = OWN, 0, tag, 0
         self.registers = [0] * REGISTERS
         self.fields = [list[Word](default_fields(unit)) for unit in Unit]

@@ -1,0 +1,81 @@
+"""An `issue` on its way: the tokens that it may still take and give."""
+
+from dataclasses import dataclass
+
+from compiler.llm.assembly.ending import Endings, index_of
+from compiler.llm.assembly.groups import SEMAPHORES
+from compiler.llm.assembly.operand import Values
+from compiler.llm.assembly.tracker import TOKENS, Tracker
+from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
+
+
+def _bits(mask: int) -> list[int]:
+    return [number for number in range(mask.bit_length()) if mask >> number & 1]
+
+
+@dataclass(frozen=True)
+class PendingIssue:
+    """An `issue` whose semaphores are being named.
+
+    Parameters
+    ----------
+    tracker : Tracker
+        The machine before it.
+    unit : Unit
+        Whose command it is.
+    values : dict
+        Semaphores so far.
+    """
+
+    tracker: Tracker
+    unit: Unit
+    values: Values
+
+    @property
+    def _wait(self) -> int:
+        return self.values.get("wait", 0)
+
+    @property
+    def legal(self) -> bool:
+        """Whether the command may be issued as it is: nothing that it races with has been left out."""
+        return self.tracker.may_issue(self.unit, self._wait)
+
+    def counts(self) -> tuple[int, ...]:
+        """Tokens of all semaphores, if it ends here."""
+        out = list(self.tracker.counts)
+        for number in _bits(self._wait):
+            out[TOKENS * self.unit + number] -= 1
+        for number in _bits(self.values.get("signal", 0)):
+            out[self._signalled(number)] += 1
+        return tuple(out)
+
+    def _signalled(self, number: int) -> int:
+        """Place of the semaphore of a signal among the counts of all."""
+        return index_of(self.unit, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
+
+    def words(self, kind: str, start: int, endings: Endings) -> list[str]:
+        """Waits, or signals, from a number on that leave a way to a legal command and to a proper end."""
+        found = self._waits(start) if kind == "wait" else self._signals(start, endings)
+        return [SEMAPHORES[kind][number] for number in found]
+
+    def _waits(self, start: int) -> list[int]:
+        available = self.tracker.available(self.unit)
+        numbers = [number for number in _bits(available) if number >= start]
+        if self.legal:
+            return numbers
+        return [number for number in numbers if self._helps(number, available)]
+
+    def _helps(self, number: int, available: int) -> bool:
+        """Whether the command may be issued behind this token and all that can be named after it."""
+        return self.tracker.may_issue(self.unit, self._wait | available >> number << number)
+
+    def _signals(self, start: int, endings: Endings) -> list[int]:
+        if not self.legal:
+            return []
+        counts = self.counts()
+        return [
+            number
+            for number in range(start, len(SEMAPHORES["signal"]))
+            if counts[self._signalled(number)] < SEMAPHORE_MAX
+            and number // SEMAPHORES_PER_PAIR in (*endings.rounds, SEQUENCER)
+        ]

@@ -1,0 +1,150 @@
+"""The words of assembly, all of them made from the tables of `hw.isa`.
+
+An instruction begins with one word, which also names its field, unit, semaphore or units: `set load.dst`, `issue fuse`,
+`fence load,store`. What follows are registers, selectors, numbers, `name=value` of packed fields, and semaphores.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, field_number
+from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
+from hw.isa.fields import Field, Packed
+from hw.isa.micro import (
+    FORMS,
+    MAX_OPERANDS,
+    OPERAND_BASE,
+    REGISTERS,
+    STATISTIC_BASE,
+    WORD,
+    MicroOp,
+    Statistic,
+)
+
+#: The end of a program, and of the body of a loop.
+STOP, END = "stop", "end"
+#: A loop that has no body of its own: the distance to its end follows.
+TO = "to"
+#: A selector without a name: its number follows.
+SELECTOR = "sel"
+#: Widest part of a packed field of which each value is a word.
+_NARROW = 3
+
+
+@dataclass(frozen=True)
+class Head:
+    """First word of an instruction.
+
+    Parameters
+    ----------
+    word : str
+        It.
+    op : MicroOp
+        The operation.
+    d : int
+        What it says of the word's field `d`.
+    kinds : tuple of str
+        Operands that follow, as `hw.isa.micro.Form` names them.
+    field : Field or None
+        What a `set` sets.
+    packed : Packed or None
+        Its parts.
+    """
+
+    word: str
+    op: MicroOp
+    d: int
+    kinds: tuple[str, ...]
+    field: Field | None = None
+    packed: Packed | None = None
+
+
+def _units(mask: int) -> str:
+    return ",".join(unit.name.lower() for unit in Unit if mask >> unit & 1)
+
+
+def semaphores(producers: int) -> tuple[str, ...]:
+    """Names of the semaphores of so many units and the sequencer, in the order of their bits."""
+    names = [*(unit.name.lower() for unit in Unit), "seq"][:producers]
+    return tuple(f"{name}:{index}" for name in names for index in range(SEMAPHORES_PER_PAIR))
+
+
+#: Kinds of first operand that are part of the first word: their names and what these put into `d`.
+_NAMED = {
+    "unit": {unit.name.lower(): int(unit) for unit in Unit},
+    "sem": {name: number for number, name in enumerate(semaphores(len(Unit)))},
+    "mask": {_units(mask): mask for mask in range(1 << len(Unit))},
+}
+
+
+def _heads() -> Iterator[Head]:
+    for op, form in FORMS.items():
+        name, rest = op.name.lower(), form.operands[1:]
+        first = form.operands[0] if form.operands else ""
+        if first == "field":
+            yield from _settings(name, op, rest)
+        elif first in _NAMED:
+            for text, d in _NAMED[first].items():
+                yield Head(f"{name} {text}".strip(), op, d, rest)
+        else:
+            yield Head(name, op, 0, form.operands)
+
+
+def _settings(name: str, op: MicroOp, rest: tuple[str, ...]) -> Iterator[Head]:
+    for unit in Unit:
+        for field in UNIT_FIELDS[unit]:
+            key = f"{unit.name.lower()}.{field.name}"
+            yield Head(
+                f"{name} {key}", op, field_number(unit, field.name), rest, field, PACKED_FIELDS.get(key)
+            )
+
+
+def _selectors() -> Iterator[tuple[str, int]]:
+    yield from ((f"r{number}", number) for number in range(REGISTERS))
+    yield from ((f"op{number}", OPERAND_BASE + number) for number in range(MAX_OPERANDS))
+    yield from ((f"%{item.name.lower()}", STATISTIC_BASE + item) for item in Statistic)
+
+
+def pairs(packed: Packed) -> dict[str, tuple[int, int | None]]:
+    """Words of a packed field's parts that are not their default: index of the part, and value (None: it follows)."""
+    out: dict[str, tuple[int, int | None]] = {}
+    for index, part in enumerate(packed.fields):
+        if not part.enum and part.width > _NARROW:
+            out[f"{part.name}="] = index, None
+            continue
+        for value in range(part.low, part.high + 1):
+            if value != part.default:
+                name = part.enum[value] if value < len(part.enum) else value
+                out[f"{part.name}={name}"] = index, value
+    return out
+
+
+HEADS = {head.word: head for head in _heads()}
+#: By operation and what the first word says of `d`.
+HEAD_OF = {(head.op, head.d): head for head in HEADS.values()}
+#: Operations whose first word says something of `d`.
+NAMING = frozenset(
+    op
+    for op, form in FORMS.items()
+    if form.operands and (form.operands[0] == "field" or form.operands[0] in _NAMED)
+)
+SELECTORS = dict(_selectors())
+NAME_OF = {selector: word for word, selector in SELECTORS.items()}
+REGISTER_WORDS = tuple(NAME_OF[number] for number in range(REGISTERS))
+#: Numbers of the selectors without a name.
+NAMELESS = tuple(number for number in range(1 << WORD.fields[1].width) if number not in NAME_OF)
+WAITS = tuple(f"wait({name})" for name in semaphores(len(Unit)))
+SIGNALS = tuple(f"signal({name})" for name in semaphores(len(Unit) + 1))
+PAIRS = {packed.name: pairs(packed) for packed in PACKED_FIELDS.values()}
+#: Of those, the words that a number follows, and the index of the part.
+OPENERS = {
+    name: tuple((word, index) for word, (index, value) in words.items() if value is None)
+    for name, words in PAIRS.items()
+}
+#: All words but those of numbers, each once.
+WORDS = tuple(
+    dict.fromkeys([
+        STOP, END, TO, SELECTOR, *HEADS, *SELECTORS, *WAITS, *SIGNALS,
+        *(word for words in PAIRS.values() for word in words),
+    ])
+)  # fmt: skip

@@ -1,0 +1,44 @@
+"""Programs drawn from the grammar under random limits, many of them (`make soak`); seeds are printed."""
+
+import os
+
+import numpy as np
+import pytest
+
+from compiler.llm.assembly.grammar import Grammar
+from compiler.llm.assembly.words import program_of, words_of
+from compiler.validate import Call, validate
+from hw.config import load_target
+from tests.llm.sampling import VOCABULARY, drawn, equally
+from tests.llm.test_assembly_machine import OPERANDS, WINDOWS, busily, limits
+
+GRAMMARS, PROGRAMS = 60, 4
+
+
+def generator() -> np.random.Generator:
+    """One of its own each time, unless MLA_SEED says which."""
+    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+    print(f"MLA_SEED={seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("jumps", [False, True])
+@pytest.mark.parametrize("target", ["n4", "n8", "n16", "n32", "ulx3s-85f"])
+def test_programs(target: str, jumps: bool) -> None:
+    rng, config = generator(), load_target(target)
+    for number in range(GRAMMARS):
+        tokens, instructions = (
+            int(rng.choice([2, 3, 4, 5, 7, 9, 12, 20, 40, 90, 300])),
+            int(rng.integers(1, 60)),
+        )
+        own = limits(
+            config=config, tokens=tokens, instructions=instructions, jumps=jumps, written=number % 3 == 0
+        )
+        grammar = Grammar(VOCABULARY, own)
+        for _ in range(PROGRAMS):
+            state, words = drawn(grammar, rng, busily if number % 2 else equally)
+            program = state.program("drawn")
+            assert len(words) <= tokens and len(program.words) <= instructions
+            assert program_of(words, "drawn") == program and words_of(program) == words
+            if not jumps:
+                validate(config, [Call(program, OPERANDS)], WINDOWS)
