@@ -28,7 +28,9 @@ def run(args: argparse.Namespace) -> int:
     if args.machine not in MACHINES:
         raise InputError(f"--machine must be one of {', '.join(map(repr, MACHINES))}, not {args.machine!r}")
     model, machine = model_of(args), MACHINES[args.machine]
-    trials: dict[str, int] = {LLM: args.trials, **dict.fromkeys(others, args.others)}
+    trials: dict[str, int] = {LLM: args.trials}
+    for name in others:
+        trials[name] = args.others
     points = held_out_points(
         machine.conditions.config.n, args.seed, machine, shapes=args.machine not in HELD_OUT
     )

@@ -27,12 +27,12 @@ def run(args: argparse.Namespace) -> int:
     source, options = source_of(args)
     conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
     with Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer:
-        measured = measurer.baseline()
         prepared, schedule = measurer.prepared, measurer.first.schedule
-    names = tuple(name for entry in measured.layers for name in entry.names)
-    if args.layer is not None and args.layer not in names:
-        raise InputError(f"--layer must be one of {', '.join(map(repr, names))}, not {args.layer!r}")
-    about = names if args.layer is None else (args.layer,)
+        if args.layer is not None and args.layer not in schedule.layers:
+            names = ", ".join(map(repr, schedule.layers))
+            raise InputError(f"--layer must be one of {names}, not {args.layer!r}")
+        measured = measurer.baseline()
+    about = tuple(schedule.layers) if args.layer is None else (args.layer,)
     task = Task(prepared, conditions, schedule, about, measured, seed=args.seed)
     layers = [_layer(task, model, name, subject, args) for name, subject in subjects_of(task).items()]
     whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, "layers": layers}
