@@ -219,7 +219,8 @@ class Session:
         work = [(sample, part) for sample in samples for part in parts]
         for number, (sample, part) in enumerate(work, 1):
             operands = [*place.operands(sample), *self._counts[sample]]
-            numbers.append(driver.enqueue(self._opcodes[id(part)], operands, irq=number == len(work)))
+            opcode, last = self._opcodes[id(part)], number == len(work)
+            numbers.append(driver.enqueue(opcode, operands, tag=part.tag, irq=last))
         driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))
         start, began = self.device.cycle, time.perf_counter()
         driver.doorbell()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from compiler.codegen.emit import RegistersError, emit
 from compiler.codegen.roll import roll
@@ -10,7 +11,11 @@ from compiler.dispatch.guard import Variant
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.enums import Unit
+from hw.isa.micro import MicroOp, decode
 from hw.isa.program import Program
+
+#: The bits of a tag.
+_TAGS = 63
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,19 @@ class Part:
     def programs(self) -> tuple[Program, ...]:
         """All of them, as the dispatch table has them: the one without a guard last."""
         return (*(variant.program for variant in self.instead), self.program)
+
+    @cached_property
+    def tag(self) -> int:
+        """The first tag that its program sets; 0: none.
+
+        Its macro-instruction begins with it: units would see two changes of tag otherwise, and the second one waits
+        until the counters of the first are put away.
+        """
+        for word in self.program.words:
+            values = decode(word)
+            if values["opcode"] == MicroOp.TAG:
+                return 0 if values["a"] or values["b"] else values["imm"] & _TAGS
+        return 0
 
 
 def cut(

@@ -88,7 +88,10 @@ class Line:
                     break
             macro = self._pending.popleft()
             number = self.driver.enqueue(
-                self.residency.opcode(part), macro.operands, irq=macro.last or bool(self._ring)
+                self.residency.opcode(part),
+                macro.operands,
+                tag=part.tag,
+                irq=macro.last or bool(self._ring),
             )
             self.residency.expect(part)
             self._ring.append((number, macro))
