@@ -77,7 +77,7 @@ class Journal:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: cannot be read ({error}); remove it to begin anew") from None
         lines = text.splitlines(keepends=True)
-        if lines and _parsed(lines[0]) != header:
+        if lines and parsed_line(lines[0]) != header:
             raise InputError(
                 f"{path}: measurements of other conditions, of another seed or version; remove it to begin anew"
             )
@@ -109,7 +109,7 @@ class Journal:
             raise WorkError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def _read(self, line: str) -> None:
-        data = _parsed(line)
+        data = parsed_line(line)
         try:
             if "done" in data:
                 self.done.add(int(data["done"]))
@@ -122,7 +122,8 @@ class Journal:
             raise InputError(f"{self.path}: damaged line ({error}); remove the file to begin anew") from None
 
 
-def _parsed(line: str) -> dict[str, Any]:
+def parsed_line(line: str) -> dict[str, Any]:
+    """The JSON object of a line; an empty one, if it is none."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):

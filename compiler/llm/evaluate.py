@@ -8,18 +8,15 @@ from math import exp, log
 import numpy as np
 
 from compiler.hpm.points import Point, singles
-from compiler.llm.changes import ChangesGrammar, with_changes
 from compiler.llm.corpus.held_out import is_held_out
 from compiler.llm.corpus.machines import Machine
-from compiler.llm.decode import draw
-from compiler.llm.describe import BEST
 from compiler.llm.gpt import Gpt
-from compiler.llm.language import LANGUAGE
-from compiler.llm.writer import Writer, fields_of, subjects_of
+from compiler.llm.writer import Writer
 from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
+from compiler.pipeline import Prepared
 from compiler.search.tune import LLM, tune
-from compiler.specialize.task import Task
+from compiler.specialize.space import spaces_of
 from hw.errors import InputError
 
 #: Layers with fewer tilings leave nothing to choose.
@@ -65,9 +62,6 @@ def held_out_points(n: int, seed: int, machine: Machine, *, shapes: bool = True)
 
 
 def _has_choices(point: Point, machine: Machine) -> bool:
-    from compiler.pipeline import Prepared
-    from compiler.specialize.space import spaces_of
-
     try:
         prepared = Prepared(point.graph(), machine.conditions.config, machine.options)
         stages = prepared.lowered(prepared.fusions)
@@ -132,44 +126,3 @@ def mean_ratio(raced: list[Raced], one: tuple[str, int], other: tuple[str, int])
         for each in raced
     ]
     return exp(sum(logs) / len(logs))
-
-
-@dataclass(frozen=True)
-class Validity:
-    """Of some answers, how many are complete, can be compiled, and pass the validator.
-
-    `compile` counts schedules that the compiler takes; the validator proves all of them harmless when they are loaded.
-    """
-
-    drawn: int
-    complete: int
-    compiled: int
-
-
-def validity(task: Task, model: Gpt, count: int, seed: int, *, constrained: bool) -> Validity:
-    """Draw answers about the slowest layer of a task and see what they are worth."""
-    name, subject = next(iter(subjects_of(task).items()))
-    rng = np.random.default_rng(seed)
-    grammar = _Plain(fields_of(subject.layer)) if constrained else None
-    answers = draw(model, LANGUAGE, subject.words(BEST), grammar, count, rng)
-    complete = compiled = 0
-    for answer in answers:
-        words = list(answer.words)
-        if grammar is None and "end" in words:
-            words = words[: words.index("end") + 1]
-        try:
-            schedule = with_changes(words, subject.schedule)
-            complete += 1
-            task.prepared.network(task.with_layers({name: schedule}, LLM, "").schedule)
-            compiled += 1
-        except ValueError:
-            continue
-        except InputError:
-            continue
-    return Validity(len(answers), complete, compiled)
-
-
-class _Plain(ChangesGrammar):
-    def ends(self, words: object) -> bool:
-        """Any."""
-        return True

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
 from compiler.llm.gpt import Shape  # noqa: E402
 from compiler.llm.language import LANGUAGE  # noqa: E402

@@ -1,5 +1,6 @@
 """Operands of an instruction, read word by word."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from compiler.llm.assembly.choice import Choice
@@ -15,7 +16,7 @@ _NAMELESS = spans_of(NAMELESS)
 _ZERO = Choice(ZERO)
 
 
-class Operand:
+class Operand(ABC):
     """One operand on its way.
 
     Parameters
@@ -31,17 +32,17 @@ class Operand:
         self.values = values
 
     @property
+    @abstractmethod
     def ends(self) -> bool:
         """Whether it may end here."""
-        raise NotImplementedError
 
+    @abstractmethod
     def choices(self) -> Iterator[Choice]:
         """What may come next as part of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, word: str) -> bool:
         """Take a word; whether it is part of this operand."""
-        raise NotImplementedError
 
 
 class Register(Operand):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from compiler.hpm.journal import parsed_line
 from compiler.llm.corpus.walk import Walk
 from hw.errors import InputError, WorkError
 
@@ -97,22 +98,14 @@ def pack(walks: Iterable[Walk], path: Path) -> None:
 
 
 def _walks(lines: list[str], path: Path) -> Iterator[Walk]:
-    if not lines or _parsed(lines[0]) != _HEADER:
+    if not lines or parsed_line(lines[0]) != _HEADER:
         raise InputError(f"{path}: no measurements for the language model, or of another version")
     for number, line in enumerate(lines[1:], 2):
         try:
-            yield Walk.of(_parsed(line))
+            yield Walk.of(parsed_line(line))
         except ValueError as error:
             raise InputError(f"{path}:{number}: damaged: {error}") from None
 
 
 def _line(data: dict[str, Any]) -> str:
     return json.dumps(data, separators=(",", ":")) + "\n"
-
-
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
