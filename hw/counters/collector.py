@@ -23,6 +23,7 @@ from hw.counters.turns import (
 from hw.isa.counters import COUNTERS, GROUPS
 from hw.layouts import event_layout
 from hw.memory.ram import Ram
+from hw.registers import delay, held
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,12 @@ class _Parts:
 
 
 class Collector(wiring.Component):
-    """Moves what the groups' sums have grown by to memory, one every three cycles, and answers the host.
+    """Moves what the groups' sums have grown by to memory, one a cycle, and answers the host.
 
-    A step chooses a counter (`choose`), has its group copy its sums (`copy`), takes that of the counter and reads the
-    word (`sample`), subtracts what was collected before (`choose` of the next step) and adds (`copy`). A busy group
-    still holds the copy of the tag before, which is then what is collected; a host's read of the present tag waits for
-    that to end, so its value is exact for the cycle of the copy.
+    A step, chosen by Turns, has the group of its counter copy its sums (`copy`), takes that of the counter and reads
+    the word (`sample`), subtracts what was collected before (`compare`) and adds (`add`). A busy group still holds
+    the copy of the tag before, which is then what is collected; a host's read of the present tag waits for that to
+    end, so its value is exact for the cycle of the copy.
 
     After reset the words of tag 0 are cleared first, then the others while sums are collected already: events count
     from the first cycle on, those before `ready` must carry tag 0.
@@ -95,59 +96,51 @@ class Collector(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        choose, copy, sample, store = Signal(), Signal(), Signal(), Signal()
         m.submodules.mem = mem = Ram(width=64, depth=1 << (self.tag_bits + COUNTER_BITS), exclusive=True)
         m.submodules.seen = seen = Ram(
             width=max(self.widths.values()), depth=1 << COUNTER_BITS, exclusive=True
         )
         m.submodules.turns = turns = Turns(self.tag_bits)
         parts = _Parts(mem, seen, turns, self._groups(m), self._singles(m))
-        starting = self._clear(m, parts, store)
-        m.d.comb += choose.eq(~(starting | copy | sample))
-        m.d.sync += [copy.eq(choose), sample.eq(copy)]
+        store = Signal()
         m.d.comb += [
-            turns.go.eq(choose),
+            turns.go.eq(~self._clear(m, parts, store)),
             turns.busy.eq(Cat(group.busy for group in parts.groups.values())),
             turns.read.eq(self.read & self.ready),
             turns.select_counter.eq(self.select_counter),
             turns.all_tags.eq(self.ready),
         ]
-        self._step(m, parts, choose, copy, sample, store)
+        self._step(m, parts, store)
         return m
 
-    def _step(
-        self, m: Module, parts: _Parts, choose: Signal, copy: Signal, sample: Signal, store: Signal
-    ) -> None:
-        mem, seen, turns = parts.mem, parts.seen, parts.turns
-        tag, single, exact = self._source(m, parts, copy, sample)
-        sampled = sampled_sum(m, turns.counter, self._sums(parts), seen.width, sample, self._late)
-        word_tag, mine, answer = Signal(self.tag_bits), Signal(), Signal()
-        amount, word = Signal(seen.width), Signal(64)
-        address, before = Signal(len(mem.r0_addr)), Signal(seen.width)
+    def _step(self, m: Module, parts: _Parts, store: Signal) -> None:
+        mem, seen = parts.mem, parts.seen
+        sample, counter = Signal(), Signal(COUNTER_BITS)
+        compare, compared = Signal(), Signal(COUNTER_BITS)
+        m.d.sync += [sample.eq(parts.turns.valid), counter.eq(parts.turns.counter)]
+        m.d.sync += [compare.eq(sample), compared.eq(counter)]
+        tag, word_tag, single, answer = self._source(m, parts, sample, counter)
+        sampled = sampled_sum(m, counter, self._sums(parts), seen.width, sample, self._late)
+        mine, amount, word = Signal(), Signal(seen.width), Signal(64)
+        before, total = Signal(seen.width), Signal(64)
         m.d.comb += [
-            word_tag.eq(Mux(turns.host, self.select_tag, tag)),
-            mem.r0_addr.eq(Cat(turns.counter, word_tag)),
+            mem.r0_addr.eq(Cat(counter, word_tag)),
             mem.r0_en.eq(sample),
-            seen.r0_addr.eq(turns.counter),
+            seen.r0_addr.eq(counter),
             seen.r0_en.eq(sample),
-            before.eq(Mux(single, mem.r0_data, seen.r0_data)),
+            before.eq(Mux(held(m, "single", single, sample), mem.r0_data, seen.r0_data)),
         ]
-        with m.If(sample):
-            # A sum of another tag than the word's stays where it is: the host looks at that word.
-            m.d.sync += [
-                address.eq(mem.r0_addr),
-                mine.eq(tag == word_tag),
-                answer.eq(turns.host & exact),
-            ]
-        with m.If(choose):  # turns.counter is still that of the step before
-            grown = (sampled - before) & self._modulus(m, turns.counter)
-            m.d.sync += [amount.eq(Mux(mine, grown, 0)), word.eq(mem.r0_data)]
-            m.d.comb += [seen.w_addr.eq(turns.counter), seen.w_data.eq(sampled), seen.w_en.eq(mine)]
-        total = Signal(64)
-        m.d.comb += [total.eq(word + amount), store.eq(copy & amount.any())]
-        m.d.sync += self.read_done.eq(copy & answer)
-        with m.If(copy):
-            m.d.sync += self.value.eq(total)
+        # A sum of another tag than the word's stays where it is: the host looks at that word.
+        m.d.sync += mine.eq(sample & (tag == word_tag))
+        grown = (sampled - before) & self._modulus(m, compared)
+        address = delay(m, "address", mem.r0_addr, 2)
+        with m.If(mine):
+            m.d.comb += [seen.w_addr.eq(compared), seen.w_data.eq(sampled), seen.w_en.eq(1)]
+        with m.If(compare):
+            m.d.sync += word.eq(mem.r0_data)
+        m.d.sync += amount.eq(Mux(mine, grown, 0))
+        m.d.comb += [total.eq(word + amount), store.eq(amount.any())]
+        m.d.sync += [self.read_done.eq(answer), self.value.eq(total)]
         with m.If(store):
             m.d.comb += [mem.w_addr.eq(address), mem.w_data.eq(total), mem.w_en.eq(1)]
 
@@ -197,29 +190,31 @@ class Collector(wiring.Component):
         return starting
 
     def _source(
-        self, m: Module, parts: _Parts, copy: Signal, sample: Signal
-    ) -> tuple[Signal, Signal, Signal]:
-        """Tag of this step's sum; whether it is a single counter's; whether it holds all events before the copy."""
-        counter, turns = parts.turns.counter, parts.turns
-        tag, single, exact, collected = Signal(self.tag_bits), Signal(), Signal(), Signal(self.tag_bits)
-        with m.If(copy):
-            m.d.sync += exact.eq(1)
+        self, m: Module, parts: _Parts, sample: Signal, counter: Signal
+    ) -> tuple[Signal, Signal, Signal, Signal]:
+        """Of the step whose sum is taken: tag of that sum, and of the word that is read; whether it is a single
+        counter's; and, when it adds, whether that is what the host wants: it holds all events before the copy.
+        """
+        tag, word_tag, single = Signal(self.tag_bits), Signal(self.tag_bits), Signal()
+        turns, exact, host, last, answers = parts.turns, Signal(), Signal(), Signal(), Signal(2)
+        m.d.sync += [exact.eq(1), host.eq(turns.host), last.eq(turns.last)]
         for name, group in parts.groups.items():
-            first, last = group_counters(name)[0], group_counters(name)[-1]
-            with m.If((counter >= first) & (counter <= last)):
-                m.d.comb += [
-                    tag.eq(group.old_tag),
-                    group.copy.eq(copy),
-                    group.finish_old.eq(sample & turns.old & (counter == last)),
-                ]
-                with m.If(copy):  # of a busy group only the sums of its present tag are not at hand
-                    m.d.sync += exact.eq(~group.busy | (group.cur_tag != self.select_tag))
-        m.d.comb += collected.eq(Mux(turns.host, self.select_tag, turns.tag))
+            numbers = group_counters(name)
+            with m.If((turns.counter >= numbers[0]) & (turns.counter <= numbers[-1])):
+                m.d.comb += group.copy.eq(turns.valid)
+                # Of a busy group only the sums of its present tag are not at hand.
+                m.d.sync += exact.eq(~group.busy | (group.cur_tag != self.select_tag))
+            with m.If((counter >= numbers[0]) & (counter <= numbers[-1])):
+                m.d.comb += [tag.eq(group.old_tag), group.finish_old.eq(last)]
+        collected = Signal(self.tag_bits)
+        m.d.sync += collected.eq(Mux(turns.host, self.select_tag, turns.tag))
         for name, part in parts.singles.items():
             m.d.comb += part.read_tag.eq(collected)
             with m.If(counter == group_counters(name)[0]):
                 m.d.comb += [tag.eq(collected), single.eq(1)]
-        return tag, single, exact
+        m.d.comb += word_tag.eq(Mux(host, self.select_tag, tag))
+        m.d.sync += answers.eq(Cat(sample & host & exact, answers[0]))
+        return tag, word_tag, single, answers[1]
 
     def _sums(self, parts: _Parts) -> dict[int, Value]:
         """The sum of each counter."""

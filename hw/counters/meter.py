@@ -1,7 +1,5 @@
 """Gathers what the machine reports into the events of the counters, and says when a tag may change."""
 
-from typing import Any
-
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -11,7 +9,7 @@ from hw.counters.causes import STATE_LAYOUT, Classifier
 from hw.counters.collector import Collector
 from hw.isa.enums import Unit
 from hw.layouts import event_layout
-from hw.registers import domain_of, register
+from hw.registers import delay
 
 #: What a unit and its command queue show the meter.
 UNIT_LAYOUT = data.StructLayout(
@@ -33,9 +31,9 @@ UNIT_GROUPS = tuple(unit.name.lower() for unit in Unit)
 class Meter(wiring.Component):
     """All counters, and the events that need a view of the whole machine: causes, queues, overlaps.
 
-    A group of counters takes another tag only when it has put the sums of the last one away, some hundred cycles
-    after a change. So that counts stay exact by tag, commands and programs with another tag wait for that
-    (`may_start`, `seq_hold`); LOAD and STORE see to it themselves (`dma_busy`).
+    A group of counters takes another tag only when it has put the sums of the last one away, some thirty cycles after
+    a change, or a hundred and fifty when all groups do. So that counts stay exact by tag, commands and programs with
+    another tag wait for that (`may_start`, `seq_hold`); LOAD and STORE see to it themselves (`dma_busy`).
 
     Parameters
     ----------
@@ -94,12 +92,10 @@ class Meter(wiring.Component):
         m = Module()
         m.submodules.collector = collector = Collector(self._config)
         m.submodules.causes = causes = Classifier()
-        seq_tag = register(m, "seq_tag_held", self.seq_tag) if self._config.pipelined else self.seq_tag
-        domain = domain_of(m, self._config.pipelined)
-        # With `pipelined` the sequencer's events, and their tag, come a cycle later.
-        domain += collector.seq_events.eq(self.seq_events)
-        m.d.comb += collector.seq_tag.eq(seq_tag)
+        seq_tag = delay(m, "seq_tag", self.seq_tag, 2 * self._config.pipelined)
         m.d.comb += [
+            collector.seq_events.eq(self._seq_events(m)),
+            collector.seq_tag.eq(seq_tag),
             causes.state.eq(self.state),
             collector.select_counter.eq(self.select[:16]),
             collector.select_tag.eq(self.select[16:]),
@@ -118,7 +114,6 @@ class Meter(wiring.Component):
             self._events(m, collector, unit)
         for name in causes.cause.shape().members:
             m.d.comb += collector.matrix_events[f"cause_{name}"].eq(causes.cause[name] & self.counting)
-        self._overlaps(domain, collector)
         self._matrix_tag(m, collector)
         self._fuse_tag(m, collector)
         m.d.comb += [
@@ -181,11 +176,20 @@ class Meter(wiring.Component):
             self.may_start[Unit.FUSE].eq((state.next_tag == last) | (~state.active & ~collector.fuse_busy)),
         ]
 
-    def _overlaps(self, domain: Any, collector: Collector) -> None:
+    def _seq_events(self, m: Module) -> data.View:
+        """The sequencer's events and what units do at the same time; with `pipelined` two cycles later, as their tag:
+        one register where they happen, one where they are counted.
+        """
         load, matrix, store = (self.units[unit].active for unit in (Unit.LOAD, Unit.MATRIX, Unit.STORE))
-        domain += [
-            collector.seq_events.overlap_load_matrix.eq(load & matrix),
-            collector.seq_events.overlap_matrix_store.eq(matrix & store),
-            collector.seq_events.overlap_all.eq(load & matrix & store),
-            collector.seq_events.cycles.eq(self.counting),
+        events = Signal(event_layout("seq"), name="seq_events_0")
+        m.d.comb += [
+            events.eq(self.seq_events),
+            events.overlap_load_matrix.eq(load & matrix),
+            events.overlap_matrix_store.eq(matrix & store),
+            events.overlap_all.eq(load & matrix & store),
+            events.cycles.eq(self.counting),
         ]
+        for i in range(2 * self._config.pipelined):
+            happened, events = events, Signal(event_layout("seq"), name=f"seq_events_{i + 1}")
+            m.d.sync += events.eq(happened)
+        return events

@@ -2,6 +2,7 @@
 
 from amaranth.hdl import Module, Signal, Value
 
+from hw.registers import held
 from hw.trees import select_tree
 
 #: Bits of a counter's number by which sums are chosen before their register, with `late`.
@@ -11,7 +12,7 @@ _FIRST_BITS = 4
 def sampled_sum(
     m: Module, counter: Value, sums: dict[int, Value], width: int, sample: Signal, late: int
 ) -> Value:
-    """The sum of a counter as it is at `sample`, from the next cycle on until another counter's turn.
+    """The sum of a counter as it is at `sample`, from the next cycle on until the next `sample`.
 
     Parameters
     ----------
@@ -38,4 +39,4 @@ def sampled_sum(
         found[block] = sampled = Signal(width, name=f"sampled_{block}")
         with m.If(sample):
             m.d.sync += sampled.eq(select_tree(m, f"sum_{block}" if late else "sum", first, values))
-    return found[0] if rest is None else select_tree(m, "sampled", rest, found)
+    return found[0] if rest is None else select_tree(m, "sampled", held(m, "block", rest, sample), found)
