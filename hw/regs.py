@@ -72,7 +72,7 @@ REGISTERS: tuple[Register, ...] = (
             (
                 "STATUS",
                 "ro",
-                "bit 0 idle (ring empty, all complete), 1 trapped, 2 program running, 3 loader busy, "
+                "bit 0 idle (ring empty, all complete, no trap under way), 1 trapped, 2 program running, 3 loader busy, "
                 "4 dispatch copy busy",
             ),
             (

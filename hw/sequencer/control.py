@@ -92,10 +92,11 @@ class Control(wiring.Component):
         self._completion(m, csr, ring, dispatch, completion, traps)
         self._traps(m, csr, store, ring, dispatch, completion, traps)
         m.d.sync += self.cycle.eq(self.cycle + 1)
+        settled = traps.enable | traps.trapped  # else there is going to be a trap, though all is complete
         m.d.comb += [
             self.status.eq(
                 Cat(
-                    completion.tail == csr.ring_head,
+                    (completion.tail == csr.ring_head) & settled,
                     traps.trapped,
                     dispatch.running,
                     store.busy,

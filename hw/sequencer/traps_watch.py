@@ -71,7 +71,8 @@ class TrapWatch(wiring.Component):
         self._hold(m, "deadlock", blocked, self.deadlock)
         cycles, reached, restart = Signal(32), Signal(), Signal()
         m.d.comb += restart.eq(self.flight_empty | self.progress | ~self.counting | self.expired)
-        m.d.comb += self.expired.eq(reached & self.counting)
+        # What completed in the cycle of the limit has not missed it.
+        m.d.comb += self.expired.eq(reached & self.counting & ~self.flight_empty)
         # Registered for speed: a restart clears it with the count.
         m.d.sync += reached.eq((cycles >= self.limit) & (self.limit != 0) & ~restart)
         with m.If(restart):
