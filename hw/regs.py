@@ -72,8 +72,8 @@ REGISTERS: tuple[Register, ...] = (
             (
                 "STATUS",
                 "ro",
-                "bit 0 idle (ring empty, all complete, no trap under way), 1 trapped, 2 program running, 3 loader busy, "
-                "4 dispatch copy busy",
+                "bit 0 idle (ring empty, all complete, no trap under way), 1 trapped, 2 program running, "
+                "3 loader busy, 4 dispatch copy busy",
             ),
             (
                 "IRQ_STATUS",

@@ -84,7 +84,7 @@ class ConvSteps:
             Memory.ACC, f"{name}.acc", self.rows * self.y.w * self.columns,
             min(schedule.acc_buffers, acc_tiles),
         )  # fmt: skip
-        cut = Cut(self.k_blocks, self.k_size, self.band)
+        cut = Cut(self.k_blocks, self.k_size, self.band, self.k_blocks * n - self.reduction)
         self.image = ConvImage(self.context, layer, name, self.group, self.layout, cut)
         self.drain = Drainer(
             self.context, name, layer.drain.part(part), self.images, self.rows, self.columns,

@@ -19,11 +19,14 @@ Rows = tuple[int, int]
 
 @dataclass(frozen=True)
 class Cut:
-    """How the sums are cut: blocks of the reduction dimension, of those in a tile, pieces; output rows of a band."""
+    """How the sums are cut: blocks of the reduction dimension, of those in a tile, pieces; output rows of a band; by
+    how many bytes the last block is too long.
+    """
 
     k_blocks: int
     k_size: int
     band: int
+    behind: int
 
     @property
     def whole(self) -> bool:
@@ -73,10 +76,10 @@ class ConvImage:
         size = max(self._size(*band) for band in bands) + self.n
         count = len(bands) * ceil_div(cut.k_blocks, cut.k_size) * layer.batch
         ring = Ring(Memory.SP, f"{name}.x", size, min(context.schedule.x_buffers, count))
-        self.tiles = Tiles(ring, self._strips if layout == Layout.STRIPS else self._begin)
+        self.tiles = Tiles(ring, self._begin)
         #: Only what is needed of a tile is brought in.
         self.ramp = False
-        #: Image rows of each tile that are brought in so far.
+        #: Rows of each tile, of strips those of a strip, that are brought in so far.
         self.there: dict[Hashable, int] = {}
 
     @property
@@ -98,16 +101,21 @@ class ConvImage:
         reach = (self.kernel_h - 1) * layer.dilations[0] + 1
         return image_rows(start, rows, layer.strides[0], layer.pads[0], reach, self.x.h)
 
+    def _height(self, rows: int) -> int:
+        """Rows of a strip, padding too."""
+        return (rows - 1) * self.layer.strides[0] + self.kernel_h
+
     def _pitch(self, rows: int) -> int:
         """Bytes from strip to strip."""
-        return ((rows - 1) * self.layer.strides[0] + self.kernel_h) * self.row
+        return self._height(rows) * self.row
 
     def get(self, step: Step, band: Rows, start: int, rows: int, k: int) -> dict[str, int | Ref]:
         """Where MATRIX finds the image rows of a tile, and its walk over them."""
         layer = self.layer
         if self.layout == Layout.STRIPS:
             return {
-                "a_base": self.tiles.get((self.number, *band, k), step), "u0": (start - band[0]) * layer.strides[0],
+                "a_base": self._bring((self.number, *band, k), (start, rows), step),
+                "u0": (start - band[0]) * layer.strides[0],
                 "x_count": self.y.w, "y_count": rows, "a_u": self.row, "a_v": self._pitch(band[1]),
                 "u_y": layer.strides[0], "v_x": 1, "acc_y": self.y.w,
             }  # fmt: skip
@@ -156,22 +164,29 @@ class ConvImage:
         """Address of a tile; what is missing of it joins the step: all, or in a ramp what output rows need."""
         _, start, rows, k = key
         place, there = self.tiles.get(key, step), self.there[key]
-        first, needed = self._rows(start, rows)
-        if self.ramp:
-            low, count = self._rows(*part)
-            # And those that reads of the last row reach into.
-            needed = min(low + count + ceil_div(self.n, self.row) - first, needed)
+        needed = total = self._reach(start, (start, rows))
+        if self.ramp:  # and those that reads of the last row reach into
+            needed = min(self._reach(start, part) + ceil_div(self.cut.behind, self.row), total)
         if there < needed:
-            step.loads += self._load(first + there, needed - there, k, place.plus(there * self.row))
+            bring = self._strips if self.layout == Layout.STRIPS else self._load
+            step.loads += bring((start, rows), (there, needed - there), k, place)
             self.there[key] = needed
         return place
 
-    def _load(self, first: int, count: int, k: int, place: Ref) -> list[Command]:
-        """Bring image rows of a tile in."""
+    def _reach(self, start: int, part: Rows) -> int:
+        """Rows of the tile that begins with output row `start` up to the last one that some output rows need."""
+        if self.layout == Layout.STRIPS:
+            return (part[0] - start) * self.layer.strides[0] + self._height(part[1])
+        low, count = self._rows(*part)
+        return low + count - self._rows(start, 1)[0]
+
+    def _load(self, band: Rows, part: Rows, k: int, place: Ref) -> list[Command]:
+        """Bring some image rows of a tile in."""
+        count, place = part[1], place.plus(part[0] * self.row)
         channel = k * self.n + (0 if self.cut.whole else self.group * self.in_c)
         length = min(self.pixel, self.x.c - channel)
         inner = place.plus(self.left * self.pixel)
-        source = self.x.at(first, 0, channel)
+        source = self.x.at(self._rows(*band)[0] + part[0], 0, channel)
         if length == self.x.c < self.x.pixel:
             lines = {
                 "len": length, "y_count": self.x.w, "dram_y": self.x.pixel, "dst_y": self.pixel,
@@ -195,38 +210,44 @@ class ConvImage:
             self.context.command(Unit.LOAD, dram=source, dst=inner, **lines),
         ]
 
-    def _strips(self, key: Hashable, place: Ref) -> list[Command]:
-        """Strips: their padding above and below, and of those at the sides all that is not image."""
-        _, start, rows, _ = key  # type: ignore[misc]
-        layer, pitch, line = self.layer, self._pitch(rows), self.row
+    def _strips(self, band: Rows, part: Rows, _: int, place: Ref) -> list[Command]:
+        """Some rows of all strips: padding above and below, and of those at the sides all that is not image."""
+        layer, pitch, line = self.layer, self._pitch(band[1]), self.row
         stride, left = layer.strides[1], layer.pads[1]
-        top = start * layer.strides[0] - layer.pads[0]
-        first, count = self._rows(start, rows)
-        above, below = max(first - top, 0) * line, pitch - (max(first - top, 0) + count) * line
-        inside = [c for c in range(self.y.w) if 0 <= c * stride - left <= self.x.w - self.kernel_w]
+        first, count = self._rows(*band)
+        above = max(first - (band[0] * layer.strides[0] - layer.pads[0]), 0)
+        low, high = part[0], part[0] + part[1]
+        rows = min(high, above + count) - max(low, above)  # of the image, from this one on:
+        source, offset = first + max(low - above, 0), max(low, above) * line
         out: list[Command] = []
-        for size, offset in ((above, 0), (below, pitch - below)):
-            if size > 0:
-                out.append(self._fill(place.plus(offset), size, self.y.w, pitch))
-        groups = [(c, 1) for c in range(self.y.w) if c not in inside[:1] + inside[-1:] and c not in inside]
-        if inside:
-            groups.append((inside[0], len(inside)))
-        for column, columns in groups:
-            low = column * stride - left
-            skip, high = max(-low, 0), min(low + self.kernel_w, self.x.w)
-            if columns == 1 and (skip or high < low + self.kernel_w):
-                out.append(self._fill(place.plus(column * pitch + above), count * line, 1, 0))
-            if high <= low + skip:
+        for begin, end in ((low, min(high, above)), (max(low, above + count), high)):
+            if begin < end:
+                out.append(self._fill(place.plus(begin * line), (end - begin) * line, self.y.w, pitch))
+        if rows <= 0:
+            return out
+        for column, columns in self._columns():
+            at = column * stride - left
+            skip, end = max(-at, 0), min(at + self.kernel_w, self.x.w)
+            if columns == 1 and (skip or end < at + self.kernel_w):
+                out.append(self._fill(place.plus(column * pitch + offset), rows * line, 1, 0))
+            if end <= at + skip:
                 continue
             out.append(
                 self.context.command(
-                    Unit.LOAD, dram=self.x.at(first, low + skip),
-                    dst=place.plus(column * pitch + above + skip * self.x.c),
-                    len=(high - low - skip) * self.x.c, y_count=count, dram_y=self.x.row, dst_y=line,
+                    Unit.LOAD, dram=self.x.at(source, at + skip),
+                    dst=place.plus(column * pitch + offset + skip * self.x.c),
+                    len=(end - at - skip) * self.x.c, y_count=rows, dram_y=self.x.row, dst_y=line,
                     z_count=columns, dram_z=stride * self.x.pixel, dst_z=pitch,
                 )
             )  # fmt: skip
         return out
+
+    def _columns(self) -> list[tuple[int, int]]:
+        """Output columns, and how many beside each have strips like it: those at the sides by themselves."""
+        stride, left = self.layer.strides[1], self.layer.pads[1]
+        inside = [c for c in range(self.y.w) if 0 <= c * stride - left <= self.x.w - self.kernel_w]
+        sides = [(c, 1) for c in range(self.y.w) if c not in inside]
+        return [*sides, (inside[0], len(inside))] if inside else sides
 
     def _fill(self, place: Ref, length: int, lines: int, pitch: int) -> Command:
         """Stored padding: bytes of the zero point."""

@@ -192,7 +192,7 @@ class Conv:
             fold=self.layout == Layout.ROWS, strips=self.layout == Layout.STRIPS, together=self.together,
             on_chip=spot.y_on_chip, taper=spot.taper,
             common_scale=self.common_scale,
-            ramp=self._cold and self.layout != Layout.STRIPS and x_beats >= _RAMPED * n,
+            ramp=self._cold and x_beats >= _RAMPED * n,
         )  # fmt: skip
 
     def _end(self, tile: Tile) -> float:

@@ -57,7 +57,7 @@ class LayerSchedule:
         channel and not 9, but FUSE takes four times as long for each pixel.
     ramp : bool
         The first tile is summed up in parts, the first of them small: MATRIX begins when that part of the image is
-        there. Not for strips.
+        there.
     taper : bool
         The last tile is drained in parts, the last of them small: what follows waits only for that one.
     planes : int

@@ -57,10 +57,22 @@ class Box:
         """
         if self.space != other.space or self.low > other.high or other.low > self.high:
             return False
-        mine, its = _alike(self.comb, other.comb), _alike(other.comb, self.comb)
-        period = gcd(mine[0], its[0])
-        apart = (other.low - self.low) % period
-        return apart < mine[1] or apart + its[1] > period
+        apart = other.low - self.low
+        return all(_meet(mine, its, apart) for mine in self.combs for its in other.combs)
+
+    @property
+    def combs(self) -> tuple[tuple[int, int], ...]:
+        """What all touched units are in: a comb, and a single tooth from the first to the last."""
+        size = self.high - self.low + 1
+        return (self.comb,) if self.comb[0] == size else (self.comb, (size, size))
+
+
+def _meet(a: tuple[int, int], b: tuple[int, int], apart: int) -> bool:
+    """Whether two combs may meet of which the second begins so many units behind the first."""
+    mine, its = _alike(a, b), _alike(b, a)
+    period = gcd(mine[0], its[0])
+    apart %= period
+    return apart < mine[1] or apart + its[1] > period
 
 
 def _alike(comb: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import SpReadPort, command_stream, event_layout
 from hw.memory.stream_fifo import StreamFifo
+from hw.registers import domain_of
 from hw.units.store_data import CONTEXT, StoreData, data_addresses
 
 #: Commands that may be in progress or waiting for the bus's answer.
@@ -192,12 +193,18 @@ class StoreUnit(wiring.Component):
         return retire
 
     def _follow_tag(self, m: Module, store: StoreData, retire: Signal, clear: Signal) -> None:
-        """The tag changes when every command whose beats have been read has retired."""
-        waiting = Signal(range(COMMANDS + 1))
+        """The tag changes when every command whose beats have been read has retired.
+
+        With `pipelined` one is known a cycle late to have been read.
+        """
+        waiting, ended = Signal(range(COMMANDS + 1)), Signal()
+        late = self._config.pipelined
+        domain = domain_of(m, late)
+        domain += ended.eq(store.sent_end & ~clear)
         m.d.comb += store.tag.eq(self.active_tag)
         with m.If(clear):
             m.d.sync += waiting.eq(0)
         with m.Else():
-            m.d.sync += waiting.eq(waiting + store.sent_end - retire)
-        with m.If(store.next_valid & (waiting == 0) & ~self.tag_busy):
+            m.d.sync += waiting.eq(waiting + ended - retire)
+        with m.If(store.next_valid & (waiting == 0) & ~(ended & bool(late)) & ~self.tag_busy):
             m.d.sync += self.active_tag.eq(store.next_tag)

@@ -114,6 +114,33 @@ def test_strips_of_a_depthwise_convolution_and_a_sum_with_it() -> None:
         assert np.array_equal(outputs(network, inputs)["sum"], wanted["sum"]), width
 
 
+@pytest.mark.parametrize("target", ["n4", "n16"])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1), (2, 3)])
+@pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 0, 0, 0), (2, 0, 1, 2)])
+def test_first_tiles_of_strips_in_parts(target: str, strides: tuple[int, int], pads: tuple[int, ...]) -> None:
+    """Padding of all sides, bands that begin in it and behind it, tiles of one row and of all."""
+    (h, w), kernel = (13, 9), (3, 3)
+    size = [(h, w)[i] + pads[i] + pads[i + 2] - kernel[i] for i in range(2)]
+    rows, cols = (size[i] // strides[i] + 1 for i in range(2))
+    layer = OneLayer(np.random.default_rng(7), (10, 3, 3, 3), 0, 27)
+    window = {"strides": strides, "pads": pads, "dilations": (1, 1), "groups": 1}
+    graph = layer.graph("conv2d", (1, h, w, 3), (1, rows, cols, 10), **window)
+    first = compile(graph, target, rounding="reference")
+    inputs = random_inputs(first, np.random.default_rng(8))
+    (name,) = first.schedule.layers
+    plain = replace(first.schedule.layers[name], strips=False, fold=False, ramp=False)
+    apart = compile(
+        graph, target, rounding="reference", schedule=replace(first.schedule, layers={name: plain})
+    )
+    wanted = outputs(apart, inputs)["y"]
+    for tile, band in ((1, 4), (4, 4), (5, 40), (40, 40)):
+        ramped = replace(plain, strips=True, ramp=True, rows=tile, band=band, on_chip=False)
+        network = compile(
+            graph, target, rounding="reference", schedule=replace(first.schedule, layers={name: ramped})
+        )
+        assert np.array_equal(outputs(network, inputs)["y"], wanted), (tile, band)
+
+
 def test_several_multipliers_do_not_go_with_a_command() -> None:
     network = compile(KWS, "n16")
     layers = {name: replace(layer, common_scale=True) for name, layer in network.schedule.layers.items()}

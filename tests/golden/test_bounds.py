@@ -47,3 +47,10 @@ def test_blocks_of_channels() -> None:
     assert not blocks[0].meets(Box("sp", 7 + n, 7 + channels - 1))
     assert blocks[0].meets(Box("sp", 7 + n, 7 + channels))
     assert not blocks[0].meets(Box("acc", 0, 1000))
+
+
+def test_lines_between_those_of_a_comb() -> None:
+    """A few lines close together lie in one gap of another walk, though their own gaps are in step with it."""
+    strips = box("sp", 9, [(32, 90), (2, 16)], 16)
+    assert not strips.meets(box("sp", 57, [(2, 9)], 6, True))
+    assert strips.meets(box("sp", 57, [(6, 9)], 6, True))
