@@ -6,15 +6,17 @@ for the validator to say: here it only has to be one that fits the machine.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from compiler.codegen.code import Code
+from compiler.codegen.programs import Part
 from compiler.network import Network
 from compiler.schedule.texts import ProgramText, digest_of
 from compiler.stages import Stage
 from hw.errors import InputError, shown
 from hw.isa.assembler import AssemblyError, assemble
 from hw.isa.disassembler import disassemble
+from hw.isa.micro import MicroOp, decode
 from hw.isa.program import Program
 
 
@@ -111,9 +113,26 @@ def _assembled(program: Program, given: ProgramText) -> Program:
             "schedule or by another compiler; take the text away"
         )
     try:
-        return replace(assemble(given.text, name), name=name)
+        made = replace(assemble(given.text, name), name=name)
     except AssemblyError as error:
         raise InputError(f"schedule: program {name!r}: line {str(error).removeprefix(f'{name}:')}") from None
+    if made.words and _tags(made) != _tags(program):
+        raise InputError(
+            f"schedule: program {name!r}: its cycles must count for the same layers as those of the program that it "
+            f"stands for: tags {_listed(program)} in this order, not {_listed(made)}"
+        )
+    return made
+
+
+def _tags(program: Program) -> list[tuple[int, int, int]]:
+    """Registers and constants of the tags that a program runs under, in order: that of its macro-instruction first."""
+    words = (decode(word) for word in program.words)
+    tags = [(each["a"], each["b"], each["imm"]) for each in words if each["opcode"] == MicroOp.TAG]
+    return [tag for tag, _ in groupby([(0, 0, Part(program, ()).tag), *tags])]
+
+
+def _listed(program: Program) -> str:
+    return ", ".join("of registers" if a or b else str(imm) for a, b, imm in _tags(program))
 
 
 def _stage(stage: Stage, programs: Iterator[Program]) -> Stage:

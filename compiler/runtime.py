@@ -74,6 +74,8 @@ class Session:
         The DRAM that programs may touch: first byte, last byte, permissions.
     progress : callable
         Hears now and then how many cycles a long run has taken so far.
+    look : callable or None
+        Hears of each program that has run, as its stage and number; they run one by one then.
     """
 
     def __init__(self, device: Device, network: Network, samples: int = 1, proofs: Store | None = None):
@@ -81,6 +83,7 @@ class Session:
         self.driver = Driver(device, _RING_SLOTS)
         self.load_cycles, self.seconds = 0, 0.0
         self.progress: Callable[[int], None] = lambda _cycles: None
+        self.look: Callable[[Loaded, int], None] | None = None
         self._cycles, self._trips = 0, Trips()
         self._counts = [network.count(network.batch)] * samples
         self.window = (self.driver.memory.used, device.dram.size - 1, 3)
@@ -192,13 +195,16 @@ class Session:
         }
 
     def _stage(self, place: Loaded) -> int:
-        parts = place.code.parts
-        if self.resident:
-            return self._go(place, parts, [0])
-        cycles = 0
-        for batch in batches(self.network.config, parts):
-            self._bring(parts[batch.start : batch.stop])
-            cycles += self._go(place, parts[batch.start : batch.stop], [0])
+        parts, cycles = place.code.parts, 0
+        for batch in [range(len(parts))] if self.resident else batches(self.network.config, parts):
+            if not self.resident:
+                self._bring(parts[batch.start : batch.stop])
+            if self.look is None:
+                cycles += self._go(place, parts[batch.start : batch.stop], [0])
+                continue
+            for number in batch:
+                cycles += self._go(place, parts[number : number + 1], [0])
+                self.look(place, number)
         return cycles
 
     def _bring(self, parts: Sequence[Part]) -> None:

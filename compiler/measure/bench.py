@@ -5,8 +5,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Rejected, Result
+from compiler.measure.measurement import Measurement, Rejected, Result
 from compiler.measure.reference import Reference
+from compiler.measure.same import Sameness
 from compiler.measure.stream import measure_stream, stream_bytes
 from compiler.measure.trial import measure_network
 from compiler.network import Network
@@ -90,6 +91,7 @@ class Bench:
     def __init__(self, subject: Subject):
         self.subject = subject
         self._reference = Reference(subject.first, subject.seed)
+        self._same = Sameness(subject.prepared, subject.seed)
         self._bytes = -(-_ROOM * subject.needs(subject.first) // _PAGE) * _PAGE
         self._device: RtlDevice | None = None
         self._turn = Lock()
@@ -109,14 +111,11 @@ class Bench:
             network = self._compile(order.schedule)
             if isinstance(network, Rejected):
                 return network
-            for left in reversed(range(_ATTEMPTS)):
-                try:
-                    return self._run(network, order)
-                except SimulatorDiedError:
-                    self._close()
-                    if not left:
-                        raise
-        raise AssertionError
+            result = self._tried(network, order)
+            if order.schedule.programs and isinstance(result, Measurement) and result.exact:
+                difference = self._same.difference(network, order.number)
+                return Rejected("same", difference) if difference else result
+            return result
 
     def close(self) -> None:
         """Close the machine; may be called twice."""
@@ -131,6 +130,16 @@ class Bench:
         if (needs := self.subject.needs(network)) > self._bytes:
             return Rejected("compile", f"it needs {needs} bytes of DRAM, not {self._bytes}")
         return network
+
+    def _tried(self, network: Network, order: Order) -> Result:
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                return self._run(network, order)
+            except SimulatorDiedError:
+                self._close()
+                if not left:
+                    raise
+        raise AssertionError
 
     def _run(self, network: Network, order: Order) -> Result:
         conditions = self.subject.conditions

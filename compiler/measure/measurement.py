@@ -66,7 +66,8 @@ class Rejected:
     Parameters
     ----------
     stage : str
-        Where it ended: "compile", "validate", "trap" or "time"; "search": it was measured before, or is forbidden.
+        Where it ended: "compile", "validate", "trap" or "time"; "same": a text does something else than the program
+        it stands for; "search": it was measured before, or is forbidden.
     reason : str
         In words.
     """

@@ -19,7 +19,7 @@ from hw.errors import InputError
 from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON
 from tests.support.chat_server import MODEL, Asked, ChatServer, Reply, refused, said
 
-#: What the small network gains by it: 32 cycles.
+#: What the small network gains by it: 24 cycles.
 BETTER = {"rows": 3, "band": 3, "x_buffers": 2, "ramp": False}
 NOTHING = "I have no idea."
 
@@ -45,6 +45,19 @@ def rewritten(old: str, new: str) -> Callable[[Asked], str]:
     return answer
 
 
+def moved(piece: str, behind: str) -> Callable[[Asked], str]:
+    """An answer that has the program of the prompt with a line moved behind another."""
+
+    def answer(asked: Asked) -> str:
+        lines = re.findall(r"(?s)```asm\n(.*?)```", asked.prompt)[-1].splitlines()
+        line = next(each for each in lines if piece in each)
+        lines.remove(line)
+        lines.insert(next(at for at, each in enumerate(lines, 1) if behind in each), line)
+        return "\n".join(["```asm", *lines, "```"])
+
+    return answer
+
+
 def at_length(answer: Callable[[Asked], str]) -> Callable[[Asked], Reply]:
     """An answer to what is said to be 20,000 tokens."""
     return lambda asked: said(answer(asked), (20_000, 10))
@@ -62,17 +75,17 @@ def searched(
 
 
 def test_good_schedule_then_good_program(measurer: Measurer, baseline: Measurement) -> None:
-    with ChatServer(schedule(**BETTER), rewritten("tag 0\n", ""), NOTHING) as server:
+    with ChatServer(schedule(**BETTER), moved("tag 0", "issue load"), NOTHING) as server:
         found, author, _ = searched(measurer, server, 3)
-    assert [trial.cost for trial in found.trials[:2]] == [baseline.cycles - 32, baseline.cycles - 33]
-    assert found.best.schedule.programs and found.best.cost == baseline.cycles - 33
+    assert [trial.cost for trial in found.trials[:2]] == [baseline.cycles - 24, baseline.cycles - 25]
+    assert found.best.schedule.programs and found.best.cost == baseline.cycles - 25
     first, second, third = (each.body["messages"] for each in server.asked[:3])
     # What was found is what is asked about next, and an example.
     assert len(first) == len(second) == 2 and "Measured before" not in first[1]["content"]
-    assert f"now {baseline.cycles - 32:,} cycles" in second[1]["content"]
-    assert f"as now: {baseline.cycles - 32:,} cycles" in second[1]["content"]
+    assert f"now {baseline.cycles - 24:,} cycles" in second[1]["content"]
+    assert f"as now: {baseline.cycles - 24:,} cycles" in second[1]["content"]
     assert (
-        f"as now: {baseline.cycles - 33:,} cycles\nas now with the compiler's own programs"
+        f"as now: {baseline.cycles - 25:,} cycles\nas now with the compiler's own programs"
         in third[1]["content"]
     )
     document = author.document()
@@ -93,7 +106,7 @@ def test_good_schedule_then_good_program(measurer: Measurer, baseline: Measureme
         (rewritten("issue load, signal(matrix:0)", "issue load"), "the validator refuses it: .*deadlock"),
         (rewritten("set load.len, 2304", "set load.len, 1048575"), "the validator refuses it: .*bounds"),
         (rewritten("set fuse.clip_hi, 127", "set fuse.clip_hi, 5"), "its outputs are wrong"),
-        (schedule(ramp=False), r"1,\d{3} cycles, no better than 1,380\. "),
+        (schedule(ramp=False), r"1,\d{3} cycles, no better than 1,372\. "),
     ],
 )
 def test_what_is_refused_is_told(measurer: Measurer, answer, words: str) -> None:

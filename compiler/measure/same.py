@@ -1,0 +1,191 @@
+"""Whether programs that somebody wrote do what those do that they stand for, on the golden model.
+
+The outputs of a network say little about its programs: after a softmax that is sure of itself many of them look right.
+So what later programs read is compared after each program, for other inputs than those that were measured: random ones
+with the model's parameters, and extremes with random parameters, so that results are clipped at both ends.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.codegen.command import Memory, Ref
+from compiler.codegen.making import Making
+from compiler.codegen.programs import Part
+from compiler.loaded import Loaded
+from compiler.lower.layer import Layer
+from compiler.lower.lower import Lowered
+from compiler.made_up import made_up
+from compiler.network import Network
+from compiler.pipeline import Prepared
+from compiler.places import places_in
+from compiler.record import Record
+from compiler.runtime import Session, dram_bytes
+from cosim.golden import GoldenDevice
+from cosim.reports import TrapError
+from hw.isa.commands import LOAD_WORD
+from hw.isa.enums import DTYPE_BYTES, Space, Unit
+
+#: Elements of an input that have the same extreme value, on the average.
+_RUN = 16
+
+Arrays = dict[str, NDArray]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A tensor that later programs read: where its bytes are after the program that completes it."""
+
+    name: str
+    memory: Memory
+    at: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is looked at in a stage: tensors by program; and where its parameters are: first byte and size."""
+
+    tensors: list[list[Watched]]
+    parameters: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A tensor's bytes after the macro-instruction of a program."""
+
+    program: str
+    tensor: str
+    data: NDArray[np.uint8]
+
+
+class Sameness:
+    """Compares networks with texts among their programs with what the compiler makes under the same schedule.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        The model.
+    seed : int
+        Of the inputs.
+    """
+
+    def __init__(self, prepared: Prepared, seed: int = 0):
+        self._prepared, self._seed = prepared, seed
+
+    def difference(self, network: Network, number: int) -> str | None:
+        """What is other than it must be, in words; None: nothing.
+
+        Parameters
+        ----------
+        network : Network
+            Its schedule has texts.
+        number : int
+            Of the inputs: others each time.
+        """
+        record = Record()
+        plain = self._prepared.network(replace(network.schedule, programs={}), record)
+        watches = [
+            Watch(list(_watched(making, code.parts)), list(_parameters(making)))
+            for making, code in zip(record.makings, plain.codes, strict=True)
+        ]
+        for extreme in (False, True):
+            inputs, seed = self._inputs(number, extreme), number if extreme else None
+            wanted = _seen(plain, watches, inputs, seed)
+            try:
+                found = _seen(network, watches, inputs, seed)
+            except TrapError as error:
+                return str(error)
+            for mine, its in zip(found, wanted, strict=True):
+                other = np.flatnonzero(mine.data != its.data)
+                if other.size:
+                    return (
+                        f"program {mine.program!r} leaves other bytes in tensor {mine.tensor!r}, {other.size} of "
+                        f"{mine.data.size}, the first of them at {other[0]}: {mine.data[other[0]]} in place of "
+                        f"{its.data[other[0]]}"
+                    )
+        return None
+
+    def _inputs(self, number: int, extreme: bool) -> Arrays:
+        """Random inputs, or stretches of extremes: where sums are greatest."""
+        graph = self._prepared.graph
+        rng, places = np.random.default_rng([self._seed, number, extreme]), places_in(graph)
+        out = {}
+        for name in graph.inputs:
+            array = made_up(rng, graph.tensors[name], places)
+            if extreme and array.size:
+                ends = np.array([array.min(), array.max()], array.dtype)
+                runs = np.cumsum(rng.random(array.size) < 1 / _RUN)
+                array = ends[rng.integers(0, 2, array.size)[runs]].reshape(array.shape)
+            out[name] = array
+        return out
+
+
+def _watched(making: Making, parts: tuple[Part, ...]) -> Iterator[list[Watched]]:
+    """For each program the tensors that it completes and that others read."""
+    lowered = making.lowered
+    last = [max((at for at, part in enumerate(parts) if number in part.layers), default=-1)
+            for number in range(len(lowered.layers))]  # fmt: skip
+    read: dict[str, int] = {}
+    for number, layer in enumerate(lowered.layers):
+        for name in _reads(lowered, layer):
+            read[name] = max(read.get(name, -1), last[number])
+    for at in range(len(parts)):
+        yield [
+            Watched(layer.y, making.homes[layer.y].ring.memory, _bytes_of(making, layer))
+            for number, layer in enumerate(lowered.layers)
+            if last[number] == at < read.get(lowered.root(layer.y), -1) and not making.homes[layer.y].plane
+        ]
+
+
+def _parameters(making: Making) -> Iterator[tuple[int, int]]:
+    """Where biases and multipliers lie in the model's memory."""
+    rings = {}
+    for command in making.commands:
+        word, source = command.fields.get("word", 0), command.fields.get("dram")
+        if command.unit != Unit.LOAD or not isinstance(word, int) or not isinstance(source, Ref):
+            continue
+        if LOAD_WORD.unpack(word)["space"] == Space.PARAM and source.ring.data is not None:
+            rings[source.ring] = (making.starts[source.ring], source.ring.total)
+    yield from rings.values()
+
+
+def _reads(lowered: Lowered, layer: Layer) -> set[str]:
+    """Tensors that a layer reads, by what they lie in."""
+    return {lowered.root(name) for name in layer.shapes if name != layer.y}
+
+
+def _bytes_of(making: Making, layer: Layer) -> NDArray[np.int64]:
+    """Where the bytes of a layer's result lie, from the start of the memory, or of the model's place in it."""
+    home = making.homes[layer.y]
+    size = home.c * DTYPE_BYTES[layer.shapes[layer.y].dtype]
+    rows, columns = np.arange(home.h) * home.row, np.arange(home.w) * home.pixel
+    pixels = (rows[:, None] + columns).reshape(-1, 1) + np.arange(size)
+    return making.starts[home.ring] + home.offset + pixels.reshape(-1)
+
+
+def _seen(network: Network, watches: list[Watch], inputs: Arrays, seed: int | None) -> list[Seen]:
+    """What is there after each program of a run, and outputs at its end; with a seed all parameters are random."""
+    out: list[Seen] = []
+    with GoldenDevice(network.config, dram_bytes(network)) as device:
+        session = Session(device, network)
+        if seed is not None:
+            rng = np.random.default_rng(seed)
+            for place, watch in zip(session.loaded, watches, strict=True):
+                for start, size in watch.parameters:
+                    begin = place.base + start
+                    device.dram[begin : begin + size] = rng.integers(0, 256, size, np.uint8)
+
+        def look(place: Loaded, number: int) -> None:
+            for item in watches[session.loaded.index(place)].tensors[number]:
+                base = 0 if item.memory == Memory.SP else place.base
+                memory = device.machine.memories.sp if item.memory == Memory.SP else device.dram
+                program = place.code.parts[number].program.name
+                out.append(Seen(program, item.name, memory[base + item.at]))
+
+        session.look = look
+        for name, array in session.run(inputs).items():
+            last = network.codes[-1].parts[-1].program.name
+            out.append(Seen(last, name, np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+    return out
