@@ -21,6 +21,7 @@ from compiler.stages import Stage
 from compiler.validate import Call
 from cosim.device import Device
 from cosim.driver import Driver
+from hw.errors import InputError
 from hw.isa.macro import SLOT_BYTES
 
 _ALIGN = 64
@@ -121,6 +122,37 @@ class Session:
         made = {tensor.name: value_of(tensor, values) for tensor in self.network.outputs}
         return made, self._cycles - before
 
+    def held(self, name: str, sample: int = 0) -> NDArray:
+        """An input or output of the one stage on the accelerator as it lies in DRAM: changes count from now on.
+
+        Raises
+        ------
+        InputError
+            There are several such stages, or the stage has no tensor of that name.
+        """
+        place = self._only()
+        known = {tensor.name: tensor for tensor in (*place.stage.inputs, *place.stage.outputs)}
+        if name not in known:
+            raise InputError(f"the accelerator has no input or output {name!r}, only {', '.join(known)}")
+        tensor, start = known[name], place.address(name, sample)
+        raw = self.device.dram[start : start + tensor.bytes]
+        return raw.view(np.dtype(tensor.dtype)).reshape(tensor.shape)
+
+    def again(self, sample: int = 0) -> int:
+        """Run the one stage on the accelerator on what lies in DRAM; returns cycles.
+
+        Raises
+        ------
+        InputError
+            There are several such stages.
+        """
+        return self._stage(self._only(), sample)
+
+    def _only(self) -> Loaded:
+        if len(self.loaded) != 1:
+            raise InputError(f"{self.network.name} has {len(self.loaded)} stages on the accelerator, not one")
+        return self.loaded[0]
+
     @property
     def taken(self) -> list[Counter[int]]:
         """For each of them how often each candidate of its last program was taken."""
@@ -194,16 +226,16 @@ class Session:
             for tensor in place.stage.outputs
         }
 
-    def _stage(self, place: Loaded) -> int:
+    def _stage(self, place: Loaded, sample: int = 0) -> int:
         parts, cycles = place.code.parts, 0
         for batch in [range(len(parts))] if self.resident else batches(self.network.config, parts):
             if not self.resident:
                 self._bring(parts[batch.start : batch.stop])
             if self.look is None:
-                cycles += self._go(place, parts[batch.start : batch.stop], [0])
+                cycles += self._go(place, parts[batch.start : batch.stop], [sample])
                 continue
             for number in batch:
-                cycles += self._go(place, parts[number : number + 1], [0])
+                cycles += self._go(place, parts[number : number + 1], [sample])
                 self.look(place, number)
         return cycles
 

@@ -60,6 +60,11 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unconstrained", action="store_true", help="let it say any words, not only what the grammar allows"
     )
+    parser.add_argument(
+        "--on-machine",
+        action="store_true",
+        help="let the machine itself read the questions and write the answers",
+    )
     _add_model(parser)
     add_compile(parser)
     add_target(parser)

@@ -1,12 +1,15 @@
 """`mla llm sample`."""
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.output import report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
+    from compiler.llm.decode import Reader
     from compiler.llm.describe import Subject
     from compiler.llm.gpt import Gpt
     from compiler.specialize.task import Task
@@ -34,10 +37,29 @@ def run(args: argparse.Namespace) -> int:
         measured = measurer.baseline()
     about = tuple(schedule.layers) if args.layer is None else (args.layer,)
     task = Task(prepared, conditions, schedule, about, measured, seed=args.seed)
-    layers = [_layer(task, model, name, subject, args) for name, subject in subjects_of(task).items()]
-    whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, "layers": layers}
-    report(whole, "\n".join(line for each in layers for line in _lines(each)), args.json)
+    subjects = subjects_of(task)
+    with _reader(model, args) as (reader, told):
+        layers = [_layer(task, reader, name, subject, args) for name, subject in subjects.items()]
+        machine, line = told()
+    whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, "layers": layers} | machine
+    report(whole, "\n".join([*(line for each in layers for line in _lines(each)), *line]), args.json)
     return 0
+
+
+#: What a report has of the reader's work: as JSON, and in lines of text.
+_Told = Callable[[], tuple[dict[str, Any], list[str]]]
+
+
+@contextmanager
+def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[Reader, _Told]]":
+    """Who reads and writes, and what there is to tell of it afterwards."""
+    from compiler.cli.llm_machine import on_machine
+
+    if not args.on_machine:
+        yield model, lambda: ({}, [])
+        return
+    with on_machine(model, args) as chip:
+        yield chip.along, chip.told
 
 
 def model_of(args: argparse.Namespace) -> "Gpt":
@@ -51,7 +73,7 @@ def model_of(args: argparse.Namespace) -> "Gpt":
 
 
 def _layer(
-    task: "Task", model: "Gpt", name: str, subject: "Subject", args: argparse.Namespace
+    task: "Task", model: "Reader", name: str, subject: "Subject", args: argparse.Namespace
 ) -> dict[str, Any]:
     import numpy as np
 

@@ -5,9 +5,44 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from compiler.llm.gpt import Floats, Gpt, State
+from compiler.llm.gpt import Floats
 from compiler.llm.vocabulary import Vocabulary
+
+
+class Going(Protocol):
+    """Continuations of the same words, all of one length: `compiler.llm.gpt.State`, or the like."""
+
+    @property
+    def scores(self) -> Floats:
+        """(continuations, words): of the next word of each, before softmax."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another word."""
+        ...
+
+    def spread(self, count: int) -> "Going":
+        """As many continuations of what is one so far."""
+        ...
+
+    def keep(self, which: Sequence[int]) -> None:
+        """Only some of the continuations from now on."""
+        ...
+
+    def push(self, words: NDArray[np.integer]) -> None:
+        """Go on by some words of each continuation: (continuations, words)."""
+        ...
+
+
+class Reader(Protocol):
+    """Whoever finds some words likelier than others to follow: `compiler.llm.gpt.Gpt`, or the like."""
+
+    def read(self, words: Sequence[int]) -> Going:
+        """The state after some words; ValueError: too many."""
+        ...
 
 
 class Grammar(Protocol):
@@ -42,14 +77,14 @@ class Answer:
 
 
 def draw(
-    model: Gpt, language: Vocabulary, question: Sequence[str], grammar: Grammar | None, count: int,
+    model: Reader, language: Vocabulary, question: Sequence[str], grammar: Grammar | None, count: int,
     rng: np.random.Generator, temperature: float = 1.0,
 ) -> list[Answer]:  # fmt: skip
     """Answers to a question.
 
     Parameters
     ----------
-    model, language : Gpt, Vocabulary
+    model, language : Reader, Vocabulary
         Who answers, and its words.
     question : sequence of str
         What is asked.
@@ -125,7 +160,7 @@ class _Drawer:
         return int((logs / self.temperature + self.rng.gumbel(size=len(logs))).argmax())
 
 
-def _go_on(state: State, going: list[int], chosen: list[int]) -> None:
+def _go_on(state: Going, going: list[int], chosen: list[int]) -> None:
     if going:
         if len(going) < len(state.scores):
             state.keep(going)

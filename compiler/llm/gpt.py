@@ -119,6 +119,10 @@ class State:
         self._keys, self._values = self._keys[:, which], self._values[:, which]
         self.scores = self.scores[which]
 
+    def remembered(self, number: int) -> tuple[Floats, Floats]:
+        """Keys and values of a layer in the first continuation: (heads, words, width of a head)."""
+        return self._keys[number, 0, :, : self.length], self._values[number, 0, :, : self.length]
+
     @property
     def full(self) -> bool:
         """Whether the context has no room for another word."""

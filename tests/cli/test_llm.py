@@ -4,7 +4,11 @@ import importlib.util
 import json
 
 import pytest
+from numpy.random import default_rng
 
+from compiler.llm.gpt import Gpt, Shape
+from compiler.llm.language import LANGUAGE
+from compiler.llm.weights import save
 from scripts.networks.digits import MODEL as DIGITS
 
 
@@ -25,6 +29,30 @@ def test_samples_are_schedules_that_can_be_compiled(mla, tmp_path):
 def test_unconstrained_answers_are_any_words(mla):
     result = mla("llm", "sample", DIGITS, "--answers", "2", "--unconstrained", "--temperature", "3")
     assert result.status == 0 and len(result.out.splitlines()) > 3
+
+
+def test_answers_written_on_the_machine(mla, tmp_path):
+    """By a model of one layer: how often it agrees is of no account, it has not learnt anything."""
+    shape, rng = Shape(len(LANGUAGE), width=16, heads=2, layers=1, hidden=16, context=128), default_rng(0)
+    weights = {name: rng.normal(size=size).astype("float32") for name, size in shape.tensors.items()}
+    save(Gpt(shape, weights), tmp_path / "small.safetensors", {})
+    asked = (
+        "--llm",
+        str(tmp_path / "small.safetensors"),
+        "--layer",
+        "conv1_sum",
+        "--answers",
+        "2",
+        "--on-machine",
+    )
+    result = mla("llm", "sample", DIGITS, *asked, "--json", str(tmp_path / "a.json"))
+    assert result.status == 0, result.err
+    document = json.loads((tmp_path / "a.json").read_text("utf-8"))
+    (layer,), machine = document["layers"], document["machine"]
+    written = [len(each["words"]) for each in layer["answers"]]
+    assert machine["words"] == len(layer["question"]) + sum(written) - 2  # nothing follows the last word
+    assert 0 < machine["same"] <= machine["compared"] and machine["cycles"] > 1000 * machine["words"]
+    assert f"{machine['words']} words read and written by n16" in result.out
 
 
 def test_evaluation_compares_methods(mla, tmp_path):
