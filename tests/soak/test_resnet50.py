@@ -2,7 +2,6 @@
 
 import hashlib
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,15 +9,14 @@ import pytest
 
 from compiler.api import compile
 from compiler.bench.published import model_file
-from compiler.codegen.programs import batches
 from compiler.frontends.model import read_model
+from compiler.loaded import Loaded
 from compiler.network import Network
 from compiler.quantize.samples import random_samples
 from compiler.runtime import Session, dram_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
-from hw.isa.program import Program
 
 #: Multiply-accumulates over cycles times the array's, on n16 at latency 100, everything cold.
 UTILIZATION = 0.75
@@ -26,47 +24,27 @@ UTILIZATION = 0.75
 Inputs = dict[str, np.ndarray]
 
 
-class Stepped(Session):
-    """A session in which the machine comes to rest after each program, and somebody looks.
-
-    Parameters
-    ----------
-    look : callable
-        Called with each program once it has run.
-    """
-
-    def __init__(self, device: Device, network: Network, look: Callable[[Program], None]):
-        super().__init__(device, network)
-        self.look = look
-
-    def _stage(self, place):
-        cycles, parts = 0, place.code.parts
-        for batch in batches(self.network.config, parts):
-            self._bring(parts[batch.start : batch.stop])
-            for part in parts[batch.start : batch.stop]:
-                cycles += self._go(place, [part], [0])
-                self.look(part.program)
-        return cycles
-
-    def memory(self) -> dict[str, np.ndarray]:
-        """All that a layer can write: scratchpad, accumulator, the model's memory with its inputs and outputs."""
-        config, (place,) = self.network.config, self.loaded
-        return {
-            "scratchpad": self.device.read_sp(0, config.sp_bytes),
-            "accumulator": self.device.read_acc(0, config.acc_rows),
-            "DRAM": self.device.dram[place.base : self.driver.memory.used],
-        }
+def memory(session: Session) -> dict[str, np.ndarray]:
+    """All that a layer can write: scratchpad, accumulator, the model's memory with its inputs and outputs."""
+    config, device, (place,) = session.network.config, session.device, session.loaded
+    return {
+        "scratchpad": device.read_sp(0, config.sp_bytes),
+        "accumulator": device.read_acc(0, config.acc_rows),
+        "DRAM": device.dram[place.base : session.driver.memory.used],
+    }
 
 
 def digests(device: Device, network: Network, inputs: Inputs) -> tuple[list[tuple[str, str, str]], Inputs]:
     """For each program its name, a memory, and the digest of what that holds after it; and the outputs."""
     out: list[tuple[str, str, str]] = []
 
-    def look(program: Program) -> None:
-        for name, held in session.memory().items():
+    def look(place: Loaded, number: int) -> None:
+        program = place.code.parts[number].program
+        for name, held in memory(session).items():
             out.append((program.name, name, hashlib.sha256(np.ascontiguousarray(held).tobytes()).hexdigest()))
 
-    session = Stepped(device, network, look)
+    session = Session(device, network)
+    session.look = look
     return out, session.run(inputs)
 
 
