@@ -149,7 +149,7 @@ class MachineRules(Rules):
 
     def most_turns(self, turns: int) -> int:
         """How many turns a loop may make in loops that make so many together."""
-        return max(1, min(LOOP_IMM.fields[1].high, LIMIT // self._instructions // turns))
+        return max(1, min(LOOP_IMM.fields[1].high, LIMIT // self._instructions // max(turns, 1)))
 
     def distances(self, pc: int) -> Spans:
         """How far from an instruction the program may go on."""
