@@ -82,10 +82,13 @@ def _layer(
     from compiler.llm.language import LANGUAGE
     from compiler.llm.writer import Fitting
 
-    question = subject.words(BEST)
-    grammar = None if args.unconstrained else Fitting(task, name, subject, set())
     rng = np.random.default_rng(args.seed)
-    answers = draw(model, LANGUAGE, question, grammar, args.answers, rng, args.temperature)
+    grammar = None if args.unconstrained else Fitting(task, name, subject, set())
+    try:
+        question = subject.words(BEST)
+        answers = draw(model, LANGUAGE, question, grammar, args.answers, rng, args.temperature)
+    except ValueError as error:  # a size without words, or more words than there is room for
+        raise InputError(f"layer {name!r} cannot be asked about: {error}") from None
     return {
         "layer": name, "cycles": sum(subject.where.values()), "question": question,
         "answers": [

@@ -27,11 +27,6 @@ _INT8 = ":int8"
 #: Words from one report to the next.
 _TOLD = 16
 
-
-def silent(_: str) -> None:
-    """Tell nobody."""
-
-
 #: Makes a device with room for so many bytes of DRAM.
 Opener = Callable[[MlaConfig, int], Device]
 
@@ -66,7 +61,7 @@ class ChipGpt:
 
     def __init__(
         self, model: Gpt, config: MlaConfig, opener: Opener, places: int, texts: Sequence[Sequence[int]],
-        continuations: int = 1, dram: Dram = USUAL, say: Callable[[str], None] = silent,
+        continuations: int = 1, dram: Dram = USUAL, say: Callable[[str], None] = lambda _text: None,
     ):  # fmt: skip
         self.model, self.places, self.words, self.cycles, self._say = model, places, 0, 0, say
         self.network = compiled(model, config, places, texts, dram)

@@ -1,7 +1,7 @@
 """`mla llm`: training without PyTorch, samples, evaluation, and what goes wrong with them."""
 
-import importlib.util
 import json
+import sys
 
 import pytest
 from numpy.random import default_rng
@@ -81,8 +81,11 @@ def test_bad_input(complains, options, words):
     complains(2, words, "llm", *options)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
-def test_training_without_pytorch(complains, tmp_path):
+def test_training_without_pytorch(complains, tmp_path, monkeypatch):
+    """As if it were not there, if it is."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [name for name in sys.modules if name.startswith("compiler.llm.training.")]:
+        monkeypatch.delitem(sys.modules, name)
     words = "training needs PyTorch: make setup EXTRAS=torch"
     complains(2, words, "llm", "train", "--out", str(tmp_path / "a.safetensors"))
     assert not list(tmp_path.iterdir())

@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+MISSING = "torchao is not installed: make setup EXTRAS=torch"
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
-pt2e = pytest.importorskip(
-    "torchao.quantization.pt2e.quantize_pt2e", reason="torchao is not installed: make setup EXTRAS=torch"
-)
-xnnpack = pytest.importorskip("torchao.testing.pt2e._xnnpack_quantizer")
-x86 = pytest.importorskip("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
+pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e", reason=MISSING)
+xnnpack = pytest.importorskip("torchao.testing.pt2e._xnnpack_quantizer", reason=MISSING)
+x86 = pytest.importorskip("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", reason=MISSING)
 
 from compiler.api import compile  # noqa: E402
 from compiler.frontends.model import read_model  # noqa: E402
