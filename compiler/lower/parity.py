@@ -1,4 +1,7 @@
-"""Halves that go to the even number after a zero point is added, as XNNPACK's reductions round; FUSE rounds before."""
+"""Scales of sums that FUSE rounds as XNNPACK's reductions do: in float32, to the even number behind the zero point."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,19 +13,29 @@ from hw.isa.enums import Rounding
 
 #: Sums that are tried, from the least on.
 _TRIED = 1 << 20
-#: Greatest change of a zero point.
-_FAR = 256
-#: One in so many sums may be rounded otherwise: by the last bits of float32, not by a zero point.
-_FEW = 10_000
+#: Greatest change of a zero point, and pairs of zero points that are tried.
+_FAR, _PAIRS = 256, 8
+#: Changes of the multiplier that are tried: a product that is a hair beside a half becomes one, or the other way.
+_NUDGES = (0, *(sign << bit for bit in range(9) for sign in (1, -1)))
 
 
-def even_behind(
+class SumScale(NamedTuple):
+    """How FUSE makes a result of a sum: 31-bit multiplier and exponent, and both zero points."""
+
+    mult: int
+    exponent: int
+    x_zero: int
+    y_zero: int
+
+
+def float32_scale(
     x: Affine, y: Affine, dtype: str, count: int, divisor: int, limits: tuple[int, int]
-) -> tuple[int, int]:
-    """Zero points of elements and of their sum with which sums are rounded as XNNPACK does it.
+) -> SumScale:
+    """The scale with which every sum is rounded as XNNPACK does it.
 
-    An odd one behind the rounding sends halves the other way. So every element becomes greater by a number that makes
-    an odd one of the sum once it is scaled, and the second zero point less by that.
+    XNNPACK adds the zero point before it rounds. So an odd one behind FUSE's rounding would send halves the other way:
+    every element becomes greater by a number that makes an odd one of the sum once it is scaled, and the second zero
+    point less by that. What float32 makes a half of, or takes from one, the multiplier's last bits may do too.
 
     Parameters
     ----------
@@ -40,35 +53,32 @@ def even_behind(
     Raises
     ------
     UnsupportedError
-        Sums lie half-way, and there is no such number.
+        No such scale was found.
     """
-    if y.zero_point % 2 == 0:
-        return x.zero_point, y.zero_point
     least = np.iinfo(dtype).min * count
     sums = np.arange(least, least + min(255 * count + 1, _TRIED))
-    wanted = np.clip(_in_float32(sums, x, y, count, divisor), *limits)
-    change = float(np.float32(x.scale / y.scale) * np.float32(1 / divisor)) * count
-    for more in range(_FAR):
-        odd = round(more * change)
-        if more and (odd % 2 == 0 or abs(more * change - odd) > odd / (1 << 22)):
-            continue
-        zeros = x.zero_point - more, y.zero_point - odd
-        found = np.clip(_in_fuse(sums, x, y, count, divisor, zeros), *limits)
-        wrong = np.count_nonzero(found != wanted)
-        if wrong * _FEW <= sums.size:
-            return zeros
-    raise UnsupportedError("halves go to the even number behind an odd zero point")
-
-
-def _in_float32(sums: NDArray[np.int64], x: Affine, y: Affine, count: int, divisor: int) -> NDArray[np.int64]:
-    """Results of sums of stored integers in XNNPACK, not yet saturated."""
     ratio = np.float32(x.scale) / np.float32(y.scale) * np.float32(1 / divisor)
     zero = np.float32(y.zero_point) - np.float32(count * x.zero_point) * ratio
-    return np.rint(sums.astype(np.float32) * ratio + zero).astype(np.int64)
-
-
-def _in_fuse(
-    sums: NDArray[np.int64], x: Affine, y: Affine, count: int, divisor: int, zeros: tuple[int, int]
-) -> NDArray[np.int64]:
+    wanted = np.clip(np.rint(sums.astype(np.float32) * ratio + zero).astype(np.int64), *limits)
     mult, exponent = quantize_multiplier(x.scale / y.scale / divisor)
-    return scale(sums - count * zeros[0], mult, exponent, 0, Rounding.EVEN) + zeros[1]
+    for x_zero, y_zero in _zero_points(x, y, float(ratio) * count):
+        for nudge in _NUDGES:
+            found = SumScale(min(max(mult + nudge, 0), (1 << 31) - 1), exponent, x_zero, y_zero)
+            if np.array_equal(np.clip(_in_fuse(sums, count, found), *limits), wanted):
+                return found
+    raise UnsupportedError("float32 rounds some of the sums as no multiplier does")
+
+
+def _zero_points(x: Affine, y: Affine, change: float) -> Iterator[tuple[int, int]]:
+    """Pairs of zero points that mean the same; `change` is that of a result when every element is one greater."""
+    yield x.zero_point, y.zero_point
+    pairs = 1
+    for more in range(1, _FAR):
+        less = round(more * change)
+        if pairs < _PAIRS and abs(more * change - less) <= less / (1 << 22):
+            yield x.zero_point - more, y.zero_point - less
+            pairs += 1
+
+
+def _in_fuse(sums: NDArray[np.int64], count: int, by: SumScale) -> NDArray[np.int64]:
+    return scale(sums - count * by.x_zero, by.mult, by.exponent, 0, Rounding.EVEN) + by.y_zero

@@ -8,7 +8,7 @@ from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine, clip_range, same_meaning
-from compiler.lower.parity import even_behind
+from compiler.lower.parity import float32_scale
 from hw.isa.enums import Post, Reduce, Rounding
 
 #: Most elements of a sum: of bytes, it must be an int32, and division by multiplication must be exact.
@@ -123,20 +123,23 @@ def scaled(low: Lowering, count: int) -> dict[str, Any]:
     x, y = affine(low.x), affine(low.y)
     mult, exponent = quantize_multiplier(x.scale / y.scale)
     clip = clip_range(low.y)
-    rounding, zeros = Rounding.DOUBLE, (x.zero_point, y.zero_point)
+    rounding, x_zp, y_zp = Rounding.DOUBLE, x.zero_point, y.zero_point
     extreme = low.anchor.op in ("reduce_max", "reduce_min")
     if low.rounding == "reference" or (extreme and low.rounding == "xnnpack"):
         shift = min(count.bit_length() - 1, 32, 31 + exponent)
         mult, exponent = (mult << shift) // count, exponent - shift
+    elif low.rounding == "xnnpack":
+        rounding = Rounding.EVEN
+        mult, exponent, x_zp, y_zp = float32_scale(
+            x, y, low.x.dtype, low.x.elements // low.y.elements, count, clip
+        )
     else:
         mult, exponent = quantize_multiplier(x.scale / y.scale / count)
         rounding = Rounding.EVEN
-        if low.rounding == "xnnpack":
-            zeros = even_behind(x, y, low.x.dtype, low.x.elements // low.y.elements, count, clip)
     return {
-        "x_zp": zeros[0], "post": Post.SCALE, "rounding": rounding,
+        "x_zp": x_zp, "post": Post.SCALE, "rounding": rounding,
         "fields": {
-            "post_mult": mult, "post_shift": exponent, "post_zp": zeros[1], "post_lo": clip[0],
+            "post_mult": mult, "post_shift": exponent, "post_zp": y_zp, "post_lo": clip[0],
             "post_hi": clip[1],
         },
     }  # fmt: skip

@@ -36,10 +36,10 @@ def telling(rng: np.random.Generator) -> tuple[float, float, float, np.ndarray]:
             return float(x), float(w), float(y), sums[found][:8]
 
 
-def agree(draft: Draft, folder: Path, inputs: list[np.ndarray]) -> None:
+def agree(draft: Draft, folder: Path, inputs: list[np.ndarray], rounding: str = "reference") -> None:
     """The machine makes what LiteRT makes of these inputs."""
-    wanted = litert(draft.file(), inputs, "reference")
-    found = compile(read(draft, folder), "n8")(*inputs)
+    wanted = litert(draft.file(), inputs, rounding)
+    found = compile(read(draft, folder), "n8", rounding=rounding)(*inputs)
     for name, array in zip(draft.outputs, wanted, strict=True):
         np.testing.assert_array_equal(found[name], array)
 
@@ -103,3 +103,28 @@ def test_halves_behind_an_odd_zero_point(kind: str, rng: np.random.Generator, tm
         refused += len(network.host)
         np.testing.assert_array_equal(network(*inputs)[draft.outputs[0]], wanted[0])
     assert refused <= (6 if kind == "SUM" else 0), "a mean can be made even whatever its count"
+
+
+@pytest.mark.parametrize("kind", ["SUM", "MEAN"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_every_sum_beside_a_half(kind: str, dtype: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    """Scales in the ratio of small numbers bring sums so near a half that float32 makes one of them."""
+    least = int(np.iinfo(dtype).min)
+    for _ in range(6):
+        draft = Draft(rng, dtype)
+        count, above, below = int(rng.choice([2, 4, 8])), int(rng.integers(1, 99)), int(rng.integers(1, 60))
+        sums = np.arange(255 * count + 1)
+        y_scale = float(np.float32(rng.uniform(0.005, 0.05)))
+        x_scale = float(np.float32(y_scale * above / below))
+        x = draft.input((sums.size, count, 1), scale=x_scale, zero=int(rng.integers(0, 256)) + least)
+        zero = int(rng.integers(0, 256)) + least
+        draft.op(
+            kind,
+            [x, draft.held([1])],
+            (sums.size, 1),
+            options("Reducer", keepDims=False),
+            scale=y_scale,
+            zero=zero,
+        )
+        rows = sums[:, None] // count + (np.arange(count) < sums[:, None] % count) + least
+        agree(draft, tmp_path, [rows[:, :, None].astype(dtype)], "xnnpack")
