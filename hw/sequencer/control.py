@@ -84,7 +84,7 @@ class Control(wiring.Component):
         m.submodules.ring = ring = Ring(config)
         m.submodules.dispatch = dispatch = Dispatch(config)
         m.submodules.completion = completion = Completion(config)
-        m.submodules.traps = traps = Traps()
+        m.submodules.traps = traps = Traps(pipelined=config.pipelined)
         self._registers(m, axilite, csr)
         m.submodules.store = store = ProgramStore(config)
         self._store(m, csr, dispatch, store)

@@ -1,5 +1,7 @@
 """Dispatch: chooses the program of each macro-instruction and starts it."""
 
+from itertools import pairwise
+
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, ValueLike
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -23,13 +25,13 @@ class Dispatch(wiring.Component):
     segment is claimed in the cycle in which its state is looked at, until the program ends.
 
     Latency: 4 cycles from `macro` to `start` for a first candidate without a guard, 6 with one; each
-    candidate before the chosen one costs 2 (not valid) or 4 cycles. Throughput: one macro-instruction at a
-    time.
+    candidate before the chosen one costs 2 (not valid) or 4 cycles; with `pipelined` a guard takes a cycle
+    more. Throughput: one macro-instruction at a time.
 
     Parameters
     ----------
     config : MlaConfig
-        `opcodes`, `candidates`.
+        `opcodes`, `candidates`, `pipelined`.
 
     Members
     -------
@@ -186,9 +188,11 @@ class Dispatch(wiring.Component):
             with m.Else():
                 m.next = "VALUE"
             self._reject(m, rejected, at, last)
-        with m.State("VALUE"):
-            m.d.comb += self.table_hold.eq(1)
-            m.next = "COMPARE"
+        states = ("VALUE", "DECIDE") if self.config.pipelined else ("VALUE",)
+        for state, following in pairwise((*states, "COMPARE")):
+            with m.State(state):
+                m.d.comb += self.table_hold.eq(1)
+                m.next = following
         with m.State("COMPARE"):
             m.d.comb += [self.table_hold.eq(1), rejected.eq(~guard.holds)]
             m.next = self._chosen

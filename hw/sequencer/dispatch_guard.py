@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.isa.enums import Compare
 from hw.isa.micro import MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE, Statistic
+from hw.registers import domain_of
 from hw.sequencer.layouts import STATISTICS_LAYOUT
 
 
@@ -14,12 +15,12 @@ class DispatchGuard(wiring.Component):
     """Compares an operand of the macro-instruction or a statistic with a candidate's value.
 
     Latency: `selector` in cycle 0, `operand_data` in cycle 1, `holds` in cycle 2 for `compare` and `value` of
-    that cycle. Throughput: one guard per cycle.
+    that cycle, with `pipelined` in the cycle after it. Throughput: one guard per cycle.
 
     Parameters
     ----------
     config : MlaConfig
-        `n` is a statistic.
+        `n` is a statistic; `pipelined`.
 
     Members
     -------
@@ -38,7 +39,7 @@ class DispatchGuard(wiring.Component):
     """
 
     def __init__(self, config: MlaConfig):
-        self.n = config.n
+        self.n, self._late = config.n, config.pipelined
         super().__init__(
             {
                 "selector": In(8),
@@ -86,8 +87,9 @@ class DispatchGuard(wiring.Component):
             equal.eq(subject == self.value),
             below.eq(subject < self.value),
             less.eq(below ^ subject[31] ^ self.value[31]),
-            self.holds.eq(outcome & known),
         ]
+        domain = domain_of(m, self._late)
+        domain += self.holds.eq(outcome & known)
         with m.Switch(self.compare):
             for compare, result in (
                 (Compare.EQ, equal),

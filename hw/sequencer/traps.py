@@ -28,7 +28,13 @@ class Traps(wiring.Component):
     A bus error or the watchdog replaces an exact trap that waits in DRAIN. WIS_IN_USE is only recorded, and
     not while the record of another trap waits for RESUME.
 
-    Latency: SETTLE cycles from the last event of a unit to FLUSH. Throughput: one trap at a time.
+    Latency: SETTLE cycles from the last event of a unit to FLUSH, after a deadlock one more with `pipelined`.
+    Throughput: one trap at a time.
+
+    Parameters
+    ----------
+    pipelined : int
+        As in MlaConfig.
 
     Members
     -------
@@ -96,9 +102,13 @@ class Traps(wiring.Component):
     count: Out(32)
     event: Out(1)
 
+    def __init__(self, *, pipelined: int = 0):
+        self._late = pipelined
+        super().__init__()
+
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.watch = watch = TrapWatch(settle=SETTLE)
+        m.submodules.watch = watch = TrapWatch(settle=SETTLE, pipelined=self._late)
         held, report = Signal(TRAP_LAYOUT), Signal()
         running, draining, aborting = Signal(), Signal(), Signal()
         m.d.comb += [

@@ -5,17 +5,21 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.enums import Unit
+from hw.registers import domain_of
 
 
 class TrapWatch(wiring.Component):
     """Deadlock and watchdog detection, and the wait until everything has come to rest.
 
-    Latency: conditions must hold for `settle` cycles. Throughput: does not apply.
+    Latency: conditions must hold for `settle` cycles, and with `pipelined` a deadlock is told a cycle later.
+    Throughput: does not apply.
 
     Parameters
     ----------
     settle : int
         Cycles without change that rule out that a signal is still on its way.
+    pipelined : int
+        As in MlaConfig.
 
     Members
     -------
@@ -49,13 +53,15 @@ class TrapWatch(wiring.Component):
     deadlock: Out(1)
     expired: Out(1)
 
-    def __init__(self, *, settle: int):
-        self.settle = settle
+    def __init__(self, *, settle: int, pipelined: int = 0):
+        self.settle, self._late = settle, pipelined
         super().__init__()
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        quiet, blocked = Signal(), Signal()
+        quiet, blocked, dead = Signal(), Signal(), Signal()
+        domain = domain_of(m, self._late)
+        domain += self.deadlock.eq(dead & self.running)
         m.d.comb += [
             quiet.eq((self.stuck.all() & ~self.aborting) | (~self.busy.any() & self.aborting)),
             blocked.eq(
@@ -68,7 +74,7 @@ class TrapWatch(wiring.Component):
             ),
         ]
         self._hold(m, "still", quiet & ~self.running, self.still)
-        self._hold(m, "deadlock", blocked, self.deadlock)
+        self._hold(m, "deadlock", blocked, dead)
         cycles, reached, restart = Signal(32), Signal(), Signal()
         m.d.comb += restart.eq(self.flight_empty | self.progress | ~self.counting | self.expired)
         # What completed in the cycle of the limit has not missed it.
