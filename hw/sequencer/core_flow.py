@@ -41,8 +41,8 @@ def settled(m: Module, stage: wiring.Component) -> tuple[Value, Value]:
         return stage.valid, stage.finish
     here, stood, ended = Signal(), Signal(), Signal()
     stays = stage.valid & ~ended
-    m.d.sync += [here.eq(stays), stood.eq(here & stays), ended.eq(stage.finish)]
-    return stays & stood, ended
+    m.d.sync += [here.eq(stays), stood.eq(here & stays & ~stage.finish), ended.eq(stage.finish)]
+    return stage.valid & stood, ended
 
 
 def results(m: Module, stage: wiring.Component, alu: Alu) -> list[Value]:

@@ -229,17 +229,14 @@ class SegmentHost(wiring.Component):
         ]
 
     def _start(self, m: Module) -> None:
-        op, starting = self.op.p, Signal()
+        op, job = self.op.p, Signal()
         m.d.comb += [
-            starting.eq(
-                self.decided
-                & (self.code == LoaderError.NONE)
-                & ((self._kind == SegmentOp.CHECK) | (self._kind == SegmentOp.LOAD))
-            ),
+            job.eq(self.decided & ((self._kind == SegmentOp.CHECK) | (self._kind == SegmentOp.LOAD))),
             self.cancel.eq(self.write & (self.entry.state == SegmentState.CHECKING)),
         ]
-        m.d.sync += self.start.eq(starting)
-        with m.If(starting):
+        m.d.sync += self.start.eq(job & (self.code == LoaderError.NONE))
+        # Whether it will start is known late: what a loader that has nothing to do sees does not matter.
+        with m.If(job & ~self.busy):
             m.d.sync += [
                 self.job.load.eq(self._kind == SegmentOp.LOAD),
                 self.job.segment.eq(self.index),
