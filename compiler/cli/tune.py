@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "measure other ways to carry out a model on the simulated chip, and keep the best"
 EXAMPLE = "mla tune network.tflite --trials 100 --save-schedule network.json"
-METHODS = ("random", "evolution", "coordinate", "hpm", "generators", "llm")
+METHODS = ("random", "evolution", "coordinate", "hpm", "generators", "edits", "llm")
 GOALS = ("latency", "energy", "throughput")
 _DEVICES = 64
 

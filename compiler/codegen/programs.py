@@ -100,7 +100,7 @@ def _emit(
     config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
 ) -> list[Program]:
     """The programs of a stretch: one, or halves of it if that is too long for the instruction store."""
-    program = _rolled(config, name, piece, tags, alone)
+    program = rolled(config, name, piece, tags, alone=alone)
     if len(program.words) <= config.wis_words:
         return [program]
     if len(piece) < 2:
@@ -113,10 +113,10 @@ def _emit(
     return [Program(f"{name}.{i}", half.words) for i, half in enumerate(halves)]
 
 
-def _rolled(
-    config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], alone: bool
+def rolled(
+    config: MlaConfig, name: str, piece: Sequence[Issued], tags: Sequence[int], *, alone: bool
 ) -> Program:
-    """The program with loops nested as deep as registers last."""
+    """The program that issues commands, with loops nested as deep as registers last; see `emit`."""
     for depth in range(config.loop_depth, 0, -1):
         try:
             return emit(name, roll(piece, depth), tags, alone=alone)

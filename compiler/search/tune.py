@@ -11,6 +11,7 @@ from compiler.measure.measurer import Measurer
 from compiler.search.constraints import FREE, Constraints
 from compiler.search.coordinate import Coordinate
 from compiler.search.drawn import RandomSearch
+from compiler.search.edited import Edited
 from compiler.search.evolution import Evolution
 from compiler.search.generated import Generated
 from compiler.search.goals import Goal
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from compiler.store.recall import Recall
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (RandomSearch, Evolution, Coordinate, Guided, Generated)
+    method.name: method for method in (RandomSearch, Evolution, Coordinate, Guided, Generated, Edited)
 }
 #: The method that asks a language model.
 LLM = "llm"

@@ -1,0 +1,89 @@
+"""The programs of a schedule, with edits that the schedule takes as texts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from compiler.listing import program_text
+from compiler.measure.measurement import Measurement
+from compiler.network import Network
+from compiler.schedule.schedule import Schedule
+from compiler.schedule.texts import ProgramText, digest_of
+from compiler.specialize.edits.edit import Edit
+from compiler.specialize.edits.programs import edited, taken_apart
+from compiler.specialize.edits.unroll import Unrolled
+from hw.isa.program import Program
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A program that can be edited.
+
+    Parameters
+    ----------
+    unrolled : Unrolled
+        Its commands.
+    layers : tuple of str
+        The layers that it has a part in.
+    """
+
+    unrolled: Unrolled
+    layers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the program."""
+        return self.unrolled.name
+
+    def cycles(self, measured: Measurement) -> int:
+        """Of its layers."""
+        return sum(entry.cycles for entry in measured.layers if set(self.layers) & set(entry.names))
+
+
+class Workshop:
+    """Edits of what a schedule without texts is compiled to.
+
+    Parameters
+    ----------
+    network : Network
+        Compiled under it.
+
+    Attributes
+    ----------
+    pieces : list of Piece
+        Its programs, in order; none if one of them is not a plain sequence of commands, or runs behind a guard.
+    """
+
+    def __init__(self, network: Network):
+        self.config, self.schedule = network.config, replace(network.schedule, programs={})
+        self.pieces: list[Piece] = []
+        self._stages: list[tuple[tuple[Program, ...], list[Unrolled]]] = []
+        names = [layer.name for layer in network.layers]
+        first = 0
+        for code in network.codes:
+            known = taken_apart(code.programs)
+            if known is None or code.programs != code.all_programs:
+                self.pieces, self._stages = [], []
+                return
+            self._stages.append((code.programs, known))
+            for part, unrolled in zip(code.parts, known, strict=True):
+                layers = tuple(names[first + number] for number in part.layers)
+                self.pieces.append(Piece(unrolled, layers))
+            first += len(code.tags)
+
+    def with_edits(self, edits: Mapping[str, Sequence[Edit]]) -> Schedule:
+        """The schedule with texts of all programs that are others after edits of some, by name.
+
+        Raises
+        ------
+        EditError
+            A program does not allow its edits.
+        InputError
+            One becomes too long for the instruction store, or all of them together where they were not before.
+        """
+        texts: dict[str, ProgramText] = {}
+        for programs, known in self._stages:
+            if any(edits.get(each.name) for each in known):
+                for old, new in zip(programs, edited(self.config, known, edits), strict=True):
+                    if old.words != new.words:
+                        texts[old.name] = ProgramText(digest_of(old), program_text(new))
+        return replace(self.schedule, programs=texts)

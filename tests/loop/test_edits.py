@@ -1,0 +1,211 @@
+"""Edits of micro-programs: what is split or moved does the same, in the same order where that matters."""
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+from compiler.hpm.points import Op, Point, chains, singles
+from compiler.listing import program_text
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement
+from compiler.measure.measurer import Measurer
+from compiler.measure.same import Sameness
+from compiler.network import Network
+from compiler.options import Options
+from compiler.pipeline import Prepared
+from compiler.schedule.texts import ProgramText, digest_of
+from compiler.search.constraints import Constraints
+from compiler.search.tune import tune
+from compiler.specialize.edits.edit import Edit, EditError, Move, Split, applied, freedom
+from compiler.specialize.edits.programs import edited, taken_apart
+from compiler.specialize.edits.split import dims_of
+from hw.config import MlaConfig, load_target
+from hw.errors import InputError
+from hw.isa.assembler import assemble
+from hw.isa.enums import Unit
+from hw.isa.program import Program
+
+
+@pytest.fixture
+def seed() -> int:
+    """One of its own each time, unless MLA_SEED says which."""
+    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
+    print(f"MLA_SEED={seed}")
+    return seed
+
+
+POINTS = {
+    "conv": Point((9, 9, 12), (Op("conv", 20, 3),)),
+    "wide conv": Point((6, 6, 40), (Op("conv", 24),)),
+    "depthwise": Point((9, 9, 20), (Op("depthwise", 0, 3),)),
+    "dense": Point((5, 1, 40), (Op("dense", 24),)),
+    "add": Point((9, 9, 12), (Op("add"),)),
+    "max_pool": Point((8, 8, 12), (Op("max_pool", 0, 2, 2),)),
+    "transpose": Point((6, 7, 12), (Op("transpose"),)),
+    "softmax": Point((5, 6, 12), (Op("softmax"),)),
+    "norm": Point((5, 5, 12), (Op("norm"),)),
+    "mean": Point((6, 6, 12), (Op("mean"),)),
+    "matmul": Point((6, 6, 12), (Op("matmul", 10),)),
+    "chain": Point((9, 9, 8), (Op("conv", 12, 3), Op("tanh"), Op("conv", 8))),
+}
+
+
+def prepared(point: Point, target: str = "n4") -> Prepared:
+    return Prepared(point.graph(5), load_target(target), Options(rounding="reference"))
+
+
+def own_programs(network: Network) -> list[Program]:
+    return [program for code in network.codes for program in code.programs]
+
+
+def with_programs(made: Prepared, network: Network, programs: list[Program]) -> Network:
+    """The network with other programs, as texts."""
+    texts = {
+        old.name: ProgramText(digest_of(old), program_text(new))
+        for old, new in zip(own_programs(network), programs, strict=True)
+    }
+    return made.network(replace(network.schedule, programs=texts))
+
+
+def drawn(rng: random.Random, config: MlaConfig, commands: list) -> Edit:
+    """An edit that the commands allow."""
+    while True:
+        at = rng.randrange(-len(commands), len(commands))
+        if rng.random() < 0.7:
+            edit: Edit = Split(at, rng.randint(1, 6), rng.randrange(3), rng.randint(1, 7))
+        else:
+            steps = [step for step in freedom(config, commands, at % len(commands)) if step]
+            edit = Move(at, rng.choice(steps or [1]))
+        try:
+            applied(config, commands, [edit])
+        except EditError:
+            continue
+        return edit
+
+
+@pytest.mark.parametrize("target", ["n4", "n16"])
+def test_programs_taken_apart_are_the_same_put_together(target: str, seed: int) -> None:
+    rng, found = random.Random(seed), 0
+    for points in (list(POINTS.values()), singles(16, rng), chains(16, rng)):
+        for point, _ in zip(points, range(12), strict=False):
+            try:
+                network = prepared(point, target).network()
+            except InputError:  # no operator for this machine
+                continue
+            programs = own_programs(network)
+            known = taken_apart(programs)
+            assert known is not None
+            made = edited(network.config, known, {})
+            assert [each.words for each in made] == [each.words for each in programs]
+            found += 1
+    assert found >= 20
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_edited_programs_do_the_same(name: str, seed: int) -> None:
+    rng = random.Random(f"{seed} {name}")
+    made = prepared(POINTS[name])
+    network = made.network()
+    sameness = Sameness(made)
+    known = taken_apart(own_programs(network))
+    assert known is not None
+    for number in range(3):
+        edits: dict[str, list[Edit]] = {}
+        for each in known:
+            mine = edits[each.name] = []
+            for _ in range(rng.randint(1, 6)):
+                mine.append(drawn(rng, network.config, applied(network.config, each.commands, mine)))
+        changed = with_programs(made, network, edited(network.config, known, edits))
+        assert sameness.difference(changed, number) is None, edits
+
+
+def test_every_dimension_can_be_split(seed: int) -> None:
+    """Each command along each of its dimensions, in the middle and at both ends."""
+    seen: set[tuple[Unit, str]] = set()
+    for name, point in POINTS.items():
+        made = prepared(point)
+        network = made.network()
+        known = taken_apart(own_programs(network))
+        assert known is not None
+        ways: dict[tuple[Unit, str], tuple[str, int, int]] = {}
+        for program in known:
+            for at, command in enumerate(program.commands):
+                for number, dim in enumerate(dims_of(command, network.config.n)[:3]):
+                    ways.setdefault((command.unit, dim.count), (program.name, at, number))
+        for key, (program, at, number) in ways.items():
+            if key in seen:
+                continue
+            seen.add(key)
+            for eighths in (1, 4, 7):
+                changed = edited(network.config, known, {program: [Split(at, 1, number, eighths)]})
+                assert Sameness(made).difference(with_programs(made, network, changed), 0) is None, (
+                    name,
+                    key,
+                )
+    assert {(unit, count) for unit, count in seen} >= {
+        (Unit.LOAD, "y_count"), (Unit.LOAD, "z_count"), (Unit.LOAD, "len"), (Unit.STORE, "y_count"),
+        (Unit.STORE, "len"), (Unit.MATRIX, "oc_count"), (Unit.MATRIX, "y_count"), (Unit.MATRIX, "x_count"),
+        (Unit.FUSE, "n_count"), (Unit.FUSE, "y_count"), (Unit.FUSE, "x_count"),
+    }, seen  # fmt: skip
+
+
+def test_what_is_no_edit_is_refused() -> None:
+    made = prepared(POINTS["chain"])
+    config = made.config
+    known = taken_apart(own_programs(made.network()))
+    assert known is not None
+    commands = known[0].commands
+    count = len(commands)
+    for edit, words in (
+        (Split(count), f"there are {count} commands, none at {count}"),
+        (Move(-count - 1, 1), f"there are {count} commands, none at {-count - 1}"),
+        (Split(0, 9), "none that can be made"),
+        (Split(0, 1, 3), "none that can be made"),
+        (Split(0, 1, 0, 8), "none that can be made"),
+        (Move(0, 0), "the command at 0 cannot move by 0"),
+        (Move(0, 99), "the command at 0 cannot move by 99"),
+    ):
+        with pytest.raises(EditError, match=words):
+            applied(config, commands, [edit])
+    matrix = next(at for at, command in enumerate(commands) if command.unit == Unit.MATRIX)
+    drain = next(at for at, command in enumerate(commands) if command.unit == Unit.FUSE)
+    with pytest.raises(EditError, match="cannot move"):  # what it adds up would be drained before
+        applied(config, commands, [Move(matrix, drain - matrix)])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sub r1, r1, 1",
+        "set load.len, op0",
+        "add r1, op0, 0",
+        "issue store, signal(seq:0)",
+        "clear load",
+        "fence load",
+    ],
+)
+def test_programs_that_do_something_else_are_left_alone(line: str) -> None:
+    plain = "set store.dram, op0\nissue store\nhalt"
+    assert taken_apart([assemble(plain, "plain")]) is not None
+    assert taken_apart([assemble(plain.replace("issue", f"{line}\nissue"), "other")]) is None
+    assert taken_apart([assemble("set store.len, 16\nissue store\nhalt", "absolute")]) is None
+
+
+@pytest.mark.parametrize("name", ["add", "chain"])
+def test_search_goes_on_with_edits(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.search.edited._PATIENCE", 2)
+    place, options = Conditions(load_target("n4")), Options(rounding="reference")
+    with Measurer(POINTS[name].graph(5), place, options, devices=1) as measurer:
+        found = tune(measurer, "edits", 24, seed=seed)
+        forbidden = tune(
+            measurer, "edits", 8, seed=seed, constraints=Constraints(frozenset({"micro-program"}))
+        )
+    results = [trial.result for trial in found.trials]
+    assert all(isinstance(result, Measurement) and result.exact for result in results)
+    edited_ones = [trial for trial in found.trials if trial.schedule.programs]
+    assert len(edited_ones) >= 12
+    cycles = [result.cycles for result in results if isinstance(result, Measurement)]
+    assert found.best.cost == min(found.baseline.cycles, *cycles)
+    assert not any(trial.schedule.programs for trial in forbidden.trials)
