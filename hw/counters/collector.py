@@ -12,6 +12,8 @@ from hw.counters.direct import DirectCounter
 from hw.counters.group import CounterGroup
 from hw.counters.sums import sampled_sum
 from hw.counters.turns import (
+    APART,
+    APART_LATE,
     COUNTER_BITS,
     FLUSHED,
     SINGLES,
@@ -41,9 +43,9 @@ class Collector(wiring.Component):
     """Moves what the groups' sums have grown by to memory, one a cycle, and answers the host.
 
     A step, chosen by Turns, has the group of its counter copy its sums (`copy`), takes that of the counter and reads
-    the word (`sample`), subtracts what was collected before (`compare`) and adds (`add`). A busy group still holds
-    the copy of the tag before, which is then what is collected; a host's read of the present tag waits for that to
-    end, so its value is exact for the cycle of the copy.
+    the word (`sample`), subtracts what was collected before (`compare`, with `pipelined` a cycle later: block RAM is
+    slow) and adds (`add`). A busy group still holds the copy of the tag before, which is then what is collected; a
+    host's read of the present tag waits for that to end, so its value is exact for the cycle of the copy.
 
     After reset the words of tag 0 are cleared first, then the others while sums are collected already: events count
     from the first cycle on, those before `ready` must carry tag 0.
@@ -51,7 +53,7 @@ class Collector(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        `tags` sizes the memory.
+        `tags` sizes the memory; `pipelined`.
 
     Members
     -------
@@ -100,7 +102,7 @@ class Collector(wiring.Component):
         m.submodules.seen = seen = Ram(
             width=max(self.widths.values()), depth=1 << COUNTER_BITS, exclusive=True
         )
-        m.submodules.turns = turns = Turns(self.tag_bits)
+        m.submodules.turns = turns = Turns(self.tag_bits, APART_LATE if self._late else APART)
         parts = _Parts(mem, seen, turns, self._groups(m), self._singles(m))
         store = Signal()
         m.d.comb += [
@@ -132,13 +134,15 @@ class Collector(wiring.Component):
         ]
         # A sum of another tag than the word's stays where it is: the host looks at that word.
         m.d.sync += mine.eq(sample & (tag == word_tag))
-        grown = (sampled - before) & self._modulus(m, compared)
-        address = delay(m, "address", mem.r0_addr, 2)
+        address = delay(m, "address", mem.r0_addr, 2 + self._late)
         with m.If(mine):
             m.d.comb += [seen.w_addr.eq(compared), seen.w_data.eq(sampled), seen.w_en.eq(1)]
-        with m.If(compare):
-            m.d.sync += word.eq(mem.r0_data)
-        m.d.sync += amount.eq(Mux(mine, grown, 0))
+        read = delay(m, "read_word", mem.r0_data, self._late)
+        now, then = (delay(m, name, each, self._late) for name, each in (("now", sampled), ("then", before)))
+        modulus = self._modulus(m, delay(m, "compared_late", compared, self._late))
+        with m.If(delay(m, "compare_late", compare, self._late)):
+            m.d.sync += word.eq(read)
+        m.d.sync += amount.eq(Mux(delay(m, "mine_late", mine, self._late), (now - then) & modulus, 0))
         m.d.comb += [total.eq(word + amount), store.eq(amount.any())]
         m.d.sync += [self.read_done.eq(answer), self.value.eq(total)]
         with m.If(store):
@@ -196,7 +200,7 @@ class Collector(wiring.Component):
         counter's; and, when it adds, whether that is what the host wants: it holds all events before the copy.
         """
         tag, word_tag, single = Signal(self.tag_bits), Signal(self.tag_bits), Signal()
-        turns, exact, host, last, answers = parts.turns, Signal(), Signal(), Signal(), Signal(2)
+        turns, exact, host, last, answers = parts.turns, Signal(), Signal(), Signal(), Signal(2 + self._late)
         m.d.sync += [exact.eq(1), host.eq(turns.host), last.eq(turns.last)]
         for name, group in parts.groups.items():
             numbers = group_counters(name)
@@ -213,8 +217,8 @@ class Collector(wiring.Component):
             with m.If(counter == group_counters(name)[0]):
                 m.d.comb += [tag.eq(collected), single.eq(1)]
         m.d.comb += word_tag.eq(Mux(host, self.select_tag, tag))
-        m.d.sync += answers.eq(Cat(sample & host & exact, answers[0]))
-        return tag, word_tag, single, answers[1]
+        m.d.sync += answers.eq(Cat(sample & host & exact, answers))
+        return tag, word_tag, single, answers[-1]
 
     def _sums(self, parts: _Parts) -> dict[int, Value]:
         """The sum of each counter."""

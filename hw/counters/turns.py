@@ -13,6 +13,9 @@ COUNTER_BITS = (len(COUNTERS) - 1).bit_length()
 PERIOD = 4
 #: Cycles from the choice of a step to that in which its sum is taken.
 TAKEN = 2
+#: Steps of one counter are more cycles apart than this: the word that the first adds to is in memory again; and with
+#: `pipelined`.
+APART, APART_LATE = 2, 3
 
 
 def group_counters(group: str) -> list[int]:
@@ -31,14 +34,16 @@ def round_cycles() -> int:
     return len(COUNTERS) * 2 * PERIOD
 
 
-def flush_cycles() -> int:
+def flush_cycles(apart: int = APART_LATE) -> int:
     """Longest time for which a group is busy: every other group goes first, once.
 
     Turns are `PERIOD` - 1 of `PERIOD`; a period passes until a group is chosen, at most, and one was about to be
-    when this one changed its tag. The last sum is taken `TAKEN` cycles after its turn.
+    when this one changed its tag; the farther steps of a counter are apart, the longer it is. The last sum is taken
+    `TAKEN` cycles after its turn.
     """
     turns = sum(len(group_counters(name)) for name in FLUSHED)
-    return -(-turns * PERIOD // (PERIOD - 1)) + (len(FLUSHED) + 1) * (PERIOD - 1) + TAKEN
+    chosen = PERIOD - 1 + apart - APART
+    return -(-turns * PERIOD // (PERIOD - 1)) + (len(FLUSHED) + 1) * chosen + TAKEN
 
 
 def longest_gap() -> int:
@@ -71,6 +76,8 @@ class Turns(wiring.Component):
     ----------
     tag_bits : int
         Bits of a tag.
+    apart : int
+        Steps within so many cycles take different counters.
 
     Members
     -------
@@ -96,7 +103,8 @@ class Turns(wiring.Component):
         Tag whose single counters the round collects.
     """
 
-    def __init__(self, tag_bits: int):
+    def __init__(self, tag_bits: int, apart: int = APART):
+        self._apart = apart
         super().__init__(
             {
                 "go": In(1),
@@ -132,21 +140,19 @@ class Turns(wiring.Component):
                     flushing.eq(~ends),
                 ]
             with m.Else():  # a flush's first step is far enough from the host's or the round's before it
-                m.d.comb += begin.eq(phase >= TAKEN - 1)
+                m.d.comb += begin.eq(phase >= self._apart - 1)
         return m
 
     def _near(
         self, m: Module, flushing: Signal, flush_turn: Signal, final: Signal
     ) -> Callable[[Value], Value]:
-        """Whether a flush takes a counter within `TAKEN` cycles of this one."""
-        old, counter = Signal(), Signal(COUNTER_BITS)
-        m.d.sync += [old.eq(self.old), counter.eq(self.counter)]
-        places = [
-            (old, counter),
-            (self.old, self.counter),
-            (flushing, flush_turn),
-            (flushing & (flush_turn != final), flush_turn + 1),
-        ]
+        """Whether a flush takes a counter within `apart` cycles of this one."""
+        places = [(self.old, self.counter)]
+        for number in range(1, self._apart):
+            old, counter = Signal(name=f"old_{number}"), Signal(COUNTER_BITS, name=f"counter_{number}")
+            m.d.sync += [old.eq(places[-1][0]), counter.eq(places[-1][1])]
+            places.append((old, counter))
+        places += [(flushing & (flush_turn + i <= final), flush_turn + i) for i in range(self._apart)]
         return lambda number: Cat(there & (number == place) for there, place in places).any()
 
     def _others(self, m: Module, near: Callable[[Value], Value]) -> None:

@@ -5,7 +5,13 @@ from collections.abc import Awaitable, Callable
 from amaranth.hdl import Elaboratable
 from amaranth.sim import Simulator, SimulatorContext
 
+from hw.config import MlaConfig
 from hw.counters.collector import Collector
+
+
+def config_of(late: int) -> MlaConfig:
+    """A machine with four tags, `pipelined` or not."""
+    return MlaConfig(tags=4, serial_commands=late, fuse_rate=8 if late else 1, pipelined=late)
 
 
 def simulate(dut: Elaboratable, process: Callable[[SimulatorContext], Awaitable[None]]) -> None:

@@ -8,13 +8,14 @@ import pytest
 from hw.config import MlaConfig
 from hw.counters.collector import Collector
 from hw.isa.counters import COUNTERS, GROUPS
-from tests.block.counters.bench import read, simulate
+from tests.block.counters.bench import config_of, read, simulate
 
 
+@pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("seed", range(3))
-def test_sums_by_tag(seed: int) -> None:
+def test_sums_by_tag(seed: int, late: int) -> None:
     rng = random.Random(seed)
-    config = MlaConfig(tags=4)
+    config = config_of(late)
     dut = Collector(config)
     expected: Sum[tuple[int, int]] = Sum()
 

@@ -6,11 +6,10 @@ from collections import Counter as Sum
 import pytest
 from amaranth.hdl import ResetInserter, Signal
 
-from hw.config import MlaConfig
 from hw.counters.collector import Collector
 from hw.counters.turns import FLUSHED, longest_gap
 from hw.isa.counters import COUNTERS, GROUPS, index_of
-from tests.block.counters.bench import read, simulate
+from tests.block.counters.bench import config_of, read, simulate
 
 TAGS = 4
 
@@ -66,13 +65,14 @@ class _Bench:
 FULL = {i: (1 << c.width) - 1 for i, c in enumerate(COUNTERS)}
 
 
-def test_full_rate_with_tags_that_never_rest() -> None:
+@pytest.mark.parametrize("late", [0, 1])
+def test_full_rate_with_tags_that_never_rest(late: int) -> None:
     """Greatest increments in every cycle, tags that change as soon as they may, a host that reads all the time.
 
     Only the group that the host looks at keeps its tag: a read waits until that is not busy.
     """
     seed = 3
-    rng, dut = random.Random(seed), Collector(MlaConfig(tags=TAGS))
+    rng, dut = random.Random(seed), Collector(config_of(late))
 
     async def bench(ctx) -> None:
         run = _Bench(ctx, dut)
@@ -97,8 +97,9 @@ def test_full_rate_with_tags_that_never_rest() -> None:
     simulate(dut, bench)
 
 
-def test_full_rate_of_one_tag_for_longer_than_a_sum_lasts() -> None:
-    dut = Collector(MlaConfig(tags=TAGS))
+@pytest.mark.parametrize("late", [0, 1])
+def test_full_rate_of_one_tag_for_longer_than_a_sum_lasts(late: int) -> None:
+    dut = Collector(config_of(late))
 
     async def bench(ctx) -> None:
         run = _Bench(ctx, dut)
@@ -110,9 +111,10 @@ def test_full_rate_of_one_tag_for_longer_than_a_sum_lasts() -> None:
     simulate(dut, bench)
 
 
-def test_full_rate_of_a_group_that_all_others_hold_up() -> None:
+@pytest.mark.parametrize("late", [0, 1])
+def test_full_rate_of_a_group_that_all_others_hold_up(late: int) -> None:
     """Flushes and a read that never ends leave the round every fourth step: the longest time a sum must last."""
-    dut, resting = Collector(MlaConfig(tags=TAGS)), "load"
+    dut, resting = Collector(config_of(late)), "load"
 
     async def bench(ctx) -> None:
         run = _Bench(ctx, dut)
@@ -133,9 +135,10 @@ def test_full_rate_of_a_group_that_all_others_hold_up() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1, 5])
-def test_a_second_reset_clears_and_loses_nothing_after_it(first: int) -> None:
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_second_reset_clears_and_loses_nothing_after_it(first: int, late: int) -> None:
     """Memories keep their old contents over a reset; events from cycle `first` on count, before `ready` too."""
-    reset, dut = Signal(), Collector(MlaConfig(tags=TAGS))
+    reset, dut = Signal(), Collector(config_of(late))
 
     async def bench(ctx) -> None:
         run = _Bench(ctx, dut)
@@ -171,9 +174,10 @@ def test_a_second_reset_clears_and_loses_nothing_after_it(first: int) -> None:
 
 @pytest.mark.parametrize("tag", [0, 1])
 @pytest.mark.parametrize("delay", range(12))
-def test_read_across_a_change_of_tag_is_of_one_cycle(delay: int, tag: int) -> None:
+@pytest.mark.parametrize("late", [0, 1])
+def test_read_across_a_change_of_tag_is_of_one_cycle(delay: int, tag: int, late: int) -> None:
     """With an event in every cycle, the value is that of one cycle of the read, whenever the tag changes."""
-    dut = Collector(MlaConfig(tags=TAGS))
+    dut = Collector(config_of(late))
     index = index_of("macs_issued")
 
     async def bench(ctx) -> None:

@@ -4,7 +4,16 @@ import random
 
 import pytest
 
-from hw.counters.turns import FLUSHED, TAKEN, Turns, flush_cycles, group_counters, round_cycles
+from hw.counters.turns import (
+    APART,
+    APART_LATE,
+    FLUSHED,
+    TAKEN,
+    Turns,
+    flush_cycles,
+    group_counters,
+    round_cycles,
+)
 from hw.isa.counters import COUNTERS
 from tests.block.counters.bench import simulate
 
@@ -14,12 +23,12 @@ CYCLES = 9000
 class _Watch:
     """Groups that leave their tags, and the longest times anything took."""
 
-    def __init__(self, again: float, rng: random.Random):
+    def __init__(self, again: float, rng: random.Random, apart: int = APART):
         self.again, self.rng = again, rng
         self.busy: dict[str, int] = {}  # since which cycle
         self.ends: dict[int, str] = {}  # in which cycle a group's last sum is taken
         self.turn = [0] * len(COUNTERS)  # when a counter was collected last, or a flush was about to
-        self.recent: list[int | None] = [None] * TAKEN
+        self.recent: list[int | None] = [None] * (apart + 1)
         self.longest_flush = self.longest_round = self.answers = 0
 
     def leave(self, cycle: int) -> int:
@@ -50,12 +59,13 @@ class _Watch:
             self.turn[counter] = cycle
 
 
+@pytest.mark.parametrize("apart", [APART, APART_LATE])
 @pytest.mark.parametrize(("again", "reads"), [(1.0, 1.0), (0.02, 0.5), (0.0, 1.0), (1.0, 0.0)])
-def test_longest_times(again: float, reads: float) -> None:
+def test_longest_times(again: float, reads: float, apart: int) -> None:
     """Whoever leaves its tag as soon as it may, and a host that never stops reading, hold nobody up for longer."""
     seed = 5
-    dut, rng = Turns(2), random.Random(seed)
-    watch = _Watch(again, rng)
+    dut, rng = Turns(2, apart), random.Random(seed)
+    watch = _Watch(again, rng, apart)
 
     async def bench(ctx) -> None:
         ctx.set(dut.all_tags, 1)
@@ -71,19 +81,20 @@ def test_longest_times(again: float, reads: float) -> None:
     simulate(dut, bench)
     assert min(watch.turn) > 0, f"seed {seed}: a counter had no turn"
     assert watch.longest_round <= round_cycles(), f"seed {seed}"
-    assert watch.longest_flush <= flush_cycles(), f"seed {seed}"
+    assert watch.longest_flush <= flush_cycles(apart), f"seed {seed}"
     assert watch.answers >= reads * CYCLES / 20, f"seed {seed}"
     if again == 1:  # the times are not far too long either
-        assert watch.longest_flush > flush_cycles() * 0.9
+        assert watch.longest_flush > flush_cycles(apart) * 0.9
     elif reads == 1:
         assert watch.longest_round == round_cycles()
 
 
+@pytest.mark.parametrize("apart", [APART, APART_LATE])
 @pytest.mark.parametrize("group", FLUSHED)
-def test_a_host_is_answered_beside_a_group_that_never_rests(group: str) -> None:
+def test_a_host_is_answered_beside_a_group_that_never_rests(group: str, apart: int) -> None:
     """Whichever of its counters it looks at, while the group leaves its tag as soon as it may."""
     for counter in group_counters(group):
-        dut, watch, waited = Turns(2), _Watch(0.0, random.Random(0)), []
+        dut, watch, waited = Turns(2, apart), _Watch(0.0, random.Random(0), apart), []
 
         async def bench(ctx, dut: Turns = dut, watch: _Watch = watch, counter=counter, waited=waited) -> None:
             ctx.set(dut.go, 1)
