@@ -141,6 +141,17 @@ class Network:
         return [stage.code for stage in self.walk() if stage.code]
 
     @property
+    def layers_of(self) -> dict[str, tuple[str, ...]]:
+        """Layers that each program has a part in, by its name, in order."""
+        names, first = [layer.name for layer in self.layers], 0
+        found: dict[str, tuple[str, ...]] = {}
+        for code in self.codes:
+            for part in code.parts:
+                found[part.program.name] = tuple(names[first + number] for number in part.layers)
+            first += len(code.tags)
+        return found
+
+    @property
     def infos(self) -> list[LayerInfo]:
         """Layers of all stages."""
         return [info for stage in self.walk() for info in stage.infos]

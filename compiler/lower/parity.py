@@ -1,6 +1,7 @@
 """Scales of sums that FUSE rounds as XNNPACK's reductions do: in float32, to the even number behind the zero point."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +62,7 @@ def float32_scale(
     zero = np.float32(y.zero_point) - np.float32(count * x.zero_point) * ratio
     wanted = np.clip(np.rint(sums.astype(np.float32) * ratio + zero).astype(np.int64), *limits)
     mult, exponent = quantize_multiplier(x.scale / y.scale / divisor)
-    for x_zero, y_zero in _zero_points(x, y, float(ratio) * count):
+    for x_zero, y_zero in islice(_zero_points(x, y, float(ratio) * count), _PAIRS):
         for nudge in _NUDGES:
             found = SumScale(min(max(mult + nudge, 0), (1 << 31) - 1), exponent, x_zero, y_zero)
             if np.array_equal(np.clip(_in_fuse(sums, count, found), *limits), wanted):
@@ -71,13 +72,10 @@ def float32_scale(
 
 def _zero_points(x: Affine, y: Affine, change: float) -> Iterator[tuple[int, int]]:
     """Pairs of zero points that mean the same; `change` is that of a result when every element is one greater."""
-    yield x.zero_point, y.zero_point
-    pairs = 1
-    for more in range(1, _FAR):
+    for more in range(_FAR):
         less = round(more * change)
-        if pairs < _PAIRS and abs(more * change - less) <= less / (1 << 22):
+        if abs(more * change - less) <= less / (1 << 22):
             yield x.zero_point - more, y.zero_point - less
-            pairs += 1
 
 
 def _in_fuse(sums: NDArray[np.int64], count: int, by: SumScale) -> NDArray[np.int64]:

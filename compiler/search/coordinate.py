@@ -9,7 +9,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.search.constraints import FREE, Constraints
 from compiler.search.goals import Goal
 from compiler.search.method import Method, Trial
-from compiler.search.units import Choice, Unit, units_of, with_choices
+from compiler.search.units import Choice, Unit, lost_beside, units_of, with_choices
 from compiler.search.wholes import wholes
 from hw.errors import InputError
 
@@ -54,10 +54,7 @@ class Coordinate(Method):
         return self.first
 
     def learn(self, trial: Trial) -> None:
-        """Each unit's cycles count for what it tried, and so does what its neighbours lose by that.
-
-        Of what a neighbour gains half counts: the unit on its other side has changed too.
-        """
+        """Each unit's cycles count for what it tried, and so does what its neighbours lose by that."""
         tried = self._tried.pop(trial.schedule.to_json(), {})
         if trial.cost is None or not isinstance(trial.result, Measurement):
             return
@@ -67,8 +64,7 @@ class Coordinate(Method):
             return
         more = [now - unit.cycles for now, unit in zip(cycles, self.units, strict=True)]
         for number, choice in tried.items():
-            beside = more[max(number - 1, 0) : number] + more[number + 1 : number + 2]
-            if more[number] + sum(max(each, each / 2) for each in beside) < 0:
+            if more[number] + lost_beside(more, number) < 0:
                 self.units[number].best = choice
                 self.units[number].cycles = cycles[number]
 

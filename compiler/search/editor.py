@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from compiler.measure.measurement import Measurement
 from compiler.schedule.schedule import Schedule
+from compiler.search.units import lost_beside
 from compiler.specialize.edits.draw import drawn
 from compiler.specialize.edits.edit import Edit, EditError, applied
 from compiler.specialize.edits.workshop import Piece, Workshop
@@ -52,10 +53,7 @@ class Editor:
             return None
 
     def learn(self, tried: Mapping[str, Edits], measured: Measurement, *, better: bool) -> None:
-        """What came of a trial: `better` than any before, or not.
-
-        Of what a neighbour gains half counts: the program on its other side has changed too.
-        """
+        """What came of a trial: `better` than any before, or not."""
         pieces = self.workshop.pieces
         now = [piece.cycles(measured) for piece in pieces]
         if not tried:
@@ -64,8 +62,7 @@ class Editor:
         more = [cycles - self._known[piece.name][0][0] for piece, cycles in zip(pieces, now, strict=True)]
         for number, piece in enumerate(pieces):
             if piece.name in tried:
-                beside = more[max(number - 1, 0) : number] + more[number + 1 : number + 2]
-                cost = now[number] + round(sum(max(each, each / 2) for each in beside))
+                cost = now[number] + round(lost_beside(more, number))
                 known = [*self._known[piece.name], (cost, tried[piece.name])]
                 self._known[piece.name] = sorted(known, key=lambda each: each[0])[:_KEPT]
 

@@ -1,7 +1,7 @@
 """What a network is changed by: a layer, or a pair of layers that may be carried out together."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -112,6 +112,12 @@ def units_of(
             out.append(unit)
             number += count
     return out
+
+
+def lost_beside(more: Sequence[int], number: int) -> float:
+    """Cycles that neighbours in a row lose by a change; of what one gains half counts: its other side changed too."""
+    beside = *more[max(number - 1, 0) : number], *more[number + 1 : number + 2]
+    return sum(max(each, each / 2) for each in beside)
 
 
 def with_choices(schedule: Schedule, choices: list[Choice]) -> Schedule:

@@ -98,16 +98,8 @@ class Task:
     @cached_property
     def layers_of(self) -> dict[str, tuple[str, ...]]:
         """Layers that each program has a part in, of those programs that have one in the layers asked about."""
-        found: dict[str, tuple[str, ...]] = {}
-        layers = [layer.name for layer in self.network.layers]
-        first = 0
-        for code in self.network.codes:
-            for part in code.parts:
-                names = tuple(layers[first + number] for number in part.layers)
-                if set(names) & set(self.layers):
-                    found[part.program.name] = names
-            first += len(code.tags)
-        return found
+        found = self.network.layers_of
+        return {program: layers for program, layers in found.items() if set(layers) & set(self.layers)}
 
     @cached_property
     def programs(self) -> dict[str, str]:

@@ -17,16 +17,19 @@ from hw.config import load_target
 FIRST, SECOND, POOL = "conv2d t4", "conv2d t7", "max_pool2d t8"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def measurer() -> Iterator[Measurer]:
-    """Of two convolutions and a pool that hides most of what they make."""
+    """Of two convolutions and a pool that hides most of what they make; each test's own.
+
+    So a test's inputs, which are others in each measurement, do not depend on which tests ran before.
+    """
     graph = Point((6, 6, 8), (Op("conv", 8, 3), Op("conv", 8, 3), Op("max_pool", 0, 3, 3))).graph(5)
     with Measurer(graph, Conditions(load_target("n4")), Options(rounding="reference"), devices=1) as made:
         made.baseline()
         yield made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def task(measurer: Measurer) -> Task:
     """A program for each layer, one tile in each."""
     layers = {

@@ -57,18 +57,14 @@ class Workshop:
         self.config, self.schedule = network.config, replace(network.schedule, programs={})
         self.pieces: list[Piece] = []
         self._stages: list[tuple[tuple[Program, ...], list[Unrolled]]] = []
-        names = [layer.name for layer in network.layers]
-        first = 0
+        layers = network.layers_of
         for code in network.codes:
             known = taken_apart(code.programs)
             if known is None or code.programs != code.all_programs:
                 self.pieces, self._stages = [], []
                 return
             self._stages.append((code.programs, known))
-            for part, unrolled in zip(code.parts, known, strict=True):
-                layers = tuple(names[first + number] for number in part.layers)
-                self.pieces.append(Piece(unrolled, layers))
-            first += len(code.tags)
+            self.pieces += [Piece(each, layers[each.name]) for each in known]
 
     def with_edits(self, edits: Mapping[str, Sequence[Edit]]) -> Schedule:
         """The schedule with texts of all programs that are others after edits of some, by name.
