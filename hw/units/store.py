@@ -1,6 +1,6 @@
 """STORE: copies lines from the scratchpad to DRAM."""
 
-from amaranth.hdl import Elaboratable, Module, Signal, unsigned
+from amaranth.hdl import Elaboratable, Module, Signal, Value, unsigned
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -91,7 +91,6 @@ class StoreUnit(wiring.Component):
         held = Signal(range(COMMANDS + 1))
         m.d.comb += [
             drain.eq(self.abort | draining),
-            clear.eq(drain & ~self.aw.valid & ~store.owes & (log.in_flight == 0)),
             requests.stop.eq(drain),
             store.blank.eq(drain),
             requests.allow.eq(log.allow),
@@ -103,11 +102,15 @@ class StoreUnit(wiring.Component):
             self.error.eq(log.error),
             self.error_addr.eq(log.error_addr),
         ]
+        # Nothing begins any more while commands are dropped: with `pipelined` a cycle late is soon enough.
+        late = self._config.pipelined
+        domain = domain_of(m, late)
+        domain += clear.eq(drain & ~self.aw.valid & ~store.owes & (log.in_flight == 0))
         m.d.sync += draining.eq(drain & ~clear)
         wiring.connect(m, commands.r, store.walk)
         wiring.connect(m, store.sp_read, wiring.flipped(self.sp_read))
         wiring.connect(m, store.w, wiring.flipped(self.w))
-        self._accept(m, requests, commands, drain, held)
+        self._accept(m, requests, commands, drain | clear if late else drain, held)
         retire = self._retire(m, requests, targets, store, log, drain)
         with m.If(clear):
             m.d.sync += held.eq(0)
@@ -117,13 +120,13 @@ class StoreUnit(wiring.Component):
         return m
 
     def _accept(
-        self, m: Module, requests: BurstWalk, commands: StreamFifo, drain: Signal, held: Signal
+        self, m: Module, requests: BurstWalk, commands: StreamFifo, closed: Value, held: Signal
     ) -> None:
-        """Send a command to both walkers at once."""
+        """Send a command to both walkers at once, unless commands are dropped."""
         cmd, walk, kept = self.cmd.payload, requests.walk.payload, commands.w.payload
         room = Signal()
         m.d.comb += [
-            room.eq((held != COMMANDS) & ~drain),
+            room.eq((held != COMMANDS) & ~closed),
             self.cmd.ready.eq(room & requests.walk.ready),
             requests.walk.valid.eq(self.cmd.valid & room),
             commands.w.valid.eq(self.cmd.valid & room & requests.walk.ready),
