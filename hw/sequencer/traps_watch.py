@@ -61,7 +61,7 @@ class TrapWatch(wiring.Component):
         m = Module()
         quiet, blocked, dead = Signal(), Signal(), Signal()
         domain = domain_of(m, self._late)
-        domain += self.deadlock.eq(dead & self.running)
+        domain += self.deadlock.eq(dead)
         m.d.comb += [
             quiet.eq((self.stuck.all() & ~self.aborting) | (~self.busy.any() & self.aborting)),
             blocked.eq(
