@@ -100,11 +100,12 @@ class Accumulator(wiring.Component):
         m.d.sync += [d["valid"].eq(self.update.valid), a["valid"].eq(d["valid"]), w["valid"].eq(a["valid"])]
         m.d.sync += [d["row"].eq(row), a["row"].eq(d["row"]), w["row"].eq(a["row"])]
 
-        d_add, d_shift, a_shift = Signal(), Signal(), Signal()
+        d_add, d_shift, a_add, a_shift = Signal(), Signal(), Signal(), Signal()
         d_near, a_near, d_mid, d_far = Signal(), Signal(), Signal(), Signal()
         m.d.sync += [
             d_add.eq(self.update.add),
             d_shift.eq(self.update.shift),
+            a_add.eq(d_add),
             a_shift.eq(d_shift),
             d_near.eq(self.update.add & d["valid"] & (d["row"] == row)),
             a_near.eq(d_near),
@@ -116,15 +117,14 @@ class Accumulator(wiring.Component):
         self._read(m, rams)
         found = self._found(m, rams, d, d_mid, d_far, w["valid"], Cat(total))
         for i, lane in enumerate(total):
-            psum = Signal(32, name=f"psum{i}")
+            psum, old, addend = (Signal(32, name=f"{name}{i}") for name in ("psum", "old", "addend"))
             operand = Signal(32, name=f"operand{i}", reset_less=True)
-            addend = Signal(32, name=f"addend{i}")
-            old = found[32 * i : 32 * i + 32]
             with m.If(d["valid"]):
-                m.d.sync += operand.eq(Mux(d_add, Mux(d_shift, Cat(Const(0, 8), old[:24]), old), 0))
+                m.d.sync += operand.eq(found[32 * i : 32 * i + 32])
             m.d.comb += [
                 psum.eq(self.update.psum[32 * i : 32 * i + 32]),
-                addend.eq(Mux(a_near, Mux(a_shift, Cat(Const(0, 8), lane[:24]), lane), operand)),
+                old.eq(Mux(a_near, lane, operand)),
+                addend.eq(Mux(a_add, Mux(a_shift, Cat(Const(0, 8), old[:24]), old), 0)),
             ]
             with m.If(a["valid"]):
                 m.d.sync += lane.eq(addend + psum)

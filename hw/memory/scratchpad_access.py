@@ -126,33 +126,31 @@ class SpReadLane(wiring.Component):
         n = self._config.n
         lane_bits = (n - 1).bit_length()
         offset, offset_2 = Signal(lane_bits), Signal(lane_bits)
-        odd = Signal()
+        odd, captured = Signal(), Signal()
+        from_even = Signal(n)
         banks = tuple(Signal(self._bank_bits, name=f"bank_{half}") for half in ("even", "odd"))
         m.d.sync += [
             Cat(offset, odd).eq(self.addr[: lane_bits + 1]),
             offset_2.eq(offset),
+            from_even.eq(Cat(offset <= j for j in range(n)) ^ odd.replicate(n)),
             banks[0].eq(self.even_bank),
             banks[1].eq(self.odd_bank),
         ]
-        words = [
-            # Two-way choices, which an FPGA packs into its wide multiplexers.
-            select_tree(m, f"word_{half}", bank, self._words(source))
-            for half, source, bank in zip(("even", "odd"), (self.even, self.odd), banks, strict=True)
-        ]
-        # Byte j comes from the row of the first byte if j >= offset, else from the row after it.
-        from_even = Signal(n)
-        merged = Signal(8 * n, reset_less=True)
-        m.d.comb += from_even.eq(Cat(offset <= j for j in range(n)) ^ odd.replicate(n))
-        captured = Signal()
         m.d.sync += captured.eq(self.capture)
-        with m.If(captured):
-            m.d.sync += merged.eq(
-                Cat(
-                    Mux(from_even[j], words[0].word_select(j, 8), words[1].word_select(j, 8))
-                    for j in range(n)
-                )
-            )
-        m.d.comb += self.data.eq(rotate_right(m, "rotated", merged, offset_2, n))
+        # Registered as early as can be: memories give their words late in a cycle, and from far away.
+        even, odd_word = (
+            # Two-way choices, which an FPGA packs into its wide multiplexers.
+            held(m, f"{half}_held", select_tree(m, f"word_{half}", bank, self._words(source)), captured)
+            for half, source, bank in zip(("even", "odd"), (self.even, self.odd), banks, strict=True)
+        )
+        merged = Signal(8 * n)
+        # Byte j comes from the row of the first byte if j >= offset, else from the row after it.
+        m.d.comb += [
+            merged.eq(
+                Cat(Mux(from_even[j], even.word_select(j, 8), odd_word.word_select(j, 8)) for j in range(n))
+            ),
+            self.data.eq(rotate_right(m, "rotated", merged, offset_2, n)),
+        ]
         return m
 
     def _words(self, source: Value) -> dict[int, Value]:

@@ -17,6 +17,7 @@ from hw.isa.micro import (
     Statistic,
 )
 from hw.layouts import packed_layout
+from hw.registers import held
 from hw.sequencer.core_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, OUT_BIT, Fault, field_exists
 from hw.sequencer.core_targets import find_kind, find_targets
 from hw.sequencer.layouts import STATISTICS_LAYOUT
@@ -29,7 +30,8 @@ _INDEX = (OPERAND_BASE - 1).bit_length()
 class OperandRead(wiring.Component):
     """Decodes an instruction and reads its operands.
 
-    Latency: 1 cycle, 2 if both selectors name macro operands. Throughput: as the latency.
+    Latency: 1 cycle, 2 if both selectors name macro operands. Throughput: as the latency. With `pipelined` an
+    instruction must stand at the input in the cycle before it is valid: its first macro operand is read then.
 
     Parameters
     ----------
@@ -98,9 +100,9 @@ class OperandRead(wiring.Component):
         with m.If(self.take):
             m.d.sync += [word.eq(self.word), pc.eq(self.pc)]
         decoded = self._decode(m, word)
-        a_from_buffer, waits = self._buffer(m, word, valid)
+        a_buffered, b_buffered, waits = self._buffer(m, word, valid)
         m.d.comb += advance.eq(valid & self.accept & ~waits)
-        a, a_bad, b, b_bad = self._operands(m, word, decoded, a_from_buffer)
+        a, a_bad, b, b_bad = self._operands(m, word, decoded, a_buffered, b_buffered)
         fault, selector = Signal(range(len(Fault))), Signal(8)
         m.d.comb += selector.eq(Mux(a_bad, word.a, word.b))
         with m.If(pc[OUT_BIT] | (pc[:OUT_BIT] >= self.frame.limit)):
@@ -156,35 +158,33 @@ class OperandRead(wiring.Component):
                 m.d.comb += decoded["illegal"].eq(1)
         return decoded
 
-    def _buffer(self, m: Module, word: data.View, valid: Value) -> tuple[Signal, Signal]:
-        """Address of the operand buffer; returns a's data and whether b's is still to come."""
-        two, second, waits, pair = Signal(), Signal(), Signal(), Signal()
-        a_data = Signal(32)
-        held = Signal(32)
-        m.d.comb += [
-            two.eq(valid & pair),
-            waits.eq(two & ~second),
-            a_data.eq(Mux(two, held, self.operand_data)),
-        ]
+    def _buffer(self, m: Module, word: data.View, valid: Value) -> tuple[Value, Value, Signal]:
+        """Address of the operand buffer; returns a's data, b's, and whether b's is still to come."""
+        second, waits, pair = Signal(), Signal(), Signal()
+        m.d.comb += waits.eq(valid & pair & ~second)
         with m.If(self.take | self.flush):
             m.d.sync += second.eq(0)
         with m.Elif(waits):
             m.d.sync += second.eq(1)
-        with m.If(waits):
-            m.d.sync += held.eq(self.operand_data)
-        # The address of the instruction that enters this stage, or again of the one that stays.
         with m.If(self.take):
             uses_b = self.word.opcode.matches(
                 *(int(op) for op, form in FORMS.items() if "b" in form.operands)
             )
             m.d.sync += pair.eq(uses_b & _in_buffer(self.word.a) & _in_buffer(self.word.b))
-            m.d.comb += self.operand_addr.eq(Mux(_in_buffer(self.word.a), self.word.a, self.word.b))
-        with m.Else():
-            m.d.comb += self.operand_addr.eq(Mux(_in_buffer(word.a) & ~two, word.a, word.b))
-        return a_data, waits
+        first = Mux(_in_buffer(self.word.a), self.word.a, self.word.b)
+        if self.config.pipelined:  # read ahead, so that what the memory gives has a cycle to come here
+            m.d.comb += self.operand_addr.eq(Mux(self.take, self.word.b, first))
+            a_data = held(m, "first_operand", self.operand_data, self.take)
+            b_data = held(m, "second_operand", self.operand_data, waits)
+            return a_data, Mux(pair, b_data, a_data), waits
+        a_data = held(m, "first_operand", self.operand_data, waits)
+        # The address of the instruction that enters this stage, or again of the one that stays.
+        again = Mux(_in_buffer(word.a) & ~(valid & pair), word.a, word.b)
+        m.d.comb += self.operand_addr.eq(Mux(self.take, first, again))
+        return Mux(valid & pair, a_data, self.operand_data), self.operand_data, waits
 
     def _operands(
-        self, m: Module, word: data.View, decoded: dict[str, Signal], a_from_buffer: Value
+        self, m: Module, word: data.View, decoded: dict[str, Signal], a_buffered: Value, b_buffered: Value
     ) -> tuple[Signal, Signal, Signal, Signal]:
         """Values of both selectors and whether each is bad."""
         m.submodules.registers = registers = RegisterFile()
@@ -198,8 +198,8 @@ class OperandRead(wiring.Component):
         ]
         results = []
         for name, selector, stored, buffered in (
-            ("a", word.a, registers.a_data, a_from_buffer),
-            ("b", word.b, registers.b_data, self.operand_data),
+            ("a", word.a, registers.a_data, a_buffered),
+            ("b", word.b, registers.b_data, b_buffered),
         ):
             used = decoded[f"uses_{name}"]
             value, bad, statistic = (
