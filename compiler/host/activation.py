@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.host import onnx_single
 from compiler.host.call import Array, Call, Operator, Real
 from compiler.host.fixed import half_away, multiplied
 from compiler.host.hard_swish import hard_swish_steps
@@ -62,11 +63,13 @@ def _unary(
     single: Callable[[Single], Array] | None = None,
     *,
     in_xnnpack: bool = False,
+    in_onnxruntime: Callable[[Single], Array] | None = None,
 ) -> Operator:
     """An operator that is a function of each number.
 
     Quantized to 8 bits it is a table, which LiteRT fills in single precision: `single`, or by default the function
-    rounded to that. What is `in_xnnpack` has a table there, filled in double precision.
+    rounded to that. What is `in_xnnpack` has a table there, filled in double precision. `in_onnxruntime` is what
+    its kernel gives between quantized numbers where that is not the function rounded to single precision.
     """
 
     def double(x: Single) -> Array:
@@ -77,7 +80,11 @@ def _unary(
         return _table_steps(call, double if delegated or single is None else single, delegated)
 
     def operator(call: Call) -> Array:
-        return _by_table(call, steps) if call.in_integers() else function(call.numbers().astype(np.float64))
+        if call.in_integers():
+            return _by_table(call, steps)
+        if in_onnxruntime is not None and call.quantized():
+            return in_onnxruntime(call.numbers().astype(np.float32))
+        return function(call.numbers().astype(np.float64))
 
     return operator
 
@@ -116,6 +123,8 @@ def softplus(x: Real) -> Real:
 def _hard_swish(call: Call) -> Array:
     if call.in_integers() and np.dtype(call.output.dtype).itemsize == 1:
         return _by_table(call, hard_swish_steps)
+    if call.kernels == "onnxruntime" and call.quantized():
+        return onnx_single.hard_swish(call.numbers().astype(np.float32))
     x = call.numbers().astype(np.float64)
     return x * np.clip(x + 3, 0, 6) / 6
 
@@ -151,8 +160,8 @@ def _prelu(call: Call) -> Array:
 ACTIVATION: dict[str, Operator] = {
     "leaky_relu": _leaky_relu,
     "prelu": _prelu,
-    "sigmoid": _unary(sigmoid, _single_sigmoid, in_xnnpack=True),
-    "tanh": _unary(np.tanh, in_xnnpack=True),
+    "sigmoid": _unary(sigmoid, _single_sigmoid, in_xnnpack=True, in_onnxruntime=onnx_single.sigmoid),
+    "tanh": _unary(np.tanh, in_xnnpack=True, in_onnxruntime=onnx_single.tanh),
     "hard_swish": _hard_swish,
     "gelu": _gelu,
     "silu": _unary(lambda x: x * sigmoid(x)),
