@@ -4,16 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.host import onnx_single
 from compiler.host.call import Array, Call, Operator, Real
 from compiler.host.fixed import half_away, multiplied
 from compiler.host.hard_swish import hard_swish_steps
+from compiler.host.onnx_single import Single
 from compiler.host.quantize import eighth_bits
 from compiler.host.roots import ROOTS
-
-Single = NDArray[np.float32]
 
 #: Multipliers of XNNPACK's leaky ReLU: what it takes of either sign, in magnitude at least 1/256.
 _LEAST, _MOST, _MOST_NEGATIVE = np.float32(1 / 256), np.float32(128), np.float32(-127.99609375)
