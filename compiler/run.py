@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -80,9 +81,14 @@ class Run:
     recording: "Recording | None" = None
 
 
+def back_to_back(network: Network, samples: int) -> int:
+    """How many batches of so many samples `run_samples` sends back to back: what a device needs room for."""
+    return min(len(_sizes(network, samples)), STEADY)
+
+
 def run_samples(
     device: Device, network: Network, samples: Sequence[Arrays], say: Callable[[str], None], *,
-    recorder: "RtlDevice | None" = None, back_to_back: bool = True, proofs: Store | None = None,
+    recorder: "RtlDevice | None" = None, steadily: bool = True, proofs: Store | None = None,
 ) -> Run:  # fmt: skip
     """Run every batch of samples by itself, then, unless told not to, some back to back; `say` hears of progress.
 
@@ -90,9 +96,11 @@ def run_samples(
     a device with a probe records what its units do during the first one. `proofs` is as in `Session`.
     """
     clocked = not isinstance(device, GoldenDevice)
-    groups = _groups(network, samples)
-    filled, sizes = [joined(network, group) for group in groups], [len(group) for group in groups]
-    together = min(len(groups), STEADY) if clocked else 1
+    sizes, groups = _sizes(network, len(samples)), []
+    for end, size in zip(accumulate(sizes), sizes, strict=True):
+        groups.append(samples[end - size : end])
+    filled = [joined(network, group) for group in groups]
+    together = back_to_back(network, len(samples)) if clocked else 1
     session = Session(device, network, together, proofs)
     session.progress = lambda taken: say(f"{taken:,} cycles so far")
     tags = [tag for code in network.codes for tag in code.tags]
@@ -119,15 +127,15 @@ def run_samples(
     if not clocked:
         return Run(len(samples), sizes, outputs, None, None, None, None, *done)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
-    steady = session.steady(filled[:together], sizes[:together]) if back_to_back else None
+    steady = session.steady(filled[:together], sizes[:together]) if steadily else None
     return Run(len(samples), sizes, outputs, cycles, steady, session.load_cycles, parts, *done, recording)
 
 
-def _groups(network: Network, samples: Sequence[Arrays]) -> list[Sequence[Arrays]]:
-    out, at = [], 0
-    while at < len(samples):
-        out.append(samples[at : at + network.together(len(samples) - at)])
-        at += len(out[-1])
+def _sizes(network: Network, samples: int) -> list[int]:
+    """How many of so many samples go together, batch by batch."""
+    out: list[int] = []
+    while (left := samples - sum(out)) > 0:
+        out.append(network.together(left))
     return out
 
 

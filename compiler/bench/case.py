@@ -99,7 +99,7 @@ def run_case(
     work = case.prepare(rng)
     network = compile(work.model, target, rounding=case.rounding, dram=dram, batch=batch)
     with open_device(network) as device:
-        run = run_samples(device, network, [work.inputs] * batch, say, back_to_back=False)
+        run = run_samples(device, network, [work.inputs] * batch, say, steadily=False)
     found = document(network, run, dram.bytes_per_cycle)
     expected = work.expected
     if expected is None:

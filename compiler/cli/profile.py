@@ -37,14 +37,14 @@ def run(args: argparse.Namespace) -> int:
     from compiler.profile.page import page
     from compiler.profile.timeline import spans
     from compiler.profile.trace import trace_json
-    from compiler.run import STEADY, document, run_samples
+    from compiler.run import back_to_back, document, run_samples
 
     claim(args, "trace", "report")
     network = network_of(args)
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network)
     rate = args.dram_bytes_per_cycle or network.config.n
     probe = bool(args.trace or args.report)
-    together = min(-(-len(samples) // network.batch), STEADY)
+    together = back_to_back(network, len(samples))
     with (
         named(args.model),
         open_rtl(network, together, args.dram_latency, rate, say, probe=probe) as device,

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.run_table import table
     from compiler.cli.samples import read_samples
     from compiler.devices import open_device
-    from compiler.run import STEADY, document, run_samples
+    from compiler.run import back_to_back, document, run_samples
 
     claim(args, "out")
     network = network_of(args)
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network)
     say_how_made(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
-    together = min(-(-len(samples) // network.batch), STEADY)
+    together = back_to_back(network, len(samples))
     with (
         named(args.model),
         open_device(network, args.device, together, args.dram_latency, rate, say) as device,

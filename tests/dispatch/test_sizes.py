@@ -14,7 +14,7 @@ from compiler.batches import apart, joined
 from compiler.dispatch.sizes import check_sizes
 from compiler.network import Network
 from compiler.package import from_bytes, to_bytes
-from compiler.run import document, run_samples
+from compiler.run import back_to_back, document, run_samples
 from compiler.runtime import Session, dram_bytes
 from compiler.validate.network import validate_network
 from cosim.golden import GoldenDevice
@@ -85,7 +85,7 @@ def test_ad01_gives_litert_s_outputs_and_takes_few_cycles() -> None:
     wanted = np.concatenate([reference(sample)[0] for sample in samples])
     for count in (1, 2, 3, 8):
         with RtlDevice(network.config, dram_bytes(network)) as device:
-            run = run_samples(device, network, samples[:count], _quiet, back_to_back=False)
+            run = run_samples(device, network, samples[:count], _quiet, steadily=False)
         np.testing.assert_array_equal(next(iter(run.outputs.values())), wanted[:count])
         report = document(network, run)
         assert report["floor_cycles"] < report["cycles"] <= AD01_CEILINGS[count - 1]
@@ -120,6 +120,18 @@ def test_how_many_go_together() -> None:
         2,
         3,
     ]
+
+
+def test_there_is_room_for_those_that_run_back_to_back() -> None:
+    """Three samples are two batches, of two and of one, though one of four would take them."""
+    draft = Draft(np.random.default_rng(0))
+    x = draft.input((1, 40, 40, 8))
+    graph = draft.graph.finish([draft.node("mul", [x, draft.constant((8,))], x.shape, scale=30.0).name])
+    network, samples = compile(graph, "n4", batches=(1, 2, 4)), [draft.random_inputs() for _ in range(3)]
+    assert (network.together(3), back_to_back(network, 3), back_to_back(network, 99)) == (2, 2, 4)
+    with RtlDevice(network.config, dram_bytes(network, 2)) as device:
+        run = run_samples(device, network, samples, _quiet)
+    assert run.groups == [2, 1] and run.steady
 
 
 def test_stages_on_the_host_between(rng: np.random.Generator) -> None:

@@ -170,7 +170,7 @@ def test_ad01_skips_silence() -> None:
     samples = [{tensor.name: loud}, {tensor.name: np.full(tensor.shape, zero, np.int8)}]
     network = compile(path, "n16", skip=tensor.name)
     with RtlDevice(network.config, dram_bytes(network, 2)) as device:
-        run = run_samples(device, network, samples, lambda _text: None, back_to_back=False)
+        run = run_samples(device, network, samples, lambda _text: None, steadily=False)
     for sample, found in zip(samples, next(iter(run.outputs.values())), strict=True):
         np.testing.assert_array_equal(found[None], reference(sample)[0])
     assert run.cycles is not None
