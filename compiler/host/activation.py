@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -110,7 +111,7 @@ def _elu(call: Call) -> Array:
     def double(x: Real) -> Real:
         return np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x)
 
-    return _unary(double, in_xnnpack=True)(call)
+    return _unary(double, in_xnnpack=True, in_onnxruntime=partial(onnx_single.elu, alpha=alpha))(call)
 
 
 def softplus(x: Real) -> Real:

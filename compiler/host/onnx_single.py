@@ -1,7 +1,8 @@
 """Functions as onnxruntime's kernels round them in single precision: bit for bit what they give.
 
 Sigmoid and tanh are quotients of polynomials whose products are not rounded before they are added, as any x86-64 with
-FMA does. Coefficients: onnxruntime, core/mlas/lib/logistic.cpp and tanh.cpp, there from Eigen.
+FMA does. Coefficients: onnxruntime, core/mlas/lib/logistic.cpp and tanh.cpp, there from Eigen. The exponential function
+inside of elu is Eigen's own (GenericPacketMathFunctions.h), where products are rounded.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,10 @@ _TANH = (
     ),
     (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
 )  # fmt: skip
+#: Of exp, the highest power first; and the logarithm of 2 in two parts.
+_EXP = (1.37449638e-03, 8.36894474e-03, 4.16696519e-02, 0.166665182, 0.499999881, 1.0, 1.0)
+_LN2, _LN2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_EXP_LEAST, _EXP_MOST = np.float32(-104), np.float32(88.723)
 
 
 def sigmoid(x: Single) -> Single:
@@ -40,10 +45,27 @@ def tanh(x: Single) -> Single:
     return _quotient(np.clip(x, -_TANH_END, _TANH_END), *_TANH)
 
 
+def elu(x: Single, alpha: float) -> Single:
+    """The number itself, below zero alpha * (exp(x) - 1)."""
+    return np.where(x < 0, np.float32(alpha) * (_exp(np.minimum(x, np.float32(0))) - np.float32(1)), x)
+
+
 def hard_swish(x: Single) -> Single:
     """Product of x and relu6(x + 3) / 6, by ONNX's definition: x times a hard sigmoid."""
     gate: Single = np.float32(1 / 6) * x + np.float32(0.5)
     return x * np.clip(gate, np.float32(0), np.float32(1))
+
+
+def _exp(x: Single) -> Single:
+    """Power of two times a polynomial of what is left, even and odd powers by themselves."""
+    inside = np.clip(x, _EXP_LEAST, _EXP_MOST)
+    exponent = np.floor(inside * np.float32(1 / np.log(2)) + np.float32(0.5))
+    rest: Single = (inside - exponent * _LN2) - exponent * _LN2_REST
+    p6, p5, p4, p3, p2, p1, p0 = (np.float32(each) for each in _EXP)
+    square = rest * rest
+    even, odd = square * (square * p6 + p4) + p2, square * p5 + p3
+    value = square * (rest * odd + even) + (rest * p1 + p0)
+    return np.where(x < _EXP_LEAST, np.float32(0), np.ldexp(value, exponent.astype(np.int32)))
 
 
 def _quotient(x: Single, numerator: Sequence[float], denominator: Sequence[float]) -> Single:
