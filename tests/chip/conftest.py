@@ -1,4 +1,4 @@
-"""One RTL chip and one golden model (n4) for all tests of whole machines, reset before each."""
+"""An RTL chip and a golden model (n4) and the board's RTL chip for all tests of whole machines, reset before each."""
 
 import os
 from collections.abc import Iterator
@@ -26,20 +26,34 @@ def shared_rtl() -> Iterator[RtlDevice]:
 
 @pytest.fixture
 def rtl(shared_rtl: RtlDevice) -> RtlDevice:
-    shared_rtl.set_dram_timing(LATENCY)
-    shared_rtl.set_dram_faults([])
-    shared_rtl.reset()
-    shared_rtl.dram[:] = 0
-    return shared_rtl
+    return _fresh(shared_rtl)
 
 
-@pytest.fixture(params=["golden", "rtl"])
+def _fresh(device: RtlDevice) -> RtlDevice:
+    device.set_dram_timing(LATENCY)
+    device.set_dram_faults([])
+    device.reset()
+    device.dram[:] = 0
+    return device
+
+
+@pytest.fixture(scope="session")
+def shared_board() -> Iterator[RtlDevice]:
+    with RtlDevice(load_target("ulx3s-85f"), DRAM_BYTES) as device:
+        yield device
+
+
+@pytest.fixture
+def board(shared_board: RtlDevice) -> RtlDevice:
+    """The chip of the FPGA board: what others do in a cycle has registers in between."""
+    return _fresh(shared_board)
+
+
+@pytest.fixture(params=["golden", "rtl", "board"])
 def device(request: pytest.FixtureRequest) -> Device:
-    return (
-        GoldenDevice(load_target("n4"), DRAM_BYTES)
-        if request.param == "golden"
-        else request.getfixturevalue("rtl")
-    )
+    if request.param == "golden":
+        return GoldenDevice(load_target("n4"), DRAM_BYTES)
+    return request.getfixturevalue(request.param)
 
 
 #: Stores operand 1 (one byte pattern by FILL) at DRAM address operand 0: proof that the machine still works.

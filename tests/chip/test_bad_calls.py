@@ -22,6 +22,11 @@ OFF_GRID = "a register's address must be a multiple of 4 in 0..0xfffc, not "
 
 Call = Callable[[Any], object]
 
+
+def _row(device: Device, dtype: type) -> np.ndarray:
+    return np.zeros((1, device.config.n), dtype)
+
+
 #: Calls, and the error that each raises. Values of wrong types are among them: hence Any.
 BAD_CALLS: dict[str, tuple[Call, type[Exception], str]] = {
     "read odd": (lambda d: d.read_reg(2), InputError, OFF_GRID + "0x2"),
@@ -57,9 +62,9 @@ BAD_CALLS: dict[str, tuple[Call, type[Exception], str]] = {
     "sp objects": (lambda d: d.write_sp(0, np.array([None])), InputError, "not object of shape (1,)"),
     "acc before": (lambda d: d.read_acc(-1, 4), InputError, "accumulator rows must lie in 0.."),
     "acc beyond": (lambda d: d.read_acc(1 << 20, 1), InputError, "accumulator rows must lie in 0.."),
-    "acc write": (lambda d: d.write_acc(1 << 20, np.zeros((1, 4), np.int32)), InputError, "rows must lie in"),
-    "acc shape": (lambda d: d.write_acc(0, np.zeros((1, 3), np.int32)), InputError, "of shape (rows, 4), not"),
-    "acc type": (lambda d: d.write_acc(0, np.zeros((1, 4))), InputError, "must be int32 of shape (rows, 4)"),
+    "acc write": (lambda d: d.write_acc(1 << 20, _row(d, np.int32)), InputError, "rows must lie in"),
+    "acc shape": (lambda d: d.write_acc(0, np.zeros((1, 3), np.int32)), InputError, "be int32 of shape (rows, "),
+    "acc type": (lambda d: d.write_acc(0, _row(d, float)), InputError, "must be int32 of shape (rows, "),
     "latency back": (lambda d: d.set_dram_timing(-1), InputError, "latency must be 1..1000000 cycles, not -1"),
     "latency true": (lambda d: d.set_dram_timing(True), InputError, "latency must be an integer, not True"),
     "no bandwidth": (lambda d: d.set_dram_timing(10, 0), InputError, "bytes_per_cycle must be in 0.001..1"),
@@ -104,7 +109,8 @@ def test_scratchpad_takes_the_bytes_of_any_array(device: Device) -> None:
     words = np.array([[0x01020304, -1], [7, 1 << 30]], "<i4")
     device.write_sp(3, words)
     assert device.read_sp(3, 16).tobytes() == words.tobytes()
-    rows = np.arange(8, dtype=np.int32).reshape(2, 4).T.copy().T  # not contiguous
+    n = device.config.n
+    rows = np.arange(2 * n, dtype=np.int32).reshape(2, n).T.copy().T  # not contiguous
     device.write_acc(1, rows)
     assert device.read_acc(1, 2).tolist() == rows.tolist()
 

@@ -92,9 +92,9 @@ def test_load_commands(machine: Machine, segment: int, length: int, error: Loade
     machine.assert_alive()
 
 
-@pytest.mark.parametrize(("address", "error"), [(4096, LoaderError.RANGE), (2000, LoaderError.NOT_OPEN)])
-def test_written_words(machine: Machine, address: int, error: LoaderError) -> None:
-    machine.driver.set("WIS_ADDRESS", address)
+@pytest.mark.parametrize(("beyond", "error"), [(0, LoaderError.RANGE), (-1, LoaderError.NOT_OPEN)])
+def test_written_words(machine: Machine, beyond: int, error: LoaderError) -> None:
+    machine.driver.set("WIS_ADDRESS", machine.driver.config.wis_words + beyond)
     machine.driver.set("WIS_DATA_HI", 0)
     assert machine.driver.get("LOADER_ERROR") == error
     machine.assert_alive()

@@ -29,9 +29,9 @@ PROGRAMS: dict[Trap, tuple[str, int, int]] = {
     ),
     Trap.ACC_BOUNDS: ("set matrix.acc_base, 1024\nissue matrix\nhalt", 1, 1024),
     Trap.SLOT_BOUNDS: (
-        "set load.word, space=param\nset load.dst, 4096\nset load.dram, op0\nset load.len, 4\nissue load\nhalt",
+        "set load.word, space=param\nset load.dst, 4096\nset load.dram, op0\nset load.len, 8\nissue load\nhalt",
         4,
-        4099,
+        4103,
     ),
     Trap.DRAM_WINDOW: ("set load.dram, 16\nset load.len, 8\nissue load\nhalt", 2, 16),
     Trap.DEADLOCK: ("add r1, 1\nwait matrix:2\nhalt", 1, 0),
