@@ -27,6 +27,22 @@ def _traps(machine: Machine, text: str) -> list[Trap]:
     return causes
 
 
+def test_more_lines_than_reads_may_be_under_way(machine: Machine) -> None:
+    """The memory takes so long to answer that LOAD has to wait before it asks for the next line."""
+    lines, apart = 512, 64
+    device, driver = machine.driver.device, machine.driver
+    if isinstance(device, RtlDevice):
+        device.set_dram_timing(2000)
+    image = np.random.default_rng(1).integers(0, 256, (lines, apart), np.uint8)
+    machine.load(
+        f"set load.dram, op0\nset load.len, 4\nset load.y_count, {lines}\nset load.dram_y, {apart}\n"
+        "set load.dst_y, 4\nissue load\nhalt"
+    )
+    driver.enqueue(1, [driver.put(image)])
+    assert driver.run() == []
+    assert device.read_sp(0, 4 * lines).tobytes() == image[:, :4].tobytes()
+
+
 def test_every_scalar_register(machine: Machine) -> None:
     """Each holds its own number until all have been added up; the first holds nothing."""
     writes = [f"add r{i}, r0, {i}" for i in range(32)]

@@ -7,13 +7,14 @@ from cosim.device import Device
 from cosim.dram import DramFault
 from cosim.programs import Candidate
 from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.enums import SegmentState, Trap
 from hw.isa.program import Program
 from hw.regs import ADDRESS
 from hw.sequencer.control_layouts import LoaderError, SegmentOp
-from tests.chip.conftest import Machine
+from tests.chip.conftest import DRAM_BYTES, Machine
 
 OPEN, CHECK, FREE, PIN = (int(op) for op in (SegmentOp.OPEN, SegmentOp.CHECK, SegmentOp.FREE, SegmentOp.PIN))
 #: Segments of `_prepare`.
@@ -22,6 +23,15 @@ VALID, OPENED, RUNNING = 1, 2, 3
 
 @pytest.mark.parametrize("dma", [False, True])
 def test_every_segment_is_loaded_pinned_and_run(device: Device, dma: bool) -> None:
+    _use_every_segment(device, dma)
+
+
+def test_every_segment_of_a_large_machine() -> None:
+    with RtlDevice(load_target("n16"), DRAM_BYTES) as device:
+        _use_every_segment(device, dma=True)
+
+
+def _use_every_segment(device: Device, dma: bool) -> None:
     machine = Machine(device)
     driver = machine.driver
     for segment in range(1, device.config.segments):

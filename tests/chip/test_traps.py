@@ -66,6 +66,19 @@ def test_trap_of_a_program(machine: Machine, cause: Trap) -> None:
     machine.assert_alive()
 
 
+@pytest.mark.parametrize(
+    "fields",
+    ["load.len, 0", "fuse.lanes, 31", "matrix.x_count, 0", "fuse.u_y, 2047\nset fuse.y_count, 4000"],
+    ids=["no byte", "too many lanes", "no row", "coordinates too large"],
+)
+def test_bad_commands(machine: Machine, fields: str) -> None:
+    machine.load(f"set {fields}\nissue {fields.partition('.')[0]}\nhalt")
+    machine.driver.enqueue(1)
+    report = _run_to_trap(machine)
+    assert (report.cause, report.address) == (Trap.BAD_COMMAND, 0), report
+    machine.assert_alive()
+
+
 def _unbound(machine: Machine) -> None:
     machine.driver.enqueue(5)
 

@@ -22,7 +22,7 @@ FIRST_SEED = int(os.environ.get("MLA_SOAK_SEED", "100000"))
 SECONDS = float(os.environ.get("MLA_SOAK_SECONDS", "600"))
 #: So many programs in place of so many seconds; 0 is no number.
 PROGRAMS = int(os.environ.get("MLA_SOAK_PROGRAMS", "0"))
-SIZES = (4, 8, 16, 32)
+TARGETS = ("n4", "n8", "n16", "n32", "ulx3s-85f")
 LANES = 2
 _REPORT_SECONDS = 30.0
 
@@ -30,11 +30,11 @@ _REPORT_SECONDS = 30.0
 @pytest.mark.parametrize("lane", range(LANES))
 def test_rtl_equals_golden_for_long(capfd: pytest.CaptureFixture[str], lane: int) -> None:
     end, rounds, report = time.monotonic() + SECONDS, 0, 0.0
-    wanted = ceil(PROGRAMS / (LANES * len(SIZES)))
+    wanted = ceil(PROGRAMS / (LANES * len(TARGETS)))
     with ExitStack() as stack:
         pairs = []
-        for n in SIZES:
-            config = load_target(f"n{n}")
+        for target in TARGETS:
+            config = load_target(target)
             device = stack.enter_context(RtlDevice(config, DRAM_BYTES))
             pairs.append((device, GoldenDevice(config, DRAM_BYTES)))
         while rounds < wanted or (not PROGRAMS and time.monotonic() < end):
@@ -53,6 +53,6 @@ def test_rtl_equals_golden_for_long(capfd: pytest.CaptureFixture[str], lane: int
 def _say(capfd: pytest.CaptureFixture[str], lane: int, rounds: int) -> None:
     """Print what is done, to standard error: the standard output of a test process of its own is lost."""
     seeds = f"seeds {FIRST_SEED + lane}..{FIRST_SEED + lane + LANES * (rounds - 1)} by {LANES}"
-    text = f"\nrandom programs, lane {lane}: {len(SIZES) * rounds} done, {seeds}, n of {SIZES}"
+    text = f"\nrandom programs, lane {lane}: {len(TARGETS) * rounds} done, {seeds}, on {', '.join(TARGETS)}"
     with capfd.disabled():
         print(text, file=sys.stderr, flush=True)
