@@ -52,11 +52,13 @@ test: $(READY) cxx  ## run all tests
 bench: $(READY) cxx  ## print the performance tables and write docs/benchmarks.md (SUITES="gemm conv tiny nets conditions sim")
 	$(BIN)/python -m scripts.bench $(SUITES)
 
-# The random programs by themselves, so that their two lanes are the two processes' only work.
-soak: $(READY) cxx  ## all tests and long ones, then random programs, with line coverage (SECONDS=600 or PROGRAMS=20000; COVERAGE=0)
+# Coverage is that of the tests above: chips that count run several times as slowly, too slowly for the long ones. The
+# random programs run by themselves, so that their two lanes are the two processes' only work.
+soak: $(READY) cxx  ## all tests with line coverage, long ones, random programs (SECONDS=600 or PROGRAMS=20000; COVERAGE=0)
 	@rm -rf $(COUNTS)
-	$(PYTEST) $(COUNTING) --ignore=tests/soak/test_random_programs.py $(if $(COUNTING),tests,tests/soak)
-	MLA_SOAK_SECONDS=$(SECONDS) MLA_SOAK_PROGRAMS=$(or $(PROGRAMS),0) $(PYTEST) $(COUNTING) tests/soak/test_random_programs.py
+	$(if $(COUNTING),$(PYTEST) $(COUNTING) --ignore=tests/soak tests)
+	$(PYTEST) --ignore=tests/soak/test_random_programs.py tests/soak
+	MLA_SOAK_SECONDS=$(SECONDS) MLA_SOAK_PROGRAMS=$(or $(PROGRAMS),0) $(PYTEST) tests/soak/test_random_programs.py
 	$(if $(COUNTING),$(BIN)/python -m scripts.coverage $(COUNTS) --json $(COUNTS).json)
 
 lint: $(READY)  ## style, format, types, and who may import whom
