@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 #: Part of the points that are chains.
 CHAINS = 0.3
-#: Schedules of a point: the first, some drawn from all tilings, some of these changed.
-_DRAWN, _CHANGED = 3, 2
+#: Schedules of a point: the first, some drawn from all tilings, some of these changed; of a chain also the first one
+#: with two neighbours together in another way, which is what the fusion engine compares.
+_DRAWN, _CHANGED, _OTHERWISE = 3, 2, 3
 _CHANGES = 2
 #: Part of the layers of a chain that are drawn anew.
 _SHARE = 0.6
@@ -187,8 +188,8 @@ class _Tries:
     def networks(self) -> Iterator[tuple[int, Network]]:
         """Those that can be compiled, each schedule once, with their numbers."""
         seen: set[str] = set()
-        for number in range(1 + _DRAWN + _CHANGED):
-            schedule = self._draw(number) if number else self.first.schedule
+        for number in range(1 + _DRAWN + _CHANGED + (_OTHERWISE if len(self.spaces) > 1 else 0)):
+            schedule = self._schedule(number)
             text = schedule.to_json()
             if text in seen:
                 continue
@@ -199,6 +200,12 @@ class _Tries:
                 continue
             if dram_bytes(network) <= _DRAM_BYTES:
                 yield number, network
+
+    def _schedule(self, number: int) -> Schedule:
+        first = self.first.schedule
+        if number > _DRAWN + _CHANGED:
+            return replace(first, layers=first.layers | _together(self.rng, first.layers))
+        return self._draw(number) if number else first
 
     def _draw(self, number: int) -> Schedule:
         first, rng = self.first.schedule, self.rng
@@ -214,10 +221,14 @@ class _Tries:
 
 
 def _together(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict[str, LayerSchedule]:
-    """Two neighbours in one program or in two, or in turns or not."""
+    """Two neighbours in one program or in two, in turns or not, the result between them on the chip or in DRAM."""
     names = list(layers)
-    second = rng.randrange(1, len(names))
-    if rng.random() < 0.5:
-        return {names[second]: replace(layers[names[second]], joined=not layers[names[second]].joined)}
-    turns = not layers[names[second]].overlap
-    return {name: replace(layers[name], overlap=turns) for name in names[second - 1 : second + 1]}
+    number = rng.randrange(1, len(names))
+    first, second = ((name, layers[name]) for name in names[number - 1 : number + 1])
+    way = rng.choice(("joined", "overlap", "on_chip"))
+    if way == "joined":
+        return {second[0]: replace(second[1], joined=not second[1].joined)}
+    if way == "on_chip":
+        return {first[0]: replace(first[1], on_chip=not first[1].on_chip)}
+    turns = not second[1].overlap
+    return {name: replace(schedule, overlap=turns) for name, schedule in (first, second)}

@@ -26,9 +26,11 @@ NAMES = (
     "log_macs_per_byte", "kernel", "stride", "groups",
     "x_buffers", "w_buffers", "y_buffers", "acc_buffers", "slots", "slot_buffers",
     "order", "fold", "strips", "together", "common_scale", "ramp", "taper", "joined", "overlap", "log_prefetch",
+    "planes", "counted",
     "x_on_chip", "y_on_chip", "residual", "table", "out_bytes", "inputs",
     "first", "last", "before_share", "after_share",  # in its network; estimates of its neighbours over its own
     "kind_before", "kind_after",  # of its neighbours; -1: there is none
+    "turns_before", "turns_after", "joined_after",  # their steps may take turns with others, the next is in its program
     "lead_share", "own_lead_share",  # how long before their ends LOAD is free: of the layer before it, of itself
     "beat", "log_latency", "n",
 )  # fmt: skip
@@ -108,8 +110,9 @@ def row_of(layer: Layer, fixed: Fixed, schedule: LayerSchedule, place: Place) ->
         log((1 + fixed.macs) / (1 + size)), *fixed.windows, *_chosen(schedule),
         float(place.x_on_chip), float(place.y_on_chip), *fixed.about,
         float(not place.before), float(not place.after), place.before / base, place.after / base,
-        float(place.kind_before), float(place.kind_after), place.lead / base, found.lead / base,
-        place.beat, log(1 + place.dram.latency), float(n),
+        float(place.kind_before), float(place.kind_after),
+        float(place.turns_before), float(place.turns_after), float(place.joined_after),
+        place.lead / base, found.lead / base, place.beat, log(1 + place.dram.latency), float(n),
     ]  # fmt: skip
     return Row(numbers, base)
 
@@ -139,4 +142,5 @@ def _chosen(s: LayerSchedule) -> list[float]:
         *(float(min(each, _MOST)) for each in buffers),
         float(s.order == "rows"), float(s.fold), float(s.strips), float(s.together), float(s.common_scale),
         float(s.ramp), float(s.taper), float(s.joined), float(s.overlap), log2(1 + s.prefetch),
+        float(s.planes), float(s.counted),
     ]  # fmt: skip

@@ -96,9 +96,16 @@ class RowMaker:
                     "before": self.pace(number - 1, 0, spots).total,
                     "lead": self.pace(number - 1, _BACK, spots).lead,
                     "kind_before": KIND[type(layers[number - 1])],
+                    "turns_before": spots.schedules[layers[number - 1].name].overlap,
                 }
             if number < last:
-                beside |= {"after": self.pace(last, 0, spots).total, "kind_after": KIND[type(layers[last])]}
+                behind = spots.schedules[layers[last].name]
+                beside |= {
+                    "after": self.pace(last, 0, spots).total,
+                    "kind_after": KIND[type(layers[last])],
+                    "turns_after": behind.overlap,
+                    "joined_after": behind.joined,
+                }
             place, schedule = self.place(number, spots.inside, **beside), spots.schedules[layers[number].name]
             self._rows[key] = row_of(layers[number], self._fixed[number], schedule, place)
         return self._rows[key]

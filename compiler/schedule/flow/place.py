@@ -25,6 +25,10 @@ class Place:
         So many cycles before the end of the layer before it LOAD is free.
     kind_before, kind_after : int
         Numbers of the kinds of the layers before and behind it; -1: there is none.
+    turns_before, turns_after : bool
+        The schedules of the layers before and behind it let their steps take turns with others.
+    joined_after : bool
+        The layer behind it is part of its program.
     """
 
     config: MlaConfig
@@ -37,6 +41,9 @@ class Place:
     lead: float = 0.0
     kind_before: int = -1
     kind_after: int = -1
+    turns_before: bool = False
+    turns_after: bool = False
+    joined_after: bool = False
 
     @property
     def beat(self) -> float:
