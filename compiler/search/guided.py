@@ -19,10 +19,10 @@ from hw.errors import InputError
 _WIDTH, _SPACING = 6, 3
 #: A candidate counts as so many of its expected errors better than it is predicted.
 _EXPLORE = 1.0
-#: Changes of a layer's present schedule among the candidates, and changes of a fallback.
-_CHANGES, _STEPS = 24, 2
-#: In each so manyth trial tilings alone are candidates: changes of what is best so far always promise about as much.
-_TILINGS = 2
+#: Schedules of a layer that are changed for candidates beside its tilings, and by how many changes at most.
+_CHANGED, _STEPS = 24, 2
+#: In each so manyth trial tilings drawn anew are changed: changes of what is best so far always promise about as much.
+_DRAWN = 2
 _PATIENCE = 100
 #: What has got better but was never measured together is, after so many trials, if it promises such a part.
 _TOGETHER, _PROMISE = 3, 0.001
@@ -104,7 +104,7 @@ class Guided(Method):
             return self._proposed(schedule, chosen)
         for _ in range(_PATIENCE):
             name = self.rng.choice(list(self.spaces))
-            changed = self._changed(name, 1 + self.rng.randrange(_STEPS))
+            changed = self._changed(name, self.layers[name])
             schedule = self._with({name: changed})
             if self.fresh(schedule):
                 return self._proposed(schedule, {name: changed})
@@ -166,16 +166,16 @@ class Guided(Method):
         return ((name, candidate) for _, name, candidate in some)
 
     def _candidates(self, name: str) -> list[LayerSchedule]:
-        """Tilings and changes of a layer that were not tried yet, each once; now and then tilings alone."""
+        """Tilings of a layer, and changes of its present schedule or of some tilings, that were not tried yet."""
         space, now = self.spaces[name], self.layers[name]
         found = [space.beside(tiling.schedule, now) for tiling in space.tilings]
-        if self._asked % _TILINGS:
-            found += [self._changed(name, 1 + self.rng.randrange(_STEPS)) for _ in range(_CHANGES)]
+        for _ in range(_CHANGED):
+            start = now if self._asked % _DRAWN else space.draw(self.rng, now)
+            found.append(self._changed(name, start))
         return [each for each in dict.fromkeys(found) if (name, each) not in self._tried]
 
-    def _changed(self, name: str, steps: int) -> LayerSchedule:
-        schedule = self.layers[name]
-        for _ in range(steps):
+    def _changed(self, name: str, schedule: LayerSchedule) -> LayerSchedule:
+        for _ in range(1 + self.rng.randrange(_STEPS)):
             schedule = self.spaces[name].change(self.rng, schedule)
         return schedule
 
