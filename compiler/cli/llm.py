@@ -7,7 +7,7 @@ from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
 
-SUMMARY = "train the language model that writes schedules, sample it, evaluate it"
+SUMMARY = "train the language model that writes schedules and micro-programs, sample it, evaluate it"
 EXAMPLE = "mla llm sample network.tflite --answers 8"
 _STEPS, _THEN = 4000, 1000
 _SEEDS = 64
@@ -33,6 +33,10 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--then", metavar="N", type=integer(0), default=_THEN,
         help="batches of the best of it, after those (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from", metavar="FILE", type=Path, dest="start",
+        help="go on from this model, which may know fewer words (default: a new one)",
     )  # fmt: skip
     parser.add_argument(
         "--without-profile", action="store_true", help="do not tell it what a layer costs now"

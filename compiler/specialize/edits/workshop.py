@@ -83,3 +83,9 @@ class Workshop:
                     if old.words != new.words:
                         texts[old.name] = ProgramText(digest_of(old), program_text(new))
         return replace(self.schedule, programs=texts)
+
+    def program(self, name: str, edits: Sequence[Edit]) -> Program:
+        """A program after edits of it alone, or as it is without; errors as in `with_edits`."""
+        programs, known = next(each for each in self._stages if name in {one.name for one in each[0]})
+        made = edited(self.config, known, {name: edits}) if edits else programs
+        return next(each for each in made if each.name == name)
