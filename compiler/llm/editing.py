@@ -8,7 +8,7 @@ from compiler.llm.changes import END
 from compiler.llm.edits import MOST, MOVE, SPLIT, edit_of, nearer
 from compiler.llm.numbers import LONG, MINUS, number_of, number_words
 from compiler.specialize.edits.edit import MOST_DIMS, MOST_RUN, Edit, applied, freedom, ordered, place_of
-from compiler.specialize.edits.split import dims_of, split
+from compiler.specialize.edits.split import Dim, dims_of, split
 from hw.config import MlaConfig
 
 #: How much the first part of a split may do.
@@ -32,7 +32,9 @@ class EditsGrammar:
         What is of no use any more; looked at anew for each answer.
     """
 
-    def __init__(self, config: MlaConfig, commands: Sequence[Issued], tried: Collection[tuple[Edit, ...]] = ()):
+    def __init__(
+        self, config: MlaConfig, commands: Sequence[Issued], tried: Collection[tuple[Edit, ...]] = ()
+    ):
         self.tried = tried
         self._known = _Known(config)
         self._states: dict[tuple[Edit, ...], _State] = {(): _State(self._known, list(commands))}
@@ -87,14 +89,14 @@ class _Known:
         return self._ordered[first, second]
 
 
-def _eighths(command: Issued, dim) -> int:
+def _eighths(command: Issued, dim: Dim) -> int:
     """Fields move evenly with the part: if both extremes are in range, so are all between them."""
     if all(_splits(command, dim, each) for each in (_EIGHTHS[0], _EIGHTHS[-1])):
         return _ALL
     return sum(1 << each for each in _EIGHTHS if _splits(command, dim, each))
 
 
-def _splits(command: Issued, dim, eighths: int) -> bool:
+def _splits(command: Issued, dim: Dim, eighths: int) -> bool:
     try:
         split(command, dim, eighths)
     except ValueError:

@@ -1,7 +1,7 @@
 """Examples of edits of a program, and of programs in place of others."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from compiler.codegen.sync import Issued
@@ -18,7 +18,7 @@ from compiler.specialize.edits.workshop import Workshop
 from hw.errors import InputError
 
 #: Words of a program that may be an answer, at most.
-_LONGEST = 320
+_LONGEST = 256
 
 
 def edit_examples(edited: EditWalk, subjects: Subjects) -> Iterator[Example]:
@@ -40,14 +40,13 @@ def _from(edited: EditWalk, variants: "_Variants", subject: Subject, number: int
     now = edited.variants[number]
     subject, outline = costing(subject, now.where), tuple(variants.outline(number))
     others = [other for other in range(number + 1, len(edited.variants)) if variants.path(number, other)]
-    least = min((edited.variants[other].cycles for other in (number, *others)))
+    least = min(edited.variants[other].cycles for other in (number, *others))
     for other in (number, *others):
         cycles = edited.variants[other].cycles
         path, ratio, best = variants.path(number, other), cycles / now.cycles, cycles == least
         if path:
             yield Example(subject, tuple(edits_words(path)), ratio, best, Ask.EDITS, outline)
-        program = variants.programs[other]
-        if program and (best or len(path) <= 1):
+        if (best or len(path) <= 1) and (program := variants.program(other)):
             yield Example(subject, program, ratio, best, Ask.PROGRAM, outline)
 
 
@@ -58,6 +57,7 @@ class _Variants:
     edited: EditWalk
     workshop: Workshop
     compiled: Sequence[Issued]
+    _programs: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def commands(self) -> list[list[Issued]]:
@@ -80,14 +80,14 @@ class _Variants:
                 out.append((*out[each.base], edit))
         return out
 
-    @cached_property
-    def programs(self) -> list[tuple[str, ...]]:
-        """The words of each variant; none: too many."""
-        out = []
-        for edits in self.edits:
-            words = words_of(self.workshop.program(self.edited.program, edits))
-            out.append(tuple(words) if len(words) <= _LONGEST else ())
-        return out
+    def program(self, number: int) -> tuple[str, ...]:
+        """The words of a variant; none: they, or those of the program as compiled, are too many."""
+        if number and not self.program(0):
+            return ()
+        if number not in self._programs:
+            words = words_of(self.workshop.program(self.edited.program, self.edits[number]))
+            self._programs[number] = tuple(words) if len(words) <= _LONGEST else ()
+        return self._programs[number]
 
     def outline(self, number: int) -> list[str]:
         """Of a variant."""

@@ -70,7 +70,9 @@ def batches(groups: Sequence[Sequence[Shown]], size: int, rng: random.Random) ->
     shares = [_SHARES[ask] for ask in found]
     while True:
         chosen = rng.choices(found, shares, k=some * size)
-        drawn = sorted((rng.choice(rng.choice(kinds[ask])) for ask in chosen), key=lambda each: len(each.words))
+        drawn = sorted(
+            (rng.choice(rng.choice(kinds[ask])) for ask in chosen), key=lambda each: len(each.words)
+        )
         order = list(range(some))
         rng.shuffle(order)
         yield from (batch_of(drawn[at * size : (at + 1) * size]) for at in order)

@@ -88,9 +88,7 @@ def freedom(config: MlaConfig, commands: Sequence[Issued], at: int) -> range:
     """How far a command may move: from that many steps earlier (not positive) up to that many later."""
     early = 0
     while (
-        at + early > 0
-        and early > -MOST_STEPS
-        and not ordered(config, commands[at + early - 1], commands[at])
+        at + early > 0 and early > -MOST_STEPS and not ordered(config, commands[at + early - 1], commands[at])
     ):
         early -= 1
     late = 0
