@@ -24,6 +24,8 @@ class Example:
         Which kind of answer it is.
     outline : tuple of str
         The program that is asked about, if it is one.
+    known : bool
+        Whether what it costs is known; if not, it is not told.
     """
 
     subject: Subject
@@ -32,8 +34,10 @@ class Example:
     best: bool
     ask: Ask = Ask.SCHEDULE
     outline: tuple[str, ...] = ()
+    known: bool = True
 
     def question(self, *, profile: bool = True, want: bool = True, best: bool = False) -> list[str]:
         """Words in front of the answer; without `want`, the best is asked for whatever the answer gives."""
         wanted = BEST if best or not want else want_of(self.ratio)
+        profile = profile and self.known
         return self.subject.words(wanted, profile=profile, ask=self.ask, outline=self.outline)

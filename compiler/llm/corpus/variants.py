@@ -1,7 +1,7 @@
 """Examples of edits of a program, and of programs in place of others."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from compiler.codegen.sync import Issued
@@ -45,7 +45,10 @@ def _from(edited: EditWalk, variants: "_Variants", subject: Subject, number: int
         cycles = edited.variants[other].cycles
         path, ratio, best = variants.path(number, other), cycles / now.cycles, cycles == least
         if path:
-            yield Example(subject, tuple(edits_words(path)), ratio, best, Ask.EDITS, outline)
+            edits = Example(subject, tuple(edits_words(path)), ratio, best, Ask.EDITS, outline)
+            yield edits
+            if not number:  # a program that was only just compiled is asked about before it is measured
+                yield replace(edits, known=False)
         if (best or len(path) <= 1) and (program := variants.program(other)):
             yield Example(subject, program, ratio, best, Ask.PROGRAM, outline)
 
