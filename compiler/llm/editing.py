@@ -1,6 +1,6 @@
 """Which words may come next in edits of a program."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from compiler.codegen.sync import Issued
@@ -32,9 +32,7 @@ class EditsGrammar:
         What is of no use any more; looked at anew for each answer.
     """
 
-    def __init__(
-        self, config: MlaConfig, commands: Sequence[Issued], tried: Collection[tuple[Edit, ...]] = ()
-    ):
+    def __init__(self, config: MlaConfig, commands: Sequence[Issued], tried: Collection[Hashable] = ()):
         self.tried = tried
         self._known = _Known(config)
         self._states: dict[tuple[Edit, ...], _State] = {(): _State(self._known, list(commands))}
