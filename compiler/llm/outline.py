@@ -72,9 +72,9 @@ def _groups(each: Sequence[_Words]) -> list[_Group]:
     """Repetitions put together, the longest first at each place."""
     out, at = [], 0
     while at < len(each):
-        saved, period, times = max(_repeats(each, at))
+        _, period, times = max(_repeats(each, at))
         words = tuple(word for one in each[at : at + period] for word in one)
-        if saved > 0:
+        if times > 1:
             words = (TIMES, *number_words(times), *number_words(period), *words)
         out.append(_Group(period * times, words))
         at += period * times
@@ -91,7 +91,8 @@ def _repeats(each: Sequence[_Words], at: int) -> list[tuple[int, int, int]]:
         times = (end - at) // period
         if times > 1:
             saved = (times - 1) * sum(map(len, each[at : at + period])) - _SAYING
-            found.append((saved, period, times))
+            if saved > 0:
+                found.append((saved, period, times))
     return found
 
 
