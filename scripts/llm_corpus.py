@@ -1,20 +1,23 @@
-"""Measures schedules of small networks on the RTL: what the language model is trained with.
+"""Measures small networks on the RTL, under schedules and edits: what the language model is trained with.
 
 `python -m scripts.llm_corpus --seconds 3000` goes on where the last call ended: everything measured is in a journal in
-the cache. At the end all of it is packed into `compiler/llm/corpus/schedules.xz`, which is part of the project, so that
-nobody needs to measure it again.
+the cache. Networks of the corpus of which no edits are known yet come first. At the end all of it is packed into
+`compiler/llm/corpus/schedules.xz`, which is part of the project, so that nobody needs to measure it again.
 """
 
 import argparse
 import multiprocessing
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from compiler.llm.corpus.collect import Devices, measure, places
+from compiler.llm.corpus.collect import measure, places, with_edits
 from compiler.llm.corpus.default import CORPUS
 from compiler.llm.corpus.journal import Journal, pack, read
+from compiler.llm.corpus.rig import Devices
+from compiler.llm.corpus.walk import Walk
 from cosim.rtl.cache import cache_folder
 
 _SAY = 30.0
@@ -31,43 +34,57 @@ def main() -> int:
     args = parser.parse_args()
     spawn = multiprocessing.get_context("spawn")
     lanes = [
-        spawn.Process(target=_lane, args=(args.folder, args.seed, lane, args.lanes, args.seconds))
+        spawn.Process(target=_lane, args=(args.folder, args.pack, args.seed, lane, args.lanes, args.seconds))
         for lane in range(args.lanes)
     ]
     for lane in lanes:
         lane.start()
     for lane in lanes:
         lane.join()
-    files = sorted(args.folder.glob("*.jsonl"))
-    walks = {(walk.machine, walk.index): walk for file in files for walk in read(file)}
+    walks = _known(args.pack, args.folder)
     pack(walks.values(), args.pack)
     steps = sum(len(walk.steps) for walk in walks.values())
-    print(f"{len(walks)} networks, {steps} measurements, {args.pack.stat().st_size:,} bytes")
+    variants = sum(len(walk.edited.variants) for walk in walks.values() if walk.edited is not None)
+    size = args.pack.stat().st_size
+    print(f"{len(walks)} networks, {steps} measurements of schedules, {variants} of edits, {size:,} bytes")
     return max(lane.exitcode or 0 for lane in lanes)
 
 
-def _lane(folder: Path, seed: int, lane: int, lanes: int, seconds: float) -> None:
+def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Walk]:
+    """All that was measured; what is in a journal is newer than what is packed."""
+    files = [*([packed] if packed.exists() else []), *sorted(folder.glob("*.jsonl"))]
+    return {(walk.machine, walk.index): walk for file in files for walk in read(file)}
+
+
+def _lane(folder: Path, packed: Path, seed: int, lane: int, lanes: int, seconds: float) -> None:
     """Measure every so many-th network."""
+    known = _known(packed, folder)
     journal, devices = Journal(folder / f"{seed}.{lane}.jsonl"), Devices()
-    end, told, steps = monotonic() + seconds, monotonic(), 0
+    end, told, found = monotonic() + seconds, monotonic(), 0
     try:
-        for name, index in places(seed, lane, lanes):
-            if monotonic() > end:
-                return
-            if (name, index) in journal.done:
-                continue
-            walk = measure(devices, name, index, seed)
+        for walk in _walks(known, journal, devices, seed, lane, lanes):
             if walk is not None:
                 journal.add(walk)
-                steps += len(walk.steps)
+                found += 1
+            if monotonic() > end:
+                return
             if monotonic() > told + _SAY:
                 told = monotonic()
-                print(
-                    f"lane {lane}: {len(journal.done)} networks, {steps} measurements now, {end - told:.0f} s left",
-                    flush=True,
-                )
+                print(f"lane {lane}: {found} networks, {end - told:.0f} s left", flush=True)
     finally:
         devices.close()
+
+
+def _walks(
+    known: dict[tuple[str, int], Walk], journal: Journal, devices: Devices, seed: int, lane: int, lanes: int
+) -> Iterator[Walk | None]:
+    """Of networks without edits those that are measured now, then of new networks, without end."""
+    for key, walk in sorted(known.items(), key=lambda each: each[1].index):
+        if walk.index % lanes == lane and walk.edited is None and key not in journal.done:
+            yield with_edits(devices, walk, seed)
+    for name, index in places(seed, lane, lanes):
+        if (name, index) not in known and (name, index) not in journal.done:
+            yield measure(devices, name, index, seed)
 
 
 if __name__ == "__main__":

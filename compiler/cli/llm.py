@@ -5,9 +5,10 @@ from pathlib import Path
 
 from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.llm_sample import ASKED
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
 
-SUMMARY = "train the language model that writes schedules, sample it, evaluate it"
+SUMMARY = "train the language model that writes schedules and micro-programs, sample it, evaluate it"
 EXAMPLE = "mla llm sample network.tflite --answers 8"
 _STEPS, _THEN = 4000, 1000
 _SEEDS = 64
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     actions = parser.add_subparsers(dest="action", metavar="train|sample|eval", required=True)
     _add_train(actions.add_parser("train", help="make a model from measurements (needs the extra torch)"))
-    _add_sample(actions.add_parser("sample", help="show what the model says about the layers of a network"))
+    _add_sample(actions.add_parser("sample", help="show what the model says about a network"))
     _add_eval(actions.add_parser("eval", help="let it and other methods look for schedules of unseen layers"))
 
 
@@ -35,6 +36,10 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         help="batches of the best of it, after those (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
+        "--from", metavar="FILE", type=Path, dest="start",
+        help="go on from this model, which may know fewer words (default: a new one)",
+    )  # fmt: skip
+    parser.add_argument(
         "--without-profile", action="store_true", help="do not tell it what a layer costs now"
     )
     parser.add_argument("--without-want", action="store_true", help="do not tell it what is wanted")
@@ -49,6 +54,10 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 
 def _add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
+    parser.add_argument(
+        "--ask", choices=ASKED, default=ASKED[0],
+        help="what the answers are: schedules of layers, edits of programs, whole programs (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--layer", metavar="NAME", help="of this layer only (default: all)")
     parser.add_argument(
         "--answers",

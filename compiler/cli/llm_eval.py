@@ -1,6 +1,7 @@
 """`mla llm eval`."""
 
 import argparse
+from dataclasses import asdict
 from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         "trials": trials,
         "layers": [_row(each) for each in raced],
     }
-    whole |= {"ratios": _ratios(raced, trials)}
+    whole |= {"ratios": _ratios(raced, trials), "kinds": _kinds(raced)}
     report(whole, _table(whole), args.json)
     return 0
 
@@ -54,6 +55,17 @@ def _row(raced: "Raced") -> dict[str, Any]:
         "layer": raced.layer, "point": raced.point.as_json(), "static_cycles": raced.static,
         "floor_cycles": raced.floor, "first": raced.first, "curves": raced.curves,
     }  # fmt: skip
+
+
+def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
+    """What came of the model's candidates of each kind, of all layers together."""
+    from compiler.llm.kinds import Tally
+
+    found: dict[str, Tally] = {}
+    for each in raced:
+        for kind, tally in each.kinds.items():
+            found.setdefault(kind.value, Tally()).add(tally)
+    return {kind: asdict(tally) for kind, tally in found.items()}
 
 
 def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
@@ -82,5 +94,10 @@ def _table(whole: dict[str, Any]) -> str:
     lines += [
         f"llm after {each['trials']}: {each['ratio']:.4f} times {each['method']} after {each['method_trials']}"
         for each in whole["ratios"]
+    ]
+    lines += [
+        f"{kind}: {each['valid']} of {each['made'] - each['known']} valid, {each['better']} better than before, "
+        f"{each['known']} known already"
+        for kind, each in whole["kinds"].items()
     ]
     return "\n".join(lines)

@@ -10,16 +10,19 @@ from hw.errors import InputError
 
 if TYPE_CHECKING:
     from compiler.llm.decode import Reader
-    from compiler.llm.describe import Subject
     from compiler.llm.gpt import Gpt
+    from compiler.llm.request import Request
     from compiler.specialize.task import Task
+
+#: What may be asked for, beside whole programs.
+_SCHEDULES, _EDITS = "schedules", "edits"
+ASKED = (_SCHEDULES, _EDITS, "programs")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure the network once, ask about its layers, print the answers."""
     from compiler.cli.compile import source_of
     from compiler.cli.run import head, say
-    from compiler.llm.writer import subjects_of
     from compiler.measure.conditions import Conditions
     from compiler.measure.measurer import Measurer
     from compiler.schedule.dram import Dram
@@ -37,13 +40,36 @@ def run(args: argparse.Namespace) -> int:
         measured = measurer.baseline()
     about = tuple(schedule.layers) if args.layer is None else (args.layer,)
     task = Task(prepared, conditions, schedule, about, measured, seed=args.seed)
-    subjects = subjects_of(task)
     with _reader(model, args) as (reader, told):
-        layers = [_layer(task, reader, name, subject, args) for name, subject in subjects.items()]
+        found = [_answered(reader, cycles, request, args) for cycles, request in _requests(task, args.ask)]
         machine, line = told()
-    whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, "layers": layers} | machine
-    report(whole, "\n".join([*(line for each in layers for line in _lines(each)), *line]), args.json)
+    what = "layers" if args.ask == _SCHEDULES else "programs"
+    whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, what: found} | machine
+    report(whole, "\n".join([*(line for each in found for line in _lines(each)), *line]), args.json)
     return 0
+
+
+def _requests(task: "Task", ask: str) -> "Iterator[tuple[int, Request]]":
+    """What is asked, and the cycles of each layer or program that is asked about.
+
+    Raises
+    ------
+    InputError
+        No program can be asked about.
+    """
+    from compiler.llm.assembly.asking import Whole
+    from compiler.llm.request import Edits, Schedules
+    from compiler.llm.subjects import Programs, subjects_of
+
+    if ask == _SCHEDULES:
+        for name, subject in subjects_of(task).items():
+            yield sum(subject.where.values()), Schedules(task, name, subject)
+        return
+    programs = Programs(task)
+    if not programs.pieces:
+        raise InputError("--ask: no program of it is a plain sequence of commands")
+    for piece in programs.pieces:
+        yield piece.cycles(task.measured), (Edits if ask == _EDITS else Whole)(programs, piece)
 
 
 #: What a report has of the reader's work: as JSON, and in lines of text.
@@ -72,25 +98,26 @@ def model_of(args: argparse.Namespace) -> "Gpt":
     return load(args.llm or SHIPPED)[0]
 
 
-def _layer(
-    task: "Task", model: "Reader", name: str, subject: "Subject", args: argparse.Namespace
-) -> dict[str, Any]:
+def _answered(model: "Reader", cycles: int, request: "Request", args: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
-    from compiler.llm.decode import draw
-    from compiler.llm.describe import BEST
+    from compiler.llm.asking import Ask
+    from compiler.llm.decode import Answer, draw
     from compiler.llm.language import LANGUAGE
-    from compiler.llm.writer import Fitting
 
     rng = np.random.default_rng(args.seed)
-    grammar = None if args.unconstrained else Fitting(task, name, subject, set())
+    what = "layer" if request.ask is Ask.SCHEDULE else "program"
+    grammar = None if args.unconstrained else request.grammar
+    answers: list[Answer] = []
     try:
-        question = subject.words(BEST)
-        answers = draw(model, LANGUAGE, question, grammar, args.answers, rng, args.temperature)
+        question = request.question()
+        while len(answers) < args.answers and (grammar is not None or args.unconstrained):
+            count = min(request.together, args.answers - len(answers))
+            answers += draw(model, LANGUAGE, question, grammar, count, rng, args.temperature)
     except ValueError as error:  # a size without words, or more words than there is room for
-        raise InputError(f"layer {name!r} cannot be asked about: {error}") from None
+        raise InputError(f"{what} {request.about!r} cannot be asked about: {error}") from None
     return {
-        "layer": name, "cycles": sum(subject.where.values()), "question": question,
+        what: request.about, "cycles": cycles, "question": question,
         "answers": [
             {"words": list(each.words), "log_likelihood": each.likelihood, "complete": each.complete}
             for each in answers
@@ -98,8 +125,8 @@ def _layer(
     }  # fmt: skip
 
 
-def _lines(layer: dict[str, Any]) -> list[str]:
+def _lines(found: dict[str, Any]) -> list[str]:
     return [
-        f"{layer['layer']}: {layer['cycles']:,} cycles",
-        *(f"  {each['log_likelihood']:7.2f}  {' '.join(each['words'])}" for each in layer["answers"]),
+        f"{found.get('layer') or found['program']}: {found['cycles']:,} cycles",
+        *(f"  {each['log_likelihood']:7.2f}  {' '.join(each['words'])}" for each in found["answers"]),
     ]

@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.run import say
     from compiler.llm.corpus.default import CORPUS
     from compiler.llm.corpus.journal import read
-    from compiler.llm.weights import save
+    from compiler.llm.weights import grown, save
 
     try:
         from compiler.llm.training.train import plan_of, train
@@ -25,12 +25,13 @@ def run(args: argparse.Namespace) -> int:
             raise
         raise InputError("training needs PyTorch: make setup EXTRAS=torch") from None
     walks = [walk for file in args.corpus or [CORPUS] for walk in read(file)]
+    start = None if args.start is None else grown(args.start, args.seed)
     plan = replace(
-        plan_of(args.steps, args.then, args.seed),
+        plan_of(args.steps, args.then, args.seed, start and start.shape),
         profile=not args.without_profile,
         want=not args.without_want,
     )
-    found = train(walks, plan, args.checkpoints, say)
+    found = train(walks, plan, args.checkpoints, say, start)
     with atomic_output(args.out) as path:
         save(found.model, path, found.about)
     whole = {"model": str(args.out), "bytes": args.out.stat().st_size} | found.about

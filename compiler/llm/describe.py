@@ -1,9 +1,10 @@
 """A layer as words: the machine, what is to be done, how it is done now, what that costs, what is wanted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 
+from compiler.llm.asking import Ask
 from compiler.llm.changes import changes_words
 from compiler.llm.numbers import number_words
 from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
@@ -55,8 +56,24 @@ class Subject:
     schedule: LayerSchedule
     where: Mapping[str, int]
 
-    def words(self, want: str, *, profile: bool = True) -> list[str]:
-        """All that a program is asked for by; without `profile`, nothing of what it costs now.
+    def words(
+        self, want: str, *, profile: bool = True, ask: Ask = Ask.SCHEDULE, outline: Sequence[str] = (),
+        rejected: Sequence[str] = (),
+    ) -> list[str]:  # fmt: skip
+        """All that an answer is asked for by.
+
+        Parameters
+        ----------
+        want : str
+            What its cycles are to be.
+        profile : bool
+            If not, nothing is said of what the layer costs now.
+        ask : Ask
+            Which answer is wanted.
+        outline : sequence of str
+            The program that is asked about, as `outline_words` gives it.
+        rejected : sequence of str
+            Why answers to the same question were refused (`compiler.llm.asking`).
 
         Raises
         ------
@@ -66,17 +83,9 @@ class Subject:
         cost = self._cost() if profile else []
         now = changes_words(self.schedule, _DEFAULT)
         return [
-            "machine",
-            *self._machine(),
-            "layer",
-            *self._layer(),
-            "now",
-            *now,
-            "cost",
-            *cost,
-            want,
-            ANSWER,
-        ]
+            "machine", *self._machine(), "layer", *self._layer(), "now", *now, "cost", *cost,
+            *outline, *rejected, ask, want, ANSWER,
+        ]  # fmt: skip
 
     def _machine(self) -> list[str]:
         spot = self.spot

@@ -11,6 +11,7 @@ from compiler.hpm.points import Point, singles
 from compiler.llm.corpus.held_out import is_held_out
 from compiler.llm.corpus.machines import Machine
 from compiler.llm.gpt import Gpt
+from compiler.llm.kinds import Kind, Tally
 from compiler.llm.writer import Writer
 from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
@@ -41,6 +42,8 @@ class Raced:
         For each method and each seed the least cycles after each trial; the static compiler's are trial 0.
     first : list of int or None
         For each seed the cycles of the model's first candidate; None: it could not be measured.
+    kinds : dict
+        What came of the model's candidates of each kind, all seeds together.
     """
 
     layer: str
@@ -49,6 +52,7 @@ class Raced:
     floor: int
     curves: dict[str, list[list[int]]]
     first: list[int | None]
+    kinds: dict[Kind, Tally]
 
 
 def held_out_points(n: int, seed: int, machine: Machine, *, shapes: bool = True) -> Iterator[Point]:
@@ -97,17 +101,20 @@ def race(
     baseline = measurer.baseline()
     curves: dict[str, list[list[int]]] = {}
     first: list[int | None] = []
+    kinds = {kind: Tally() for kind in Kind}
     for method, count in trials.items():
         curves[method] = []
         for seed in range(seeds):
             author = Writer(model, temperature) if method == LLM else None
             found = tune(measurer, method, count, seed=seed, author=author)
             curves[method].append(_filled(found.curve, count))
-            if method == LLM:
+            if author is not None:
+                for kind, tally in author.tallies.items():
+                    kinds[kind].add(tally)
                 result = found.trials[0].result if found.trials else None
                 first.append(result.cycles if isinstance(result, Measurement) and result.believable else None)
         say(f"{point.family}: {method} {min(curve[-1] for curve in curves[method]):,} of {baseline.cycles:,}")
-    return Raced(point.family, point, baseline.cycles, baseline.floor, curves, first)
+    return Raced(point.family, point, baseline.cycles, baseline.floor, curves, first, kinds)
 
 
 def _filled(curve: list[tuple[int, float]], count: int) -> list[int]:

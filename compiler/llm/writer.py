@@ -1,46 +1,46 @@
-"""The built-in language model as a generator: it is shown a layer and what it costs, and completes its schedule."""
+"""The built-in language model as a generator: it is shown what there is and what it costs, and writes better."""
 
+from collections.abc import Generator as Iteration
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from compiler.llm.asking import CAUSES, refused, rejected
+from compiler.llm.assembly.asking import Whole
 from compiler.llm.author import Author
-from compiler.llm.changes import SPANS, ChangesGrammar, with_changes
 from compiler.llm.decode import Answer, draw
-from compiler.llm.describe import BEST, Subject
 from compiler.llm.gpt import Gpt
+from compiler.llm.kinds import Chooser, Kind, Tally
 from compiler.llm.language import LANGUAGE
+from compiler.llm.request import NAME, Edits, Request, Schedules
+from compiler.llm.subjects import Programs, subjects_of
 from compiler.llm.weights import load
-from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
-from compiler.schedule.heuristic import spots_of
-from compiler.schedule.schedule import LayerSchedule
+from compiler.measure.measurement import Rejected, Result
 from compiler.specialize.task import Candidate, Task
 from hw.errors import InputError
 
 #: The model that comes with the compiler.
 SHIPPED = Path(__file__).with_name("model.safetensors")
-#: Answers drawn at a time, and how often for a layer.
-_DRAWN, _ROUNDS = 16, 4
-#: What is chosen for layers without kernels.
-_PLAIN = (
-    "rows",
-    "columns",
-    "depth",
-    "x_buffers",
-    "y_buffers",
-    "prefetch",
-    "on_chip",
-    "overlap",
-    "joined",
-    "counted",
-)
-#: What is not the model's to choose: planes need a fusion of two layers, and some of the others the whole network.
-_KEPT = ("planes",)
+#: How often answers are drawn for a layer or a program, and programs that are written anew for one.
+_ROUNDS, _WHOLE = 4, 4
+#: Of answers to a question about a schedule those that edits are asked for, and edits for each.
+_WITH_EDITS, _EDITS_EACH = 4, 2
+#: How often the model is asked anew when an answer is refused.
+_RETRIES = 2
+#: What a constraint calls texts of programs.
+_TEXTS = "micro-program"
+
+Candidates = Iterator[Candidate]
 
 
 class Writer(Author):
-    """Asks the model about one layer after another, the slowest first, and proposes its answers, the likeliest first.
+    """Asks the model for schedules of layers, edits of programs, both, and whole programs.
+
+    Each is asked about one layer or program after another, the slowest first, and the likeliest answers are proposed
+    first. Which kind is next is drawn by what has helped. When a candidate is refused, the model is asked again with
+    the reason, twice at most; then things stay as they are compiled.
 
     Parameters
     ----------
@@ -48,6 +48,13 @@ class Writer(Author):
         Who answers; None: the one that comes with the compiler.
     temperature : float
         Of the answers, as for `draw`.
+    kinds : sequence of Kind
+        What is asked for.
+
+    Attributes
+    ----------
+    tallies : dict
+        For each kind what came of it.
 
     Raises
     ------
@@ -55,100 +62,142 @@ class Writer(Author):
         The model's file is damaged.
     """
 
-    def __init__(self, model: Gpt | None = None, temperature: float = 1.0):
+    def __init__(
+        self, model: Gpt | None = None, temperature: float = 1.0, kinds: Sequence[Kind] = tuple(Kind)
+    ):
         super().__init__()
         self.model = load(SHIPPED)[0] if model is None else model
-        self.temperature = temperature
+        self.temperature, self.kinds = temperature, tuple(kinds)
+        self.tallies = {kind: Tally() for kind in self.kinds}
         self._rng: np.random.Generator | None = None
+        self._chooser: Chooser | None = None
+        # By schedules as JSON: of which kind those are that were proposed, from what, and why they were refused.
+        self._asked: dict[str, tuple[Kind, Task]] = {}
+        self._refused: dict[str, str] = {}
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
-        """Answers that can be compiled, each once."""
-        rng = self._rng = self._rng or np.random.default_rng(task.seed)
-        subjects = subjects_of(task)
-        tried: set[tuple[str, LayerSchedule]] = {(name, each.schedule) for name, each in subjects.items()}
+    def propose(self, task: Task) -> Candidates:
+        """Answers as candidates, each once."""
+        if self._rng is None:
+            self._rng = np.random.default_rng(task.seed)
+        if self._chooser is None:
+            self._chooser = Chooser(self._rng)
+        left = {kind: made for kind, made in self._made(task).items() if kind in self.kinds}
+        while left:
+            kind = self._chooser.choose(left)
+            candidate = next(left[kind], None)
+            if candidate is None:
+                del left[kind]
+            else:
+                self._asked[candidate.schedule.to_json()] = kind, task
+                yield candidate
+
+    def tell(self, candidate: Candidate, result: Result) -> None:
+        """What helps is asked for more often, and why a candidate was refused is part of the next question."""
+        text = candidate.schedule.to_json()
+        kind, task = self._asked.pop(text, (None, None))
+        if kind is None or task is None or self._chooser is None:
+            return
+        tally = self.tallies[kind]
+        if isinstance(result, Rejected) and result.stage == "search":
+            tally.known += 1
+            return
+        helped = False
+        if isinstance(result, Rejected):
+            self._refused[text] = rejected(result)
+        elif not result.believable:
+            self._refused[text] = CAUSES["same"]
+        else:
+            tally.valid += 1
+            helped = task.goal.cost(result) < task.goal.cost(task.measured)
+        tally.better += helped
+        self._chooser.learn(kind, helped=helped)
+
+    # Candidates of each kind.
+
+    def _made(self, task: Task) -> dict[Kind, Candidates]:
+        found = {Kind.SCHEDULES: self._schedules(task)}
+        if _TEXTS not in task.constraints.forbidden:
+            programs = Programs(task)
+            found |= {
+                Kind.EDITS: self._edits(programs), Kind.BOTH: self._both(task), Kind.PROGRAMS: self._programs(programs)
+            }  # fmt: skip
+        return found
+
+    def _schedules(self, task: Task) -> Candidates:
+        requests = [Schedules(task, name, subject) for name, subject in subjects_of(task).items()]
         for _ in range(_ROUNDS):
-            for name, subject in subjects.items():
-                fitting = Fitting(task, name, subject, tried)
-                try:
-                    question = subject.words(BEST)
-                except ValueError:  # a size that has no words
-                    continue
-                answers = draw(
-                    self.model, LANGUAGE, question, fitting, _DRAWN, rng, temperature=self.temperature
-                )
-                yield from self._candidates(task, name, subject, answers, tried)
+            for request in requests:
+                yield from self._proposed(Kind.SCHEDULES, request, request.together)
 
-    def _candidates(
-        self, task: Task, name: str, subject: Subject, answers: Sequence[Answer],
-        tried: set[tuple[str, LayerSchedule]],
-    ) -> Iterator[Candidate]:  # fmt: skip
-        for answer in sorted(answers, key=lambda each: -each.likelihood):
-            if not answer.complete:
-                continue
-            schedule = with_changes(answer.words, subject.schedule)
-            if (name, schedule) not in tried:
-                tried.add((name, schedule))
-                why = f"{name}: {' '.join(answer.words[:-1])}"
-                yield task.with_layers({name: schedule}, self.name, why)
+    def _edits(self, programs: Programs) -> Candidates:
+        requests = [Edits(programs, piece) for piece in programs.pieces]
+        for _ in range(_ROUNDS):
+            for request in requests:
+                yield from self._proposed(Kind.EDITS, request, request.together)
 
+    def _both(self, task: Task) -> Candidates:
+        """Schedules, with edits of the programs that come of them."""
+        for name, subject in subjects_of(task).items():
+            request = Schedules(task, name, subject)
+            for words in self._answers(request, _WITH_EDITS):
+                found = request.candidate(words)
+                programs = Programs(replace(task, schedule=found.schedule, layers=(name,)), measured=False)
+                for piece in programs.pieces:
+                    edits = Edits(programs, piece, fallback=found)
+                    yield from self._proposed(Kind.BOTH, edits, _EDITS_EACH)
 
-class Fitting:
-    """The grammar of changes of a layer's schedule, of which those end that can be compiled and were not tried.
+    def _programs(self, programs: Programs) -> Candidates:
+        for piece in programs.pieces:
+            request = Whole(programs, piece)
+            for _ in range(_WHOLE):
+                yield from self._proposed(Kind.PROGRAMS, request, request.together)
 
-    Parameters
-    ----------
-    task : Task
-        The network.
-    name : str
-        The layer's.
-    subject : Subject
-        The layer.
-    tried : set
-        Names and schedules that are of no use any more.
-    """
+    # Questions and answers.
 
-    def __init__(self, task: Task, name: str, subject: Subject, tried: set[tuple[str, LayerSchedule]]):
-        self.task, self.name, self.subject, self.tried = task, name, subject, tried
-        self._grammar = ChangesGrammar(fields_of(subject.layer))
-        self._known: dict[LayerSchedule, bool] = {}
+    def _proposed(self, kind: Kind, request: Request, count: int) -> Candidates:
+        """Candidates of some answers; when one is refused, of another answer to the question with the reason."""
+        for answer in self._answers(request, count):
+            words: Sequence[str] | None = answer
+            why: tuple[str, ...] = ()
+            while words is not None:
+                self.tallies[kind].made += 1
+                cause = yield from self._tried(request, words)
+                if cause is None:
+                    break
+                why = (*why, cause)
+                words = next(self._answers(request, 1, why), None) if len(why) <= _RETRIES else None
+            else:
+                if request.fallback is not None:
+                    yield request.fallback
+                    request.fallback = None
 
-    def after(self, words: Sequence[str]) -> Sequence[str]:
-        """Words that may follow."""
-        return self._grammar.after(words)
-
-    def ends(self, words: Sequence[str]) -> bool:
-        """Whether a complete answer is one of those."""
-        schedule = with_changes(words, self.subject.schedule)
-        if schedule not in self._known:
-            self._known[schedule] = (self.name, schedule) not in self.tried and self._compiles(schedule)
-        return self._known[schedule]
-
-    def _compiles(self, schedule: LayerSchedule) -> bool:
-        candidate = self.task.with_layers({self.name: schedule}, Writer.name, "")
+    def _tried(self, request: Request, words: Sequence[str]) -> Iteration[Candidate, None, str | None]:
+        """Propose an answer; the word for why it is refused, None if it is not, as far as that is known."""
         try:
-            self.task.prepared.network(candidate.schedule)
-        except InputError:
-            return False
-        return True
+            candidate = request.candidate(words)
+        except (InputError, ValueError) as error:
+            return refused(error)
+        yield candidate
+        return self._refused.pop(candidate.schedule.to_json(), None)
+
+    def _answers(self, request: Request, count: int, why: Sequence[str] = ()) -> Iterator[Sequence[str]]:
+        """New answers, the likeliest first."""
+        for answer in sorted(self.drawn(request, count, why), key=lambda each: -each.likelihood):
+            if answer.complete and (meaning := request.meaning(answer.words)) not in request.tried:
+                request.tried.add(meaning)
+                yield answer.words
+
+    def drawn(self, request: Request, count: int, why: Sequence[str] = ()) -> list[Answer]:
+        """Answers to a question; none if it cannot be asked."""
+        assert self._rng is not None
+        grammar = request.grammar
+        if grammar is None:
+            return []
+        try:
+            question = request.question(why)
+            return draw(self.model, LANGUAGE, question, grammar, count, self._rng, self.temperature)
+        except ValueError:  # a size that has no words, or more words than there is room for
+            return []
 
 
-def fields_of(layer: Layer) -> tuple[str, ...]:
-    """Fields of a layer's schedule that may be changed."""
-    if not isinstance(layer, (ConvLayer, DepthwiseLayer)):
-        return _PLAIN
-    no_scale = () if layer.drain.common_scale else ("common_scale",)
-    return tuple(name for name in SPANS if name not in (*_KEPT, *no_scale))
-
-
-def subjects_of(task: Task) -> dict[str, Subject]:
-    """The layers that a task is about, the slowest first."""
-    found: dict[str, Subject] = {}
-    config, dram = task.prepared.config, task.conditions.dram
-    cycles: dict[str, int] = {}
-    for stage in task.prepared.lowered(task.schedule.fusions):
-        for layer, spot in zip(stage.layers, spots_of(config, stage, dram), strict=True):
-            if layer.name in task.layers:
-                entry = task.measured.of(layer.name)
-                found[layer.name] = Subject(layer, spot, task.schedule.layers[layer.name], entry.where)
-                cycles[layer.name] = entry.cycles
-    return dict(sorted(found.items(), key=lambda each: -cycles[each[0]]))
+assert Writer.name == NAME

@@ -12,9 +12,10 @@ from compiler.llm.corpus.examples import examples
 from compiler.llm.corpus.held_out import is_held_out, key_of
 from compiler.llm.corpus.journal import Journal, pack, read
 from compiler.llm.corpus.machines import HELD_OUT, TRAINING
-from compiler.llm.corpus.walk import Step, Walk
+from compiler.llm.corpus.walk import EditWalk, Step, Variant, Walk
 from compiler.llm.describe import BEST, WANTED, want_of
 from compiler.llm.language import LANGUAGE
+from compiler.specialize.edits.edit import Move, Split
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
 
@@ -34,7 +35,13 @@ def _walk(index: int = 1, machine: str = "usual") -> Walk:
         for base, layer, changes, cycles in costs
     ]
     first = [{"rows": 4, "taper": True}, {"prefetch": 256, "joined": True}]
-    return Walk(machine, index, POINT, first, steps)
+    variants = [
+        Variant(-1, None, 880, WHERE),
+        Variant(0, Split(3, 2, 1, 4), 850, WHERE),
+        Variant(1, Move(-2, 3), 840, WHERE),
+    ]
+    edited = EditWalk(3, "conv", variants) if index % 2 else None
+    return Walk(machine, index, POINT, first, steps, edited)
 
 
 def test_a_journal_keeps_what_was_added_and_nothing_torn(tmp_path: Path) -> None:
@@ -74,6 +81,25 @@ def test_a_step_that_is_made_from_a_later_one(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(text, "utf-8")
     with pytest.raises(InputError, match="must be made from an earlier one"):
         read(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(("place", "value", "says"), [
+    (0, 9, "program of a step"), (0, None, "no measurements"), (2, [[0, [1, 2], 9, WHERE]], "from an earlier one"),
+    (2, [[-1, [], 9, WHERE], [1, [1, 2], 9, WHERE]], "from an earlier one"), (2, [[-1, [], 9, [1]]], "by cause"),
+    (2, [[-1, [], 9, WHERE], [0, [1, 2, 3, 4, 5], 9, WHERE]], "no measurements"),
+])  # fmt: skip
+def test_edits_that_are_none(place: int, value: object, says: str) -> None:
+    data = _walk().as_json()
+    data["edited"][place] = value
+    with pytest.raises(ValueError, match=says):
+        Walk.of(data)
+
+
+def test_edits_that_lead_to_a_variant() -> None:
+    edited = _walk().edited
+    assert (
+        edited is not None and edited.edits(2) == (Split(3, 2, 1, 4), Move(-2, 3)) and edited.edits(0) == ()
+    )
 
 
 def test_packed_files_that_are_none(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Files of the language model's weights."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from compiler.llm.gpt import Gpt, Shape
 from compiler.llm.language import LANGUAGE
-from compiler.llm.weights import load, save
+from compiler.llm.weights import grown, load, save
 from hw.errors import InputError, WorkError
 
 SHAPE = Shape(len(LANGUAGE), width=16, heads=2, layers=1, hidden=24, context=32)
@@ -35,6 +36,26 @@ def test_round_trip(model: Gpt, tmp_path: Path) -> None:
     np.testing.assert_allclose(again.weights["words"], read.weights["words"], rtol=1e-6)
 
 
+def test_a_model_that_knows_fewer_words_is_gone_on_from(model: Gpt, tmp_path: Path) -> None:
+    """Each word it knows has the numbers it had, wherever it stands now; the others have small ones."""
+    known = list(LANGUAGE.words[::-2])
+    rows = model.weights["words"][: len(known)]
+    shape = replace(SHAPE, words=len(known))
+    save(Gpt(shape, model.weights | {"words": rows}), tmp_path / "a", {})
+    _changed(tmp_path / "a", {"language": json.dumps(known)})
+    with pytest.raises(InputError, match="--from"):
+        load(tmp_path / "a")
+    made = grown(tmp_path / "a")
+    assert made.shape == SHAPE
+    for number, word in enumerate(LANGUAGE.words):
+        row = made.weights["words"][number]
+        if word in known:
+            np.testing.assert_allclose(row, rows[known.index(word)], atol=np.abs(rows).max() / 127)
+        else:
+            assert 0 < np.abs(row).max() < 0.2
+    np.testing.assert_allclose(made.weights["norm"], model.weights["norm"])
+
+
 def _changed(path: Path, header: dict | None = None, tensors: dict | None = None) -> Path:
     """The file with some of its header's and tensors' values others."""
     from safetensors import safe_open
@@ -48,7 +69,9 @@ def _changed(path: Path, header: dict | None = None, tensors: dict | None = None
 @pytest.mark.parametrize(("header", "tensors", "says"), [
     ({"format": "x"}, {}, "no language model"),
     ({"version": "99"}, {}, "no language model of version 1"),
-    ({"language": json.dumps(["a"])}, {}, "another language"),
+    ({"language": json.dumps([*LANGUAGE.words[1:], "a"])}, {}, "another language"),
+    ({"language": json.dumps(["a"])}, {}, "go together"),
+    ({"language": json.dumps([1])}, {}, "which language"),
     ({"language": "{"}, {}, "cannot be read as a language model"),
     ({"shape": json.dumps({"words": 4})}, {}, "sizes"),
     ({"shape": json.dumps(vars(SHAPE) | {"layers": 10**9})}, {}, "sizes"),

@@ -2,29 +2,21 @@
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from compiler.hpm.collect import point_of
 from compiler.hpm.points import Point
+from compiler.llm.corpus.edited import edit_walk
 from compiler.llm.corpus.held_out import is_held_out
-from compiler.llm.corpus.machines import MACHINES, TRAINING, Machine
+from compiler.llm.corpus.machines import MACHINES, TRAINING
+from compiler.llm.corpus.rig import Devices, Rig
 from compiler.llm.corpus.walk import Step, Walk, different, unusual
 from compiler.measure.measurement import Measurement
-from compiler.measure.reference import Reference
-from compiler.measure.trial import measure_network
-from compiler.network import Network
-from compiler.pipeline import Prepared
-from compiler.profile.floors import bus_rate
-from compiler.runtime import dram_bytes
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.search.method import with_layer
 from compiler.specialize.space import LayerSpace, spaces_of
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
-
-if TYPE_CHECKING:
-    from cosim.rtl.rtl_device import RtlDevice
 
 #: Schedules of a network beside the first, and more for each layer that follows another one.
 _STEPS, _MORE = 14, 6
@@ -33,33 +25,6 @@ _DRAWN, _CHANGES = 0.4, 2
 #: Steps start from what is best so far, but for this part of them, which start from any other.
 _ASTRAY = 0.15
 _PATIENCE = 20
-#: A schedule that takes more cycles is of no use to anybody.
-_LIMIT = 150_000
-_DRAM_BYTES = 1 << 24
-
-
-class Devices:
-    """Simulated machines, each opened when it is first asked for; to be closed."""
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._open: dict[str, RtlDevice] = {}
-
-    def of(self, machine: Machine) -> "RtlDevice":
-        """The machine's, with its memory's timing."""
-        conditions = machine.conditions
-        if machine.target not in self._open:
-            from cosim.rtl.rtl_device import RtlDevice
-
-            device = self._stack.enter_context(RtlDevice(conditions.config, _DRAM_BYTES))
-            self._open[machine.target] = device
-        device = self._open[machine.target]
-        device.set_dram_timing(latency=conditions.dram.latency, bytes_per_cycle=conditions.rate)
-        return device
-
-    def close(self) -> None:
-        """Close all."""
-        self._stack.close()
 
 
 def places(seed: int, lane: int, lanes: int) -> Iterator[tuple[str, int]]:
@@ -73,7 +38,9 @@ def places(seed: int, lane: int, lanes: int) -> Iterator[tuple[str, int]]:
 
 
 def measure(devices: Devices, machine: str, index: int, seed: int) -> Walk | None:
-    """A walk over schedules of one network; None: it is not for the machine, or to be kept out of training.
+    """A walk over schedules of one network, then over edits of a program.
+
+    None: it is not for the machine, or to be kept out of training.
 
     Raises
     ------
@@ -88,11 +55,25 @@ def measure(devices: Devices, machine: str, index: int, seed: int) -> Walk | Non
         walker = _Walker(devices, machine, point, rng)
     except InputError:  # no operator for this machine
         return None
-    return walker.walk(index)
+    walk = walker.walk(index)
+    return None if walk is None else with_edits(devices, walk, seed)
+
+
+def with_edits(devices: Devices, walk: Walk, seed: int) -> Walk:
+    """A walk with another one over edits of a program of its, as far as there are any.
+
+    Raises
+    ------
+    WorkError
+        A simulator died.
+    """
+    return replace(
+        walk, edited=edit_walk(devices, walk, random.Random(f"{seed} {walk.machine} {walk.index} edits"))
+    )
 
 
 class _Walker:
-    """One network on one machine.
+    """Draws schedules of one network on one machine.
 
     Raises
     ------
@@ -101,25 +82,17 @@ class _Walker:
     """
 
     def __init__(self, devices: Devices, name: str, point: Point, rng: random.Random):
-        self.name, self.point, self.rng, self.devices = name, point, rng, devices
-        self.machine = MACHINES[name]
-        conditions = self.machine.conditions
-        self.prepared = Prepared(point.graph(), conditions.config, self.machine.options)
-        self.first = self.prepared.network()
-        stages = self.prepared.lowered(self.first.schedule.fusions)
-        whole = len(stages) == len(self.first.codes) == 1 and not self.first.host
-        if not whole or dram_bytes(self.first) > _DRAM_BYTES:
-            raise InputError(f"{point.family}: not all of it runs on the machine in one go")
-        self.names = [layer.name for layer in stages[0].layers]
-        self.spaces = spaces_of(self.prepared.config, stages, conditions.dram)
-        self.question = Reference(self.first).question(0)
+        self.name, self.point, self.rng = name, point, rng
+        self.rig = Rig(devices, name, point)
+        self.names = self.rig.names
+        self.spaces = spaces_of(self.rig.prepared.config, self.rig.stages, self.rig.machine.conditions.dram)
 
     def walk(self, index: int) -> Walk | None:
         """As many steps as there are to be, fewer where there are not as many schedules."""
-        first = self.first.schedule
+        first = self.rig.first.schedule
         layers = [first.layers[name] for name in self.names]
         walk = Walk(self.name, index, self.point, [unusual(each) for each in layers])
-        measured = self._measured(self.first)
+        measured = self.rig.measured(self.rig.first)
         if measured is None:
             return None
         schedules, costs = [first], [measured.cycles]
@@ -148,10 +121,10 @@ class _Walker:
                 continue
             seen.add(text)
             try:
-                network = self.prepared.network(schedule)
+                network = self.rig.prepared.network(schedule)
             except InputError:  # it does not fit
                 continue
-            if dram_bytes(network) <= _DRAM_BYTES and (measured := self._measured(network)) is not None:
+            if (measured := self.rig.measured(network)) is not None:
                 return layer, schedule, measured
         return None
 
@@ -161,13 +134,6 @@ class _Walker:
         for _ in range(self.rng.randint(1, _CHANGES)):
             now = space.change(self.rng, now)
         return now
-
-    def _measured(self, network: Network) -> Measurement | None:
-        conditions = self.machine.conditions
-        rate = bus_rate(conditions.config, conditions.rate)
-        device = self.devices.of(self.machine)
-        found = measure_network(device, network, self.question, rate, _LIMIT)
-        return found if isinstance(found, Measurement) and found.believable else None
 
     def _step(self, base: int, layer: int, changes: dict, measured: Measurement) -> Step:
         numbers = {self.names.index(entry.names[0]): entry for entry in measured.layers}

@@ -1,47 +1,25 @@
-"""What the language model is shown: a layer as it is, what is wanted, and a schedule that has given just that."""
+"""What the language model is shown: a layer as it is, what is wanted, and an answer that has given just that."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from compiler.llm.changes import changes_words
-from compiler.llm.corpus.machines import MACHINES
+from compiler.llm.corpus.example import Example
+from compiler.llm.corpus.subjects import Subjects
+from compiler.llm.corpus.variants import edit_examples
 from compiler.llm.corpus.walk import Walk
-from compiler.llm.describe import BEST, Subject, want_of
-from compiler.pipeline import Prepared
-from compiler.schedule.heuristic import spots_of
-from compiler.schedule.schedule import LayerSchedule
-from hw.isa.counters import CAUSES
-
-
-@dataclass(frozen=True)
-class Example:
-    """A question and an answer.
-
-    Parameters
-    ----------
-    subject : Subject
-        The layer as it is.
-    answer : tuple of str
-        What to change, in words.
-    ratio : float
-        Cycles with it over those there are.
-    best : bool
-        Nothing that was measured gives fewer.
-    """
-
-    subject: Subject
-    answer: tuple[str, ...]
-    ratio: float
-    best: bool
-
-    def question(self, *, profile: bool = True, want: bool = True, best: bool = False) -> list[str]:
-        """Words in front of the answer; without `want`, the best is asked for whatever the answer gives."""
-        return self.subject.words(BEST if best or not want else want_of(self.ratio), profile=profile)
+from compiler.llm.describe import Subject
 
 
 def examples(walk: Walk) -> Iterator[Example]:
+    """Of schedules; and, if a program of the walk was edited, of edits and of whole programs."""
+    subjects = Subjects(walk)
+    yield from _of_schedules(walk, subjects)
+    if walk.edited is not None:
+        yield from edit_examples(walk.edited, subjects)
+
+
+def _of_schedules(walk: Walk, subjects: Subjects) -> Iterator[Example]:
     """Each pair of steps that differ in one layer only, if that layer is counted by itself in the first of them."""
-    subjects = _Subjects(walk)
     family: dict[tuple[int, int], list[int]] = {}
     for number, step in enumerate(walk.steps):
         if step.base >= 0:
@@ -58,7 +36,7 @@ def examples(walk: Walk) -> Iterator[Example]:
 
 
 def _example(
-    walk: Walk, subjects: "_Subjects", subject: Subject, pair: tuple[int, int], layer: int, least: int
+    walk: Walk, subjects: Subjects, subject: Subject, pair: tuple[int, int], layer: int, least: int
 ) -> Example | None:
     now, other = (walk.steps[each] for each in pair)
     try:
@@ -67,34 +45,3 @@ def _example(
         return None
     ratio = 1 + (other.cycles - now.cycles) / now.layers[layer]
     return Example(subject, tuple(answer), ratio, other.cycles == least) if ratio > 0 else None
-
-
-class _Subjects:
-    """The layers of a walk under its steps."""
-
-    def __init__(self, walk: Walk):
-        machine = MACHINES[walk.machine]
-        prepared = Prepared(walk.point.graph(), machine.conditions.config, machine.options)
-        (stage,) = prepared.lowered(prepared.fusions)
-        self.walk, self.layers = walk, stage.layers
-        self.spots = spots_of(prepared.config, stage, machine.conditions.dram)
-        self._schedules: dict[int, list[LayerSchedule]] = {}
-
-    def schedules(self, number: int) -> list[LayerSchedule]:
-        """Those of all layers in a step."""
-        if number not in self._schedules:
-            self._schedules[number] = self.walk.schedules(number)
-        return self._schedules[number]
-
-    def of(self, number: int, layer: int) -> Subject | None:
-        """A layer in a step; None: it was not counted by itself there, or has a size without words."""
-        step = self.walk.steps[number]
-        if not step.layers.get(layer):
-            return None
-        where: dict[str, int] = dict(zip(CAUSES, step.where[layer], strict=True))
-        subject = Subject(self.layers[layer], self.spots[layer], self.schedules(number)[layer], where)
-        try:
-            subject.words(BEST)
-        except ValueError:
-            return None
-        return subject

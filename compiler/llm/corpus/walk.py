@@ -1,10 +1,14 @@
-"""A small network under one schedule after another, each of which differs from an earlier one in one layer."""
+"""A small network under one schedule after another, each of which differs from an earlier one in one layer.
+
+And one program of it under one edit after another.
+"""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from compiler.hpm.points import Point
 from compiler.schedule.schedule import LayerSchedule
+from compiler.specialize.edits.edit import Edit, Move, Split
 from hw.isa.counters import CAUSES
 
 _DEFAULT = LayerSchedule()
@@ -39,6 +43,68 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A program after an edit.
+
+    Parameters
+    ----------
+    base : int
+        Number of the variant it was made from; the first one, which is the program as compiled, has -1.
+    edit : Edit or None
+        What is other than there; None: nothing, it is the first.
+    cycles : int
+        Of the program's tags.
+    where : list of int
+        The same by cause, in the order of hw.isa.counters.CAUSES.
+    """
+
+    base: int
+    edit: Edit | None
+    cycles: int
+    where: list[int]
+
+
+@dataclass(frozen=True)
+class EditWalk:
+    """What was measured of variants of a program.
+
+    Parameters
+    ----------
+    step : int
+        Number of the step whose schedule it was compiled from.
+    program : str
+        Its name.
+    variants : list of Variant
+        In the order they were measured.
+    """
+
+    step: int
+    program: str
+    variants: list[Variant]
+
+    def edits(self, number: int) -> tuple[Edit, ...]:
+        """All that lead from the program as compiled to a variant."""
+        variant = self.variants[number]
+        return () if variant.edit is None else (*self.edits(variant.base), variant.edit)
+
+    def as_json(self) -> list[Any]:
+        """As numbers and text."""
+        variants = [[each.base, _numbers(each.edit), each.cycles, each.where] for each in self.variants]
+        return [self.step, self.program, variants]
+
+    @staticmethod
+    def of(data: list[Any]) -> "EditWalk":
+        """From what `as_json` gives; ValueError, TypeError: it is something else."""
+        step, program, variants = data
+        walk = EditWalk(int(step), str(program), [_variant(*each) for each in variants])
+        for number, variant in enumerate(walk.variants):
+            first = variant.edit is None and variant.base == -1
+            if first != (number == 0) or not (first or (variant.edit and 0 <= variant.base < number)):
+                raise ValueError("a variant must be made from an earlier one")
+        return walk
+
+
+@dataclass(frozen=True)
 class Walk:
     """All that was measured of one network on one machine.
 
@@ -54,6 +120,8 @@ class Walk:
         Fields of each layer's schedule in the first step that are other than LayerSchedule's defaults.
     steps : list of Step
         In the order they were measured.
+    edited : EditWalk or None
+        Of one of its programs; None: not measured, or none can be edited.
     """
 
     machine: str
@@ -61,6 +129,7 @@ class Walk:
     point: Point
     first: list[dict[str, Any]]
     steps: list[Step] = field(default_factory=list)
+    edited: EditWalk | None = None
 
     def schedules(self, number: int) -> list[LayerSchedule]:
         """Those of all layers in a step."""
@@ -77,9 +146,10 @@ class Walk:
             [each.base, each.layer, each.changes, each.cycles, list(each.layers.items()), list(each.where.values())]
             for each in self.steps
         ]  # fmt: skip
+        edited = {} if self.edited is None else {"edited": self.edited.as_json()}
         return {
             "machine": self.machine, "index": self.index, "point": self.point.as_json(), "first": self.first,
-            "steps": steps,
+            "steps": steps, **edited,
         }  # fmt: skip
 
     @staticmethod
@@ -93,13 +163,17 @@ class Walk:
         """
         try:
             steps = [_step(*each) for each in data["steps"]]
+            edited = EditWalk.of(data["edited"]) if "edited" in data else None
             walk = Walk(
-                str(data["machine"]), int(data["index"]), Point.of(data["point"]), list(data["first"]), steps
-            )
+                str(data["machine"]), int(data["index"]), Point.of(data["point"]), list(data["first"]), steps,
+                edited,
+            )  # fmt: skip
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no measurements of a network: {error}") from None
         if any(not -1 <= step.base < number for number, step in enumerate(steps)):
             raise ValueError("a step must be made from an earlier one")
+        if edited is not None and not 0 <= edited.step < len(steps):
+            raise ValueError("edits must be of the program of a step")
         return walk
 
 
@@ -109,6 +183,24 @@ def _step(base: int, layer: int, changes: dict, cycles: int, layers: list, where
     if any(len(each) != len(CAUSES) for each in causes.values()):
         raise ValueError(f"cycles by cause are {len(CAUSES)} numbers")
     return Step(int(base), int(layer), dict(changes), int(cycles), found, causes)
+
+
+def _variant(base: int, edit: list[int], cycles: int, where: list[int]) -> Variant:
+    if len(where) != len(CAUSES):
+        raise ValueError(f"cycles by cause are {len(CAUSES)} numbers")
+    return Variant(int(base), _edit(edit), int(cycles), [int(each) for each in where])
+
+
+def _numbers(edit: Edit | None) -> list[int]:
+    return [] if edit is None else list(vars(edit).values())
+
+
+def _edit(numbers: list[int]) -> Edit | None:
+    """A move has two numbers, a split four."""
+    if not numbers:
+        return None
+    found = [int(each) for each in numbers]
+    return Move(*found) if len(found) == len(fields(Move)) else Split(*found)
 
 
 def unusual(schedule: LayerSchedule) -> dict[str, Any]:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.llm.asking import Ask
 from compiler.llm.corpus.examples import Example
 from compiler.llm.language import LANGUAGE, PAD
 
 _PAD = LANGUAGE.number(PAD)
+#: How often each kind of answer is shown.
+_SHARES = {Ask.SCHEDULE: 3, Ask.EDITS: 3, Ask.PROGRAM: 1}
 
 
 @dataclass(frozen=True)
@@ -23,16 +26,19 @@ class Shown:
         Of both.
     asked : int
         Words of the question: the model is not trained to say those.
+    ask : Ask
+        Which kind of answer it is.
     """
 
     words: tuple[int, ...]
     asked: int
+    ask: Ask = Ask.SCHEDULE
 
 
 def shown(example: Example, *, best: bool, profile: bool = True, want: bool = True) -> Shown:
     """An example as the model sees it; `best`, `profile` and `want` as for `Example.question`."""
     question = LANGUAGE.encode(example.question(best=best, profile=profile, want=want))
-    return Shown((*question, *LANGUAGE.encode(example.answer)), len(question))
+    return Shown((*question, *LANGUAGE.encode(example.answer)), len(question), example.ask)
 
 
 @dataclass(frozen=True)
@@ -53,14 +59,19 @@ class Batch:
 
 
 def batches(groups: Sequence[Sequence[Shown]], size: int, rng: random.Random) -> Iterator[Batch]:
-    """Batches without end: each example from a group drawn first, so that large groups do not drown small ones.
+    """Batches without end, by kinds of answer as often as they are to be shown.
 
-    Examples of about the same length come together.
+    Each example comes from a group drawn first, so that large groups do not drown small ones; those of about the same
+    length come together. All of a group are of one kind.
     """
     some = 16
+    kinds = {ask: [group for group in groups if group[0].ask is ask] for ask in _SHARES}
+    found = [ask for ask, own in kinds.items() if own]
+    shares = [_SHARES[ask] for ask in found]
     while True:
+        chosen = rng.choices(found, shares, k=some * size)
         drawn = sorted(
-            (rng.choice(rng.choice(groups)) for _ in range(some * size)), key=lambda each: len(each.words)
+            (rng.choice(rng.choice(kinds[ask])) for ask in chosen), key=lambda each: len(each.words)
         )
         order = list(range(some))
         rng.shuffle(order)

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from compiler.llm.asking import Ask
 from compiler.llm.corpus.examples import Example, examples
 from compiler.llm.corpus.walk import Walk
 from compiler.llm.gpt import Gpt, Shape
@@ -18,7 +19,7 @@ from hw.errors import InputError
 #: One in so many networks is not shown.
 _JUDGED = 20
 #: Longer ones are left out: there are few.
-_LONGEST = 192
+_LONGEST = 384
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,15 @@ class Trained:
     about: dict[str, Any]
 
 
-def plan_of(steps: int, then: int, seed: int = 0) -> Plan:
-    """The usual plan with so many steps."""
-    return Plan(Shape(len(LANGUAGE)), Recipe(steps, seed=seed), Recipe(then, rate=3e-4, seed=seed))
+def plan_of(steps: int, then: int, seed: int = 0, shape: Shape | None = None) -> Plan:
+    """The usual plan with so many steps, for a model of the usual shape or another."""
+    return Plan(shape or Shape(len(LANGUAGE)), Recipe(steps, seed=seed), Recipe(then, rate=3e-4, seed=seed))
 
 
 def train(
-    walks: Sequence[Walk], plan: Plan, folder: Path, say: Callable[[str], None] = lambda _text: None
-) -> Trained:
+    walks: Sequence[Walk], plan: Plan, folder: Path, say: Callable[[str], None] = lambda _text: None,
+    start: Gpt | None = None,
+) -> Trained:  # fmt: skip
     """Train a model.
 
     Parameters
@@ -70,6 +72,8 @@ def train(
         Keeps checkpoints, from which a call that was interrupted goes on.
     say : callable
         Hears of progress.
+    start : Gpt or None
+        The model to go on from, of the plan's shape; None: a new one.
 
     Raises
     ------
@@ -83,8 +87,12 @@ def train(
     for walk in walks:
         found = list(examples(walk))
         for name, _, best in stages:
-            (shown_ if walk.index % _JUDGED else judged)[name].append(_shown(found, plan, best=best))
+            for ask in Ask:
+                made = _shown([each for each in found if each.ask is ask], plan, best=best)
+                (shown_ if walk.index % _JUDGED else judged)[name].append(made)
     module, curves = Module(plan.shape, plan.first.seed), {}
+    if start is not None:
+        module.take(start)
     for name, recipe, _ in stages:
         groups, others = ([group for group in part[name] if group] for part in (shown_, judged))
         if not groups or not others:

@@ -88,16 +88,14 @@ def freedom(config: MlaConfig, commands: Sequence[Issued], at: int) -> range:
     """How far a command may move: from that many steps earlier (not positive) up to that many later."""
     early = 0
     while (
-        at + early > 0
-        and early > -MOST_STEPS
-        and not _ordered(config, commands[at + early - 1], commands[at])
+        at + early > 0 and early > -MOST_STEPS and not ordered(config, commands[at + early - 1], commands[at])
     ):
         early -= 1
     late = 0
     while (
         at + late + 1 < len(commands)
         and late < MOST_STEPS
-        and not _ordered(config, commands[at], commands[at + late + 1])
+        and not ordered(config, commands[at], commands[at + late + 1])
     ):
         late += 1
     return range(early, late + 1)
@@ -114,7 +112,7 @@ def _split(config: MlaConfig, commands: list[Issued], at: int, edit: Split) -> l
             made.append(command)
             continue
         place = len(made)
-        while place and made[place - 1] in seconds and not _ordered(config, made[place - 1], parts[0]):
+        while place and made[place - 1] in seconds and not ordered(config, made[place - 1], parts[0]):
             place -= 1
         made.insert(place, parts[0])
         made.append(parts[1])
@@ -143,7 +141,7 @@ def _moved(config: MlaConfig, commands: list[Issued], at: int, steps: int) -> li
     return out
 
 
-def _ordered(config: MlaConfig, first: Issued, second: Issued) -> bool:
+def ordered(config: MlaConfig, first: Issued, second: Issued) -> bool:
     """Whether one command must be issued before the other."""
     if first.layer != second.layer:
         return True  # a change of tag is put away by the counters: that of a command stays where it is

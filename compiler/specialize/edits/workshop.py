@@ -76,10 +76,21 @@ class Workshop:
         InputError
             One becomes too long for the instruction store, or all of them together where they were not before.
         """
-        texts: dict[str, ProgramText] = {}
+        texts = {
+            old.name: ProgramText(digest_of(old), program_text(new)) for old, new in self.changed(edits)
+        }
+        return replace(self.schedule, programs=texts)
+
+    def changed(self, edits: Mapping[str, Sequence[Edit]]) -> list[tuple[Program, Program]]:
+        """Programs that are others after edits of some, as they were and as they are; errors as in `with_edits`."""
+        found: list[tuple[Program, Program]] = []
         for programs, known in self._stages:
             if any(edits.get(each.name) for each in known):
-                for old, new in zip(programs, edited(self.config, known, edits), strict=True):
-                    if old.words != new.words:
-                        texts[old.name] = ProgramText(digest_of(old), program_text(new))
-        return replace(self.schedule, programs=texts)
+                found += zip(programs, edited(self.config, known, edits), strict=True)
+        return [(old, new) for old, new in found if old.words != new.words]
+
+    def program(self, name: str, edits: Sequence[Edit]) -> Program:
+        """A program after edits of it alone, or as it is without; errors as in `with_edits`."""
+        programs, known = next(each for each in self._stages if name in {one.name for one in each[0]})
+        made = edited(self.config, known, {name: edits}) if edits else programs
+        return next(each for each in made if each.name == name)

@@ -1,0 +1,126 @@
+"""A whole program in place of another one, asked of the language model."""
+
+from collections.abc import Hashable, Sequence
+
+from compiler.listing import program_text
+from compiler.llm.asking import Ask
+from compiler.llm.assembly.grammar import Grammar
+from compiler.llm.assembly.lexicon import STOP
+from compiler.llm.assembly.place import limits_in_place
+from compiler.llm.assembly.state import State
+from compiler.llm.assembly.words import program_of, words_of
+from compiler.llm.describe import BEST
+from compiler.llm.language import LANGUAGE
+from compiler.llm.request import NAME, Request
+from compiler.llm.subjects import Programs
+from compiler.network import Network
+from compiler.specialize.edits.workshop import Piece
+from compiler.specialize.task import Candidate
+from compiler.validate.errors import ValidationError
+from compiler.validate.network import stage_calls
+from hw.isa.program import Program
+
+#: Words of a program that the model is asked to write another one for, at most; words that one may have more.
+_LONGEST, _MORE = 256, 64
+
+
+class Whole(Request):
+    """A program in place of another one: any that the validator's sequencer can follow to a proper end.
+
+    Parameters
+    ----------
+    programs : Programs
+        Those of a task.
+    piece : Piece
+        The program that it is to stand for.
+    """
+
+    ask = Ask.PROGRAM
+    #: The state of the sequencer is followed for each answer.
+    together = 1
+
+    def __init__(self, programs: Programs, piece: Piece):
+        super().__init__(piece.name)
+        self.programs, self.piece = programs, piece
+
+    def _grammar(self) -> "ProgramGrammar | None":
+        """Programs for its place; None: it is too long, or nothing can be said of what comes before it."""
+        return program_grammar(self.programs.task.network, self.about, self.tried)
+
+    def question(self, rejected: Sequence[str] = ()) -> list[str]:
+        """About the program."""
+        programs, piece = self.programs, self.piece
+        return programs.subject(piece).words(
+            BEST, ask=self.ask, outline=programs.outline(piece), rejected=rejected
+        )
+
+    def meaning(self, words: Sequence[str]) -> Hashable:
+        """Its instructions."""
+        return self._program(words).words
+
+    def candidate(self, words: Sequence[str]) -> Candidate:
+        """The network with it."""
+        text = program_text(self._program(words))
+        return self.programs.task.with_texts({self.about: text}, NAME, f"{self.about}: written anew")
+
+    def _program(self, words: Sequence[str]) -> Program:
+        return program_of(words, self.about)
+
+
+class ProgramGrammar:
+    """The grammar of programs, for one answer at a time.
+
+    Parameters
+    ----------
+    grammar : Grammar
+        Of assembly, over the model's language.
+    tried : set
+        Instructions of programs that are of no use any more; looked at anew for each answer.
+    """
+
+    def __init__(self, grammar: Grammar, tried: set[Hashable]):
+        self.grammar, self.tried = grammar, tried
+        self._words: tuple[str, ...] = ()
+        self._state = grammar.start()
+
+    def after(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Words that may follow; none: the program is complete."""
+        if words and words[-1] == STOP:
+            return ()
+        mask = self._at(tuple(words)).mask
+        return tuple(LANGUAGE.words[number] for number in mask.nonzero()[0])
+
+    def ends(self, words: Sequence[str]) -> bool:
+        """Whether a complete program is new."""
+        return program_of(words, "").words not in self.tried
+
+    def _at(self, words: tuple[str, ...]) -> State:
+        """The state behind some words: one step from the last one, as long as one answer is written."""
+        if words[: len(self._words)] != self._words:
+            self._words, self._state = (), self.grammar.start()
+        for word in words[len(self._words) :]:
+            self._state.advance(LANGUAGE.number(word))
+        self._words = words
+        return self._state
+
+
+def program_grammar(network: Network, name: str, tried: set[Hashable]) -> ProgramGrammar | None:
+    """The grammar of programs in place of one of a network; it itself counts as tried. None: as in `Whole.grammar`."""
+    for stage in network.walk():
+        parts = stage.code.parts if stage.code else ()
+        for index, part in enumerate(parts):
+            if part.program.name == name and stage.code:
+                count = len(words_of(part.program))
+                if count > _LONGEST:
+                    return None
+                work = stage_calls(network, stage, stage.code)
+                try:
+                    limits = limits_in_place(
+                        network.config, work.calls, work.windows, index, tokens=count + _MORE
+                    )
+                    grammar = Grammar(LANGUAGE, limits)
+                except ValidationError:
+                    return None
+                tried.add(part.program.words)
+                return ProgramGrammar(grammar, tried)
+    return None

@@ -1,0 +1,105 @@
+"""Examples of edits of a program, and of programs in place of others."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from compiler.codegen.sync import Issued
+from compiler.llm.asking import Ask
+from compiler.llm.assembly.words import words_of
+from compiler.llm.corpus.example import Example
+from compiler.llm.corpus.subjects import Subjects, costing
+from compiler.llm.corpus.walk import EditWalk
+from compiler.llm.describe import Subject
+from compiler.llm.edits import MOST, edits_words, plain
+from compiler.llm.outline import outline_words
+from compiler.specialize.edits.edit import Edit, applied
+from compiler.specialize.edits.workshop import Workshop
+from hw.errors import InputError
+
+#: Words of a program that may be an answer, at most.
+_LONGEST = 256
+
+
+def edit_examples(edited: EditWalk, subjects: Subjects) -> Iterator[Example]:
+    """From each variant of a program to those made from it by at most `MOST` edits, by edits and as a whole."""
+    try:
+        workshop = Workshop(subjects.network(edited.step))
+        piece = next((each for each in workshop.pieces if each.name == edited.program), None)
+        subject = None if piece is None else subjects.of_program(edited.step, piece)
+        if piece is None or subject is None:
+            return
+        variants = _Variants(edited, workshop, piece.unrolled.commands)
+        for number in range(len(edited.variants)):
+            yield from _from(edited, variants, subject, number)
+    except (InputError, ValueError):  # of another version of the compiler, which edited other programs
+        return
+
+
+def _from(edited: EditWalk, variants: "_Variants", subject: Subject, number: int) -> Iterator[Example]:
+    now = edited.variants[number]
+    subject, outline = costing(subject, now.where), tuple(variants.outline(number))
+    others = [other for other in range(number + 1, len(edited.variants)) if variants.path(number, other)]
+    least = min(edited.variants[other].cycles for other in (number, *others))
+    for other in (number, *others):
+        cycles = edited.variants[other].cycles
+        path, ratio, best = variants.path(number, other), cycles / now.cycles, cycles == least
+        if path:
+            edits = Example(subject, tuple(edits_words(path)), ratio, best, Ask.EDITS, outline)
+            yield edits
+            if not number:  # a program that was only just compiled is asked about before it is measured
+                yield replace(edits, known=False)
+        if (best or len(path) <= 1) and (program := variants.program(other)):
+            yield Example(subject, program, ratio, best, Ask.PROGRAM, outline)
+
+
+@dataclass(eq=False)
+class _Variants:
+    """A program after edits."""
+
+    edited: EditWalk
+    workshop: Workshop
+    compiled: Sequence[Issued]
+    _programs: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def commands(self) -> list[list[Issued]]:
+        """Those of each variant."""
+        out: list[list[Issued]] = []
+        for each in self.edited.variants:
+            before = out[each.base] if each.edit else list(self.compiled)
+            out.append(applied(self.workshop.config, before, [each.edit] if each.edit else []))
+        return out
+
+    @cached_property
+    def edits(self) -> list[tuple[Edit, ...]]:
+        """What makes each variant of the program as compiled, in the form that the model says it."""
+        out: list[tuple[Edit, ...]] = []
+        for each in self.edited.variants:
+            if each.edit is None:
+                out.append(())
+            else:
+                edit = plain(each.edit, self.commands[each.base], self.workshop.config.n)
+                out.append((*out[each.base], edit))
+        return out
+
+    def program(self, number: int) -> tuple[str, ...]:
+        """The words of a variant; none: they, or those of the program as compiled, are too many."""
+        if number and not self.program(0):
+            return ()
+        if number not in self._programs:
+            words = words_of(self.workshop.program(self.edited.program, self.edits[number]))
+            self._programs[number] = tuple(words) if len(words) <= _LONGEST else ()
+        return self._programs[number]
+
+    def outline(self, number: int) -> list[str]:
+        """Of a variant."""
+        return outline_words(self.commands[number], self.workshop.config.n)
+
+    def path(self, number: int, other: int) -> tuple[Edit, ...]:
+        """The edits that make one variant of another; none: it was not made from that one, or by too many."""
+        at = other
+        while at > number:
+            at = self.edited.variants[at].base
+        first = len(self.edits[number])
+        return self.edits[other][first:] if at == number and len(self.edits[other]) <= first + MOST else ()

@@ -1,0 +1,211 @@
+"""What is asked of the language model: a question, what may be answered, and the candidate that an answer is."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+
+from compiler.listing import program_text
+from compiler.llm.asking import Ask
+from compiler.llm.changes import SPANS, ChangesGrammar, with_changes
+from compiler.llm.decode import Grammar
+from compiler.llm.describe import BEST, Subject
+from compiler.llm.editing import EditsGrammar
+from compiler.llm.edits import edits_of
+from compiler.llm.subjects import Programs
+from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
+from compiler.schedule.schedule import LayerSchedule
+from compiler.specialize.edits.workshop import Piece
+from compiler.specialize.task import Candidate, Task
+from hw.errors import InputError
+
+#: Who proposes.
+NAME = "llm"
+#: What is chosen for layers without kernels.
+_PLAIN = (
+    "rows",
+    "columns",
+    "depth",
+    "x_buffers",
+    "y_buffers",
+    "prefetch",
+    "on_chip",
+    "overlap",
+    "joined",
+    "counted",
+)
+#: What is not the model's to choose: planes need a fusion of two layers, and some of the others the whole network.
+_KEPT = ("planes",)
+
+
+class Request(ABC):
+    """Something that is asked, as often as wanted.
+
+    Attributes
+    ----------
+    ask : Ask
+        Which kind of answer is wanted.
+    about : str
+        The layer's name, or the program's.
+    tried : set
+        What answers say (`meaning`) that are of no use any more.
+    fallback : Candidate or None
+        What is proposed in place of answers that are refused again and again; None: nothing, there is a program.
+    """
+
+    ask: Ask
+    #: Answers drawn at a time.
+    together = 16
+
+    def __init__(self, about: str, fallback: Candidate | None = None):
+        self.about, self.fallback = about, fallback
+        self.tried: set[Hashable] = set()
+
+    @cached_property
+    def grammar(self) -> Grammar | None:
+        """What may be answered; None: there is nothing to choose."""
+        return self._grammar()
+
+    @abstractmethod
+    def _grammar(self) -> Grammar | None: ...
+
+    @abstractmethod
+    def question(self, rejected: Sequence[str] = ()) -> list[str]:
+        """Words of the question; ValueError: a size has none.
+
+        Parameters
+        ----------
+        rejected : sequence of str
+            Why earlier answers were refused.
+        """
+
+    @abstractmethod
+    def meaning(self, words: Sequence[str]) -> Hashable:
+        """What an answer says: equal for those that say the same. ValueError: it is none."""
+
+    @abstractmethod
+    def candidate(self, words: Sequence[str]) -> Candidate:
+        """What an answer proposes.
+
+        Raises
+        ------
+        InputError, ValueError
+            It is none, or one that cannot be made.
+        """
+
+
+class Schedules(Request):
+    """A layer's schedule.
+
+    Parameters
+    ----------
+    task : Task
+        The network.
+    name : str
+        The layer's.
+    subject : Subject
+        The layer.
+    """
+
+    ask = Ask.SCHEDULE
+
+    def __init__(self, task: Task, name: str, subject: Subject):
+        super().__init__(name)
+        self.task, self.subject = task, subject
+        self.tried.add(subject.schedule)
+
+    def _grammar(self) -> Grammar:
+        """Changes of which those end that can be compiled and were not tried."""
+        return _Fitting(self)
+
+    def question(self, rejected: Sequence[str] = ()) -> list[str]:
+        """About the layer."""
+        return self.subject.words(BEST, rejected=rejected)
+
+    def meaning(self, words: Sequence[str]) -> LayerSchedule:
+        """The schedule."""
+        return with_changes(words, self.subject.schedule)
+
+    def candidate(self, words: Sequence[str]) -> Candidate:
+        """The network with it."""
+        why = f"{self.about}: {' '.join(words[:-1])}"
+        return self.task.with_layers({self.about: self.meaning(words)}, NAME, why)
+
+
+class _Fitting:
+    """The grammar of changes of a layer's schedule."""
+
+    def __init__(self, request: Schedules):
+        self.request = request
+        self._changes = ChangesGrammar(fields_of(request.subject.layer))
+        self._known: dict[LayerSchedule, bool] = {}
+
+    def after(self, words: Sequence[str]) -> Sequence[str]:
+        """Words that may follow."""
+        return self._changes.after(words)
+
+    def ends(self, words: Sequence[str]) -> bool:
+        """Whether a complete answer can be compiled and was not tried."""
+        schedule = self.request.meaning(words)
+        if schedule in self.request.tried:
+            return False
+        if schedule not in self._known:
+            self._known[schedule] = self._compiles(words)
+        return self._known[schedule]
+
+    def _compiles(self, words: Sequence[str]) -> bool:
+        try:
+            self.request.task.prepared.network(self.request.candidate(words).schedule)
+        except InputError:
+            return False
+        return True
+
+
+class Edits(Request):
+    """Edits of a program.
+
+    Parameters
+    ----------
+    programs : Programs
+        Those of a task.
+    piece : Piece
+        The program.
+    fallback : Candidate or None
+        As for `Request`.
+    """
+
+    ask = Ask.EDITS
+
+    def __init__(self, programs: Programs, piece: Piece, fallback: Candidate | None = None):
+        super().__init__(piece.name, fallback)
+        self.programs, self.piece = programs, piece
+
+    def _grammar(self) -> Grammar | None:
+        """Edits that the program allows and that were not tried."""
+        config = self.programs.workshop.config
+        grammar = EditsGrammar(config, self.piece.unrolled.commands, self.tried)
+        return grammar if grammar.any else None
+
+    def question(self, rejected: Sequence[str] = ()) -> list[str]:
+        """About the program; without its cycles if they are not known."""
+        programs, piece = self.programs, self.piece
+        return programs.subject(piece).words(
+            BEST, profile=programs.measured, ask=self.ask, outline=programs.outline(piece), rejected=rejected
+        )
+
+    def meaning(self, words: Sequence[str]) -> Hashable:
+        """The edits."""
+        return edits_of(words)
+
+    def candidate(self, words: Sequence[str]) -> Candidate:
+        """The network with all programs that are others after them."""
+        changed = self.programs.workshop.changed({self.about: edits_of(words)})
+        texts = {new.name: program_text(new) for _, new in changed}
+        return self.programs.task.with_texts(texts, NAME, f"{self.about}: {' '.join(words[:-1])}")
+
+
+def fields_of(layer: Layer) -> tuple[str, ...]:
+    """Fields of a layer's schedule that may be changed."""
+    if not isinstance(layer, (ConvLayer, DepthwiseLayer)):
+        return _PLAIN
+    no_scale = () if layer.drain.common_scale else ("common_scale",)
+    return tuple(name for name in SPANS if name not in (*_KEPT, *no_scale))
