@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compiler.llm.corpus.examples import Example, examples
 from compiler.llm.corpus.walk import Walk
 from compiler.llm.gpt import Gpt, Shape
 from compiler.llm.language import LANGUAGE
 from compiler.llm.training.fit import Recipe, fit
 from compiler.llm.training.module import Module
-from compiler.llm.training.shown import Shown, shown
+from compiler.llm.training.reading import Style, read_examples
+from compiler.llm.training.shown import Shown
 from hw.errors import InputError
 
 #: One in so many networks is not shown.
@@ -76,16 +76,16 @@ def train(
     InputError
         Too little was measured, or a checkpoint is of something else.
     """
-    say(f"reading {len(walks)} networks")
-    stages = ("first", plan.first, False), ("then", plan.then, True)
+    stages = ("first", plan.first), ("then", plan.then)
     shown_: dict[str, list[list[Shown]]] = {"first": [], "then": []}
     judged: dict[str, list[list[Shown]]] = {"first": [], "then": []}
-    for walk in walks:
-        found = list(examples(walk))
-        for name, _, best in stages:
-            (shown_ if walk.index % _JUDGED else judged)[name].append(_shown(found, plan, best=best))
+    style = Style(plan.profile, plan.want, _LONGEST)
+    for walk, found in zip(walks, read_examples(walks, style, say), strict=True):
+        part = shown_ if walk.index % _JUDGED else judged
+        part["first"].append(found.every)
+        part["then"].append(found.best)
     module, curves = Module(plan.shape, plan.first.seed), {}
-    for name, recipe, _ in stages:
+    for name, recipe in stages:
         groups, others = ([group for group in part[name] if group] for part in (shown_, judged))
         if not groups or not others:
             raise InputError(f"{len(walks)} networks are too few to learn from: measure more of them")
@@ -98,13 +98,6 @@ def train(
         "loss": curves,
     }  # fmt: skip
     return Trained(module.gpt(), about)
-
-
-def _shown(found: Sequence[Example], plan: Plan, *, best: bool) -> list[Shown]:
-    """Examples as the model sees them; with `best` those alone."""
-    chosen = [example for example in found if example.best] if best else found
-    made = [shown(example, best=best, profile=plan.profile, want=plan.want) for example in chosen]
-    return [each for each in made if len(each.words) <= _LONGEST]
 
 
 def _say(say: Callable[[str], None], name: str, text: str) -> None:
