@@ -10,6 +10,7 @@ from hw.errors import InputError
 
 if TYPE_CHECKING:
     from compiler.llm.evaluate import Raced
+    from compiler.llm.sampled import Sampled
 
 
 def run(args: argparse.Namespace) -> int:
@@ -18,6 +19,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.run import say
     from compiler.llm.corpus.machines import HELD_OUT, MACHINES
     from compiler.llm.evaluate import held_out_points, race
+    from compiler.llm.sampled import TOGETHER, figures, sampled
     from compiler.measure.measurer import Measurer
     from compiler.search.tune import LLM, METHODS
 
@@ -27,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--methods must be among {', '.join(METHODS)}, not {name!r}")
     if args.machine not in MACHINES:
         raise InputError(f"--machine must be one of {', '.join(map(repr, MACHINES))}, not {args.machine!r}")
+    if 0 < args.samples < TOGETHER:
+        raise InputError(f"--samples must be 0 or at least {TOGETHER}, not {args.samples}")
     model, machine = model_of(args), MACHINES[args.machine]
     trials: dict[str, int] = {LLM: args.trials}
     for name in others:
@@ -35,9 +39,14 @@ def run(args: argparse.Namespace) -> int:
         machine.conditions.config.n, args.seed, machine, shapes=args.machine not in HELD_OUT
     )
     raced: list[Raced] = []
+    answers: list[Sampled] = []
     for point in islice(points, args.layers):
         with Measurer(point.graph(), machine.conditions, machine.options, 1, args.seed) as measurer:
             raced.append(race(measurer, point, model, trials, args.seeds, args.temperature, say))
+            if args.samples:
+                answers.append(
+                    sampled(measurer, point.family, model, args.samples, args.seed, args.temperature)
+                )
     whole = {
         "machine": args.machine,
         "seeds": args.seeds,
@@ -45,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
         "layers": [_row(each) for each in raced],
     }
     whole |= {"ratios": _ratios(raced, trials)}
+    if answers:
+        whole |= {"samples": [each.cycles for each in answers], "sampled": figures(answers)}
     report(whole, _table(whole), args.json)
     return 0
 
@@ -83,4 +94,9 @@ def _table(whole: dict[str, Any]) -> str:
         f"llm after {each['trials']}: {each['ratio']:.4f} times {each['method']} after {each['method_trials']}"
         for each in whole["ratios"]
     ]
+    if found := whole.get("sampled"):
+        lines += [
+            f"{which}: {found[key]:.4f} times the static compiler's cycles (median {found[key + '_median']:.4f})"
+            for which, key in (("one answer", "one"), ("the best of four", "some"))
+        ]
     return "\n".join(lines)

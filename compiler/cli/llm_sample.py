@@ -39,7 +39,10 @@ def run(args: argparse.Namespace) -> int:
     task = Task(prepared, conditions, schedule, about, measured, seed=args.seed)
     subjects = subjects_of(task)
     with _reader(model, args) as (reader, told):
-        layers = [_layer(task, reader, name, subject, args) for name, subject in subjects.items()]
+        layers = [
+            _layer(task, reader, name, subject, args, profile=model.profile)
+            for name, subject in subjects.items()
+        ]
         machine, line = told()
     whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, "layers": layers} | machine
     report(whole, "\n".join([*(line for each in layers for line in _lines(each)), *line]), args.json)
@@ -73,7 +76,7 @@ def model_of(args: argparse.Namespace) -> "Gpt":
 
 
 def _layer(
-    task: "Task", model: "Reader", name: str, subject: "Subject", args: argparse.Namespace
+    task: "Task", model: "Reader", name: str, subject: "Subject", args: argparse.Namespace, *, profile: bool
 ) -> dict[str, Any]:
     import numpy as np
 
@@ -85,7 +88,7 @@ def _layer(
     rng = np.random.default_rng(args.seed)
     grammar = None if args.unconstrained else Fitting(task, name, subject, set())
     try:
-        question = subject.words(BEST)
+        question = subject.words(BEST, profile=profile)
         answers = draw(model, LANGUAGE, question, grammar, args.answers, rng, args.temperature)
     except ValueError as error:  # a size without words, or more words than there is room for
         raise InputError(f"layer {name!r} cannot be asked about: {error}") from None

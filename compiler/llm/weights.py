@@ -47,6 +47,7 @@ def save(model: Gpt, path: Path, about: dict[str, Any]) -> None:
     header = {
         "format": FORMAT, "version": str(VERSION), "shape": json.dumps(vars(model.shape)),
         "language": json.dumps(LANGUAGE.words), "about": json.dumps(about),
+        "profile": json.dumps(model.profile),
     }  # fmt: skip
     try:
         save_file(tensors, path, header)
@@ -67,7 +68,8 @@ def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
             raise InputError(f"{path}: a language model has at most {_MOST_BYTES:,} bytes")
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
-            shape = _shape(path, header)
+            shape, about = _shape(path, header), _about(header)
+            profile = json.loads(header.get("profile", "true")) is not False
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
     except (OSError, SafetensorError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a language model: {error}") from None
@@ -80,7 +82,7 @@ def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
         weights[name] = array.astype(np.float32) * (1 if factors is None else factors.astype(np.float32))
         if not np.isfinite(weights[name]).all():
             raise InputError(f"{path}: its tensor {name!r} has numbers that are not finite")
-    return Gpt(shape, weights), _about(header)
+    return Gpt(shape, weights, profile=profile), about
 
 
 def _shape(path: Path, header: dict[str, str]) -> Shape:

@@ -70,7 +70,7 @@ class Writer(Author):
             for name, subject in subjects.items():
                 fitting = Fitting(task, name, subject, tried)
                 try:
-                    question = subject.words(BEST)
+                    question = subject.words(BEST, profile=self.model.profile)
                 except ValueError:  # a size that has no words
                     continue
                 answers = draw(

@@ -85,14 +85,32 @@ def measure(devices: Devices, machine: str, index: int, seed: int) -> Walk | Non
     if is_held_out(point):
         return None
     try:
-        walker = _Walker(devices, machine, point, rng)
+        walker = Walker(devices, machine, point, rng)
     except InputError:  # no operator for this machine
         return None
     return walker.walk(index)
 
 
-class _Walker:
+class Walker:
     """One network on one machine.
+
+    Parameters
+    ----------
+    devices : Devices
+        Who measures.
+    name : str
+        The machine, a key of MACHINES.
+    point : Point
+        The network.
+    rng : random.Random
+        Chance.
+
+    Attributes
+    ----------
+    prepared, first : Prepared, Network
+        The network, to be compiled; as the static compiler makes it.
+    names : list of str
+        Its layers.
 
     Raises
     ------
@@ -119,11 +137,11 @@ class _Walker:
         first = self.first.schedule
         layers = [first.layers[name] for name in self.names]
         walk = Walk(self.name, index, self.point, [unusual(each) for each in layers])
-        measured = self._measured(self.first)
+        measured = self.measured(self.first)
         if measured is None:
             return None
         schedules, costs = [first], [measured.cycles]
-        walk.steps.append(self._step(-1, -1, {}, measured))
+        walk.steps.append(self.step(-1, -1, {}, measured))
         seen = {first.to_json()}
         for _ in range(_STEPS + _MORE * (len(self.names) - 1)):
             best = costs.index(min(costs))
@@ -133,7 +151,7 @@ class _Walker:
                 continue
             layer, schedule, measured = found
             changes = different(schedule.layers[layer], schedules[base].layers[layer])
-            walk.steps.append(self._step(base, self.names.index(layer), changes, measured))
+            walk.steps.append(self.step(base, self.names.index(layer), changes, measured))
             schedules.append(schedule)
             costs.append(measured.cycles)
         return walk
@@ -151,7 +169,7 @@ class _Walker:
                 network = self.prepared.network(schedule)
             except InputError:  # it does not fit
                 continue
-            if dram_bytes(network) <= _DRAM_BYTES and (measured := self._measured(network)) is not None:
+            if (measured := self.measured(network)) is not None:
                 return layer, schedule, measured
         return None
 
@@ -162,14 +180,18 @@ class _Walker:
             now = space.change(self.rng, now)
         return now
 
-    def _measured(self, network: Network) -> Measurement | None:
+    def measured(self, network: Network) -> Measurement | None:
+        """What a schedule of it costs; None: too much, or it is not believable."""
+        if dram_bytes(network) > _DRAM_BYTES:
+            return None
         conditions = self.machine.conditions
         rate = bus_rate(conditions.config, conditions.rate)
         device = self.devices.of(self.machine)
         found = measure_network(device, network, self.question, rate, _LIMIT)
         return found if isinstance(found, Measurement) and found.believable else None
 
-    def _step(self, base: int, layer: int, changes: dict, measured: Measurement) -> Step:
+    def step(self, base: int, layer: int, changes: dict, measured: Measurement) -> Step:
+        """What was measured, as a step; `base`, `layer` and `changes` as there."""
         numbers = {self.names.index(entry.names[0]): entry for entry in measured.layers}
         cycles = {number: entry.cycles for number, entry in numbers.items()}
         where = {number: [entry.where[c] for c in CAUSES] for number, entry in numbers.items()}

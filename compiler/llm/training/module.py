@@ -70,10 +70,10 @@ class Module(nn.Module):
             x = x[counted]
         return functional.linear(self._normed(x, "norm"), self._of("words"))
 
-    def gpt(self) -> Gpt:
-        """The weights as they are now, to be run."""
+    def gpt(self, *, profile: bool = True) -> Gpt:
+        """The weights as they are now, to be run; `profile` as for Gpt."""
         weights = {name: self._of(name).detach().cpu().numpy() for name in self.shape.tensors}
-        return Gpt(self.shape, weights)
+        return Gpt(self.shape, weights, profile=profile)
 
     def take(self, model: Gpt) -> None:
         """Have the weights of a model."""

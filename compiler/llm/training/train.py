@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from compiler.llm.corpus.held_out import is_judged
 from compiler.llm.corpus.walk import Walk
 from compiler.llm.gpt import Gpt, Shape
 from compiler.llm.language import LANGUAGE
@@ -15,10 +16,8 @@ from compiler.llm.training.reading import Style, read_examples
 from compiler.llm.training.shown import Shown
 from hw.errors import InputError
 
-#: One in so many networks is not shown.
-_JUDGED = 20
-#: Longer ones are left out: there are few.
-_LONGEST = 192
+#: Longer examples are left out: there are few.
+LONGEST = 192
 
 
 @dataclass(frozen=True)
@@ -76,28 +75,52 @@ def train(
     InputError
         Too little was measured, or a checkpoint is of something else.
     """
-    stages = ("first", plan.first), ("then", plan.then)
-    shown_: dict[str, list[list[Shown]]] = {"first": [], "then": []}
-    judged: dict[str, list[list[Shown]]] = {"first": [], "then": []}
-    style = Style(plan.profile, plan.want, _LONGEST)
-    for walk, found in zip(walks, read_examples(walks, style, say), strict=True):
-        part = shown_ if walk.index % _JUDGED else judged
-        part["first"].append(found.every)
-        part["then"].append(found.best)
-    module, curves = Module(plan.shape, plan.first.seed), {}
-    for name, recipe in stages:
-        groups, others = ([group for group in part[name] if group] for part in (shown_, judged))
+    style = Style(plan.profile, plan.want, LONGEST)
+    read = list(zip(walks, read_examples(walks, style, say), strict=True))
+    kept = [found for walk, found in read if not is_judged(walk)]
+    judged = [found for walk, found in read if is_judged(walk)]
+    stages = {
+        "first": Stage(plan.first, [each.every for each in kept], [each.every for each in judged]),
+        "then": Stage(plan.then, [each.best for each in kept], [each.best for each in judged]),
+    }
+    module = Module(plan.shape, plan.first.seed)
+    curves = go_through(module, stages, folder, say)
+    about = {
+        "networks": len(walks), "examples": sum(map(len, stages["first"].groups)), "plan": asdict(plan),
+        "loss": curves, "without": [name for name in ("profile", "want") if not getattr(plan, name)],
+    }  # fmt: skip
+    return Trained(module.gpt(profile=plan.profile), about)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of training: how, groups of examples that are shown, and those that the loss is taken of."""
+
+    recipe: Recipe
+    groups: list[list[Shown]]
+    judged: list[list[Shown]]
+
+
+def go_through(
+    module: Module, stages: dict[str, Stage], folder: Path, say: Callable[[str], None]
+) -> dict[str, list[tuple[int, float]]]:
+    """Train in stages, by name; gives their losses.
+
+    Raises
+    ------
+    InputError
+        One has no examples, or a checkpoint is of something else.
+    """
+    curves = {}
+    for name, stage in stages.items():
+        groups, others = ([group for group in part if group] for part in (stage.groups, stage.judged))
         if not groups or not others:
-            raise InputError(f"{len(walks)} networks are too few to learn from: measure more of them")
-        if recipe.steps:
+            raise InputError(f"{len(stage.groups)} networks are too few to learn from: measure more of them")
+        if stage.recipe.steps:
             one_each = [group[number % len(group)] for number, group in enumerate(others)]
             path = folder / f"{name}.pt"
-            curves[name] = fit(module, groups, one_each, recipe, path, partial(_say, say, name)).curve
-    about = {
-        "networks": len(walks), "examples": sum(map(len, shown_["first"])), "plan": asdict(plan),
-        "loss": curves,
-    }  # fmt: skip
-    return Trained(module.gpt(), about)
+            curves[name] = fit(module, groups, one_each, stage.recipe, path, partial(_say, say, name)).curve
+    return curves
 
 
 def _say(say: Callable[[str], None], name: str, text: str) -> None:
