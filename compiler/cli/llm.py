@@ -110,6 +110,10 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         default=5,
         help="searches of each (default: %(default)s)",
     )
+    parser.add_argument(
+        "--samples", metavar="N", type=integer(0, 4096), default=0,
+        help="measure so many answers about each layer, without any search, too (default: %(default)s)",
+    )  # fmt: skip
     _add_model(parser)
     add_seed(parser)
     add_json(parser)

@@ -11,6 +11,7 @@ from hw.errors import InputError
 
 if TYPE_CHECKING:
     from compiler.llm.evaluate import Raced
+    from compiler.llm.sampled import Sampled
 
 
 def run(args: argparse.Namespace) -> int:
@@ -19,6 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.run import say
     from compiler.llm.corpus.machines import HELD_OUT, MACHINES
     from compiler.llm.evaluate import held_out_points, race
+    from compiler.llm.sampled import TOGETHER, figures, sampled
     from compiler.measure.measurer import Measurer
     from compiler.search.tune import LLM, METHODS
 
@@ -28,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--methods must be among {', '.join(METHODS)}, not {name!r}")
     if args.machine not in MACHINES:
         raise InputError(f"--machine must be one of {', '.join(map(repr, MACHINES))}, not {args.machine!r}")
+    if 0 < args.samples < TOGETHER:
+        raise InputError(f"--samples must be 0 or at least {TOGETHER}, not {args.samples}")
     model, machine = model_of(args), MACHINES[args.machine]
     trials: dict[str, int] = {LLM: args.trials}
     for name in others:
@@ -36,9 +40,14 @@ def run(args: argparse.Namespace) -> int:
         machine.conditions.config.n, args.seed, machine, shapes=args.machine not in HELD_OUT
     )
     raced: list[Raced] = []
+    answers: list[Sampled] = []
     for point in islice(points, args.layers):
         with Measurer(point.graph(), machine.conditions, machine.options, 1, args.seed) as measurer:
             raced.append(race(measurer, point, model, trials, args.seeds, args.temperature, say))
+            if args.samples:
+                answers.append(
+                    sampled(measurer, point.family, model, args.samples, args.seed, args.temperature)
+                )
     whole = {
         "machine": args.machine,
         "seeds": args.seeds,
@@ -46,6 +55,9 @@ def run(args: argparse.Namespace) -> int:
         "layers": [_row(each) for each in raced],
     }
     whole |= {"ratios": _ratios(raced, trials), "kinds": _kinds(raced)}
+    whole |= {"ratios": _ratios(raced, trials)}
+    if answers:
+        whole |= {"samples": [each.cycles for each in answers], "sampled": figures(answers)}
     report(whole, _table(whole), args.json)
     return 0
 
@@ -100,4 +112,9 @@ def _table(whole: dict[str, Any]) -> str:
         f"{each['known']} known already"
         for kind, each in whole["kinds"].items()
     ]
+    if found := whole.get("sampled"):
+        lines += [
+            f"{which}: {found[key]:.4f} times the static compiler's cycles (median {found[key + '_median']:.4f})"
+            for which, key in (("one answer", "one"), ("the best of four", "some"))
+        ]
     return "\n".join(lines)

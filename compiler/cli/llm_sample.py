@@ -41,7 +41,10 @@ def run(args: argparse.Namespace) -> int:
     about = tuple(schedule.layers) if args.layer is None else (args.layer,)
     task = Task(prepared, conditions, schedule, about, measured, seed=args.seed)
     with _reader(model, args) as (reader, told):
-        found = [_answered(reader, cycles, request, args) for cycles, request in _requests(task, args.ask)]
+        found = [
+            _answered(reader, cycles, request, args, profile=model.profile)
+            for cycles, request in _requests(task, args.ask)
+        ]
         machine, line = told()
     what = "layers" if args.ask == _SCHEDULES else "programs"
     whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, what: found} | machine
@@ -98,7 +101,9 @@ def model_of(args: argparse.Namespace) -> "Gpt":
     return load(args.llm or SHIPPED)[0]
 
 
-def _answered(model: "Reader", cycles: int, request: "Request", args: argparse.Namespace) -> dict[str, Any]:
+def _answered(
+    model: "Reader", cycles: int, request: "Request", args: argparse.Namespace, *, profile: bool
+) -> dict[str, Any]:
     import numpy as np
 
     from compiler.llm.asking import Ask
@@ -110,7 +115,7 @@ def _answered(model: "Reader", cycles: int, request: "Request", args: argparse.N
     grammar = None if args.unconstrained else request.grammar
     answers: list[Answer] = []
     try:
-        question = request.question()
+        question = request.question(profile=profile)
         while len(answers) < args.answers and (grammar is not None or args.unconstrained):
             count = min(request.together, args.answers - len(answers))
             answers += draw(model, LANGUAGE, question, grammar, count, rng, args.temperature)

@@ -60,10 +60,12 @@ class Gpt:
         Its sizes.
     weights : dict
         float32 arrays by the names of `Shape.tensors`.
+    profile : bool
+        Whether it learnt from questions that say what a layer costs now: it is to be asked such questions then.
     """
 
-    def __init__(self, shape: Shape, weights: Mapping[str, Floats]):
-        self.shape = shape
+    def __init__(self, shape: Shape, weights: Mapping[str, Floats], *, profile: bool = True):
+        self.shape, self.profile = shape, profile
         self.weights = {name: np.ascontiguousarray(weights[name], np.float32) for name in shape.tensors}
         angles = np.arange(shape.context)[:, None] * turns(shape.width // shape.heads)
         self.turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)

@@ -69,13 +69,15 @@ class Request(ABC):
     def _grammar(self) -> Grammar | None: ...
 
     @abstractmethod
-    def question(self, rejected: Sequence[str] = ()) -> list[str]:
+    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
         """Words of the question; ValueError: a size has none.
 
         Parameters
         ----------
         rejected : sequence of str
             Why earlier answers were refused.
+        profile : bool
+            With what it costs now.
         """
 
     @abstractmethod
@@ -117,9 +119,9 @@ class Schedules(Request):
         """Changes of which those end that can be compiled and were not tried."""
         return _Fitting(self)
 
-    def question(self, rejected: Sequence[str] = ()) -> list[str]:
+    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
         """About the layer."""
-        return self.subject.words(BEST, rejected=rejected)
+        return self.subject.words(BEST, profile=profile, rejected=rejected)
 
     def meaning(self, words: Sequence[str]) -> LayerSchedule:
         """The schedule."""
@@ -185,12 +187,13 @@ class Edits(Request):
         grammar = EditsGrammar(config, self.piece.unrolled.commands, self.tried)
         return grammar if grammar.any else None
 
-    def question(self, rejected: Sequence[str] = ()) -> list[str]:
+    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
         """About the program; without its cycles if they are not known."""
         programs, piece = self.programs, self.piece
         return programs.subject(piece).words(
-            BEST, profile=programs.measured, ask=self.ask, outline=programs.outline(piece), rejected=rejected
-        )
+            BEST, profile=profile and programs.measured, ask=self.ask, outline=programs.outline(piece),
+            rejected=rejected,
+        )  # fmt: skip
 
     def meaning(self, words: Sequence[str]) -> Hashable:
         """The edits."""

@@ -51,6 +51,7 @@ def save(model: Gpt, path: Path, about: dict[str, Any]) -> None:
     header = {
         "format": FORMAT, "version": str(VERSION), "shape": json.dumps(vars(model.shape)),
         "language": json.dumps(LANGUAGE.words), "about": json.dumps(about),
+        "profile": json.dumps(model.profile),
     }  # fmt: skip
     try:
         save_file(tensors, path, header)
@@ -96,7 +97,9 @@ def grown(path: Path, seed: int = 0) -> Gpt:
     for number, word in enumerate(LANGUAGE.words):
         if word in known:
             rows[number] = known[word]
-    return Gpt(replace(model.shape, words=len(LANGUAGE)), {**model.weights, _WORDS: rows})
+    return Gpt(
+        replace(model.shape, words=len(LANGUAGE)), {**model.weights, _WORDS: rows}, profile=model.profile
+    )
 
 
 def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
@@ -107,6 +110,7 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
             shape, language = _shape(path, header)
+            about, profile = _about(header), json.loads(header.get("profile", "true")) is not False
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
     except (OSError, SafetensorError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a language model: {error}") from None
@@ -119,7 +123,7 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
         weights[name] = array.astype(np.float32) * (1 if factors is None else factors.astype(np.float32))
         if not np.isfinite(weights[name]).all():
             raise InputError(f"{path}: its tensor {name!r} has numbers that are not finite")
-    return Gpt(shape, weights), language, _about(header)
+    return Gpt(shape, weights, profile=profile), language, about
 
 
 def _shape(path: Path, header: dict[str, str]) -> tuple[Shape, tuple[str, ...]]:

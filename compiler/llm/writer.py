@@ -194,7 +194,7 @@ class Writer(Author):
         if grammar is None:
             return []
         try:
-            question = request.question(why)
+            question = request.question(why, profile=self.model.profile)
             return draw(self.model, LANGUAGE, question, grammar, count, self._rng, self.temperature)
         except ValueError:  # a size that has no words, or more words than there is room for
             return []

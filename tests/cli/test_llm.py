@@ -57,6 +57,7 @@ def test_answers_written_on_the_machine(mla, tmp_path):
 
 def test_evaluation_compares_methods(mla, tmp_path):
     asked = ("--layers", "1", "--trials", "2", "--others", "2", "--methods", "random", "--seeds", "1")
+    asked += ("--samples", "4")
     result = mla("llm", "eval", *asked, "--json", str(tmp_path / "a.json"))
     assert result.status == 0, result.err
     document = json.loads((tmp_path / "a.json").read_text("utf-8"))
@@ -65,6 +66,9 @@ def test_evaluation_compares_methods(mla, tmp_path):
     assert all(curve[0] == layer["static_cycles"] for (curve,) in layer["curves"].values())
     assert [each["trials"] for each in document["ratios"]] == [1, 2]
     assert "llm after 2" in result.out
+    ((cycles,), found) = document["samples"], document["sampled"]
+    assert len(cycles) == 4 and found["some"] == pytest.approx(min(cycles) / layer["static_cycles"])
+    assert found["one"] >= found["some"] and f"one answer: {found['one']:.4f} times" in result.out
 
 
 @pytest.mark.parametrize(("options", "words"), [
@@ -75,7 +79,7 @@ def test_evaluation_compares_methods(mla, tmp_path):
     (("sample", DIGITS, "--temperature", "-1"), "--temperature must be at least 0"),
     (("eval", "--methods", "nonsense"), "--methods must be among"),
     (("eval", "--machine", "nonsense"), "--machine must be one of"),
-    (("eval", "--seeds", "0"), "--seeds"),
+    (("eval", "--seeds", "0"), "--seeds"), (("eval", "--samples", "3"), "--samples must be 0 or at least 4"),
 ])  # fmt: skip
 def test_bad_input(complains, options, words):
     complains(2, words, "llm", *options)

@@ -47,11 +47,15 @@ class Whole(Request):
         """Programs for its place; None: it is too long, or nothing can be said of what comes before it."""
         return program_grammar(self.programs.task.network, self.about, self.tried)
 
-    def question(self, rejected: Sequence[str] = ()) -> list[str]:
+    def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
         """About the program."""
         programs, piece = self.programs, self.piece
         return programs.subject(piece).words(
-            BEST, ask=self.ask, outline=programs.outline(piece), rejected=rejected
+            BEST,
+            profile=profile and programs.measured,
+            ask=self.ask,
+            outline=programs.outline(piece),
+            rejected=rejected,
         )
 
     def meaning(self, words: Sequence[str]) -> Hashable:

@@ -10,13 +10,12 @@ from compiler.llm.corpus.edited import edit_walk
 from compiler.llm.corpus.held_out import is_held_out
 from compiler.llm.corpus.machines import MACHINES, TRAINING
 from compiler.llm.corpus.rig import Devices, Rig
-from compiler.llm.corpus.walk import Step, Walk, different, unusual
+from compiler.llm.corpus.walk import Walk, different, unusual
 from compiler.measure.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.search.method import with_layer
 from compiler.specialize.space import LayerSpace, spaces_of
 from hw.errors import InputError
-from hw.isa.counters import CAUSES
 
 #: Schedules of a network beside the first, and more for each layer that follows another one.
 _STEPS, _MORE = 14, 6
@@ -96,7 +95,7 @@ class _Walker:
         if measured is None:
             return None
         schedules, costs = [first], [measured.cycles]
-        walk.steps.append(self._step(-1, -1, {}, measured))
+        walk.steps.append(self.rig.step(-1, -1, {}, measured))
         seen = {first.to_json()}
         for _ in range(_STEPS + _MORE * (len(self.names) - 1)):
             best = costs.index(min(costs))
@@ -106,7 +105,7 @@ class _Walker:
                 continue
             layer, schedule, measured = found
             changes = different(schedule.layers[layer], schedules[base].layers[layer])
-            walk.steps.append(self._step(base, self.names.index(layer), changes, measured))
+            walk.steps.append(self.rig.step(base, self.names.index(layer), changes, measured))
             schedules.append(schedule)
             costs.append(measured.cycles)
         return walk
@@ -134,9 +133,3 @@ class _Walker:
         for _ in range(self.rng.randint(1, _CHANGES)):
             now = space.change(self.rng, now)
         return now
-
-    def _step(self, base: int, layer: int, changes: dict, measured: Measurement) -> Step:
-        numbers = {self.names.index(entry.names[0]): entry for entry in measured.layers}
-        cycles = {number: entry.cycles for number, entry in numbers.items()}
-        where = {number: [entry.where[c] for c in CAUSES] for number, entry in numbers.items()}
-        return Step(base, layer, changes, measured.cycles, cycles, where)

@@ -6,16 +6,24 @@ from pathlib import Path
 
 from compiler.cache.digest import name
 from compiler.hpm.points import Op, Point
+from compiler.llm.corpus.walk import Walk
 
 #: Layers of networks: kind, size of the input, channels of the output, window, stride.
 _LAYERS = Path(__file__).with_name("held_out.json")
 #: One in so many shapes is kept out.
 _PART = 10
+#: One in so many networks that are measured is not shown in training.
+_JUDGED = 20
 
 
 def is_held_out(point: Point) -> bool:
     """Whether a layer of a network is one that is kept out."""
     return any(key in _known() or _chance(key) for key in keys_of(point))
+
+
+def is_judged(walk: Walk) -> bool:
+    """Whether the loss is taken of a network, which is not shown in training then."""
+    return walk.index % _JUDGED == 0
 
 
 def keys_of(point: Point) -> list[str]:

@@ -1,10 +1,11 @@
 """A small network on a simulated machine, ready to be measured under any schedule."""
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compiler.hpm.points import Point
 from compiler.llm.corpus.machines import MACHINES, Machine
+from compiler.llm.corpus.walk import Step
 from compiler.measure.measurement import Measurement
 from compiler.measure.reference import Reference
 from compiler.measure.trial import measure_network
@@ -13,6 +14,7 @@ from compiler.pipeline import Prepared
 from compiler.profile.floors import bus_rate
 from compiler.runtime import dram_bytes
 from hw.errors import InputError
+from hw.isa.counters import CAUSES
 
 if TYPE_CHECKING:
     from cosim.rtl.rtl_device import RtlDevice
@@ -92,3 +94,10 @@ class Rig:
         device = self.devices.of(self.machine)
         found = measure_network(device, network, self._question, rate, _LIMIT)
         return found if isinstance(found, Measurement) and found.believable else None
+
+    def step(self, base: int, layer: int, changes: dict[str, Any], measured: Measurement) -> Step:
+        """What was measured as a step; `base`, `layer` and `changes` as there."""
+        numbers = {self.names.index(entry.names[0]): entry for entry in measured.layers}
+        cycles = {number: entry.cycles for number, entry in numbers.items()}
+        where = {number: [entry.where[cause] for cause in CAUSES] for number, entry in numbers.items()}
+        return Step(base, layer, changes, measured.cycles, cycles, where)

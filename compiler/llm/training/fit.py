@@ -10,9 +10,10 @@ from typing import Any
 import torch  # pyright: ignore[reportMissingImports]  an extra
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
+from compiler.llm.training.checkpoint import beginning, keep, resume
 from compiler.llm.training.module import Module
-from compiler.llm.training.shown import Batch, Shown, batch_of, batches
-from hw.errors import InputError
+from compiler.llm.training.precision import products
+from compiler.llm.training.shown import Batch, Shown, batch_of, batches, parts
 
 _DECAY, _CLIP, _WARM = 0.1, 1.0, 100
 #: Steps from one checkpoint, and from one message, to the next.
@@ -28,7 +29,9 @@ class Recipe:
     steps : int
         Batches.
     batch : int
-        Examples of each.
+        Examples of each, at most.
+    words : int
+        Words of each, at most, if it is more than one example: that is what memory goes by.
     rate : float
         Of learning, at most: it rises at first and falls with a cosine.
     seed : int
@@ -37,6 +40,7 @@ class Recipe:
 
     steps: int
     batch: int = 64
+    words: int = 64 * 192
     rate: float = 1e-3
     seed: int = 0
 
@@ -72,18 +76,19 @@ def fit(
     Raises
     ------
     InputError
-        The checkpoint is of another recipe, or damaged.
+        The checkpoint is of another recipe, of other examples, or damaged.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     module.to(device)
     optimizer = torch.optim.AdamW(_groups_of(module), lr=recipe.rate, betas=(0.9, 0.98))
-    first, curve = _resume(checkpoint, module, optimizer, recipe)
-    drawn = batches(groups, recipe.batch, random.Random(f"{recipe.seed} {first}"))
+    asked = {"recipe": vars(recipe), "shape": vars(module.shape), "begins": beginning(module, groups)}
+    first, curve = resume(checkpoint, module, optimizer, asked)
+    drawn = batches(groups, recipe.batch, recipe.words, random.Random(f"{recipe.seed} {first}"))
     total = 0.0
     for step in range(first, recipe.steps):
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate * _pace(step, recipe.steps)
-        loss = _loss(module, next(drawn), device)
+        loss = loss_of(module, next(drawn), device)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), _CLIP)
@@ -93,29 +98,31 @@ def fit(
             say(f"step {step + 1} of {recipe.steps}: loss {total / _SAY:.3f}")
             total = 0.0
         if (step + 1) % _KEEP == 0 or step + 1 == recipe.steps:
-            curve.append((step + 1, judge(module, judged, recipe.batch)))
+            curve.append((step + 1, judge(module, judged, recipe)))
             say(f"step {step + 1} of {recipe.steps}: {curve[-1][1]:.3f} on what was not shown")
-            _keep(checkpoint, module, optimizer, recipe, step + 1, curve)
+            keep(checkpoint, module, optimizer, asked, (step + 1, curve))
     return Fitted(curve)
 
 
-def judge(module: Module, judged: Sequence[Shown], batch: int) -> float:
+def judge(module: Module, judged: Sequence[Shown], recipe: Recipe) -> float:
     """Mean loss of a word of the answers."""
     device = next(module.parameters()).device
     total = words = 0.0
     with torch.no_grad():
-        for first in range(0, len(judged), batch):
-            made = batch_of(judged[first : first + batch])
+        for part in parts(judged, recipe.batch, recipe.words):
+            made = batch_of(part)
             count = int(made.counts.sum())
-            total += float(_loss(module, made, device)) * count
+            total += float(loss_of(module, made, device)) * count
             words += count
     return total / max(words, 1)
 
 
-def _loss(module: Module, batch: Batch, device: torch.device) -> torch.Tensor:
-    scores = module(torch.from_numpy(batch.words).to(device))
+def loss_of(module: Module, batch: Batch, device: torch.device) -> torch.Tensor:
+    """Of the words of the answers, their mean: natural logarithm of how unlikely the model finds them."""
     counts = torch.from_numpy(batch.counts).to(device)
-    return functional.cross_entropy(scores[counts], torch.from_numpy(batch.following).to(device)[counts])
+    with products(device):
+        scores = module(torch.from_numpy(batch.words).to(device), counts)
+    return functional.cross_entropy(scores.float(), torch.from_numpy(batch.following).to(device)[counts])
 
 
 def _pace(step: int, steps: int) -> float:
@@ -128,34 +135,3 @@ def _groups_of(module: Module) -> list[dict[str, Any]]:
     matrices = [each for each in module.parameters() if each.ndim > 1]
     rest = [each for each in module.parameters() if each.ndim <= 1]
     return [{"params": matrices, "weight_decay": _DECAY}, {"params": rest, "weight_decay": 0.0}]
-
-
-def _keep(
-    path: Path, module: Module, optimizer: torch.optim.Optimizer, recipe: Recipe, step: int, curve: list
-) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".tmp")
-    state = {
-        "recipe": vars(recipe), "shape": vars(module.shape), "step": step, "curve": curve,
-        "module": module.state_dict(), "optimizer": optimizer.state_dict(),
-    }  # fmt: skip
-    torch.save(state, beside)
-    beside.replace(path)
-
-
-def _resume(
-    path: Path, module: Module, optimizer: torch.optim.Optimizer, recipe: Recipe
-) -> tuple[int, list[tuple[int, float]]]:
-    if not path.exists():
-        return 0, []
-    try:
-        state = torch.load(path, weights_only=True)
-        if state["recipe"] != vars(recipe) or state["shape"] != vars(module.shape):
-            raise InputError(f"{path}: a checkpoint of another recipe; remove it to begin anew")
-        module.load_state_dict(state["module"])
-        optimizer.load_state_dict(state["optimizer"])
-        return int(state["step"]), [(int(step), float(loss)) for step, loss in state["curve"]]
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}: cannot be read as a checkpoint: {error}; remove it to begin anew"
-        ) from None

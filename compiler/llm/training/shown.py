@@ -58,11 +58,11 @@ class Batch:
     counts: NDArray[np.bool_]
 
 
-def batches(groups: Sequence[Sequence[Shown]], size: int, rng: random.Random) -> Iterator[Batch]:
+def batches(groups: Sequence[Sequence[Shown]], size: int, words: int, rng: random.Random) -> Iterator[Batch]:
     """Batches without end, by kinds of answer as often as they are to be shown.
 
     Each example comes from a group drawn first, so that large groups do not drown small ones; those of about the same
-    length come together. All of a group are of one kind.
+    length come together. All of a group are of one kind; `size` and `words` as for `parts`.
     """
     some = 16
     kinds = {ask: [group for group in groups if group[0].ask is ask] for ask in _SHARES}
@@ -70,12 +70,31 @@ def batches(groups: Sequence[Sequence[Shown]], size: int, rng: random.Random) ->
     shares = [_SHARES[ask] for ask in found]
     while True:
         chosen = rng.choices(found, shares, k=some * size)
-        drawn = sorted(
-            (rng.choice(rng.choice(kinds[ask])) for ask in chosen), key=lambda each: len(each.words)
-        )
-        order = list(range(some))
-        rng.shuffle(order)
-        yield from (batch_of(drawn[at * size : (at + 1) * size]) for at in order)
+        drawn = list(parts([rng.choice(rng.choice(kinds[ask])) for ask in chosen], size, words))
+        rng.shuffle(drawn)
+        yield from map(batch_of, drawn)
+
+
+def parts(shown_: Sequence[Shown], size: int, words: int) -> Iterator[list[Shown]]:
+    """Examples by their length, so many at a time.
+
+    Parameters
+    ----------
+    shown_ : sequence of Shown
+        All of them.
+    size : int
+        Examples of a part, at most.
+    words : int
+        Words of a part at most, all as long as its longest; a longer example is a part by itself.
+    """
+    part: list[Shown] = []
+    for each in sorted(shown_, key=lambda one: len(one.words)):
+        if part and (len(part) == size or (len(part) + 1) * len(each.words) > words):
+            yield part
+            part = []
+        part.append(each)
+    if part:
+        yield part
 
 
 def batch_of(drawn: Sequence[Shown]) -> Batch:

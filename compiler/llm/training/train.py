@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from compiler.llm.asking import Ask
-from compiler.llm.corpus.examples import Example, examples
+from compiler.llm.corpus.held_out import is_judged
 from compiler.llm.corpus.walk import Walk
 from compiler.llm.gpt import Gpt, Shape
 from compiler.llm.language import LANGUAGE
 from compiler.llm.training.fit import Recipe, fit
 from compiler.llm.training.module import Module
-from compiler.llm.training.shown import Shown, shown
+from compiler.llm.training.reading import Found, Style, read_examples
+from compiler.llm.training.shown import Shown
 from hw.errors import InputError
 
-#: One in so many networks is not shown.
-_JUDGED = 20
-#: Longer ones are left out: there are few.
-_LONGEST = 384
+#: Longer examples are left out: there are few.
+LONGEST = 384
 
 
 @dataclass(frozen=True)
@@ -80,39 +79,60 @@ def train(
     InputError
         Too little was measured, or a checkpoint is of something else.
     """
-    say(f"reading {len(walks)} networks")
-    stages = ("first", plan.first, False), ("then", plan.then, True)
-    shown_: dict[str, list[list[Shown]]] = {"first": [], "then": []}
-    judged: dict[str, list[list[Shown]]] = {"first": [], "then": []}
-    for walk in walks:
-        found = list(examples(walk))
-        for name, _, best in stages:
-            for ask in Ask:
-                made = _shown([each for each in found if each.ask is ask], plan, best=best)
-                (shown_ if walk.index % _JUDGED else judged)[name].append(made)
-    module, curves = Module(plan.shape, plan.first.seed), {}
+    style = Style(plan.profile, plan.want, LONGEST)
+    read = list(zip(walks, read_examples(walks, style, say), strict=True))
+    kept = [found for walk, found in read if not is_judged(walk)]
+    judged = [found for walk, found in read if is_judged(walk)]
+    stages = {
+        "first": Stage(plan.first, by_kind(kept), by_kind(judged)),
+        "then": Stage(plan.then, by_kind(kept, best=True), by_kind(judged, best=True)),
+    }
+    module = Module(plan.shape, plan.first.seed)
     if start is not None:
         module.take(start)
-    for name, recipe, _ in stages:
-        groups, others = ([group for group in part[name] if group] for part in (shown_, judged))
+    curves = go_through(module, stages, folder, say)
+    about = {
+        "networks": len(walks), "examples": sum(map(len, stages["first"].groups)), "plan": asdict(plan),
+        "loss": curves, "without": [name for name in ("profile", "want") if not getattr(plan, name)],
+    }  # fmt: skip
+    return Trained(module.gpt(profile=plan.profile), about)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of training: how, groups of examples that are shown, and those that the loss is taken of."""
+
+    recipe: Recipe
+    groups: list[list[Shown]]
+    judged: list[list[Shown]]
+
+
+def by_kind(found: Sequence[Found], *, best: bool = False) -> list[list[Shown]]:
+    """Groups of examples of a network and of one kind of answer; with `best` of the best answers."""
+    shown_ = (each.best if best else each.every for each in found)
+    return [[each for each in group if each.ask is ask] for group in shown_ for ask in Ask]
+
+
+def go_through(
+    module: Module, stages: dict[str, Stage], folder: Path, say: Callable[[str], None]
+) -> dict[str, list[tuple[int, float]]]:
+    """Train in stages, by name; gives their losses.
+
+    Raises
+    ------
+    InputError
+        One has no examples, or a checkpoint is of something else.
+    """
+    curves = {}
+    for name, stage in stages.items():
+        groups, others = ([group for group in part if group] for part in (stage.groups, stage.judged))
         if not groups or not others:
-            raise InputError(f"{len(walks)} networks are too few to learn from: measure more of them")
-        if recipe.steps:
+            raise InputError(f"{len(stage.groups)} networks are too few to learn from: measure more of them")
+        if stage.recipe.steps:
             one_each = [group[number % len(group)] for number, group in enumerate(others)]
             path = folder / f"{name}.pt"
-            curves[name] = fit(module, groups, one_each, recipe, path, partial(_say, say, name)).curve
-    about = {
-        "networks": len(walks), "examples": sum(map(len, shown_["first"])), "plan": asdict(plan),
-        "loss": curves,
-    }  # fmt: skip
-    return Trained(module.gpt(), about)
-
-
-def _shown(found: Sequence[Example], plan: Plan, *, best: bool) -> list[Shown]:
-    """Examples as the model sees them; with `best` those alone."""
-    chosen = [example for example in found if example.best] if best else found
-    made = [shown(example, best=best, profile=plan.profile, want=plan.want) for example in chosen]
-    return [each for each in made if len(each.words) <= _LONGEST]
+            curves[name] = fit(module, groups, one_each, stage.recipe, path, partial(_say, say, name)).curve
+    return curves
 
 
 def _say(say: Callable[[str], None], name: str, text: str) -> None:

@@ -1,0 +1,165 @@
+"""The model's own answers, measured: further steps of walks, so that they are examples like any other.
+
+Only schedules are asked for. Answers of another kind (edits of programs) would be asked for beside `_answers`, and be
+measured by the same Rig.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from compiler.llm.corpus.held_out import is_held_out, is_judged
+from compiler.llm.corpus.machines import TRAINING
+from compiler.llm.corpus.rig import Devices, Rig
+from compiler.llm.corpus.walk import Step, Walk, different
+from compiler.llm.decode import draw
+from compiler.llm.gpt import Gpt
+from compiler.llm.language import LANGUAGE
+from compiler.llm.request import Schedules
+from compiler.llm.subjects import subjects_of
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.specialize.task import Task
+from hw.errors import InputError
+
+#: Part of the questions that are about the static compiler's schedule; the others are about the best that is known.
+_FIRST = 0.5
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How the model is asked.
+
+    Parameters
+    ----------
+    model : Gpt
+        Which.
+    answers : int
+        Of each question.
+    temperature : float
+        Of the answers, as for `draw`.
+    """
+
+    model: Gpt
+    answers: int
+    temperature: float = 1.0
+
+
+def may_be_asked(walk: Walk) -> bool:
+    """Whether a network is one that is shown in training: no other one is to be learnt from."""
+    return walk.machine in TRAINING and not is_judged(walk) and not is_held_out(walk.point)
+
+
+def chosen(walks: Sequence[Walk], number: int, count: int, seed: int) -> list[Walk]:
+    """Networks of a round, of those that may be asked about: others in each, until all have had their turn.
+
+    Parameters
+    ----------
+    walks : sequence of Walk
+        All there are.
+    number : int
+        Of the round, from 1 on.
+    count : int
+        So many, or all.
+    seed : int
+        Of their order.
+
+    Raises
+    ------
+    InputError
+        There are none.
+    """
+    usable = sorted(filter(may_be_asked, walks), key=lambda walk: (walk.machine, walk.index))
+    if not usable:
+        raise InputError(f"none of {len(walks)} networks may be learnt from")
+    random.Random(seed).shuffle(usable)
+    first = (number - 1) * count
+    return [usable[place % len(usable)] for place in range(first, first + min(count, len(usable)))]
+
+
+def enlarged(devices: Devices, walk: Walk, asking: Asking, rng: random.Random) -> Walk:
+    """A walk with what the model's answers about one of its layers cost, as further steps.
+
+    It is left as it is if nothing new is answered, or if its schedules cost something else than they did: cycles of two
+    compilers do not go together.
+
+    Parameters
+    ----------
+    devices : Devices
+        Who measures.
+    walk : Walk
+        A network that `may_be_asked`.
+    asking : Asking
+        The model.
+    rng : random.Random
+        Chance.
+
+    Raises
+    ------
+    WorkError
+        A simulator died.
+    """
+    costs = [step.cycles for step in walk.steps]
+    base = 0 if rng.random() < _FIRST else costs.index(min(costs))
+    try:
+        rig = Rig(devices, walk.machine, walk.point)
+        task = _task(rig, walk, base, rng)
+    except InputError:  # by a compiler that has changed since
+        return walk
+    if task is None:
+        return walk
+    layer = rig.names.index(task.layers[0])
+    steps: list[Step] = []
+    for schedule in _answers(task, _tried(walk, base, layer), asking, rng):
+        whole = task.with_layers({task.layers[0]: schedule}, "", "").schedule
+        measured = rig.measured(rig.prepared.network(whole))
+        if measured is not None:
+            changes = different(schedule, task.schedule.layers[task.layers[0]])
+            steps.append(rig.step(base, layer, changes, measured))
+    return replace(walk, steps=[*walk.steps, *steps])
+
+
+def _task(rig: Rig, walk: Walk, base: int, rng: random.Random) -> Task | None:
+    """One layer under the schedule of a step; None: that costs something else today, or has no layer by itself."""
+    layers = walk.schedules(base)
+    if len(layers) != len(rig.names):
+        return None
+    schedule = Schedule(rig.first.schedule.fusions, dict(zip(rig.names, layers, strict=True)))
+    measured = rig.measured(rig.prepared.network(schedule))
+    step = walk.steps[base]
+    alone = [number for number, cycles in step.layers.items() if cycles]
+    if measured is None or measured.cycles != step.cycles or not alone:
+        return None
+    name = rig.names[rng.choice(alone)]
+    return Task(rig.prepared, rig.machine.conditions, schedule, (name,), measured)
+
+
+def _tried(walk: Walk, base: int, layer: int) -> Iterator[LayerSchedule]:
+    """Schedules of a layer that were measured with all other layers as they are in a step."""
+
+    def others(schedules: list[LayerSchedule]) -> list[LayerSchedule]:
+        return [*schedules[:layer], *schedules[layer + 1 :]]
+
+    wanted = others(walk.schedules(base))
+    for number in range(len(walk.steps)):
+        schedules = walk.schedules(number)
+        if others(schedules) == wanted:
+            yield schedules[layer]
+
+
+def _answers(
+    task: Task, tried: Iterator[LayerSchedule], asking: Asking, rng: random.Random
+) -> list[LayerSchedule]:
+    """Schedules of the layer that were not measured yet, as the model would have them, each once."""
+    ((name, subject),) = subjects_of(task).items()
+    request = Schedules(task, name, subject)
+    request.tried |= set(tried)
+    chance = np.random.default_rng(rng.getrandbits(64))
+    try:
+        question, grammar = request.question(profile=asking.model.profile), request.grammar
+        answers = draw(asking.model, LANGUAGE, question, grammar, asking.answers, chance, asking.temperature)
+    except ValueError:  # a size without words, or more words than there is room for
+        return []
+    complete = (request.meaning(each.words) for each in answers if each.complete)
+    return list(dict.fromkeys(complete))

@@ -1,0 +1,230 @@
+"""Lets the language model learn from its own answers, round after round.
+
+`python -m scripts.llm_iterate --rounds 3 --networks 400 --answers 8 --steps 400 --folder build/llm_rounds`: in each
+round the model is asked about other networks of the corpus, what it answers is measured on the RTL, it is trained with
+that, and single answers of it about layers that it has never seen are measured. Everything is kept in the folder, and
+the same call goes on where it was stopped, or with more rounds. There are, after each round, a model
+(`1/model.safetensors`), all figures (`curve.json`) and their picture (`curve.svg`). `--pack` writes a corpus with all
+answers.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import sys
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from compiler.cli.output import atomic_output, read_input, write_output
+from compiler.draw.rounds import draw_rounds
+from compiler.llm.corpus.default import CORPUS
+from compiler.llm.corpus.journal import Journal, pack, read
+from compiler.llm.corpus.machines import MACHINES
+from compiler.llm.corpus.own import Asking, chosen, enlarged
+from compiler.llm.corpus.rig import Devices
+from compiler.llm.corpus.walk import Walk
+from compiler.llm.evaluate import held_out_points
+from compiler.llm.sampled import TOGETHER, figures, sampled
+from compiler.llm.training.improve import further_of, improve
+from compiler.llm.weights import load, save
+from compiler.llm.writer import SHIPPED
+from compiler.measure.measurer import Measurer
+from hw.errors import InputError, MlaError, WorkError
+
+Key = tuple[str, int]
+#: What the answers that are judged are about.
+_MACHINE, _SEED = "usual", 0
+_SAY = 10
+
+
+def main() -> int:
+    """Ask, measure, learn, judge."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--networks", type=int, default=400, help="asked about in a round")
+    parser.add_argument("--answers", type=int, default=8, help="about each")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of those answers")
+    parser.add_argument("--steps", type=int, default=400, help="of training in a round")
+    parser.add_argument("--layers", type=int, default=24, help="unseen ones that it is judged by")
+    parser.add_argument("--samples", type=int, default=16, help="answers about each of those")
+    parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model to begin with")
+    parser.add_argument("--corpus", type=Path, default=CORPUS)
+    parser.add_argument("--folder", type=Path, default=Path("build/llm_rounds"))
+    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--pack",
+        type=Path,
+        nargs="?",
+        const=CORPUS,
+        help="write all that was measured (default: as the corpus)",
+    )
+    args = parser.parse_args()
+    try:
+        _iterate(args)
+    except MlaError as error:
+        print(f"llm_iterate: {error}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+def _iterate(args: argparse.Namespace) -> None:
+    for option, least in {
+        "rounds": 0,
+        "networks": 1,
+        "answers": 1,
+        "steps": 0,
+        "layers": 1,
+        "samples": TOGETHER,
+    }.items():
+        if getattr(args, option) < least:
+            raise InputError(f"--{option} must be at least {least}, not {getattr(args, option)}")
+    _begun(args)
+    walks = {(walk.machine, walk.index): walk for walk in read(_corpus(args))}
+    points, asked = [_judged(args, 0)], set[Key]()
+    _written(args.folder, points)
+    for number in range(1, args.rounds + 1):
+        before, model = _model(args, number - 1), _model(args, number)
+        mine = chosen(list(walks.values()), number, args.networks, args.seed)
+        known = {(walk.machine, walk.index): len(walk.steps) for walk in mine}
+        found = _asked(args, number, mine, before)
+        walks |= found
+        asked |= known.keys()
+        if not model.exists():
+            better = improve(
+                load(before)[0], list(walks.values()), asked, further_of(args.steps, args.seed + number),
+                args.folder / str(number), _say,
+            )  # fmt: skip
+            with atomic_output(model) as path:
+                save(better.model, path, better.about)
+        new = {key: found[key].steps[known[key] :] for key in known}
+        costs = {key: [step.cycles for step in found[key].steps[: known[key]]] for key in known}
+        points.append(_judged(args, number) | {
+            "networks": len(known), "answers": sum(map(len, new.values())),
+            "better": sum(any(step.cycles < min(costs[key]) for step in new[key]) for key in known),
+        })  # fmt: skip
+        _written(args.folder, points)
+    if args.pack is not None:
+        pack(walks.values(), args.pack)
+
+
+def _begun(args: argparse.Namespace) -> None:
+    """Keep what it begins with: rounds of other models, networks or answers do not go together."""
+    path = args.folder / "asked.json"
+    options = ("networks", "answers", "temperature", "steps", "layers", "samples", "seed")
+    asked = {option: getattr(args, option) for option in options}
+    asked |= {"llm": str(args.llm.resolve()), "corpus": str(args.corpus.resolve())}
+    if path.exists():
+        before = json.loads(path.read_text("utf-8"))
+        other = [f"--{option}" for option in asked if before.get(option) != asked[option]]
+        if other:
+            raise InputError(
+                f"{args.folder}: was begun with another {', '.join(other)}: choose another --folder"
+            )
+        return
+    model, data = read_input(args.llm), read_input(args.corpus)
+    _model(args, 0).parent.mkdir(parents=True, exist_ok=True)
+    write_output(_model(args, 0), model)
+    write_output(_corpus(args), data)
+    write_output(path, (json.dumps(asked) + "\n").encode())
+
+
+def _model(args: argparse.Namespace, number: int) -> Path:
+    """What a round ends with."""
+    return args.folder / str(number) / "model.safetensors"
+
+
+def _corpus(args: argparse.Namespace) -> Path:
+    """What it begins with: the one that it was made from may be packed anew."""
+    return args.folder / f"corpus{args.corpus.suffix}"
+
+
+def _asked(args: argparse.Namespace, number: int, mine: list[Walk], model: Path) -> dict[Key, Walk]:
+    """Networks of a round with the model's answers; those that a journal has are not measured again."""
+    folder, wanted = args.folder / str(number), {(walk.machine, walk.index) for walk in mine}
+    found = _journals(folder, wanted)
+    left = [walk for walk in mine if (walk.machine, walk.index) not in found]
+    if left:
+        _say(f"round {number}: {len(left)} networks to be asked about")
+        spawn = multiprocessing.get_context("spawn")
+        lanes = [
+            spawn.Process(target=_lane, args=(args, number, lane, left[lane :: args.lanes], model))
+            for lane in range(args.lanes)
+        ]
+        for lane in lanes:
+            lane.start()
+        for lane in lanes:
+            lane.join()
+        found = _journals(folder, wanted)
+    if missing := wanted - found.keys():
+        raise WorkError(f"round {number}: {len(missing)} networks were not measured; the same call goes on")
+    return found
+
+
+def _journals(folder: Path, wanted: set[Key]) -> dict[Key, Walk]:
+    """What journals have; the last line of one may be torn."""
+    found: dict[Key, Walk] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        Journal(path)
+        found |= {key: walk for walk in read(path) if (key := (walk.machine, walk.index)) in wanted}
+    return found
+
+
+def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Walk], model: Path) -> None:
+    """Ask about some networks."""
+    journal, devices = Journal(args.folder / str(number) / f"{lane}.jsonl"), Devices()
+    asking = Asking(load(model)[0], args.answers, args.temperature)
+    try:
+        for count, walk in enumerate(walks, 1):
+            rng = random.Random(f"{args.seed} {number} {walk.machine} {walk.index}")
+            journal.add(enlarged(devices, walk, asking, rng))
+            if count % _SAY == 0:
+                _say(f"round {number}, lane {lane}: {count} of {len(walks)} networks")
+    finally:
+        devices.close()
+
+
+def _judged(args: argparse.Namespace, number: int) -> dict[str, Any]:
+    """A point of the curve: how good single answers are, of layers that are the same in every round."""
+    path = args.folder / str(number) / "judged.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _say(f"round {number}: judging")
+        model, machine, layers = load(_model(args, number))[0], MACHINES[_MACHINE], []
+        points = held_out_points(machine.conditions.config.n, _SEED, machine)
+        for place, point in enumerate(islice(points, args.layers)):
+            with Measurer(point.graph(), machine.conditions, machine.options, 1, _SEED) as measurer:
+                layers.append(sampled(measurer, point.family, model, args.samples, place))
+        whole = {"round": number} | figures(layers) | {"layers": [asdict(each) for each in layers]}
+        write_output(path, (json.dumps(whole) + "\n").encode())
+    return json.loads(path.read_text("utf-8"))
+
+
+def _written(folder: Path, points: list[dict[str, Any]]) -> None:
+    """All figures, and their picture."""
+    lines = {
+        "one answer": [each["one"] for each in points], f"best of {TOGETHER}": [each["some"] for each in points],
+        "one, median": [each["one_median"] for each in points],
+        f"best of {TOGETHER}, median": [each["some_median"] for each in points],
+    }  # fmt: skip
+    picture = draw_rounds(
+        "What the model's answers cost", "cycles of unseen layers over the static compiler's, n16", lines
+    )
+    write_output(folder / "curve.json", (json.dumps(points, indent=1) + "\n").encode())
+    write_output(folder / "curve.svg", picture.encode())
+    last = points[-1]
+    _say(
+        f"round {last['round']}: one answer {last['one']:.4f}, best of {TOGETHER} {last['some']:.4f} times static"
+    )
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""The model's own answers as further steps of walks, how single ones are judged, and the picture of rounds."""
+
+import random
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from compiler.draw.rounds import draw_rounds
+from compiler.hpm.points import Op, Point
+from compiler.llm.corpus.examples import examples
+from compiler.llm.corpus.held_out import is_held_out, is_judged
+from compiler.llm.corpus.own import Asking, chosen, enlarged, may_be_asked
+from compiler.llm.corpus.rig import Devices, Rig
+from compiler.llm.corpus.walk import Step, Walk, unusual
+from compiler.llm.sampled import Sampled, figures
+from compiler.llm.weights import load
+from compiler.llm.writer import SHIPPED
+from hw.errors import InputError
+
+POINT = Point((6, 6, 16), (Op("conv", 32, 3), Op("depthwise", 0, 3)))
+
+
+@pytest.fixture(scope="module")
+def devices():
+    found = Devices()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def walk(devices: Devices) -> Walk:
+    """A network under the static compiler's schedule alone."""
+    rig = Rig(devices, "usual", POINT)
+    layers = [rig.first.schedule.layers[name] for name in rig.names]
+    found, measured = (
+        Walk("usual", 1, POINT, [unusual(each) for each in layers]),
+        rig.measured(rig.first),
+    )
+    assert measured is not None
+    found.steps.append(rig.step(-1, -1, {}, measured))
+    return found
+
+
+def test_answers_become_steps_that_cost_what_they_say(devices: Devices, walk: Walk) -> None:
+    asking = Asking(load(SHIPPED)[0], 6)
+    found = enlarged(devices, walk, asking, random.Random(2))
+    assert found == enlarged(devices, walk, asking, random.Random(2))
+    assert found.steps[: len(walk.steps)] == walk.steps and len(found.steps) > len(walk.steps)
+    schedules = [found.schedules(number) for number in range(len(found.steps))]
+    assert all(each not in schedules[:number] for number, each in enumerate(schedules))
+    rig = Rig(devices, "usual", POINT)
+    for step, layers in zip(found.steps, schedules, strict=True):
+        schedule = replace(rig.first.schedule, layers=dict(zip(rig.names, layers, strict=True)))
+        measured = rig.measured(rig.prepared.network(schedule))
+        assert measured is not None and rig.step(step.base, step.layer, step.changes, measured) == step
+    assert len(list(examples(found))) > len(list(examples(walk)))
+    # What is known already is not answered again.
+    again = enlarged(devices, found, asking, random.Random(2))
+    schedules = [again.schedules(number) for number in range(len(again.steps))]
+    assert all(each not in schedules[:number] for number, each in enumerate(schedules))
+
+
+def test_walks_that_cost_something_else_today_are_left_as_they_are(devices: Devices, walk: Walk) -> None:
+    asking, rng = Asking(load(SHIPPED)[0], 2), random.Random(4)
+    slower = replace(walk, steps=[replace(walk.steps[0], cycles=walk.steps[0].cycles + 1)])
+    assert enlarged(devices, slower, asking, rng) is slower
+    fewer = replace(walk, first=walk.first[:1])
+    assert enlarged(devices, fewer, asking, rng) is fewer
+    together = replace(walk, steps=[replace(walk.steps[0], layers={0: 0, 1: 0})])
+    assert enlarged(devices, together, asking, rng) is together
+
+
+def _walk(index: int, machine: str = "usual", size: int = 32) -> Walk:
+    return Walk(
+        machine, index, Point((6, 6, 16), (Op("conv", size, 3),)), [{}], [Step(-1, -1, {}, 9, {0: 9}, {})]
+    )
+
+
+def test_only_networks_that_are_shown_may_be_asked_about() -> None:
+    sizes = {is_held_out(_walk(1, size=size).point): size for size in range(1, 99)}
+    assert may_be_asked(_walk(1, size=sizes[False]))
+    assert not may_be_asked(_walk(1, size=sizes[True]))
+    assert is_judged(_walk(20)) and not may_be_asked(_walk(20, size=sizes[False]))
+    assert not may_be_asked(_walk(1, "N = 8", size=sizes[False]))
+    with pytest.raises(InputError, match="none of 1 networks may be learnt from"):
+        chosen([_walk(20)], 1, 4, 0)
+
+
+def test_every_network_has_its_turn_before_one_comes_again() -> None:
+    walks = [_walk(index) for index in range(1, 19)]
+    assert all(map(may_be_asked, walks))
+    rounds = [[each.index for each in chosen(walks, number, 6, 3)] for number in range(1, 5)]
+    assert (
+        sorted(index for each in rounds[:3] for index in each) == list(range(1, 19))
+        and rounds[3] == rounds[0]
+    )
+    assert rounds == [[each.index for each in chosen(walks[::-1], number, 6, 3)] for number in range(1, 5)]
+    assert rounds[0] != [each.index for each in chosen(walks, 1, 6, 4)]
+    assert len(chosen(walks, 1, 100, 3)) == 18
+
+
+def test_figures_of_single_answers() -> None:
+    layers = [Sampled("a", 100, [100, 50, 200, 100]), Sampled("b", 10, [20, 40, 30, 20])]
+    found = figures(layers)
+    assert found["one"] == pytest.approx(prod((1, 0.5, 2, 1, 2, 4, 3, 2)) ** (1 / 8))
+    assert found["some"] == pytest.approx((0.5 * 2) ** 0.5)
+    assert found["one_median"] == 2 and found["some_median"] == 1.25
+    assert Sampled("a", 10, [10, 5, 20, 10, 1]).ratios(2) == [0.5, 1]
+
+
+def test_a_picture_of_rounds_has_each_figure() -> None:
+    text = draw_rounds("Title <1>", "cycles", {"a": [1.25, 1.0, 0.75], "b": [1.0, 1.0, 1.0]})
+    assert "Title &lt;1&gt;" in text and "round 2" in text and "round 3" not in text
+    assert text.count("<title>a: ") == 3 and "<title>a: 0.7500</title>" in text and "a 0.750" in text
+    assert "a 1.000" in draw_rounds("One", "cycles", {"a": [1.0]})

@@ -1,0 +1,94 @@
+"""Rounds of the language model's own answers, from a small corpus to a curve."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
+
+from compiler.llm.corpus.default import CORPUS  # noqa: E402
+from compiler.llm.corpus.held_out import is_judged  # noqa: E402
+from compiler.llm.corpus.journal import pack, read  # noqa: E402
+from compiler.llm.corpus.own import may_be_asked  # noqa: E402
+from compiler.llm.training.improve import further_of, improve  # noqa: E402
+from compiler.llm.weights import load  # noqa: E402
+from compiler.llm.writer import SHIPPED  # noqa: E402
+from hw.errors import InputError  # noqa: E402
+from scripts import llm_iterate  # noqa: E402
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A few networks of a single layer: those that are fast to measure."""
+    walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.steps) == 15]
+    walks.sort(key=lambda walk: walk.steps[0].cycles)
+    shown = [each for each in walks if may_be_asked(each)][100:106]
+    pack([*shown, *[each for each in walks if is_judged(each)][:2]], tmp_path / "small.xz")
+    return tmp_path / "small.xz"
+
+
+def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    folder, out = tmp_path / "rounds", tmp_path / "own.xz"
+
+    def status(*more: object) -> int:
+        options = [
+            "--networks",
+            3,
+            "--answers",
+            2,
+            "--steps",
+            3,
+            "--layers",
+            1,
+            "--samples",
+            4,
+            "--lanes",
+            1,
+            *more,
+        ]
+        monkeypatch.setattr(
+            "sys.argv", ["", "--corpus", str(corpus), "--folder", str(folder), *map(str, options)]
+        )
+        return llm_iterate.main()
+
+    assert status("--rounds", 1, "--pack", out) == 0
+    points = json.loads((folder / "curve.json").read_text("utf-8"))
+    assert [each["round"] for each in points] == [0, 1] and points[1]["networks"] == 3
+    before, after = (
+        {(each.machine, each.index): each.steps for each in read(path)} for path in (corpus, out)
+    )
+    assert before.keys() == after.keys()
+    assert all(after[key][: len(before[key])] == before[key] for key in before)
+    more = [len(after[key]) - len(before[key]) for key in before]
+    assert sum(more) == points[1]["answers"] and 0 < sum(map(bool, more)) <= 3
+    ElementTree.parse(folder / "curve.svg")
+    assert load(folder / "1" / "model.safetensors")[1]["asked"] == 3
+
+    # Torn in the middle of a line, it goes on: the same is measured, learnt and judged.
+    journal = folder / "1" / "0.jsonl"
+    whole = journal.read_text("utf-8")
+    journal.write_text(whole[: len(whole) * 2 // 3], "utf-8")
+    model = (folder / "1" / "model.safetensors").read_bytes()
+    for name in ("model.safetensors", "judged.json", "first.pt"):
+        (folder / "1" / name).unlink()
+    assert status("--rounds", 1) == 0
+    assert journal.read_text("utf-8") == whole
+    assert (
+        load(folder / "1" / "model.safetensors")[1]
+        and len(model) == (folder / "1" / "model.safetensors").stat().st_size
+    )
+    assert json.loads((folder / "curve.json").read_text("utf-8"))[0] == points[0]
+
+    capsys.readouterr()
+    assert status("--rounds", 1, "--answers", 3) == 2
+    assert "was begun with another --answers: choose another --folder" in capsys.readouterr().err
+    assert status("--rounds", -1) == 2 and "--rounds must be at least 0, not -1" in capsys.readouterr().err
+
+
+def test_too_little_to_learn_from(corpus: Path, tmp_path: Path) -> None:
+    walks = [each for each in read(corpus) if not is_judged(each)]
+    asked = {(walks[0].machine, walks[0].index)}
+    with pytest.raises(InputError, match="1 networks are too few to learn from"):
+        improve(load(SHIPPED)[0], walks, asked, further_of(3, 0), tmp_path)
