@@ -15,7 +15,8 @@ from compiler.llm.writer import Writer
 from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
 from compiler.pipeline import Prepared
-from compiler.search.tune import LLM, tune
+from compiler.search.method import Trial
+from compiler.search.tune import LLM, Tuned, tune
 from compiler.specialize.space import spaces_of
 from hw.errors import InputError
 
@@ -100,9 +101,8 @@ def race(
     for method, count in trials.items():
         curves[method] = []
         for seed in range(seeds):
-            author = Writer(model, temperature) if method == LLM else None
-            found = tune(measurer, method, count, seed=seed, author=author)
-            curves[method].append(_filled(found.curve, count))
+            found = searched(measurer, method, count, seed, model, temperature)
+            curves[method].append(filled(found.curve, count))
             if method == LLM:
                 result = found.trials[0].result if found.trials else None
                 first.append(result.cycles if isinstance(result, Measurement) and result.believable else None)
@@ -110,7 +110,17 @@ def race(
     return Raced(point.family, point, baseline.cycles, baseline.floor, curves, first)
 
 
-def _filled(curve: list[tuple[int, float]], count: int) -> list[int]:
+def searched(
+    measurer: Measurer, method: str, trials: int, seed: int, model: Gpt, temperature: float = 1.0,
+    hear: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
+) -> Tuned:  # fmt: skip
+    """One search by one method; arguments as for `race` and `tune`."""
+    author = Writer(model, temperature) if method == LLM else None
+    return tune(measurer, method, trials, seed=seed, author=author, hear=hear)
+
+
+def filled(curve: list[tuple[int, float]], count: int) -> list[int]:
+    """The least cycles after each of so many trials, 0 included, from where they went down."""
     known, out, cost = dict(curve), [], 0
     for trial in range(count + 1):
         cost = int(known.get(trial, cost))
