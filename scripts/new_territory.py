@@ -178,14 +178,15 @@ def look(job: Job) -> None:
         file = job.folder / "measured" / f"{job.name.replace(' ', '_').replace('/', 'by')}.jsonl"
         memory = measurer.memory = FileMemory(measurer.prepared, conditions, file)
         baseline = measurer.baseline()
-        schedules = schedules_of(measurer, memory, job.trials, job.seed)
+        schedules, asked = schedules_of(measurer, memory, job.trials, job.seed)
         told = monotonic()
-        print(f"{job.name}: {cycles(schedules[0]):,} of {baseline.cycles:,} after {len(schedules)} schedules, "
+        found = _summary(schedules[0]) | {"asked": asked, "measured": len(schedules), "seconds": told - began}
+        print(f"{job.name}: {found['cycles']:,} of {baseline.cycles:,} after {len(schedules)} schedules of {asked}, "
               f"{told - began:.0f} s", flush=True)  # fmt: skip
         row: dict[str, Any] = {
             "key": job.key, "kind": job.point.family, "layer": job.name, "point": job.point.as_json(),
             "static": baseline.cycles, "floor": baseline.floor, "seed": job.seed,
-            "schedules": _summary(schedules[0]) | {"measured": len(schedules), "seconds": told - began},
+            "schedules": found,
             "programs": {},
         }  # fmt: skip
         for name in job.methods:
@@ -215,20 +216,27 @@ def _summary(trial: Trial) -> dict[str, Any]:
     return {"cycles": trial.result.cycles, "where": where, "schedule": asdict(trial.schedule)}
 
 
-def schedules_of(measurer: Measurer, memory: FileMemory, trials: int, seed: int) -> list[Trial]:
-    """Trials of so many schedules whose programs differ, the best first; fewer only if methods find no more."""
+def schedules_of(measurer: Measurer, memory: FileMemory, trials: int, seed: int) -> tuple[list[Trial], int]:
+    """Trials of so many schedules whose programs differ, the best first, and how many were asked for.
+
+    Fewer only if a turn of all methods finds no more; then at least so many were asked for.
+    """
     found: dict[str | None, Trial] = {}
+    asked = 0
     for turn in range(_TURNS):
+        before = len(found)
         for method in SCHEDULES:
-            count = min(-(-trials // _PARTS), trials - len(found))
-            if not count:
-                break
-            tuned = tune(measurer, method, count, seed=seed * _TURNS + turn)
+            tuned = tune(
+                measurer, method, min(-(-trials // _PARTS), trials - len(found)), seed=seed * _TURNS + turn
+            )
             first = Trial(measurer.first.schedule, tuned.baseline, tuned.curve[0][1])
+            asked += len(tuned.trials)
             for trial in [first, *tuned.trials]:
                 if trial.cost is not None and len(found) < trials:
                     found.setdefault(memory.key(trial.schedule), trial)
-    return sorted(found.values(), key=lambda trial: trial.cost or 0.0)
+        if len(found) in (before, trials) and (len(found) == trials or asked >= trials):
+            break
+    return sorted(found.values(), key=lambda trial: trial.cost or 0.0), asked
 
 
 def _author() -> Generator:

@@ -18,10 +18,11 @@ def render(rows: Sequence[Row], folder: Path) -> str:
     found = [_found(row) for row in rows]
     kinds = _kinds(found)
     passed = [kind for kind in kinds if kind["best_gain"] >= BAR]
-    lines = ["| layer | static | floor | schedules | best | programs | best | gain |",
+    lines = ["| layer | static | floor | schedules (asked) | best | programs | best | gain |",
              "| --- | --: | --: | --: | --: | --: | --: | --: |"]  # fmt: skip
     lines += [
-        f"| {each['layer']} | {each['static']:,} | {each['floor']:,} | {each['schedules_measured']:,} | "
+        f"| {each['layer']} | {each['static']:,} | {each['floor']:,} | "
+        f"{each['schedules_measured']:,} ({each['asked']:,}) | "
         f"{each['schedule']:,} | {each['programs_measured']:,} | {each['program']:,} ({each['method']}) | "
         f"{each['gain']:.1f}% |"
         for each in found
@@ -53,7 +54,8 @@ def _found(row: Row) -> Row:
     }
     return {
         "kind": row["kind"], "layer": row["layer"], "point": row["point"], "static": row["static"],
-        "floor": row["floor"], "schedules_measured": schedule["measured"], "schedule": schedule["cycles"],
+        "floor": row["floor"], "asked": schedule["asked"], "schedules_measured": schedule["measured"],
+        "schedule": schedule["cycles"],
         "programs_measured": {name: each["measured"] for name, each in row["programs"].items()}[method],
         "program": best["cycles"], "method": method, "gain": 100 * (1 - best["cycles"] / schedule["cycles"]),
         "gains": {
