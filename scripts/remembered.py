@@ -1,7 +1,7 @@
 """What programs took, remembered in a file: comparisons of methods can be stopped and gone on with."""
 
-import json
 from pathlib import Path
+from time import monotonic
 
 from compiler.cache.digest import name
 from compiler.measure.conditions import Conditions
@@ -11,6 +11,7 @@ from compiler.pipeline import Prepared
 from compiler.schedule.schedule import Schedule
 from compiler.store.codec import read_result, result_values
 from hw.errors import InputError
+from scripts.lines import Lines
 
 
 class FileMemory:
@@ -26,36 +27,52 @@ class FileMemory:
         The machine and its memory.
     file : path or None
         Where measurements are kept; None: nowhere but here.
+
+    Attributes
+    ----------
+    seconds : float
+        What all that was asked about takes to compile, prove and run on one device, whether it was remembered or not;
+        0 for lines of files without it.
     """
 
     def __init__(self, prepared: Prepared, conditions: Conditions, file: Path | None):
-        self.prepared, self.conditions, self.file = prepared, conditions, file
-        self._known: dict[str, Result] = {}
-        lines = file.read_text("utf-8").splitlines(keepends=True) if file and file.exists() else []
-        for line in lines:
-            if line.endswith("\n"):  # the last one may be torn
-                data = json.loads(line)
-                self._known[data["key"]] = read_result(data["result"])
+        self.prepared, self.conditions = prepared, conditions
+        self.seconds = 0.0
+        self._keys: dict[str, str | None] = {}
+        self._lines = None if file is None else Lines(file)
+        self._known: dict[str, tuple[Result, float]] = {}
+        for data in self._lines.read() if self._lines else ():
+            self._known[data["key"]] = read_result(data["result"]), data.get("seconds", 0.0)
+        self._since = monotonic()
 
     def known(self, schedule: Schedule) -> Result | None:
         """What a schedule's programs took; None if they were not measured."""
-        key = self._key(schedule)
-        return None if key is None else self._known.get(key)
+        key = self.key(schedule)
+        result, seconds = (None, 0.0) if key is None else self._known.get(key, (None, 0.0))
+        self.seconds += seconds
+        self._since = monotonic()
+        return result
 
     def keep(self, schedule: Schedule, result: Result) -> None:
-        """Remember a measurement."""
-        key = self._key(schedule)
+        """Remember a measurement, and how long it took: the time since anything was asked or kept."""
+        seconds = monotonic() - self._since
+        self.seconds += seconds
+        key = self.key(schedule)
         if key is not None:
-            self._known[key] = result
-            if self.file is not None:
-                with self.file.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"key": key, "result": result_values(result)}) + "\n")
+            self._known[key] = result, seconds
+            if self._lines is not None:
+                self._lines.add({"key": key, "result": result_values(result), "seconds": round(seconds, 6)})
+        self._since = monotonic()
 
-    def _key(self, schedule: Schedule) -> str | None:
-        try:
-            return programs_of(self.prepared.network(schedule), self.conditions)
-        except InputError:
-            return None
+    def key(self, schedule: Schedule) -> str | None:
+        """What a schedule's programs are known by; None: it cannot be compiled."""
+        text = schedule.to_json()
+        if text not in self._keys:
+            try:
+                self._keys[text] = programs_of(self.prepared.network(schedule), self.conditions)
+            except InputError:
+                self._keys[text] = None
+        return self._keys[text]
 
 
 def programs_of(network: Network, conditions: Conditions) -> str:

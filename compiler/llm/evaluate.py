@@ -107,7 +107,7 @@ def race(
         for seed in range(seeds):
             author = Writer(model, temperature) if method == LLM else None
             found = tune(measurer, method, count, seed=seed, author=author)
-            curves[method].append(_filled(found.curve, count))
+            curves[method].append(filled(found.curve, count))
             if author is not None:
                 for kind, tally in author.tallies.items():
                     kinds[kind].add(tally)
@@ -117,7 +117,8 @@ def race(
     return Raced(point.family, point, baseline.cycles, baseline.floor, curves, first, kinds)
 
 
-def _filled(curve: list[tuple[int, float]], count: int) -> list[int]:
+def filled(curve: list[tuple[int, float]], count: int) -> list[int]:
+    """The least cycles after each of so many trials, 0 included, from where they went down."""
     known, out, cost = dict(curve), [], 0
     for trial in range(count + 1):
         cost = int(known.get(trial, cost))

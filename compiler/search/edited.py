@@ -21,23 +21,35 @@ class Edited(Method):
     """Coordinate search over schedules, then edits of the programs that the best one has.
 
     Every other program tries something in each trial, and has the credit by the cycles of its own layers.
+
+    Parameters
+    ----------
+    patience : int or None
+        Trials in a row without help until schedules have had their turn; None: the usual. 0: edits of `best` at once.
+
+    Attributes
+    ----------
+    edits : dict
+        For each schedule that has any, as JSON, the edits of each program.
     """
 
     name = "edits"
 
     def __init__(
         self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
-        constraints: Constraints = FREE,
+        constraints: Constraints = FREE, patience: int | None = None,
     ):  # fmt: skip
         super().__init__(measurer, goal, baseline, seed, constraints)
         self._schedules = Coordinate(measurer, goal, baseline, seed, constraints)
         self._editor: Editor | None = None
         self._tried: dict[str, dict[str, Edits]] = {}
         self._vain = self._count = 0
+        self._patience = _PATIENCE if patience is None else patience
+        self.edits: dict[str, dict[str, Edits]] = {}
 
     def propose(self) -> Schedule:
         """A schedule, as long as they get better; then edits."""
-        if self._editor is None and self._vain >= _PATIENCE:
+        if self._editor is None and self._vain >= self._patience:
             self._editor = self._begin()
         found = None if self._editor is None else self._edited(self._editor)
         return self._schedules.propose() if found is None else found
@@ -49,7 +61,8 @@ class Edited(Method):
             tried = {} if self._count % _TOGETHER == 0 else editor.drawn(self.rng)
             schedule = editor.schedule(tried)
             if schedule is not None and self.fresh(schedule):
-                self._tried[schedule.to_json()] = tried
+                text = schedule.to_json()
+                self._tried[text], self.edits[text] = tried, editor.with_best(tried)
                 return schedule
         return None
 

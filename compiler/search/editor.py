@@ -46,11 +46,14 @@ class Editor:
 
     def schedule(self, tried: Mapping[str, Edits]) -> Schedule | None:
         """With some edits, and what is best of the other programs; None: they do not fit."""
-        best = {name: known[0][1] for name, known in self._known.items()}
         try:
-            return self.workshop.with_edits({**best, **tried})
+            return self.workshop.with_edits(self.with_best(tried))
         except (EditError, InputError):
             return None
+
+    def with_best(self, tried: Mapping[str, Edits]) -> dict[str, Edits]:
+        """Some edits, and the best ones of the other programs."""
+        return {name: known[0][1] for name, known in self._known.items()} | dict(tried)
 
     def learn(self, tried: Mapping[str, Edits], measured: Measurement, *, better: bool) -> None:
         """What came of a trial: `better` than any before, or not."""

@@ -1,0 +1,139 @@
+"""Seconds from a question to a candidate of the language model, and milliseconds to one that is kept.
+
+`python -m scripts.llm_latency --layers 40` asks about held-out layers: for one answer, for the first candidate as a
+search has it (of several that are drawn together), for the same layer's program in the database and in memory. It goes
+on where it was stopped; `--only-render` writes the table (beside the file, as .json and .md) of what there is. The
+machine must do nothing else.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from compiler.cache.digest import name as digest
+from compiler.cache.digest import version
+from compiler.cache.store import Store
+from compiler.hpm.points import Point
+from compiler.llm.corpus.held_out import keys_of
+from compiler.llm.corpus.machines import MACHINES
+from compiler.llm.decode import draw
+from compiler.llm.evaluate import held_out_points
+from compiler.llm.gpt import Gpt
+from compiler.llm.language import LANGUAGE
+from compiler.llm.request import Schedules
+from compiler.llm.subjects import subjects_of
+from compiler.llm.weights import load
+from compiler.llm.writer import SHIPPED, Writer
+from compiler.measure.measurer import Measurer
+from compiler.specialize.task import Task
+from hw.errors import InputError
+from scripts.bench_store import measure
+from scripts.lines import Lines
+
+#: What is timed, and how many seconds its unit has.
+TIMED = {"answer": ("s", 1.0), "candidate": ("s", 1.0), "database": ("ms", 1e-3), "memory": ("ms", 1e-3)}
+MACHINE = "usual"
+
+
+def main() -> int:
+    """Ask, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=40)
+    parser.add_argument("--times", type=int, default=3, help="questions about each layer, with other seeds")
+    parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model's file")
+    parser.add_argument("--seed", type=int, default=0, help="of the layers")
+    parser.add_argument("--file", type=Path, default=Path("build/llm_latency.jsonl"))
+    parser.add_argument("--only-render", action="store_true")
+    args = parser.parse_args()
+    try:
+        model = load(args.llm)[0]
+    except InputError as error:
+        parser.error(str(error))
+    asked = f"{args.times} {digest(args.llm.read_bytes())[:12]}"
+    keys = [f"{args.seed}.{number} {asked}" for number in range(args.layers)]
+    if not args.only_render:
+        _ask(keys, model, args)
+    rows = {row["key"]: row for row in Lines(args.file).read()}
+    print(render([rows[key] for key in keys if key in rows], args.file))
+    return 0
+
+
+def _ask(keys: Sequence[str], model: Gpt, args: argparse.Namespace) -> None:
+    """Take times of all layers that there are none of yet."""
+    version()  # the digest of the sources, once a process
+    machine = MACHINES[MACHINE]
+    done = {row["key"] for row in Lines(args.file).read()}
+    points = held_out_points(machine.conditions.config.n, args.seed, machine)
+    for key, point in zip(keys, islice(points, len(keys)), strict=True):
+        if key not in done:
+            row = {"key": key, "layer": keys_of(point)[0], "cores": len(os.sched_getaffinity(0))}
+            row |= times_of(point, model, args.times)
+            Lines(args.file).add(row)
+            print(f"{row['layer']}: {median(row['candidate']):.2f} s", flush=True)
+
+
+def times_of(point: Point, model: Gpt, times: int) -> dict[str, list[float]]:
+    """Seconds of each thing that is timed, for a layer: one or several times."""
+    machine = MACHINES[MACHINE]
+    with Measurer(point.graph(), machine.conditions, machine.options) as measurer:
+        baseline, network = measurer.baseline(), measurer.first
+        schedule = network.schedule
+        tasks = [
+            Task(measurer.prepared, machine.conditions, schedule, tuple(schedule.layers), baseline, seed=seed)
+            for seed in range(times)
+        ]
+    next(Writer(model).propose(tasks[0]), None)  # what is done once
+    with tempfile.TemporaryDirectory(prefix="mla-latency-") as folder:
+        _, (_, database, memory, *_) = measure(f"sqlite:///{folder}/kept.db", network, Store(Path(folder)))
+    return {
+        "answer": [_seconds_of_answer(task, model) for task in tasks],
+        "candidate": [_seconds_of_candidate(task, model) for task in tasks],
+        "database": [database / 1000], "memory": [memory / 1000],
+    }  # fmt: skip
+
+
+def _seconds_of_answer(task: Task, model: Gpt) -> float:
+    """From a task to one answer that compiles."""
+    began = perf_counter()
+    ((name, subject),) = subjects_of(task).items()
+    request = Schedules(task, name, subject)
+    question = request.question(profile=model.profile)
+    draw(model, LANGUAGE, question, request.grammar, 1, np.random.default_rng(task.seed))
+    return perf_counter() - began
+
+
+def _seconds_of_candidate(task: Task, model: Gpt) -> float:
+    """From a task to the first candidate that a search would measure."""
+    began = perf_counter()
+    next(Writer(model).propose(task), None)
+    return perf_counter() - began
+
+
+def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
+    """Write FILE.json and FILE.md; returns the latter."""
+    whole: dict[str, Any] = {"layers": len(rows), "cores": sorted({row["cores"] for row in rows})}
+    lines = [f"{len(rows)} layers", "", "| | times | median | p95 |", "| --- | --: | --: | --: |"]
+    for name, (unit, size) in TIMED.items() if rows else ():
+        every = [each for row in rows for each in row[name]]
+        middle, high = median(every), float(np.quantile(every, 0.95))
+        whole[name] = {"times": len(every), "median_s": middle, "p95_s": high}
+        lines.append(f"| {name} | {len(every)} | {middle / size:.3g} {unit} | {high / size:.3g} {unit} |")
+    text = "\n".join(lines) + "\n"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.with_suffix(".json").write_text(json.dumps(whole, indent=1), "utf-8")
+    file.with_suffix(".md").write_text(text, "utf-8")
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

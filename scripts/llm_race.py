@@ -1,0 +1,233 @@
+"""The language model against other methods of search on layers that it has not seen: equal measurements, equal time.
+
+`python -m scripts.llm_race --layers 40 --seeds 5 --file build/llm_race.jsonl` has a line in the file for each search.
+It goes on where it was stopped; `--only-render` writes the tables (beside the file, as .json and .md) of what there is.
+Measurements are remembered beside it, in a folder, and each method is charged for all that it asks for, with the
+seconds that it took when it was made: they are truest one by one (`--lanes 1`) on a machine that does nothing else.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from compiler.cache.digest import name as digest
+from compiler.hpm.points import Point
+from compiler.llm.corpus.held_out import keys_of
+from compiler.llm.corpus.machines import MACHINES
+from compiler.llm.evaluate import filled, held_out_points
+from compiler.llm.gpt import Gpt
+from compiler.llm.weights import load
+from compiler.llm.writer import SHIPPED, Writer
+from compiler.measure.measurement import Result
+from compiler.measure.measurer import Measurer
+from compiler.schedule.schedule import Schedule
+from compiler.search.method import Trial
+from compiler.search.tune import LLM, METHODS, tune
+from hw.errors import InputError
+from scripts.lanes import in_lanes
+from scripts.lines import Lines
+from scripts.llm_race_report import render
+from scripts.remembered import FileMemory
+
+TRIALS = {LLM: 64, "hpm": 256, "random": 128, "evolution": 128}
+MACHINE = "usual"
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search for a schedule of one layer.
+
+    Parameters
+    ----------
+    method : str
+        A key of METHODS, or LLM.
+    trials : int
+        Measurements that it may ask for.
+    seed : int
+        Of its choices.
+    """
+
+    method: str
+    trials: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """Searches of one layer.
+
+    Parameters
+    ----------
+    number, draw : int
+        Of the layer, among those that are drawn with that seed.
+    point : Point
+        The layer.
+    searches : tuple of Search
+        What is to be done.
+    """
+
+    number: int
+    draw: int
+    point: Point
+    searches: tuple[Search, ...]
+
+
+class Clocked(Measurer):
+    """A measurer that counts the seconds for which it is at work.
+
+    Attributes
+    ----------
+    inside : float
+        Seconds so far.
+    """
+
+    inside: float = 0.0
+
+    def measure(self, schedules: Sequence[Schedule]) -> list[Result]:
+        """As any measurer."""
+        began = monotonic()
+        try:
+            return super().measure(schedules)
+        finally:
+            self.inside += monotonic() - began
+
+
+def main() -> int:
+    """Search, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--trials", default=",".join(f"{name}:{count}" for name, count in TRIALS.items()),
+                        help="of each method (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model's file")
+    parser.add_argument("--draw", type=int, default=0, help="seed of the layers")
+    parser.add_argument("--file", type=Path, default=Path("build/llm_race.jsonl"))
+    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only-render", action="store_true")
+    args = parser.parse_args()
+    try:
+        trials = trials_of(args.trials)
+        load(args.llm)
+    except InputError as error:
+        parser.error(str(error))
+    status = 0
+    if not args.only_render:
+        jobs = jobs_of(args, trials)
+        left = sum(len(job.searches) for job in jobs)
+        print(
+            f"{len(jobs)} layers, {left} of {len(jobs) * args.seeds * len(trials)} searches left", flush=True
+        )
+        waiting = [job for job in jobs if job.searches]
+        status = in_lanes(run, waiting, args.lanes, args.file, args.llm)
+    keys = {
+        key(number, args.draw, search, args.llm)
+        for number in range(args.layers)
+        for search in searches(trials, args.seeds)
+    }
+    rows = [row for row in Lines(args.file).read() if row["key"] in keys]
+    print(render(rows, args.file))
+    return status
+
+
+def trials_of(text: str) -> dict[str, int]:
+    """Trials by method, from `hpm:256,random:128`.
+
+    Raises
+    ------
+    InputError
+        It is something else.
+    """
+    found = {}
+    for each in text.split(","):
+        name, _, count = each.partition(":")
+        if name not in (*METHODS, LLM) or not count.isdecimal() or not int(count):
+            raise InputError(
+                f"--trials has METHOD:NUMBER by commas, METHOD one of {', '.join([LLM, *METHODS])}, not {each!r}"
+            )
+        found[name] = int(count)
+    if LLM not in found:
+        raise InputError(f"--trials: {LLM} is what the others are compared with")
+    return found
+
+
+def searches(trials: dict[str, int], seeds: int) -> list[Search]:
+    """All of a layer."""
+    return [Search(name, count, seed) for seed in range(seeds) for name, count in trials.items()]
+
+
+def jobs_of(args: argparse.Namespace, trials: dict[str, int]) -> list[Job]:
+    """What is not done yet."""
+    machine = MACHINES[MACHINE]
+    done = {row["key"] for row in Lines(args.file).read()}
+    points = held_out_points(machine.conditions.config.n, args.draw, machine)
+    return [
+        Job(number, args.draw, point, tuple(
+            each for each in searches(trials, args.seeds) if key(number, args.draw, each, args.llm) not in done
+        ))
+        for number, point in enumerate(islice(points, args.layers))
+    ]  # fmt: skip
+
+
+def key(number: int, draw: int, search: Search, model: Path) -> str:
+    """What a search of a layer is known by: the layer's number among those of a seed."""
+    asked = f" {_digest(model)}" if search.method == LLM else ""
+    return f"{draw}.{number}: {search.method} {search.trials} {search.seed}{asked}"
+
+
+@cache
+def _digest(model: Path) -> str:
+    return digest(model.read_bytes())[:12]
+
+
+@cache
+def _model(path: Path) -> Gpt:
+    return load(path)[0]
+
+
+def run(job: Job, file: Path, model: Path) -> None:
+    """Carry out searches and add what they found to the file."""
+    importlib.import_module("lightgbm")  # takes seconds, which are no method's
+    machine, began = MACHINES[MACHINE], monotonic()
+    with Clocked(job.point.graph(), machine.conditions, machine.options) as measurer:
+        measurer.baseline()  # opens the machine
+        measured = file.with_suffix("") / f"{job.draw}.{job.number}.jsonl"
+        memory = measurer.memory = FileMemory(measurer.prepared, machine.conditions, measured)
+        for search in job.searches:
+            row = _searched(measurer, memory, search, _model(model))
+            Lines(file).add({"key": key(job.number, job.draw, search, model), **_about(job), **row})
+    print(f"{job.number}: {keys_of(job.point)[0]}: {monotonic() - began:.0f} s", flush=True)
+
+
+def _about(job: Job) -> dict[str, Any]:
+    return {"number": job.number, "layer": keys_of(job.point)[0], "point": job.point.as_json()}
+
+
+def _searched(measurer: Clocked, memory: FileMemory, search: Search, model: Gpt) -> dict[str, Any]:
+    """A search's curve and seconds: those of the method itself, and all, as if nothing had been remembered."""
+    memory.seconds, measurer.inside, began = 0.0, 0.0, monotonic()
+    own: list[float] = []
+    every: list[float] = []
+
+    def hear(_number: int, _trial: Trial, _best: Trial) -> None:
+        own.append(monotonic() - began - measurer.inside)
+        every.append(own[-1] + memory.seconds)
+
+    author = Writer(model) if search.method == LLM else None
+    found = tune(measurer, search.method, search.trials, seed=search.seed, author=author, hear=hear)
+    return {
+        "method": search.method, "trials": search.trials, "seed": search.seed, "static": found.baseline.cycles,
+        "floor": found.baseline.floor, "curve": filled(found.curve, search.trials),
+        "seconds": [round(each, 4) for each in every], "own_seconds": round(own[-1], 4),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""What `scripts.llm_race` found, as tables."""
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from compiler.search.tune import LLM
+
+#: Trials after which methods are compared; seconds of the curves.
+COUNTS, SECONDS = (1, 4, 16, 64), (0.25, 0.5, 1, 2, 5, 10, 20, 40)
+#: What the model is to have after some trials over what the guided search has after more, at most.
+BARS = ((1, 256, 1.05), (16, 64, 1.0))
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """All searches of one layer.
+
+    Parameters
+    ----------
+    name : str
+        What it is.
+    static, floor : int
+        Cycles of the static compiler's schedule, and those that nothing beats.
+    runs : dict
+        Lines of the file by method, one for each seed, in order of seeds.
+    """
+
+    name: str
+    static: int
+    floor: int
+    runs: dict[str, list[Row]]
+
+    def after(self, method: str, trials: int) -> list[int]:
+        """The least cycles after so many trials, or all that there were, by seed."""
+        return [run["curve"][min(trials, len(run["curve"]) - 1)] for run in self.runs[method]]
+
+    def within(self, method: str, seconds: float) -> list[int]:
+        """The same after so many seconds."""
+        return [run["curve"][bisect_right(run["seconds"], seconds)] for run in self.runs[method]]
+
+    def time(self, method: str, trials: int) -> float:
+        """Seconds for so many trials, the median seed's."""
+        return median(run["seconds"][min(trials, len(run["seconds"])) - 1] for run in self.runs[method])
+
+
+def render(rows: Sequence[Row], file: Path) -> str:
+    """Write FILE.json and FILE.md; returns the latter."""
+    layers = layers_of(rows)
+    if not layers:
+        return "no layer has been searched by every method with every seed yet"
+    methods = list(layers[0].runs)
+    others = [name for name in methods if name != LLM]
+    seeds = len(layers[0].runs[LLM])
+    whole = {
+        "layers": len(layers), "seeds": seeds, "bars": _bars(layers),
+        "equal_measurements": [_equal(layers, name, count) for count in COUNTS for name in others
+                               if count <= min(_trials(layers, LLM), _trials(layers, name))],
+        "equal_time": [_equal_time(layers, name, count) for count in COUNTS for name in others
+                       if count <= _trials(layers, LLM)],
+        "cost": [_cost(layers, name) for name in methods],
+        "seconds": [{"seconds": t} | {name: _mean(layers, _part(name, t)) for name in methods} for t in SECONDS],
+        "by_layer": [_by_layer(layer) for layer in layers],
+    }  # fmt: skip
+    text = _text(whole)
+    file.with_suffix(".json").write_text(json.dumps(whole, indent=1), "utf-8")
+    file.with_suffix(".md").write_text(text, "utf-8")
+    return text
+
+
+def layers_of(rows: Sequence[Row]) -> list[Layer]:
+    """Layers of which all searches are done that are done of any."""
+    found: dict[int, dict[str, dict[int, Row]]] = {}
+    for row in rows:
+        found.setdefault(row["number"], {}).setdefault(row["method"], {})[row["seed"]] = row
+    wanted = {(row["method"], row["seed"]) for row in rows}
+    order = [LLM, *sorted({method for method, _ in wanted} - {LLM})]
+    out = []
+    for _, methods in sorted(found.items()):
+        if {(method, seed) for method, runs in methods.items() for seed in runs} == wanted:
+            first = next(iter(methods[LLM].values()))
+            runs = {method: [methods[method][seed] for seed in sorted(methods[method])] for method in order}
+            out.append(Layer(first["layer"], first["static"], first["floor"], runs))
+    return out
+
+
+def _trials(layers: Sequence[Layer], method: str) -> int:
+    return layers[0].runs[method][0]["trials"]
+
+
+def _mean(layers: Sequence[Layer], value: Callable[[Layer], float]) -> float:
+    """Geometric mean."""
+    return exp(fmean(log(value(layer)) for layer in layers))
+
+
+def _part(method: str, seconds: float) -> Callable[[Layer], float]:
+    """Of the static compiler's cycles what a method has left after some time."""
+    return lambda layer: median(layer.within(method, seconds)) / layer.static
+
+
+def _bars(layers: Sequence[Layer]) -> list[Row]:
+    """The model after few trials over the guided search after more."""
+    bars = []
+    for mine, its, most in BARS:
+        if "hpm" in layers[0].runs and mine <= _trials(layers, LLM) and its <= _trials(layers, "hpm"):
+            pairs = [(layer.after(LLM, mine), layer.after("hpm", its)) for layer in layers]
+            about = {"trials": mine, "hpm_trials": its, "at_most": most}
+            bars.append(about | _compared(layers, pairs))
+    return bars
+
+
+def _compared(layers: Sequence[Layer], pairs: Sequence[tuple[list[int], list[int]]]) -> Row:
+    """The model's cycles and another method's by layer and seed: means, spread over seeds, losses."""
+    ratios = [median(mine) / median(its) for mine, its in pairs]
+    seeds = [
+        exp(fmean(log(mine[seed] / its[seed]) for mine, its in pairs)) for seed in range(len(pairs[0][0]))
+    ]
+    worst = max(range(len(layers)), key=lambda at: ratios[at])
+    return {
+        "ratio": exp(fmean(map(log, ratios))), "median": median(ratios), "seeds": [min(seeds), max(seeds)],
+        "won": sum(each < 1 for each in ratios), "tied": sum(each == 1 for each in ratios),
+        "lost": sum(each > 1 for each in ratios), "worst": max(ratios[worst] - 1, 0.0),
+        "worst_layer": layers[worst].name if ratios[worst] > 1 else None,
+    }  # fmt: skip
+
+
+def _equal(layers: Sequence[Layer], method: str, count: int) -> Row:
+    pairs = [(layer.after(LLM, count), layer.after(method, count)) for layer in layers]
+    return {"trials": count, "method": method} | _compared(layers, pairs)
+
+
+def _equal_time(layers: Sequence[Layer], method: str, count: int) -> Row:
+    """What the other method has in the time that the model takes for some trials of the same layer."""
+    times = [layer.time(LLM, count) for layer in layers]
+    pairs = [
+        (layer.after(LLM, count), layer.within(method, time))
+        for layer, time in zip(layers, times, strict=True)
+    ]
+    made = [
+        bisect_right(run["seconds"], time)
+        for layer, time in zip(layers, times, strict=True)
+        for run in layer.runs[method]
+    ]
+    ended = sum(each == _trials(layers, method) for each in made)
+    about = {"trials": count, "method": method, "seconds": median(times), "method_trials": median(made)}
+    return about | {"ended": ended, "searches": len(made)} | _compared(layers, pairs)
+
+
+def _cost(layers: Sequence[Layer], method: str) -> Row:
+    """Milliseconds of a trial: the method's own, and all."""
+    runs = [run for layer in layers for run in layer.runs[method]]
+    own = [1000 * run["own_seconds"] / run["trials"] for run in runs]
+    every = [1000 * run["seconds"][-1] / run["trials"] for run in runs]
+    return {"method": method, "own_ms": median(own), "trial_ms": median(every)}
+
+
+def _by_layer(layer: Layer) -> Row:
+    return {"layer": layer.name, "static": layer.static, "floor": layer.floor} | {
+        name: {count: [min(found), median(found), max(found)]}
+        for name, runs in layer.runs.items()
+        for count in (runs[0]["trials"],)
+        for found in (layer.after(name, count),)
+    }
+
+
+def _text(whole: Row) -> str:
+    lines = [
+        f"{whole['layers']} layers, {whole['seeds']} seeds; cycles of {LLM} over those of other methods.",
+        "",
+    ]
+    for each in whole["bars"]:
+        met = "met" if each["ratio"] <= each["at_most"] else "not met"
+        lines.append(f"- {LLM} after {each['trials']} over hpm after {each['hpm_trials']}: {each['ratio']:.4f} "
+                     f"(at most {each['at_most']:.2f}: {met})")  # fmt: skip
+    heads = "mean | median | seeds | won / tied / lost | worst loss |"
+    lines += [
+        "",
+        f"Equal measurements:\n\n| trials | method | {heads}",
+        "| --: | --- | --: | --: | --: | --: | --- |",
+    ]
+    lines += [
+        f"| {each['trials']} | {each['method']} | {_cells(each)}" for each in whole["equal_measurements"]
+    ]
+    lines += ["", f"Equal time (that of so many trials of {LLM}; `ended`: searches that had no trials left):", "",
+              f"| trials | seconds | method | its trials | ended | {heads}",
+              "| --: | --: | --- | --: | --: | --: | --: | --: | --: | --- |"]  # fmt: skip
+    lines += [
+        f"| {each['trials']} | {each['seconds']:.2f} | {each['method']} | {each['method_trials']:g} | "
+        f"{each['ended']} of {each['searches']} | {_cells(each)}"
+        for each in whole["equal_time"]
+    ]
+    lines += ["", "| method | ms a trial | of it the method's own |", "| --- | --: | --: |"]
+    lines += [
+        f"| {each['method']} | {each['trial_ms']:.0f} | {each['own_ms']:.0f} |" for each in whole["cost"]
+    ]
+    methods = [each["method"] for each in whole["cost"]]
+    lines += ["", "Cycles over the static compiler's, geometric means, against seconds:", "",
+              f"| seconds | {' | '.join(methods)} |", f"| --: |{' --: |' * len(methods)}"]  # fmt: skip
+    lines += [
+        f"| {each['seconds']:g} | {' | '.join(f'{each[name]:.4f}' for name in methods)} |"
+        for each in whole["seconds"]
+    ]
+    lines += [
+        "",
+        f"| layer | static | floor | {' | '.join(methods)} |",
+        f"| --- | --: | --: |{' --: |' * len(methods)}",
+    ]
+    lines += [
+        f"| {each['layer']} | {each['static']:,} | {each['floor']:,} | "
+        + " | ".join(_spread(each[name]) for name in methods) + " |"
+        for each in whole["by_layer"]
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _spread(found: dict[int, list[float]]) -> str:
+    ((count, (least, middle, most)),) = found.items()
+    return f"{middle:,.0f} ({least:,}..{most:,}) after {count}"
+
+
+def _cells(each: Row) -> str:
+    low, high = each["seeds"]
+    loss = f"{100 * each['worst']:.1f}%, {each['worst_layer']}" if each["worst_layer"] else "none"
+    return (
+        f"{each['ratio']:.4f} | {each['median']:.4f} | {low:.4f}..{high:.4f} | "
+        f"{each['won']} / {each['tied']} / {each['lost']} | {loss} |"
+    )

@@ -1,0 +1,270 @@
+"""What becomes of the language model's answers: how many end, compile, are proved, run, are bit-exact, are faster.
+
+`python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` asks about held-out layers, in
+the ways of WAYS: with all that keeps answers right, with the grammar alone, with nothing. It goes on where it was
+stopped; `--only-render` writes the table (beside the file, as .json and .md) of what there is.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from compiler.cache.digest import name as digest
+from compiler.hpm.points import Point
+from compiler.llm.asking import Ask
+from compiler.llm.assembly.asking import Whole
+from compiler.llm.assembly.words import STOP
+from compiler.llm.changes import END, ChangesGrammar
+from compiler.llm.corpus.held_out import keys_of
+from compiler.llm.corpus.machines import HELD_OUT, MACHINES
+from compiler.llm.decode import Answer, Grammar, draw
+from compiler.llm.evaluate import held_out_points
+from compiler.llm.gpt import Gpt
+from compiler.llm.language import LANGUAGE
+from compiler.llm.request import Edits, Request, Schedules, fields_of
+from compiler.llm.subjects import Programs, subjects_of
+from compiler.llm.weights import load
+from compiler.llm.writer import SHIPPED
+from compiler.measure.measurement import Measurement, Rejected, Result
+from compiler.measure.measurer import Measurer
+from compiler.schedule.schedule import Schedule
+from compiler.specialize.task import Task
+from hw.errors import InputError
+from scripts.lanes import in_lanes
+from scripts.lines import Lines
+
+#: How answers are kept right: to what compiles and was not tried, as in a search; to what means something; not at all.
+WAYS = ("fitting", "grammar", "free")
+#: What an answer may get to, one after the other; then whether it is faster than the static compiler's.
+STAGES = ("complete", "compiled", "proved", "ran", "exact", "faster")
+#: Stages that an answer has got to which was rejected.
+_REJECTED = {"compile": 1, "validate": 2, "trap": 3, "time": 3, "same": 4}
+
+
+class Free:
+    """Allows every word; an answer ends with its last one.
+
+    Parameters
+    ----------
+    last : str
+        Which that is.
+    """
+
+    def __init__(self, last: str):
+        self.last = last
+
+    def after(self, words: Sequence[str]) -> Sequence[str]:
+        """All words, or none behind the last one."""
+        return () if words and words[-1] == self.last else LANGUAGE.words
+
+    def ends(self, words: Sequence[str]) -> bool:
+        """Always."""
+        return True
+
+
+class Meaning(ChangesGrammar):
+    """The grammar of changes; any answer may end."""
+
+    def ends(self, words: Sequence[str]) -> bool:
+        """Always."""
+        return True
+
+
+def schedules(task: Task) -> Request:
+    """Changes of the layer's schedule."""
+    ((name, subject),) = subjects_of(task).items()
+    return Schedules(task, name, subject)
+
+
+def edits(task: Task) -> Request:
+    """Edits of its slowest program."""
+    programs = Programs(task)
+    return Edits(programs, programs.pieces[0])
+
+
+def programs(task: Task) -> Request:
+    """A whole program in place of that one."""
+    programs = Programs(task)
+    return Whole(programs, programs.pieces[0])
+
+
+#: What is asked for.
+KINDS: dict[str, Callable[[Task], Request]] = {"schedules": schedules, "edits": edits, "programs": programs}
+
+
+def answers_of(request: Request, model: Gpt, way: str, count: int, seed: int) -> list[Schedule | None]:
+    """Answers to a question, each as a schedule of the network, None if it is none."""
+    grammar = _grammar(request, way)
+    if grammar is None:
+        return [None] * count
+    rng, out = np.random.default_rng(seed), list[Answer]()
+    while len(out) < count:
+        together = min(request.together, count - len(out))
+        out += draw(model, LANGUAGE, request.question(profile=model.profile), grammar, together, rng)
+    return [_schedule(request, each) for each in out]
+
+
+def _grammar(request: Request, way: str) -> Grammar | None:
+    if way == "grammar" and isinstance(request, Schedules):
+        return Meaning(fields_of(request.subject.layer))
+    return Free(STOP if request.ask is Ask.PROGRAM else END) if way == "free" else request.grammar
+
+
+def _schedule(request: Request, answer: Answer) -> Schedule | None:
+    """What an answer proposes; None: it does not end, or says nothing that can be understood."""
+    try:
+        return request.candidate(answer.words).schedule if answer.complete else None
+    except (InputError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A layer to ask about.
+
+    Parameters
+    ----------
+    key : str
+        What its results are known by.
+    point : Point
+        The layer.
+    machine, kind : str
+        Keys of MACHINES and KINDS.
+    answers : int
+        In each way.
+    model : path
+        The model's file.
+    """
+
+    key: str
+    point: Point
+    machine: str
+    kind: str
+    answers: int
+    model: Path
+
+
+def main() -> int:
+    """Ask, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=40)
+    parser.add_argument("--answers", type=int, default=8)
+    parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--machine", choices=list(MACHINES), default="usual")
+    parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model's file")
+    parser.add_argument("--seed", type=int, default=0, help="of the layers and of the answers")
+    parser.add_argument("--file", type=Path, default=Path("build/llm_validity.jsonl"))
+    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only-render", action="store_true", help="of what there is, for the same arguments")
+    args = parser.parse_args()
+    try:
+        jobs = jobs_of(args)
+    except InputError as error:
+        parser.error(str(error))
+    done = {row["key"] for row in Lines(args.file).read()}
+    waiting = [job for job in jobs if job.key not in done]
+    print(f"{len(jobs)} questions, {len(jobs) - len(waiting)} of them done", flush=True)
+    status = 0 if args.only_render else in_lanes(ask, waiting, args.lanes, args.seed, args.file)
+    keys = {job.key for job in jobs}
+    print(render([row for row in Lines(args.file).read() if row["key"] in keys], args.file))
+    return status
+
+
+def jobs_of(args: argparse.Namespace) -> list[Job]:
+    """All questions: each kind about each layer."""
+    machine = MACHINES[args.machine]
+    load(args.llm)
+    model = digest(args.llm.read_bytes())[:12]
+    shapes = args.machine not in HELD_OUT
+    points = held_out_points(machine.conditions.config.n, args.seed, machine, shapes=shapes)
+    return [
+        Job(f"{args.machine} {args.seed}.{number} {kind} {args.answers} {model}", point, args.machine, kind,
+            args.answers, args.llm)
+        for number, point in enumerate(islice(points, args.layers)) for kind in args.kinds
+    ]  # fmt: skip
+
+
+@cache
+def _model(path: Path) -> Gpt:
+    return load(path)[0]
+
+
+def ask(job: Job, seed: int, file: Path) -> None:
+    """Ask about a layer in each way, try the answers, add what became of them to the results."""
+    machine, began = MACHINES[job.machine], monotonic()
+    row: dict[str, Any] = {"key": job.key, "kind": job.kind, "layer": keys_of(job.point)[0]}
+    with Measurer(job.point.graph(), machine.conditions, machine.options) as measurer:
+        baseline, schedule = measurer.baseline(), measurer.first.schedule
+        task = Task(
+            measurer.prepared, machine.conditions, schedule, tuple(schedule.layers), baseline, seed=seed
+        )
+        known: dict[str, Result] = {}
+        for way in WAYS:
+            request = KINDS[job.kind](task)
+            answers = answers_of(request, _model(job.model), way, job.answers, seed)
+            stages = [stage_of(each, measurer, known, baseline.cycles) for each in answers]
+            row[way] = [sum(stage > at for stage in stages) for at in range(len(STAGES))]
+    row |= {"answers": job.answers, "reasons": sorted(set(filter(None, map(_reason, known.values()))))}
+    Lines(file).add(row)
+    counts = "; ".join(f"{way} {row[way][4]} of {job.answers} exact" for way in WAYS)
+    print(f"{row['layer']}: {counts}, {monotonic() - began:.0f} s", flush=True)
+
+
+def stage_of(answer: Schedule | None, measurer: Measurer, known: dict[str, Result], static: int) -> int:
+    """How many of STAGES an answer gets to."""
+    if answer is None:
+        return 0
+    text = answer.to_json()
+    if text not in known:
+        (known[text],) = measurer.measure([answer])
+    result = known[text]
+    if isinstance(result, Rejected):
+        return _REJECTED[result.stage]
+    if not result.believable:
+        return STAGES.index("exact")
+    return len(STAGES) - (result.cycles >= static)
+
+
+def _reason(result: Result) -> str | None:
+    if isinstance(result, Measurement):
+        return None if result.believable else "wrong outputs"
+    return f"{result.stage}: {result.reason}"
+
+
+def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
+    """Write FILE.json and FILE.md; returns the latter."""
+    whole = []
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        mine = [row for row in rows if row["kind"] == kind]
+        for way in WAYS:
+            counts = [sum(row[way][at] for row in mine) for at in range(len(STAGES))]
+            whole.append({"kind": kind, "way": way, "layers": len(mine), "answers": sum(row["answers"] for row in mine)}
+                         | dict(zip(STAGES, counts, strict=True)))  # fmt: skip
+    lines = [
+        f"| kind | way | layers | answers | {' | '.join(STAGES)} |",
+        f"| --- | --- |{' --: |' * (2 + len(STAGES))}",
+    ]
+    for each in whole:
+        cells = " | ".join(
+            f"{each[stage]:,} ({100 * each[stage] / each['answers']:.1f}%)" for stage in STAGES
+        )
+        lines.append(f"| {each['kind']} | {each['way']} | {each['layers']} | {each['answers']:,} | {cells} |")
+    text = "\n".join(lines) + "\n"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.with_suffix(".json").write_text(json.dumps(whole, indent=1), "utf-8")
+    file.with_suffix(".md").write_text(text, "utf-8")
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""The search beyond schedules: its figures are those of a new measurement, and it goes on where it was stopped."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from compiler.hpm.points import Point
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement
+from compiler.measure.measurer import Measurer
+from compiler.options import Options
+from compiler.schedule.schedule import Schedule
+from hw.config import load_target
+from scripts import new_territory
+
+SMALL = ("--kinds", "add", "max_pool", "--shapes", "1", "--trials", "10", "--programs", "8", "--starts", "2")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str) -> dict:
+    """What the script reports."""
+    monkeypatch.setattr(sys, "argv", ["new_territory", *SMALL, "--folder", str(folder), *more])
+    assert new_territory.main() == 0
+    return json.loads((folder / "report.json").read_text("utf-8"))
+
+
+def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
+    report = run(monkeypatch, tmp_path, "--lanes", "2")
+    rows = [json.loads(line) for line in (tmp_path / "layers.jsonl").read_text("utf-8").splitlines()]
+    assert (
+        sorted(row["kind"] for row in rows)
+        == ["add", "max_pool"]
+        == sorted(each["kind"] for each in report["layers"])
+    )
+    for row, each in (
+        (row, each) for row in rows for each in report["layers"] if row["key"].startswith(each["layer"])
+    ):
+        found = row["programs"]["edits"]
+        assert (row["schedules"]["measured"], found["measured"]) == (10, 8)
+        assert found["starts"] == sorted(found["starts"]) and row["schedules"]["cycles"] == found["starts"][0]
+        assert each["gain"] == pytest.approx(100 * (1 - found["cycles"] / row["schedules"]["cycles"]))
+        with Measurer(
+            Point.of(row["point"]).graph(), Conditions(load_target("n16")), Options(rounding="reference")
+        ) as measurer:
+            for one in (row["schedules"], found):
+                (result,) = measurer.measure([Schedule.of(one["schedule"])])
+                assert isinstance(result, Measurement) and result.believable
+                assert result.cycles == one["cycles"] == sum(one["where"].values())
+    text = (tmp_path / "layers.jsonl").read_text("utf-8")
+    (tmp_path / "layers.jsonl").write_text(text[:-100], "utf-8")  # killed while it wrote the second
+    measured = {path: path.read_bytes() for path in (tmp_path / "measured").iterdir()}
+    again = run(monkeypatch, tmp_path, "--lanes", "1")
+    assert "2 layers, 1 of them done" in capsys.readouterr().out
+    assert [row | {"seconds": 0} for row in again["layers"]] == [
+        row | {"seconds": 0} for row in report["layers"]
+    ]
+    assert {path: path.read_bytes() for path in measured} == measured
+    assert run(monkeypatch, tmp_path, "--only-render")["layers"] == again["layers"]
+
+
+def test_methods_that_there_are_not_are_refused(tmp_path, monkeypatch, capsys):
+    for method, words in (("nonsense", "must be among"), ("llm", "does not write programs yet")):
+        monkeypatch.setattr(sys, "argv", ["new_territory", "--methods", method, "--folder", str(tmp_path)])
+        with pytest.raises(SystemExit):
+            new_territory.main()
+        assert words in capsys.readouterr().err
