@@ -76,9 +76,7 @@ class Workshop:
         InputError
             One becomes too long for the instruction store, or all of them together where they were not before.
         """
-        texts = {
-            old.name: ProgramText(digest_of(old), program_text(new)) for old, new in self.changed(edits)
-        }
+        texts = {old.name: ProgramText(digest_of(old), program_text(new)) for old, new in self.changed(edits)}
         return replace(self.schedule, programs=texts)
 
     def changed(self, edits: Mapping[str, Sequence[Edit]]) -> list[tuple[Program, Program]]:
