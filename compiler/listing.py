@@ -116,7 +116,7 @@ def _assembled(program: Program, given: ProgramText) -> Program:
         made = replace(assemble(given.text, name), name=name)
     except AssemblyError as error:
         raise InputError(f"schedule: program {name!r}: line {str(error).removeprefix(f'{name}:')}") from None
-    if made.words and _tags(made) != _tags(program):
+    if made.words and tags_of(made) != tags_of(program):
         raise InputError(
             f"schedule: program {name!r}: its cycles must count for the same layers as those of the program that it "
             f"stands for: tags {_listed(program)} in this order, not {_listed(made)}"
@@ -124,7 +124,7 @@ def _assembled(program: Program, given: ProgramText) -> Program:
     return made
 
 
-def _tags(program: Program) -> list[tuple[int, int, int]]:
+def tags_of(program: Program) -> list[tuple[int, int, int]]:
     """Registers and constants of the tags that a program runs under, in order: that of its macro-instruction first."""
     words = (decode(word) for word in program.words)
     tags = [(each["a"], each["b"], each["imm"]) for each in words if each["opcode"] == MicroOp.TAG]
@@ -132,7 +132,7 @@ def _tags(program: Program) -> list[tuple[int, int, int]]:
 
 
 def _listed(program: Program) -> str:
-    return ", ".join("of registers" if a or b else str(imm) for a, b, imm in _tags(program))
+    return ", ".join("of registers" if a or b else str(imm) for a, b, imm in tags_of(program))
 
 
 def _stage(stage: Stage, programs: Iterator[Program]) -> Stage:

@@ -10,8 +10,7 @@ import numpy as np
 from compiler.llm.asking import CAUSES, refused, rejected
 from compiler.llm.assembly.asking import Whole
 from compiler.llm.author import Author
-from compiler.llm.decode import Answer, draw
-from compiler.llm.gpt import Gpt
+from compiler.llm.decode import Answer, Reader, draw
 from compiler.llm.kinds import Chooser, Kind, Tally
 from compiler.llm.language import LANGUAGE
 from compiler.llm.request import NAME, Edits, Request, Schedules
@@ -44,7 +43,7 @@ class Writer(Author):
 
     Parameters
     ----------
-    model : Gpt or None
+    model : Reader or None
         Who answers; None: the one that comes with the compiler.
     temperature : float
         Of the answers, as for `draw`.
@@ -63,10 +62,10 @@ class Writer(Author):
     """
 
     def __init__(
-        self, model: Gpt | None = None, temperature: float = 1.0, kinds: Sequence[Kind] = tuple(Kind)
+        self, model: Reader | None = None, temperature: float = 1.0, kinds: Sequence[Kind] = tuple(Kind)
     ):
         super().__init__()
-        self.model = load(SHIPPED)[0] if model is None else model
+        self.model: Reader = load(SHIPPED)[0] if model is None else model
         self.temperature, self.kinds = temperature, tuple(kinds)
         self.tallies = {kind: Tally() for kind in self.kinds}
         self._rng: np.random.Generator | None = None
@@ -168,6 +167,7 @@ class Writer(Author):
                 words = next(self._answers(request, 1, why), None) if len(why) <= _RETRIES else None
             else:
                 if request.fallback is not None:
+                    self.tallies[kind].made += 1
                     yield request.fallback
                     request.fallback = None
 

@@ -26,6 +26,28 @@ def test_samples_are_schedules_that_can_be_compiled(mla, tmp_path):
     assert mla(*sampled[:-2]).out == result.out  # the same seed says the same
 
 
+@pytest.mark.parametrize(("ask", "last"), [("edits", "end"), ("programs", "stop")])
+def test_samples_are_edits_or_programs(mla, tmp_path, ask, last):
+    sampled = ("llm", "sample", DIGITS, "--layer", "conv1_sum", "--ask", ask, "--answers", "2", "--seed", "5")
+    result = mla(*sampled, "--json", str(tmp_path / "a.json"))
+    assert result.status == 0, result.err
+    (program,) = json.loads((tmp_path / "a.json").read_text("utf-8"))["programs"]
+    assert program["program"] == "conv1_sum" and f"ask {ask.removesuffix('s')}" in " ".join(
+        program["question"]
+    )
+    assert len(program["answers"]) == 2
+    for answer in program["answers"]:
+        assert answer["complete"] and answer["words"][-1] == last
+    assert mla(*sampled).out == result.out
+
+
+@pytest.mark.parametrize("ask", ["schedules", "edits", "programs"])
+def test_unconstrained_answers_to_all_that_is_asked(mla, ask):
+    asked = ("--layer", "conv1_sum", "--answers", "1", "--unconstrained", "--ask", ask)
+    result = mla("llm", "sample", DIGITS, *asked)
+    assert result.status == 0 and len(result.out.splitlines()) == 2
+
+
 def test_unconstrained_answers_are_any_words(mla):
     result = mla("llm", "sample", DIGITS, "--answers", "2", "--unconstrained", "--temperature", "3")
     assert result.status == 0 and len(result.out.splitlines()) > 3
@@ -69,6 +91,11 @@ def test_evaluation_compares_methods(mla, tmp_path):
     ((cycles,), found) = document["samples"], document["sampled"]
     assert len(cycles) == 4 and found["some"] == pytest.approx(min(cycles) / layer["static_cycles"])
     assert found["one"] >= found["some"] and f"one answer: {found['one']:.4f} times" in result.out
+    kinds = document["kinds"].values()
+    assert 0 < sum(each["valid"] for each in kinds) <= 2 and all(
+        each["made"] >= each["valid"] for each in kinds
+    )
+    assert "schedules with edits: " in result.out
 
 
 @pytest.mark.parametrize(("options", "words"), [

@@ -1,11 +1,12 @@
 """A whole program in place of another one, asked of the language model."""
 
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 
-from compiler.listing import program_text
+from compiler.listing import program_text, tags_of
 from compiler.llm.asking import Ask
 from compiler.llm.assembly.grammar import Grammar
-from compiler.llm.assembly.lexicon import STOP
+from compiler.llm.assembly.lexicon import HEAD_OF, STOP
 from compiler.llm.assembly.place import limits_in_place
 from compiler.llm.assembly.state import State
 from compiler.llm.assembly.words import program_of, words_of
@@ -18,10 +19,13 @@ from compiler.specialize.edits.workshop import Piece
 from compiler.specialize.task import Candidate
 from compiler.validate.errors import ValidationError
 from compiler.validate.network import stage_calls
+from hw.isa.micro import MicroOp
 from hw.isa.program import Program
 
 #: Words of a program that the model is asked to write another one for, at most; words that one may have more.
 _LONGEST, _MORE = 256, 64
+#: First word of the instruction that says what cycles count for from there on; one word follows.
+_TAG = HEAD_OF[MicroOp.TAG, 0].word
 
 
 class Whole(Request):
@@ -78,12 +82,14 @@ class ProgramGrammar:
     ----------
     grammar : Grammar
         Of assembly, over the model's language.
+    tags : sequence of int
+        The tags that the program must run under, in order: what its cycles count for.
     tried : set
         Instructions of programs that are of no use any more; looked at anew for each answer.
     """
 
-    def __init__(self, grammar: Grammar, tried: set[Hashable]):
-        self.grammar, self.tried = grammar, tried
+    def __init__(self, grammar: Grammar, tags: Sequence[int], tried: set[Hashable]):
+        self.grammar, self.tags, self.tried = grammar, tags, tried
         self._words: tuple[str, ...] = ()
         self._state = grammar.start()
 
@@ -92,11 +98,20 @@ class ProgramGrammar:
         if words and words[-1] == STOP:
             return ()
         mask = self._at(tuple(words)).mask
+        if words and words[-1] == _TAG:
+            return self._tags(words)
         return tuple(LANGUAGE.words[number] for number in mask.nonzero()[0])
 
     def ends(self, words: Sequence[str]) -> bool:
-        """Whether a complete program is new."""
-        return program_of(words, "").words not in self.tried
+        """Whether a complete program is new, and counts for all that it must."""
+        program = program_of(words, "")
+        return program.words not in self.tried and [tag for _, _, tag in tags_of(program)] == [*self.tags]
+
+    def _tags(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Words for the tag that there is, and for the next one."""
+        said = [int(word) for head, word in pairwise(words) if head == _TAG]
+        at = self.tags.index(said[-1]) if said else 0
+        return tuple(str(tag) for tag in self.tags[at : at + 2])
 
     def _at(self, words: tuple[str, ...]) -> State:
         """The state behind some words: one step from the last one, as long as one answer is written."""
@@ -126,5 +141,5 @@ def program_grammar(network: Network, name: str, tried: set[Hashable]) -> Progra
                 except ValidationError:
                     return None
                 tried.add(part.program.words)
-                return ProgramGrammar(grammar, tried)
+                return ProgramGrammar(grammar, [tag for _, _, tag in tags_of(part.program)], tried)
     return None

@@ -22,7 +22,7 @@ _LONGEST = 256
 
 
 def edit_examples(edited: EditWalk, subjects: Subjects) -> Iterator[Example]:
-    """From each variant of a program to those made from it by at most `MOST` edits, by edits and as a whole."""
+    """From each variant of a program to those made from it by at most `MOST` edits, and to whole programs."""
     try:
         workshop = Workshop(subjects.network(edited.step))
         piece = next((each for each in workshop.pieces if each.name == edited.program), None)
@@ -39,18 +39,24 @@ def edit_examples(edited: EditWalk, subjects: Subjects) -> Iterator[Example]:
 def _from(edited: EditWalk, variants: "_Variants", subject: Subject, number: int) -> Iterator[Example]:
     now = edited.variants[number]
     subject, outline = costing(subject, now.where), tuple(variants.outline(number))
-    others = [other for other in range(number + 1, len(edited.variants)) if variants.path(number, other)]
-    least = min(edited.variants[other].cycles for other in (number, *others))
-    for other in (number, *others):
-        cycles = edited.variants[other].cycles
-        path, ratio, best = variants.path(number, other), cycles / now.cycles, cycles == least
+    paths = {other: variants.path(number, other) for other in range(number + 1, len(edited.variants))}
+    costs = [variant.cycles for variant in edited.variants]
+    least = min((costs[other] for other, path in paths.items() if path), default=0)
+    for other, path in paths.items():
         if path:
-            edits = Example(subject, tuple(edits_words(path)), ratio, best, Ask.EDITS, outline)
+            best = costs[other] == least <= costs[number]
+            edits = Example(
+                subject, tuple(edits_words(path)), costs[other] / now.cycles, best, Ask.EDITS, outline
+            )
             yield edits
             if not number:  # a program that was only just compiled is asked about before it is measured
                 yield replace(edits, known=False)
-        if (best or len(path) <= 1) and (program := variants.program(other)):
-            yield Example(subject, program, ratio, best, Ask.PROGRAM, outline)
+    # A whole program may be any: the same again, one after one more edit, the best there is.
+    wholes = [number, *(other for other, path in paths.items() if len(path) == 1), costs.index(min(costs))]
+    for other in dict.fromkeys(wholes):
+        if program := variants.program(other):
+            best = costs[other] == min(costs)
+            yield Example(subject, program, costs[other] / now.cycles, best, Ask.PROGRAM, outline)
 
 
 @dataclass(eq=False)
