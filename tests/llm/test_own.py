@@ -91,7 +91,10 @@ def test_every_network_has_its_turn_before_one_comes_again() -> None:
     walks = [_walk(index) for index in range(1, 19)]
     assert all(map(may_be_asked, walks))
     rounds = [[each.index for each in chosen(walks, number, 6, 3)] for number in range(1, 5)]
-    assert sorted(sum(rounds[:3], [])) == list(range(1, 19)) and rounds[3] == rounds[0]
+    assert (
+        sorted(index for each in rounds[:3] for index in each) == list(range(1, 19))
+        and rounds[3] == rounds[0]
+    )
     assert rounds == [[each.index for each in chosen(walks[::-1], number, 6, 3)] for number in range(1, 5)]
     assert rounds[0] != [each.index for each in chosen(walks, 1, 6, 4)]
     assert len(chosen(walks, 1, 100, 3)) == 18
