@@ -2,6 +2,7 @@
 
 import pickle
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.nn import functional  # noqa: E402
 
 from compiler.llm.corpus.default import CORPUS  # noqa: E402
 from compiler.llm.corpus.examples import examples  # noqa: E402
+from compiler.llm.corpus.held_out import is_judged  # noqa: E402
 from compiler.llm.corpus.journal import read  # noqa: E402
 from compiler.llm.gpt import Shape  # noqa: E402
 from compiler.llm.language import LANGUAGE  # noqa: E402
@@ -21,6 +23,8 @@ from compiler.llm.training.fit import Recipe, fit, judge, loss_of  # noqa: E402
 from compiler.llm.training.module import Module  # noqa: E402
 from compiler.llm.training.reading import Style, read_examples  # noqa: E402
 from compiler.llm.training.shown import Shown, batch_of, batches, parts, shown  # noqa: E402
+from compiler.llm.training.train import Plan, train  # noqa: E402
+from compiler.llm.weights import load, save  # noqa: E402
 from hw.errors import InputError  # noqa: E402
 
 SHAPE = Shape(len(LANGUAGE), width=32, heads=2, layers=2, hidden=48, context=64)
@@ -83,6 +87,23 @@ def test_processes_read_the_same_in_the_same_order(monkeypatch: pytest.MonkeyPat
         known = list(examples(walk))
         assert found.every == [shown(each, best=False) for each in known]
         assert found.best == [shown(each, best=True) for each in known if each.best]
+
+
+def test_a_model_says_what_it_was_not_told(tmp_path: Path) -> None:
+    """And is not told that when it is asked."""
+    walks = read(CORPUS)
+    walks = [each for each in walks if each.machine == "usual"]
+    walks = [
+        *[each for each in walks if not is_judged(each)][:3],
+        *[each for each in walks if is_judged(each)][:3],
+    ]
+    for what in ("profile", "want"):
+        plan = Plan(replace(SHAPE, context=256), Recipe(1, batch=2), Recipe(0), **{what: False})
+        found = train(walks, plan, tmp_path / what)
+        assert found.about["without"] == [what] and found.about["plan"][what] is False
+        save(found.model, tmp_path / "a.safetensors", found.about)
+        model, about = load(tmp_path / "a.safetensors")
+        assert about["without"] == [what] and model.profile == (what != "profile")
 
 
 def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
