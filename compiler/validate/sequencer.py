@@ -176,7 +176,7 @@ class Sequencer:
         """The command that a unit's fields make now, and what it touches; ValidationError if it would do harm."""
         try:
             fields = known_fields(unit, way.fields[unit])
-            c, regions = examine(self.config, self.windows, unit, fields)
+            c, regions = self._examined(unit, fields)
             if unit == Unit.MATRIX and c.dw:
                 follow_line(c, way.line)
         except BadCommandError as bad:
@@ -186,6 +186,9 @@ class Sequencer:
             reason = f"{unit.name.lower()} takes {cycles} cycles; the watchdog allows {WATCHDOG_CYCLES}"
             raise self.refuse(way, "endless", reason)
         return c, regions
+
+    def _examined(self, unit: Unit, fields: list[int]) -> tuple[Config, list[Region]]:
+        return examine(self.config, self.windows, unit, fields)
 
     def _issue(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
         unit = Unit(d & 3)

@@ -6,11 +6,12 @@ says which commands have retired, whatever the timing, when it starts.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from compiler.validate.errors import Place, ValidationError
-from compiler.validate.races import START, Accesses, Clash, Clock
+from compiler.validate.races import START, Accesses, Clash, Clock, Races
 from compiler.validate.regions import Region
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
@@ -38,7 +39,7 @@ class Pending:
     waits: tuple[int, ...]
     signals: tuple[int, ...]
     known: Clock
-    regions: list[Region]
+    regions: Sequence[Region]
     place: Place
 
 
@@ -67,11 +68,11 @@ class Timeline:
         Commands that a queue holds.
     """
 
-    def __init__(self, depth: int):
+    def __init__(self, depth: int, accesses: Races | None = None):
         self.depth = depth
         self.issued = [0] * len(Unit)
         self.known: Clock = START  # by the sequencer
-        self.accesses = Accesses()
+        self.accesses: Races = Accesses() if accesses is None else accesses
         self._started: list[Clock] = [START] * len(Unit)  # what the last command of each unit knew
         self._queues: tuple[deque[Pending], ...] = tuple(deque() for _ in Unit)
         # By consumer, then producer and number: what each signal that nobody has taken knows, and who gave it.
@@ -121,7 +122,7 @@ class Timeline:
         """Counts of all semaphores: by consumer, the sequencer last, then producer and number."""
         return tuple(len(tokens) for row in self._tokens for tokens in row)
 
-    def issue(self, unit: Unit, wait: int, signal: int, regions: list[Region], place: Place) -> None:
+    def issue(self, unit: Unit, wait: int, signal: int, regions: Sequence[Region], place: Place) -> None:
         """Queue a command and let all units move.
 
         Raises
@@ -170,7 +171,7 @@ class Timeline:
             for i in command.signals:
                 self._tokens[i >> 2][unit << 2 | i & 3].append(token)
 
-    def races(self, unit: Unit, wait: int, regions: list[Region]) -> bool:
+    def races(self, unit: Unit, wait: int, regions: Sequence[Region]) -> bool:
         """Whether a command would race that is issued now and takes tokens which are all there."""
         known = later(self._started[unit], self.known)
         for i in bits(wait):
