@@ -13,6 +13,7 @@ from hw.isa.enums import Unit
 #: How many commands of each unit are known to have retired.
 Clock = tuple[int, int, int, int]
 START: Clock = (0, 0, 0, 0)
+_UNITS = tuple(Unit)
 #: Accesses up to which one comparison after the other is faster than numpy.
 _FEW = 24
 
@@ -103,7 +104,7 @@ class Accesses:
             What has certainly retired when the command starts.
         """
         for region in regions:
-            for other in Unit:
+            for other in _UNITS:
                 # Within a unit writes keep their order, and their place behind earlier reads; only a read may come too
                 # soon for an earlier write.
                 if unit == other and region.write:

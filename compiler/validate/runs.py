@@ -68,7 +68,9 @@ def proved(stream: Stream) -> Report | None:
     if stream.pinned or any(call.instead for call in stream.calls):
         return None
     memo = _memo(stream.config)
-    codes = [memo.program(sequencers[0].code) for sequencers in stream.sequencers]
+    each = [sequencers[0].code for sequencers in stream.sequencers]
+    known = {key: memo.program(code) for key, code in {id(code.program): code for code in each}.items()}
+    codes = [known[id(code.program)] for code in each]
     figures, line = Figures(), None
     for start, stop in _runs(codes):
         operands = _operands(codes[start:stop], stream.calls[start:stop])

@@ -15,10 +15,11 @@ from compiler.validate.races import START, Accesses, Clash, Clock, Races
 from compiler.validate.regions import Region
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
-_NAMES = [*(unit.name.lower() for unit in Unit), "seq"]
+_UNITS = tuple(Unit)
+_NAMES = [*(unit.name.lower() for unit in _UNITS), "seq"]
 
 
-@dataclass
+@dataclass(slots=True)
 class Pending:
     """A command in its queue.
 
@@ -51,7 +52,10 @@ def bits(mask: int) -> tuple[int, ...]:
 
 def later(a: Clock, b: Clock) -> Clock:
     """What two clocks know together."""
-    return (max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3]))
+    if a is b:
+        return a
+    (p, q, r, s), (t, u, v, w) = a, b
+    return (p if p > t else t, q if q > u else u, r if r > v else v, s if s > w else w)
 
 
 def semaphore(producer: int, consumer: int, index: int) -> str:
@@ -139,7 +143,7 @@ class Timeline:
         self.issued[unit] += 1
         queue.append(command)
         if self._move(unit) and any(self._queues):
-            while any(self._move(other) for other in Unit):
+            while any([self._move(other) for other in _UNITS if self._queues[other]]):
                 pass
 
     def _move(self, unit: Unit) -> bool:
@@ -151,10 +155,14 @@ class Timeline:
         return moved
 
     def _startable(self, command: Pending) -> bool:
-        own = self._tokens[command.unit]
-        return all(own[i] for i in command.waits) and all(
-            len(self._tokens[i >> 2][command.unit << 2 | i & 3]) < SEMAPHORE_MAX for i in command.signals
-        )
+        own, unit = self._tokens[command.unit], command.unit << 2
+        for i in command.waits:
+            if not own[i]:
+                return False
+        for i in command.signals:
+            if len(self._tokens[i >> 2][unit | i & 3]) >= SEMAPHORE_MAX:
+                return False
+        return True
 
     def _start(self, command: Pending) -> None:
         unit = command.unit
