@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.code import Code
-from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.codegen.command import Command, Memory, Numbers, Ref, Ring, Step
 from compiler.codegen.home import Home
 from compiler.codegen.making import Making
 from compiler.codegen.order import arrange, lifetimes, workers
@@ -12,7 +12,7 @@ from compiler.codegen.overlap import turns
 from compiler.codegen.planes import handed, home_of, interleaved
 from compiler.codegen.programs import cut
 from compiler.codegen.steps import StepMaker
-from compiler.codegen.sync import Issued, synchronize
+from compiler.codegen.sync import Issued, reach, synchronize
 from compiler.codegen.tidy import tidy
 from compiler.lower.lower import Lowered
 from compiler.lower.lowering import image_of
@@ -25,6 +25,9 @@ from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import DTYPE_BYTES, Unit
 
 _ALIGN = 64
+#: Of each unit the values that its fields have unless they are set, and their numbers by name.
+_DEFAULTS = [tuple(item.default for item in UNIT_FIELDS[unit]) for unit in Unit]
+_NUMBERS = [{item.name: number for number, item in enumerate(UNIT_FIELDS[unit])} for unit in Unit]
 
 
 def generate(
@@ -210,17 +213,25 @@ class _Generator:
         return image, at
 
     def _resolve(self, command: Command, starts: dict[Ring, int]) -> Issued:
-        values, region = [], 0
-        fields = tidy(command.unit, command.fields, self.config.n)
-        for item in UNIT_FIELDS[command.unit]:
-            value = fields.get(item.name, item.default)
+        place = command.fields.get("dram")
+        region = self.regions.get(place.ring, 0) if isinstance(place, Ref) else 0
+        here = tuple([starts[ring] for ring in command.rings])
+        numbers = command.numbers
+        if numbers is None or numbers.starts != here or numbers.region != region:
+            issued = Issued(command.unit, command.layer, self._values(command, starts), region)
+            numbers = Numbers(here, issued.values, region, reach(self.config, issued))
+            command.numbers = numbers
+        return Issued(command.unit, command.layer, numbers.values, region, reach=numbers.reach)
+
+    def _values(self, command: Command, starts: dict[Ring, int]) -> tuple[int, ...]:
+        unit = command.unit
+        values = list(_DEFAULTS[unit])
+        for name, value in tidy(unit, command.fields, self.config.n).items():
+            number = _NUMBERS[unit][name]
             if isinstance(value, Ref):
-                if value.ring.memory == Memory.DRAM:
-                    region = self.regions.get(value.ring, 0)
                 value = value.resolve(starts[value.ring])
-            item.check(value, f"{command.unit.name.lower()}.")
-            values.append(int(value))
-        return Issued(command.unit, command.layer, tuple(values), region)
+            values[number] = UNIT_FIELDS[unit][number].check(int(value), f"{unit.name.lower()}.")
+        return tuple(values)
 
 
 def _tag_with_neighbours(commands: list[Issued]) -> None:

@@ -12,11 +12,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from compiler.kept import Kept
 from compiler.validate.apart import in_order
 from compiler.validate.call import Call, Stream
 from compiler.validate.commands import Line
 from compiler.validate.errors import Place, ValidationError
-from compiler.validate.kept import Kept
 from compiler.validate.races import Clash, Clock
 from compiler.validate.regions import Region
 from compiler.validate.report import Figures, Report

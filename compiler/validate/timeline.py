@@ -143,7 +143,7 @@ class Timeline:
         self.issued[unit] += 1
         queue.append(command)
         if self._move(unit) and any(self._queues):
-            while any([self._move(other) for other in _UNITS if self._queues[other]]):
+            while any(self._move(other) for other in _UNITS if self._queues[other]):
                 pass
 
     def _move(self, unit: Unit) -> bool:
@@ -159,10 +159,9 @@ class Timeline:
         for i in command.waits:
             if not own[i]:
                 return False
-        for i in command.signals:
-            if len(self._tokens[i >> 2][unit | i & 3]) >= SEMAPHORE_MAX:
-                return False
-        return True
+        return not command.signals or all(
+            len(self._tokens[i >> 2][unit | i & 3]) < SEMAPHORE_MAX for i in command.signals
+        )
 
     def _start(self, command: Pending) -> None:
         unit = command.unit
