@@ -32,6 +32,11 @@ _NUMBERS: dict[_Place, int] = {
     for unit in Unit
     for index, item in enumerate(UNIT_FIELDS[unit])
 }
+#: What fields hold when a program begins; nothing is known of the tag.
+_DEFAULTS: list[list[_Value | None]] = [
+    *([(0, item.default, 0) for item in UNIT_FIELDS[unit]] for unit in Unit),
+    [None],
+]
 #: Field with an address in DRAM.
 _DRAM = {
     unit: next(i for i, item in enumerate(UNIT_FIELDS[unit]) if item.name == "dram")
@@ -70,10 +75,8 @@ class _Emitter:
     def __init__(self, name: str, tags: Sequence[int]):
         self.name, self.tags = name, tags
         self.words: list[int] = []
-        self.state: dict[_Place, _Value | None] = {_TAG: None}
-        for unit in Unit:
-            for index, item in enumerate(UNIT_FIELDS[unit]):
-                self.state[unit, index] = (0, item.default, 0)
+        #: Of each unit, and of the tag, what the fields hold as far as it is known.
+        self.state: list[list[_Value | None]] = [list(values) for values in _DEFAULTS]
         self.registers: dict[_Moves, int] = {}
         self.loops: list[tuple[int, int]] = []  # (number, count) of the loops around
         self.opened = 0
@@ -91,28 +94,29 @@ class _Emitter:
                 self._issue(item, moves.get(id(item), {}))
 
     def _issue(self, command: Issued, moves: dict[int, _Moves]) -> None:
-        for place, value in self._values(command, moves):
-            self._set(place, value)
+        unit, state = command.unit, self.state[command.unit]
+        self._set(_TAG, (0, self.tags[command.layer], 0))
+        for index, value in enumerate(command.values):
+            around, operand = moves.get(index, ()), _operand(command, index)
+            now = state[index]
+            # Most fields stay what they are.
+            if around or operand or now is None or now[1] != value or now[0] or now[2]:
+                self._set((unit, index), (self._register(around), value, operand))
         signal, sequencer = command.signal & 0xFFFF, command.signal >> 16
         self.add(
             MicroOp.ISSUE,
-            d=ISSUE_D.pack(unit=command.unit, signal_seq=sequencer),
+            d=ISSUE_D.pack(unit=unit, signal_seq=sequencer),
             imm=ISSUE_IMM.pack(wait=command.wait, signal=signal),
         )
-
-    def _values(self, command: Issued, moves: dict[int, _Moves]) -> Iterator[tuple[_Place, _Value]]:
-        yield _TAG, (0, self.tags[command.layer], 0)
-        for index, value in enumerate(command.values):
-            register = self._register(moves.get(index, ()))
-            yield (command.unit, index), (register, value, _operand(command, index))
 
     def _register(self, moves: _Moves) -> int:
         return self.registers[_trimmed(moves)] if _trimmed(moves) else 0
 
     def _set(self, place: _Place, value: _Value) -> None:
-        if self.state[place] == value:
+        unit, index = place
+        if self.state[unit][index] == value:
             return
-        self.state[place] = value
+        self.state[unit][index] = value
         register, constant, operand = value
         if place == _TAG:
             self.add(MicroOp.TAG, imm=constant)
@@ -200,7 +204,7 @@ class _Emitter:
         for place, values in inside.items():
             setting, *others = values
             if others or setting is None:
-                self.state[place] = None
+                self.state[place[0]][place[1]] = None
             else:
                 self._set(place, setting)
 
@@ -229,9 +233,10 @@ class _Emitter:
         self._forget(touched)
 
     def _forget(self, registers: set[int]) -> None:
-        for place, value in self.state.items():
-            if value and value[0] in registers:
-                self.state[place] = None
+        for values in self.state:
+            for index, value in enumerate(values):
+                if value and value[0] in registers:
+                    values[index] = None
 
 
 def _operand(command: Issued, index: int) -> int:

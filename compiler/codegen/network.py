@@ -1,5 +1,7 @@
 """The code of a whole network: steps of its layers, one sequence, places, semaphores, programs."""
 
+from itertools import accumulate
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -104,7 +106,9 @@ class _Generator:
         synchronize(self.config, issued)
         layers = self.lowered.layers
         joined = [self.schedule.layers[layer.name].joined for layer in layers]
-        parts = cut(self.config, issued, [layer.name for layer in layers], joined, self.tags)
+        parts = cut(
+            self.config, issued, [layer.name for layer in layers], joined, self.tags, self.maker.programs
+        )
         places = {
             name: self.regions[self.homes[name].ring] for name in (*self.graph.inputs, *self.graph.outputs)
         }
@@ -240,7 +244,10 @@ def _tag_with_neighbours(commands: list[Issued]) -> None:
     A layer of nothing but loads begins when those before it have nothing more to do.
     """
     last = {c.layer: at for at, c in enumerate(commands) if c.unit != Unit.LOAD}
-    ends = {c.layer: max((at for layer, at in last.items() if layer < c.layer), default=-1) for c in commands}
+    layers = sorted({c.layer for c in commands})
+    ends = dict(
+        zip(layers, accumulate((last.get(layer, -1) for layer in layers), max, initial=-1), strict=False)
+    )
     current = 0
     for at, command in enumerate(commands):
         if command.unit != Unit.LOAD or (command.layer not in last and at > ends[command.layer]):

@@ -16,6 +16,7 @@ from hw.isa.enums import Unit
 
 #: Pairs of commands of one unit that overlap: a later FUSE may read before an earlier one has written.
 _SELF = Unit.FUSE
+_UNITS = tuple(Unit)
 
 
 @dataclass(eq=False)
@@ -70,7 +71,7 @@ def synchronize(config: MlaConfig, commands: Sequence[Issued]) -> None:
         mine = queues[command.unit]
         if mine.commands:
             command.known = list(mine.commands[-1].known)
-        for producer, queue in zip(Unit, queues, strict=True):
+        for producer, queue in zip(_UNITS, queues, strict=True):
             if producer != command.unit or producer == _SELF:
                 _order(command, queue, producer)
         mine.add(command)
@@ -97,10 +98,10 @@ class _Queue:
         """
         last = known
         for box in command.reach:
-            if not (own and box.write):
-                last = _last(self._writes[box.space], box, last)
-            if box.write and not own:
-                last = _last(self._reads[box.space], box, last)
+            if not (own and box.write) and (boxes := self._writes.get(box.space)) and boxes[-1][0] > last:
+                last = _last(boxes, box, last)
+            if box.write and not own and (boxes := self._reads.get(box.space)) and boxes[-1][0] > last:
+                last = _last(boxes, box, last)
         return last if last > known else 0
 
 
@@ -123,5 +124,4 @@ def _order(command: Issued, queue: _Queue, producer: Unit) -> None:
     maker.signal |= 1 << (command.unit << 2)
     command.wait |= 1 << (producer << 2)
     command.known[producer] = needed
-    for other in Unit:
-        command.known[other] = max(command.known[other], maker.known[other])
+    command.known = list(map(max, command.known, maker.known))
