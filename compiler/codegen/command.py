@@ -174,14 +174,24 @@ class Command:
         return tuple(dict.fromkeys(ref.ring for ref in self.refs()))
 
 
+class Effort(NamedTuple):
+    """Cycles of a step's commands of MATRIX and STORE, and of the slowest of its units."""
+
+    matrix: int
+    stores: int
+    whole: int
+
+
 @dataclass(eq=False)
 class Step:
     """The commands of one tile. MATRIX of the next step may run beside FUSE of this one.
 
-    `block` is its first block of output channels, of layers that hand blocks over.
+    `block` is its first block of output channels, of layers that hand blocks over; `effort` what it takes, once
+    somebody has counted (`compiler.codegen.effort`).
     """
 
     block: int = 0
+    effort: Effort | None = field(default=None, repr=False)
     loads: list[Command] = field(default_factory=list)
     matrix: list[Command] = field(default_factory=list)
     fuse: list[Command] = field(default_factory=list)

@@ -27,9 +27,12 @@ from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import DTYPE_BYTES, Unit
 
 _ALIGN = 64
-#: Of each unit the values that its fields have unless they are set, and their numbers by name.
+#: Of each unit the values that its fields have unless they are set; by name their numbers, least and greatest values.
 _DEFAULTS = [tuple(item.default for item in UNIT_FIELDS[unit]) for unit in Unit]
-_NUMBERS = [{item.name: number for number, item in enumerate(UNIT_FIELDS[unit])} for unit in Unit]
+_PLACES = [
+    {item.name: (number, item.low, item.high) for number, item in enumerate(UNIT_FIELDS[unit])}
+    for unit in Unit
+]
 
 
 def generate(
@@ -231,10 +234,11 @@ class _Generator:
         unit = command.unit
         values = list(_DEFAULTS[unit])
         for name, value in tidy(unit, command.fields, self.config.n).items():
-            number = _NUMBERS[unit][name]
-            if isinstance(value, Ref):
-                value = value.resolve(starts[value.ring])
-            values[number] = UNIT_FIELDS[unit][number].check(int(value), f"{unit.name.lower()}.")
+            number, low, high = _PLACES[unit][name]
+            value = value.resolve(starts[value.ring]) if isinstance(value, Ref) else int(value)
+            if not low <= value <= high:
+                UNIT_FIELDS[unit][number].check(value, f"{unit.name.lower()}.")
+            values[number] = value
         return tuple(values)
 
 

@@ -81,6 +81,9 @@ def _touched(making: Making) -> tuple[dict[Ring, int], dict[Ring, int]]:
 
 def _mark(mask: NDArray[np.bool_], start: int, size: int, steps: tuple[tuple[int, int], ...]) -> None:
     """Mark lines of `size` bytes; `steps` are (count, distance)."""
+    if all(count == 1 for count, _ in steps):
+        mask[start : start + size] = True
+        return
     places = np.array([start])
     for count, distance in sorted(steps, key=lambda step: abs(step[1])):
         if distance == size and len(places) == 1:
