@@ -63,7 +63,12 @@ def validate(
     checked = Stream(config, calls, windows, pinned, limit)
     if not require_written and (report := proved(checked)):
         return report
-    return _Proof(checked, require_written).run()
+    return followed(checked, require_written=require_written)
+
+
+def followed(stream: Stream, *, require_written: bool = False) -> Report:
+    """The proof without what is known of other streams; errors as in `validate`."""
+    return _Proof(stream, require_written).run()
 
 
 class _Proof:
