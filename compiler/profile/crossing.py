@@ -1,6 +1,7 @@
 """Which bytes of DRAM a stage's commands move: each once, however often they come and go."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -8,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.command import Memory, Ref, Ring
+from compiler.codegen.command import Command, Memory, Ref, Ring
 from compiler.codegen.making import Making
 from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import Unit
@@ -41,6 +42,11 @@ class _Lines(NamedTuple):
     dram_z: int = 0
 
 
+def _numbers(command: Command) -> Iterator[tuple[str, int]]:
+    """Fields that are no addresses."""
+    return ((name, value) for name, value in command.fields.items() if not isinstance(value, Ref))
+
+
 @cache
 def _fills(word: int) -> bool:
     return bool(LOAD_WORD.unpack(word)["fill"])
@@ -67,7 +73,7 @@ def _touched(making: Making) -> tuple[dict[Ring, int], dict[Ring, int]]:
         place = command.fields.get("dram")
         if command.unit not in (Unit.LOAD, Unit.STORE) or not isinstance(place, Ref):
             continue
-        c = _Lines(**{name: value for name, value in command.fields.items() if name in _Lines._fields})
+        c = _Lines(**{name: value for name, value in _numbers(command) if name in _Lines._fields})
         if command.unit == Unit.LOAD and _fills(c.word):
             continue
         ring = place.ring

@@ -57,7 +57,7 @@ def known_fields(unit: Unit, fields: list[Word]) -> list[int]:
     BadCommandError
         Another field is not known.
     """
-    if not any(isinstance(word, Partial) for word in fields):
+    if Partial not in set(map(type, fields)):
         return list(fields)  # type: ignore[arg-type]
     out = []
     for item, word in zip(UNIT_FIELDS[unit], fields, strict=True):

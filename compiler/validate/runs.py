@@ -9,29 +9,21 @@ be safe is followed step by step (`compiler.validate.check`), which says what is
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-
-import numpy as np
+from itertools import count
 
 from compiler.kept import Kept
-from compiler.validate.apart import in_order
 from compiler.validate.call import Call, Stream
 from compiler.validate.commands import Line
-from compiler.validate.errors import Place, ValidationError
-from compiler.validate.races import Clash, Clock
-from compiler.validate.regions import Region
 from compiler.validate.report import Figures, Report
-from compiler.validate.timeline import Timeline
-from compiler.validate.trace import FENCE, WAIT, Kind, Log, Trace, begins_fenced, follow, operands_of
+from compiler.validate.run import Run, run_of
+from compiler.validate.trace import Trace, begins_fenced, follow, operands_of
 from compiler.validate.way import Code
 from cosim.golden.checks import Window
-from cosim.golden.machine import MAX_IN_FLIGHT
 from hw.config import MlaConfig
-from hw.isa.enums import Unit
 
 #: Programs, commands of traces, and runs that are kept.
 _MOST_PROGRAMS, _MOST_COMMANDS, _MOST_RUNS = 1 << 10, 1 << 16, 1 << 10
 _READ, _WRITE = 1, 2
-_NOWHERE = Place(0, "", -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,25 +34,6 @@ class Known:
     code: Code
     operands: frozenset[int] | None
     fenced: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """Calls that do no harm from a machine at rest on, and leave no token.
-
-    Parameters
-    ----------
-    figures : Figures
-        Of all of them.
-    line : Line or None
-        What the line buffers hold behind them; None: what they held before.
-    steps : int
-        Instructions of the call that takes most.
-    """
-
-    figures: Figures
-    line: Line | None
-    steps: int
 
 
 def proved(stream: Stream) -> Report | None:
@@ -80,7 +53,7 @@ def proved(stream: Stream) -> Report | None:
         placed = _placed(run.figures, operands, stream.windows)
         if placed is None:
             return None
-        _add(figures, placed)
+        figures.add(placed)
         line = run.line or line
     return figures.report(len(stream.calls), 1)
 
@@ -128,20 +101,12 @@ def _inside(windows: Sequence[Window], low: int, high: int, permission: int) -> 
     return any(first <= low and high <= last and bits & permission for first, last, bits in windows)
 
 
-def _add(figures: Figures, more: Figures) -> None:
-    """Count calls that come behind others."""
-    instructions, commands = figures.instructions, list(figures.commands)
-    figures.join(more)
-    figures.instructions = instructions + more.instructions
-    figures.commands = [a + b for a, b in zip(commands, more.commands, strict=True)]
-
-
 class _Memo:
     """What is known of programs, calls and runs on one machine."""
 
     def __init__(self, config: MlaConfig):
         self.config = config
-        self._count = 0
+        self._numbers = count()
         self._programs: Kept[Known] = Kept(_MOST_PROGRAMS)
         # What cannot be had is known, too: (None,).
         self._traces: Kept[tuple[Trace | None]] = Kept(_MOST_COMMANDS)
@@ -152,8 +117,7 @@ class _Memo:
         words = code.program.words
         known = self._programs.get(words)
         if known is None:
-            self._count += 1
-            known = Known(self._count, code, operands_of(code), begins_fenced(code))
+            known = Known(next(self._numbers), code, operands_of(code), begins_fenced(code))
             self._programs.put(words, known)
         return known
 
@@ -165,7 +129,7 @@ class _Memo:
             found = self._proved.get((before, numbers))
             if found is None:
                 traces = self._followed(codes, before)
-                found = (None if traces is None else _run(self.config, traces),)
+                found = (None if traces is None else run_of(self.config, traces),)
                 self._proved.put((before, numbers), found)
             if found[0] is not None:
                 return found[0]
@@ -194,73 +158,3 @@ class _Memo:
 @lru_cache(maxsize=8)
 def _memo(config: MlaConfig) -> _Memo:
     return _Memo(config)
-
-
-class _Clocks:
-    """In place of accesses: what each command knows when it starts."""
-
-    def __init__(self) -> None:
-        self.known: list[list[Clock]] = [[] for _ in Unit]
-
-    def clash(self, unit: Unit, known: Clock, regions: Sequence[Region]) -> tuple[Region, Clash] | None:
-        """Write down what a command knows; whether it races is looked at later."""
-        self.known[unit].append(known)
-
-    def enter(self, unit: Unit, number: int, regions: Sequence[Region], place: Place) -> None:
-        """What it touches is known from its trace."""
-
-    def forget(self, known: Clock) -> "_Clocks":
-        """Nothing: there is one way."""
-        return self
-
-
-def _run(config: MlaConfig, traces: Sequence[Trace]) -> Run | None:
-    """Calls from a machine at rest on; None if they do harm, leave a token, or it is not certain that they do not."""
-    clocks = _Clocks()
-    timeline = Timeline(config.queue_depth, clocks)
-    figures = Figures()
-    ends: list[Clock] = []
-    logs: dict[Kind, list[tuple[int, Log]]] = {}
-    try:
-        for number, trace in enumerate(traces):
-            if number >= MAX_IN_FLIGHT:
-                timeline.wait_for(ends[number - MAX_IN_FLIGHT])
-            for kind, log in trace.logs.items():
-                logs.setdefault(kind, []).append((timeline.issued[kind[0]], log))
-            _add(figures, trace.figures)
-            figures.instructions += trace.steps
-            figures.peak = max(figures.peak, _ordered(timeline, trace))
-            timeline.end_call()
-            ends.append(tuple(timeline.issued))  # type: ignore[arg-type]
-        timeline.end()
-    except ValidationError:
-        return None
-    known = [np.array(each, np.int64).reshape(-1, len(Unit)) for each in clocks.known]
-    if not in_order({kind: _joined(each) for kind, each in logs.items()}, known):
-        return None
-    line = next((trace.line for trace in reversed(traces) if trace.line), None)
-    return Run(figures, line, max(trace.steps for trace in traces))
-
-
-def _ordered(timeline: Timeline, trace: Trace) -> int:
-    """Let a call's commands take their order; the most of them in flight."""
-    peak = 0
-    for what, number, signal in trace.events:
-        if what == WAIT:
-            timeline.wait(number, _NOWHERE)
-        elif what == FENCE:
-            timeline.fence(number, _NOWHERE)
-        else:
-            timeline.issue(what, number, signal, [], _NOWHERE)
-            peak = max(peak, sum(timeline.issued) - sum(timeline.known))
-    return peak
-
-
-def _joined(logs: Sequence[tuple[int, Log]]) -> Log:
-    """The logs of calls that come one behind the other, each with the commands of its unit before it."""
-    return Log(
-        np.concatenate([log.numbers + before for before, log in logs]),
-        np.concatenate([log.low for _, log in logs]),
-        np.concatenate([log.high for _, log in logs]),
-        [item for _, log in logs for item in log.regions],
-    )
