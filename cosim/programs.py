@@ -19,6 +19,8 @@ _IN_USE = 16
 _OPEN, _CHECK, _FREE, _PIN = 1, 2, 3, 4
 #: Cycles between two looks at something that ends soon.
 _POLL_CYCLES = 64
+#: Cycles that the loader takes for a word at least, memory and check included.
+_LOAD_CYCLES = 2
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class ProgramStore:
     def __init__(self, registers: Registers, memory: Allocator):
         self.config = registers.device.config
         self.device = registers.device
-        self.get, self.set = registers.get, registers.set
+        self.get, self.set, self.access = registers.get, registers.set, registers.access
         self.memory = memory
         self.programs: dict[int, Program] = {}
         self._bases: dict[int, int] = {}
@@ -84,8 +86,7 @@ class ProgramStore:
             if not free:
                 raise InputError(f"all {self.config.segments} segments of the instruction store are taken")
             segment = min(free)
-        self._open(segment, program)
-        self.set("SEG_CRC", program.crc if crc is None else crc)
+        self._open(segment, program, program.crc if crc is None else crc)
         if dma:
             self._load_by_dma(program)
         else:
@@ -95,9 +96,9 @@ class ProgramStore:
                 [pair for word in program.words for pair in ((low, word & 0xFFFFFFFF), (high, word >> 32))]
             )
             self.set("SEG_COMMAND", _CHECK)
-        while self.segment_state(segment) == SegmentState.CHECKING:
+        while (state := self.segment_state(segment)) == SegmentState.CHECKING:
             self.device.run_cycles(_POLL_CYCLES)
-        if self.segment_state(segment) != SegmentState.VALID:
+        if state != SegmentState.VALID:
             self._refused(f"program {program.name!r} cannot be loaded into segment {segment}")
         self.programs[segment] = program
         if pin:
@@ -106,9 +107,8 @@ class ProgramStore:
 
     def unload(self, segment: int) -> None:
         """Give a segment's words back."""
-        self.set("SEG_SELECT", segment)
-        self.set("SEG_COMMAND", _FREE)
-        if self.get("LOADER_ERROR"):
+        (error,) = self.access(("SEG_SELECT", segment), ("SEG_COMMAND", _FREE), ("LOADER_ERROR", None))
+        if error:
             self._refused(f"segment {segment} cannot be freed")
         self.programs.pop(segment, None)
         self._bases.pop(segment, None)
@@ -119,23 +119,25 @@ class ProgramStore:
 
     def in_use(self, segment: int) -> bool:
         """Whether a running program or a caller of it lies in the segment (or it is pinned): it cannot be replaced."""
-        self.set("SEG_SELECT", segment)
-        return bool(self.get("SEG_STATUS") & _IN_USE)
+        return bool(self._status(segment) & _IN_USE)
 
     def segment_state(self, segment: int) -> SegmentState:
         """State of a segment."""
-        self.set("SEG_SELECT", segment)
-        return SegmentState(self.get("SEG_STATUS") & 7)
+        return SegmentState(self._status(segment) & 7)
 
-    def _open(self, segment: int, program: Program) -> None:
+    def _status(self, segment: int) -> int:
+        return self.access(("SEG_SELECT", segment), ("SEG_STATUS", None))[0]
+
+    def _open(self, segment: int, program: Program, crc: int) -> None:
         length = len(program.words)
-        self.set("SEG_SELECT", segment)
-        self.set("SEG_BASE", self._room(segment, length, program.name))
-        self.set("SEG_LENGTH", length)
-        self.set("SEG_COMMAND", _OPEN)
-        if self.get("LOADER_ERROR"):
+        base = self._room(segment, length, program.name)
+        error, base = self.access(
+            ("SEG_SELECT", segment), ("SEG_BASE", base), ("SEG_LENGTH", length), ("SEG_COMMAND", _OPEN),
+            ("LOADER_ERROR", None), ("SEG_BASE", None), ("SEG_CRC", crc),
+        )  # fmt: skip
+        if error:
             self._refused(f"segment {segment} cannot be opened for program {program.name!r}")
-        self._bases[segment] = self.get("SEG_BASE")
+        self._bases[segment] = base
 
     def fit(self, lengths: Sequence[int], without: Collection[int] = ()) -> bool:
         """Whether programs of so many words could be loaded now, in order, once some segments are unloaded."""
@@ -177,8 +179,8 @@ class ProgramStore:
         size = len(program.image)
         address = self.memory.take(size, 64, f"the image of program {program.name!r}")
         self.device.dram[address : address + size] = np.frombuffer(program.image, np.uint8)
-        self.set("LOADER_SOURCE", address)
-        self.set("LOADER_COMMAND", 1)
+        self.access(("LOADER_SOURCE", address), ("LOADER_COMMAND", 1))
+        self.device.run_cycles(_LOAD_CYCLES * len(program.words))
         while self.get("STATUS") & _LOADER_BUSY:
             self.device.run_cycles(_POLL_CYCLES)
         self.memory.release(mark)
@@ -195,6 +197,7 @@ class ProgramStore:
             raise InputError(f"opcode must be in 0..{self.config.opcodes - 1}, not {opcode!r}")
         if len(entries) > self.config.candidates:
             raise InputError(f"an opcode has at most {self.config.candidates} candidates, not {len(entries)}")
+        accesses: list[tuple[str, int | None]] = []
         for number in range(self.config.candidates):
             entry = entries[number] if number < len(entries) else None
             word = (
@@ -202,8 +205,10 @@ class ProgramStore:
                 if entry
                 else 0
             )
-            self.set("DISPATCH_INDEX", opcode * self.config.candidates + number)
-            self.set("DISPATCH_WORD", word)
-            self.set("DISPATCH_VALUE", entry.value if entry else 0)
+            accesses += [
+                ("DISPATCH_INDEX", opcode * self.config.candidates + number), ("DISPATCH_WORD", word),
+                ("DISPATCH_VALUE", entry.value if entry else 0),
+            ]  # fmt: skip
         if commit:
-            self.set("DISPATCH_COMMIT", 1)
+            accesses.append(("DISPATCH_COMMIT", 1))
+        self.access(*accesses)

@@ -23,3 +23,7 @@ class Registers:
     def set(self, name: str, value: int) -> None:
         """Write a register; InputError if the value does not fit 32 bits."""
         self.device.write_reg(ADDRESS[name], value)
+
+    def access(self, *accesses: tuple[str, int | None]) -> list[int]:
+        """Set registers to values and get those whose value is None, in order and in one round trip; what was got."""
+        return self.device.access_regs([(ADDRESS[name], value) for name, value in accesses])

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cosim.golden.bounds import Box
 from hw.isa.enums import Unit
 
 
@@ -92,6 +94,27 @@ WRITES = {Unit.LOAD: "dst", Unit.MATRIX: "acc_base", Unit.FUSE: "d_base", Unit.S
 Tile = tuple[Ring, int]
 
 
+class Numbers(NamedTuple):
+    """What a command comes to once it is known where its rings lie.
+
+    Parameters
+    ----------
+    starts : tuple of int
+        Where its rings start.
+    values : tuple of int
+        All fields of the unit, in the order of its table.
+    region : int
+        Operand that the address in DRAM is relative to.
+    reach : list of Box
+        What it touches.
+    """
+
+    starts: tuple[int, ...]
+    values: tuple[int, ...]
+    region: int
+    reach: list[Box]
+
+
 @dataclass(eq=False)
 class Command:
     """One unit command; what it is does not change once it is made.
@@ -106,12 +129,15 @@ class Command:
         Values of the fields that are not at their defaults.
     cycles : int or None
         What it takes at least, once somebody has counted (`compiler.codegen.effort`).
+    numbers : Numbers or None
+        What it came to where its rings lay the last time.
     """
 
     unit: Unit
     layer: int
     fields: dict[str, int | Ref]
     cycles: int | None = field(default=None, repr=False)
+    numbers: Numbers | None = field(default=None, repr=False)
 
     def reads(self) -> Iterator[Ref]:
         """What it reads."""
@@ -148,14 +174,24 @@ class Command:
         return tuple(dict.fromkeys(ref.ring for ref in self.refs()))
 
 
+class Effort(NamedTuple):
+    """Cycles of a step's commands of MATRIX and STORE, and of the slowest of its units."""
+
+    matrix: int
+    stores: int
+    whole: int
+
+
 @dataclass(eq=False)
 class Step:
     """The commands of one tile. MATRIX of the next step may run beside FUSE of this one.
 
-    `block` is its first block of output channels, of layers that hand blocks over.
+    `block` is its first block of output channels, of layers that hand blocks over; `effort` what it takes, once
+    somebody has counted (`compiler.codegen.effort`).
     """
 
     block: int = 0
+    effort: Effort | None = field(default=None, repr=False)
     loads: list[Command] = field(default_factory=list)
     matrix: list[Command] = field(default_factory=list)
     fuse: list[Command] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 from math import prod
 
-from compiler.codegen.command import Command, Ref, Step
+from compiler.codegen.command import Command, Effort, Ref, Step
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, LOAD_WORD, MATRIX_WORD
 from hw.isa.enums import DTYPE_BYTES, BSource, Post, Unit
 
@@ -55,7 +55,10 @@ def _fuse_cycles(command: Command, counts: list[int]) -> int:
     return max(prod(counts) * max(reads.values()), digits)
 
 
-def step_cycles(step: Step, n: int) -> int:
-    """Cycles of a step whose loads are there: the slowest of its units."""
-    units = (step.matrix, step.fuse, step.stores)
-    return max(_STEP, *(sum(cycles(command, n) for command in unit) for unit in units))
+def effort(step: Step, n: int) -> Effort:
+    """Cycles of a step whose loads are there, on the machine that it was made for."""
+    if step.effort is None:
+        units = (step.matrix, step.fuse, step.stores)
+        matrix, fuse, stores = (sum(cycles(command, n) for command in unit) for unit in units)
+        step.effort = Effort(matrix, stores, max(_STEP, matrix, fuse, stores))
+    return step.effort

@@ -5,6 +5,8 @@ from time to time is a register plus a constant; fields that change alike share 
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
+from operator import ne
 
 from compiler.codegen.roll import Item, Loop
 from compiler.codegen.sync import Issued
@@ -32,6 +34,12 @@ _NUMBERS: dict[_Place, int] = {
     for unit in Unit
     for index, item in enumerate(UNIT_FIELDS[unit])
 }
+#: What fields hold when a program begins; nothing is known of the tag.
+_DEFAULTS: list[list[_Value | None]] = [
+    *([(0, item.default, 0) for item in UNIT_FIELDS[unit]] for unit in Unit),
+    [None],
+]
+_INDICES = [range(len(UNIT_FIELDS[unit])) for unit in Unit]
 #: Field with an address in DRAM.
 _DRAM = {
     unit: next(i for i, item in enumerate(UNIT_FIELDS[unit]) if item.name == "dram")
@@ -70,10 +78,12 @@ class _Emitter:
     def __init__(self, name: str, tags: Sequence[int]):
         self.name, self.tags = name, tags
         self.words: list[int] = []
-        self.state: dict[_Place, _Value | None] = {_TAG: None}
-        for unit in Unit:
-            for index, item in enumerate(UNIT_FIELDS[unit]):
-                self.state[unit, index] = (0, item.default, 0)
+        #: Of each unit, and of the tag, what the fields hold as far as it is known.
+        self.state: list[list[_Value | None]] = [list(values) for values in _DEFAULTS]
+        #: The same where that is a constant alone.
+        self.plain: list[list[int | None]] = [
+            [value and value[1] for value in values] for values in _DEFAULTS
+        ]
         self.registers: dict[_Moves, int] = {}
         self.loops: list[tuple[int, int]] = []  # (number, count) of the loops around
         self.opened = 0
@@ -91,33 +101,38 @@ class _Emitter:
                 self._issue(item, moves.get(id(item), {}))
 
     def _issue(self, command: Issued, moves: dict[int, _Moves]) -> None:
-        for place, value in self._values(command, moves):
-            self._set(place, value)
+        unit = command.unit
+        self._set(_TAG, (0, self.tags[command.layer], 0))
+        # Most fields stay what they are.
+        changed = set(compress(_INDICES[unit], map(ne, command.values, self.plain[unit])))
+        for index in sorted(changed.union(moves, (_DRAM[unit],) if unit in _DRAM else ())):
+            setting = (self._register(moves.get(index, ())), command.values[index], _operand(command, index))
+            self._set((unit, index), setting)
         signal, sequencer = command.signal & 0xFFFF, command.signal >> 16
         self.add(
             MicroOp.ISSUE,
-            d=ISSUE_D.pack(unit=command.unit, signal_seq=sequencer),
+            d=ISSUE_D.pack(unit=unit, signal_seq=sequencer),
             imm=ISSUE_IMM.pack(wait=command.wait, signal=signal),
         )
-
-    def _values(self, command: Issued, moves: dict[int, _Moves]) -> Iterator[tuple[_Place, _Value]]:
-        yield _TAG, (0, self.tags[command.layer], 0)
-        for index, value in enumerate(command.values):
-            register = self._register(moves.get(index, ()))
-            yield (command.unit, index), (register, value, _operand(command, index))
 
     def _register(self, moves: _Moves) -> int:
         return self.registers[_trimmed(moves)] if _trimmed(moves) else 0
 
     def _set(self, place: _Place, value: _Value) -> None:
-        if self.state[place] == value:
+        unit, index = place
+        if self.state[unit][index] == value:
             return
-        self.state[place] = value
+        self._hold(unit, index, value)
         register, constant, operand = value
         if place == _TAG:
             self.add(MicroOp.TAG, imm=constant)
         else:
             self.add(MicroOp.SET, d=_NUMBERS[place], a=register, b=operand, imm=constant)
+
+    def _hold(self, unit: int, index: int, value: _Value | None) -> None:
+        """Remember what a field holds."""
+        self.state[unit][index] = value
+        self.plain[unit][index] = value[1] if value and not value[0] and not value[2] else None
 
     def _loop(self, loop: Loop, outer: dict[int, dict[int, _Moves]]) -> None:
         outermost = not self.loops
@@ -187,22 +202,34 @@ class _Emitter:
 
     def _hoist(self, loop: Loop, outer: dict[int, dict[int, _Moves]]) -> None:
         """Set before the loop what stays the same in it; of the rest nothing is known at its start."""
-        moving = {(id(leaf), index) for leaf, delta in self._inner(loop) for index in delta}
-        inside: dict[_Place, set[_Value | None]] = {}
+        moving = {(leaf.unit, index) for leaf, delta in self._inner(loop) for index in delta}
+        tags = {self.tags[leaf.layer] for leaf in loop.leaves}
+        self._settle(_TAG, {(0, tag, 0) for tag in tags})
+        by_unit: dict[Unit, list[Issued]] = {}
         for leaf in loop.leaves:
-            around = outer.get(id(leaf), {})
-            inside.setdefault(_TAG, set()).add((0, self.tags[leaf.layer], 0))
-            for index, value in enumerate(leaf.values):
-                setting = None
-                if (id(leaf), index) not in moving:
-                    setting = (self._register(around.get(index, ())), value, _operand(leaf, index))
-                inside.setdefault((leaf.unit, index), set()).add(setting)
-        for place, values in inside.items():
-            setting, *others = values
-            if others or setting is None:
-                self.state[place] = None
-            else:
-                self._set(place, setting)
+            by_unit.setdefault(leaf.unit, []).append(leaf)
+        for unit, leaves in by_unit.items():
+            around = {index for leaf in leaves for index in outer.get(id(leaf), ())} | {_DRAM.get(unit, -1)}
+            for index, values in enumerate(zip(*(leaf.values for leaf in leaves), strict=True)):
+                if (unit, index) in moving:
+                    self._hold(unit, index, None)
+                elif index in around:
+                    self._settle((unit, index), {self._setting(leaf, index, outer) for leaf in leaves})
+                elif len(set(values)) > 1:
+                    self._hold(unit, index, None)
+                elif self.plain[unit][index] != values[0]:
+                    self._set((unit, index), (0, values[0], 0))
+
+    def _setting(self, leaf: Issued, index: int, outer: dict[int, dict[int, _Moves]]) -> _Value:
+        register = self._register(outer.get(id(leaf), {}).get(index, ()))
+        return register, leaf.values[index], _operand(leaf, index)
+
+    def _settle(self, place: _Place, settings: set[_Value]) -> None:
+        """Set what is the same for all; of the rest nothing is known."""
+        if len(settings) == 1:
+            self._set(place, *settings)
+        else:
+            self._hold(*place, None)
 
     def _inner(self, loop: Loop) -> Iterator[tuple[Issued, dict[int, int]]]:
         yield from zip(loop.leaves, loop.deltas, strict=True)
@@ -229,9 +256,10 @@ class _Emitter:
         self._forget(touched)
 
     def _forget(self, registers: set[int]) -> None:
-        for place, value in self.state.items():
-            if value and value[0] in registers:
-                self.state[place] = None
+        for unit, values in enumerate(self.state):
+            for index, value in enumerate(values):
+                if value and value[0] in registers:
+                    self._hold(unit, index, None)
 
 
 def _operand(command: Issued, index: int) -> int:

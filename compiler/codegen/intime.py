@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from compiler.codegen.command import Command, Step, Tile
-from compiler.codegen.effort import cycles, step_cycles
+from compiler.codegen.effort import cycles, effort
 from compiler.schedule.dram import Dram
 from hw.config import MlaConfig
 
@@ -60,8 +60,8 @@ def _bound_by_bus(steps: Sequence[Step], n: int, beat: float) -> set[int]:
     for step in steps:
         for command in step.loads:
             balance[command.layer] += cycles(command, n) * beat
-        for command in step.matrix:
-            balance[command.layer] -= cycles(command, n)
+        if step.matrix:
+            balance[step.matrix[0].layer] -= effort(step, n).matrix
     return {layer for layer, more in balance.items() if more > 0}
 
 
@@ -96,12 +96,13 @@ class _Times:
             waits = [made.get(t, 0.0) for c in step.matrix if c.layer in bound for t in c.sources]
             late = max(late, there, *waits)
             self.reads.append(max(late - stored, *self.reads[-1:], 0.0))
-            free.append(self.begins[-1] + step_cycles(step, config.n))
-            late += sum(cycles(command, config.n) for command in step.matrix)
+            work = effort(step, config.n)
+            free.append(self.begins[-1] + work.whole)
+            late += work.matrix
             for command in step.fuse:
                 made[command.target] = late + cycles(command, config.n) + _RESULT
-            late = max(late, self.reads[-1] + stored + step_cycles(step, config.n))
-            stores = sum(cycles(command, config.n) for command in step.stores) * self.beat
+            late = max(late, self.reads[-1] + stored + work.whole)
+            stores = work.stores * self.beat
             bus, stored = bus + stores, stored + stores
         self.begins.append(free[-1])
         self.reads.append(max(late - stored, *self.reads[-1:], 0.0))

@@ -1,10 +1,12 @@
 """The code of a whole network: steps of its layers, one sequence, places, semaphores, programs."""
 
+from itertools import accumulate
+
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.code import Code
-from compiler.codegen.command import Command, Memory, Ref, Ring, Step
+from compiler.codegen.command import Command, Memory, Numbers, Ref, Ring, Step
 from compiler.codegen.home import Home
 from compiler.codegen.making import Making
 from compiler.codegen.order import arrange, lifetimes, workers
@@ -12,7 +14,7 @@ from compiler.codegen.overlap import turns
 from compiler.codegen.planes import handed, home_of, interleaved
 from compiler.codegen.programs import cut
 from compiler.codegen.steps import StepMaker
-from compiler.codegen.sync import Issued, synchronize
+from compiler.codegen.sync import Issued, reach, synchronize
 from compiler.codegen.tidy import tidy
 from compiler.lower.lower import Lowered
 from compiler.lower.lowering import image_of
@@ -25,6 +27,12 @@ from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import DTYPE_BYTES, Unit
 
 _ALIGN = 64
+#: Of each unit the values that its fields have unless they are set; by name their numbers, least and greatest values.
+_DEFAULTS = [tuple(item.default for item in UNIT_FIELDS[unit]) for unit in Unit]
+_PLACES = [
+    {item.name: (number, item.low, item.high) for number, item in enumerate(UNIT_FIELDS[unit])}
+    for unit in Unit
+]
 
 
 def generate(
@@ -101,7 +109,9 @@ class _Generator:
         synchronize(self.config, issued)
         layers = self.lowered.layers
         joined = [self.schedule.layers[layer.name].joined for layer in layers]
-        parts = cut(self.config, issued, [layer.name for layer in layers], joined, self.tags)
+        parts = cut(
+            self.config, issued, [layer.name for layer in layers], joined, self.tags, self.maker.programs
+        )
         places = {
             name: self.regions[self.homes[name].ring] for name in (*self.graph.inputs, *self.graph.outputs)
         }
@@ -210,17 +220,26 @@ class _Generator:
         return image, at
 
     def _resolve(self, command: Command, starts: dict[Ring, int]) -> Issued:
-        values, region = [], 0
-        fields = tidy(command.unit, command.fields, self.config.n)
-        for item in UNIT_FIELDS[command.unit]:
-            value = fields.get(item.name, item.default)
-            if isinstance(value, Ref):
-                if value.ring.memory == Memory.DRAM:
-                    region = self.regions.get(value.ring, 0)
-                value = value.resolve(starts[value.ring])
-            item.check(value, f"{command.unit.name.lower()}.")
-            values.append(int(value))
-        return Issued(command.unit, command.layer, tuple(values), region)
+        place = command.fields.get("dram")
+        region = self.regions.get(place.ring, 0) if isinstance(place, Ref) else 0
+        here = tuple([starts[ring] for ring in command.rings])
+        numbers = command.numbers
+        if numbers is None or numbers.starts != here or numbers.region != region:
+            issued = Issued(command.unit, command.layer, self._values(command, starts), region)
+            numbers = Numbers(here, issued.values, region, reach(self.config, issued))
+            command.numbers = numbers
+        return Issued(command.unit, command.layer, numbers.values, region, reach=numbers.reach)
+
+    def _values(self, command: Command, starts: dict[Ring, int]) -> tuple[int, ...]:
+        unit = command.unit
+        values = list(_DEFAULTS[unit])
+        for name, value in tidy(unit, command.fields, self.config.n).items():
+            number, low, high = _PLACES[unit][name]
+            value = value.resolve(starts[value.ring]) if isinstance(value, Ref) else int(value)
+            if not low <= value <= high:
+                UNIT_FIELDS[unit][number].check(value, f"{unit.name.lower()}.")
+            values[number] = value
+        return tuple(values)
 
 
 def _tag_with_neighbours(commands: list[Issued]) -> None:
@@ -229,7 +248,10 @@ def _tag_with_neighbours(commands: list[Issued]) -> None:
     A layer of nothing but loads begins when those before it have nothing more to do.
     """
     last = {c.layer: at for at, c in enumerate(commands) if c.unit != Unit.LOAD}
-    ends = {c.layer: max((at for layer, at in last.items() if layer < c.layer), default=-1) for c in commands}
+    layers = sorted({c.layer for c in commands})
+    ends = dict(
+        zip(layers, accumulate((last.get(layer, -1) for layer in layers), max, initial=-1), strict=False)
+    )
     current = 0
     for at, command in enumerate(commands):
         if command.unit != Unit.LOAD or (command.layer not in last and at > ends[command.layer]):

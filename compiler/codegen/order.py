@@ -143,8 +143,8 @@ def workers(commands: Sequence[Command]) -> dict[Ring, frozenset[int]]:
     """Layers whose commands work on each ring; those of LOAD, which may come early, do not count."""
     out: dict[Ring, set[int]] = {}
     for command in commands:
-        for ref in command.refs():
-            users = out.setdefault(ref.ring, set())
+        for ring in command.rings:
+            users = out.setdefault(ring, set())
             if command.unit != Unit.LOAD:
                 users.add(command.layer)
     return {ring: frozenset(users) for ring, users in out.items()}

@@ -8,12 +8,17 @@ from compiler.codegen.emit import RegistersError, emit
 from compiler.codegen.roll import roll
 from compiler.codegen.sync import Issued
 from compiler.dispatch.guard import Variant
+from compiler.kept import Kept
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.enums import Unit
 from hw.isa.micro import MicroOp, decode
 from hw.isa.program import Program
 
+#: Programs by all that they depend on.
+Written = Kept[list[Program]]
+#: Commands that programs which are kept issue, at most.
+_MOST_COMMANDS = 1 << 15
 #: The bits of a tag.
 _TAGS = 63
 
@@ -55,12 +60,18 @@ class Part:
         return 0
 
 
+def written() -> Written:
+    """Room for programs of one network under one schedule after the other."""
+    return Kept(_MOST_COMMANDS)
+
+
 def cut(
     config: MlaConfig,
     commands: Sequence[Issued],
     names: Sequence[str],
     joined: Sequence[bool],
     tags: Sequence[int],
+    known: Written | None = None,
 ) -> tuple[Part, ...]:
     """Programs that issue all commands in order; the first waits until the machine is at rest.
 
@@ -72,15 +83,28 @@ def cut(
         All of them.
     names, joined, tags : sequences
         For each layer: its name, whether it is part of the program of the layer before, its tag.
+    known : Kept, optional
+        Programs that have been written before for the same commands.
     """
     out: list[Part] = []
+    known = written() if known is None else known
     loaded = {c.layer for c in commands} - {c.layer for c in commands if c.unit != Unit.LOAD}
     for piece in _stretches(commands, joined):
         layers = dict.fromkeys(c.layer for c in piece if c.unit != Unit.LOAD or c.layer in loaded)
         layers = tuple(layers) or (piece[0].layer,)
-        programs = _emit(config, names[layers[0]], piece, tags, alone=not out)
+        name, alone = names[layers[0]], not out
+        key = name, alone, tuple(map(_grounds, piece)), tuple(tags[c.layer] for c in piece)
+        programs = known.get(key)
+        if programs is None:
+            programs = _emit(config, name, piece, tags, alone=alone)
+            known.put(key, programs, len(piece))
         out += [Part(program, layers) for program in programs]
     return tuple(out)
+
+
+def _grounds(command: Issued) -> tuple:
+    """All of a command that its program depends on."""
+    return command.unit, command.layer, command.region, command.wait, command.signal, command.values
 
 
 def _stretches(commands: Sequence[Issued], joined: Sequence[bool]) -> list[list[Issued]]:

@@ -7,6 +7,8 @@ one time to the next, becomes a loop; loops become part of longer repetitions in
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
+from operator import ne
 
 from compiler.codegen.sync import Issued
 
@@ -122,7 +124,7 @@ def _repeats(
 
 def _differences(first: Sequence[Item], second: Sequence[Item]) -> tuple[Delta, ...]:
     return tuple(
-        {i: b - a for i, (a, b) in enumerate(zip(x.values, y.values, strict=True)) if a != b}
+        {i: y.values[i] - x.values[i] for i in compress(range(len(x.values)), map(ne, x.values, y.values))}
         if x.values != y.values
         else {}
         for left, right in zip(first, second, strict=True)

@@ -17,6 +17,7 @@ from compiler.codegen.move import move_steps
 from compiler.codegen.norm import norm_steps
 from compiler.codegen.pool import pool_steps
 from compiler.codegen.prelu import prelu_steps
+from compiler.codegen.programs import written
 from compiler.codegen.reduce import reduce_steps
 from compiler.codegen.softmax import softmax_steps
 from compiler.ir.tensor import Tensor
@@ -61,6 +62,8 @@ class StepMaker:
 
     def __init__(self, config: MlaConfig):
         self.config = config
+        #: Programs that have been written.
+        self.programs = written()
         self._rings: dict[tuple[str, bool], Ring] = {}
         self._made: dict[str, tuple[_Grounds, list[Step]]] = {}
 

@@ -5,6 +5,7 @@ Commands of a unit retire in order, so that to wait for one is to wait for all b
 know.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,7 @@ from hw.isa.enums import Unit
 
 #: Pairs of commands of one unit that overlap: a later FUSE may read before an earlier one has written.
 _SELF = Unit.FUSE
+_UNITS = tuple(Unit)
 
 
 @dataclass(eq=False)
@@ -62,40 +64,64 @@ def reach(config: MlaConfig, command: "Issued") -> list[Box]:
 
 def synchronize(config: MlaConfig, commands: Sequence[Issued]) -> None:
     """Give each command its masks."""
-    queues: list[list[Issued]] = [[] for _ in Unit]
+    queues = [_Queue() for _ in Unit]
     for command in commands:
-        command.reach = reach(config, command)
-        if queues[command.unit]:
-            command.known = list(queues[command.unit][-1].known)
-        for producer in Unit:
+        if not command.reach:
+            command.reach = reach(config, command)
+        mine = queues[command.unit]
+        if mine.commands:
+            command.known = list(mine.commands[-1].known)
+        for producer, queue in zip(_UNITS, queues, strict=True):
             if producer != command.unit or producer == _SELF:
-                _order(command, queues[producer], producer)
-        queues[command.unit].append(command)
+                _order(command, queue, producer)
+        mine.add(command)
 
 
-def _order(command: Issued, queue: list[Issued], producer: Unit) -> None:
-    needed = next(
-        (
-            count
-            for count in range(len(queue), command.known[producer], -1)
-            if _conflict(queue[count - 1], command)
-        ),
-        0,
-    )
+class _Queue:
+    """Commands of one unit, and by memory what they read and write."""
+
+    def __init__(self) -> None:
+        self.commands: list[Issued] = []
+        self._reads: dict[str, list[tuple[int, Box]]] = defaultdict(list)
+        self._writes: dict[str, list[tuple[int, Box]]] = defaultdict(list)
+
+    def add(self, command: Issued) -> None:
+        """Put a command behind the others."""
+        self.commands.append(command)
+        for box in command.reach:
+            (self._writes if box.write else self._reads)[box.space].append((len(self.commands), box))
+
+    def last(self, command: Issued, known: int, own: bool) -> int:
+        """How many commands there are up to the last that conflicts with one; 0 if none behind the first `known` does.
+
+        Of its own unit it only must not read too soon what others write.
+        """
+        last = known
+        for box in command.reach:
+            if not (own and box.write) and (boxes := self._writes.get(box.space)) and boxes[-1][0] > last:
+                last = _last(boxes, box, last)
+            if box.write and not own and (boxes := self._reads.get(box.space)) and boxes[-1][0] > last:
+                last = _last(boxes, box, last)
+        return last if last > known else 0
+
+
+def _last(boxes: list[tuple[int, Box]], box: Box, known: int) -> int:
+    """Number of the last command behind the first `known` whose box meets one; `known` if there is none."""
+    low, high = box.low, box.high
+    for number, other in reversed(boxes):
+        if number <= known:
+            return known
+        if other.low <= high and low <= other.high and other.meets(box):
+            return number
+    return known
+
+
+def _order(command: Issued, queue: _Queue, producer: Unit) -> None:
+    needed = queue.last(command, command.known[producer], producer == command.unit)
     if not needed:
         return
-    maker = queue[needed - 1]
+    maker = queue.commands[needed - 1]
     maker.signal |= 1 << (command.unit << 2)
     command.wait |= 1 << (producer << 2)
     command.known[producer] = needed
-    for other in Unit:
-        command.known[other] = max(command.known[other], maker.known[other])
-
-
-def _conflict(first: Issued, second: Issued) -> bool:
-    return any(
-        (a.write or b.write) and a.meets(b)
-        for a in first.reach
-        for b in second.reach
-        if first.unit != second.unit or (a.write and not b.write)
-    )
+    command.known = list(map(max, command.known, maker.known))

@@ -161,20 +161,21 @@ def _start(
     Where something was or will be in use `around` that time, one would have to wait for the other.
     """
     candidates = {0, *(-(-t.end // align) * align for t in around), *range(0, capacity, bank)}
-    fitting = [
-        start
-        for start in candidates
-        if start + size <= capacity and not any(t.start < start + size and start < t.end for t in near)
-    ]
     busy = _banks([t for t in near if t.users & users], bank)
     used = _banks(near, bank)
-
-    def shared(start: int) -> tuple[int, int, int]:
-        banks = range(start // bank, (start + size - 1) // bank + 1)
-        soon = sum(t.start < start + size and start < t.end for t in around)
-        return sum(b in busy for b in banks), soon, sum(b in used for b in banks)
-
-    return min(fitting, key=lambda start: (shared(start), start), default=None)
+    best: tuple[tuple[int, int, int], int] | None = None
+    for start in sorted(candidates):
+        end = start + size
+        if end > capacity or any(t.start < end and start < t.end for t in near):
+            continue
+        banks = range(start // bank, (end - 1) // bank + 1)
+        soon = sum(t.start < end and start < t.end for t in around)
+        shared = sum(b in busy for b in banks), soon, sum(b in used for b in banks)
+        if best is None or shared < best[0]:
+            best = shared, start
+        if shared == (0, 0, 0):
+            break
+    return best and best[1]
 
 
 def _banks(taken: list[_Taken], bank: int) -> set[int]:

@@ -1,14 +1,17 @@
 """Which bytes of DRAM a stage's commands move: each once, however often they come and go."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.command import Memory, Ref, Ring
+from compiler.codegen.command import Command, Memory, Ref, Ring
 from compiler.codegen.making import Making
-from cosim.golden.command import unpack_fields
+from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import Unit
 
 
@@ -28,6 +31,27 @@ class Crossing:
     constants: dict[int, int]
 
 
+class _Lines(NamedTuple):
+    """What lines a LOAD or STORE moves."""
+
+    word: int = 0
+    len: int = 1
+    y_count: int = 1
+    z_count: int = 1
+    dram_y: int = 0
+    dram_z: int = 0
+
+
+def _numbers(command: Command) -> Iterator[tuple[str, int]]:
+    """Fields that are no addresses."""
+    return ((name, value) for name, value in command.fields.items() if not isinstance(value, Ref))
+
+
+@cache
+def _fills(word: int) -> bool:
+    return bool(LOAD_WORD.unpack(word)["fill"])
+
+
 def crossing(making: Making) -> Crossing:
     """The bytes that the commands of a stage move, with none counted twice."""
     touched, layers = _touched(making)
@@ -45,12 +69,12 @@ def _touched(making: Making) -> tuple[dict[Ring, int], dict[Ring, int]]:
     """Bytes of each ring in DRAM that are moved, and the first layer that moves any."""
     masks: dict[Ring, NDArray[np.bool_]] = {}
     layers: dict[Ring, int] = {}
-    for command, issued in zip(making.commands, making.issued, strict=True):
+    for command in making.commands:
         place = command.fields.get("dram")
         if command.unit not in (Unit.LOAD, Unit.STORE) or not isinstance(place, Ref):
             continue
-        c = unpack_fields(issued.unit, list(issued.values))
-        if command.unit == Unit.LOAD and c.fill:
+        c = _Lines(**{name: value for name, value in _numbers(command) if name in _Lines._fields})
+        if command.unit == Unit.LOAD and _fills(c.word):
             continue
         ring = place.ring
         assert ring.memory == Memory.DRAM
@@ -63,6 +87,9 @@ def _touched(making: Making) -> tuple[dict[Ring, int], dict[Ring, int]]:
 
 def _mark(mask: NDArray[np.bool_], start: int, size: int, steps: tuple[tuple[int, int], ...]) -> None:
     """Mark lines of `size` bytes; `steps` are (count, distance)."""
+    if all(count == 1 for count, _ in steps):
+        mask[start : start + size] = True
+        return
     places = np.array([start])
     for count, distance in sorted(steps, key=lambda step: abs(step[1])):
         if distance == size and len(places) == 1:

@@ -104,6 +104,8 @@ class Stream:
 
 
 def _check_words(program: Program, place: Place) -> None:
+    if all(0 <= word < 1 << 64 for word in (min(program.words, default=0), max(program.words, default=0))):
+        return
     for number, word in enumerate(program.words):
         if not 0 <= word < 1 << 64:
             reason = f"a word must be in 0..2**64-1, not {shown(word)}"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from compiler.validate.call import Call, Stream
 from compiler.validate.report import Figures, Report
+from compiler.validate.runs import proved
 from compiler.validate.sequencer import Sequencer
 from compiler.validate.timeline import Timeline
 from compiler.validate.way import Way
@@ -60,7 +61,14 @@ def validate(
         The arguments make no sense.
     """
     checked = Stream(config, calls, windows, pinned, limit)
-    return _Proof(checked, require_written).run()
+    if not require_written and (report := proved(checked)):
+        return report
+    return followed(checked, require_written=require_written)
+
+
+def followed(stream: Stream, *, require_written: bool = False) -> Report:
+    """The proof without what is known of other streams; errors as in `validate`."""
+    return _Proof(stream, require_written).run()
 
 
 class _Proof:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from compiler.validate.bits import Word, parts
+from compiler.validate.bits import Partial, Word, parts
 from compiler.validate.errors import KIND_OF_TRAP
 from compiler.validate.hazards import reads_own_results
 from compiler.validate.regions import Region, overlap
@@ -57,6 +57,8 @@ def known_fields(unit: Unit, fields: list[Word]) -> list[int]:
     BadCommandError
         Another field is not known.
     """
+    if Partial not in set(map(type, fields)):
+        return list(fields)  # type: ignore[arg-type]
     out = []
     for item, word in zip(UNIT_FIELDS[unit], fields, strict=True):
         value, unknown = parts(word) if not isinstance(word, int) else (word, 0)

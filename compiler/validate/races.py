@@ -1,7 +1,8 @@
 """Conflicting accesses that nothing orders."""
 
 from bisect import bisect_left
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from hw.isa.enums import Unit
 #: How many commands of each unit are known to have retired.
 Clock = tuple[int, int, int, int]
 START: Clock = (0, 0, 0, 0)
+_UNITS = tuple(Unit)
 #: Accesses up to which one comparison after the other is faster than numpy.
 _FEW = 24
 
@@ -22,6 +24,22 @@ class Clash(NamedTuple):
     unit: Unit
     place: Place
     region: Region
+
+
+class Races(Protocol):
+    """Who is told of commands as they start."""
+
+    def clash(self, unit: Unit, known: Clock, regions: Sequence[Region]) -> tuple[Region, Clash] | None:
+        """An access of a command that clashes with an earlier one, and that; `known` has retired for certain."""
+        ...
+
+    def enter(self, unit: Unit, number: int, regions: Sequence[Region], place: Place) -> None:
+        """Enter the accesses of a command, which is so many of its unit's."""
+        ...
+
+    def forget(self, known: Clock) -> "Races":
+        """A copy without what every later command knows to have retired."""
+        ...
 
 
 class _Log:
@@ -77,7 +95,7 @@ class Accesses:
     def __init__(self) -> None:
         self._logs: dict[tuple[Unit, str, bool], _Log] = {}
 
-    def clash(self, unit: Unit, known: Clock, regions: list[Region]) -> tuple[Region, Clash] | None:
+    def clash(self, unit: Unit, known: Clock, regions: Sequence[Region]) -> tuple[Region, Clash] | None:
         """An access of a command that clashes with an earlier one, and that.
 
         Parameters
@@ -86,7 +104,7 @@ class Accesses:
             What has certainly retired when the command starts.
         """
         for region in regions:
-            for other in Unit:
+            for other in _UNITS:
                 # Within a unit writes keep their order, and their place behind earlier reads; only a read may come too
                 # soon for an earlier write.
                 if unit == other and region.write:
@@ -98,7 +116,7 @@ class Accesses:
                         return region, Clash(other, log.places[index], log.regions[index])
         return None
 
-    def enter(self, unit: Unit, number: int, regions: list[Region], place: Place) -> None:
+    def enter(self, unit: Unit, number: int, regions: Sequence[Region], place: Place) -> None:
         """Enter the accesses of a command, which is so many of its unit's."""
         for region in regions:
             self._logs.setdefault((unit, region.space, region.write), _Log()).add(number, region, place)

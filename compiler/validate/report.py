@@ -72,6 +72,13 @@ class Figures:
             low, high = self.reach.get(key, (item.low, item.high))
             self.reach[key] = min(low, item.low), max(high, item.high)
 
+    def add(self, more: "Figures") -> None:
+        """Count calls that come behind others."""
+        instructions, commands = self.instructions, self.commands
+        self.join(more)
+        self.instructions = instructions + more.instructions
+        self.commands = [a + b for a, b in zip(commands, more.commands, strict=True)]
+
     def join(self, other: "Figures") -> None:
         """Take the greater of each figure."""
         self.instructions = max(self.instructions, other.instructions)

@@ -172,11 +172,17 @@ class Sequencer:
             way.fields[unit][index] = _truncated(UNIT_FIELDS[unit][index], add(add(va, vb), imm & MASK))
         way.fall_through(way.pc + 1)
 
-    def command(self, way: Way, unit: Unit) -> tuple[Config, list[Region]]:
-        """The command that a unit's fields make now, and what it touches; ValidationError if it would do harm."""
+    def command(self, way: Way, unit: Unit) -> tuple[Config, list[Region], int]:
+        """The command that a unit's fields make now, what it touches, and the work of its unit with it.
+
+        Raises
+        ------
+        ValidationError
+            It would do harm.
+        """
         try:
             fields = known_fields(unit, way.fields[unit])
-            c, regions = examine(self.config, self.windows, unit, fields)
+            c, regions = self._examined(unit, fields)
             if unit == Unit.MATRIX and c.dw:
                 follow_line(c, way.line)
         except BadCommandError as bad:
@@ -185,14 +191,16 @@ class Sequencer:
         if cycles > WATCHDOG_CYCLES:
             reason = f"{unit.name.lower()} takes {cycles} cycles; the watchdog allows {WATCHDOG_CYCLES}"
             raise self.refuse(way, "endless", reason)
-        return c, regions
+        return c, regions, cycles
+
+    def _examined(self, unit: Unit, fields: list[int]) -> tuple[Config, list[Region]]:
+        return examine(self.config, self.windows, unit, fields)
 
     def _issue(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
         unit = Unit(d & 3)
-        c, regions = self.command(way, unit)
+        c, regions, way.work[unit] = self.command(way, unit)
         if unit == Unit.MATRIX and c.dw:
             way.line = follow_line(c, way.line)
-        way.work[unit] += work(self.config, unit, c)
         if way.written and (missing := way.written.enter(unit, c)):
             reason = f"{unit.name.lower()} reads {missing[0]} {missing[1]:#x}, which nothing has written"
             raise self.refuse(way, "uninitialized", reason)

@@ -6,18 +6,20 @@ says which commands have retired, whatever the timing, when it starts.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from compiler.validate.errors import Place, ValidationError
-from compiler.validate.races import START, Accesses, Clash, Clock
+from compiler.validate.races import START, Accesses, Clash, Clock, Races
 from compiler.validate.regions import Region
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
-_NAMES = [*(unit.name.lower() for unit in Unit), "seq"]
+_UNITS = tuple(Unit)
+_NAMES = [*(unit.name.lower() for unit in _UNITS), "seq"]
 
 
-@dataclass
+@dataclass(slots=True)
 class Pending:
     """A command in its queue.
 
@@ -38,7 +40,7 @@ class Pending:
     waits: tuple[int, ...]
     signals: tuple[int, ...]
     known: Clock
-    regions: list[Region]
+    regions: Sequence[Region]
     place: Place
 
 
@@ -50,7 +52,10 @@ def bits(mask: int) -> tuple[int, ...]:
 
 def later(a: Clock, b: Clock) -> Clock:
     """What two clocks know together."""
-    return (max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3]))
+    if a is b:
+        return a
+    (p, q, r, s), (t, u, v, w) = a, b
+    return (p if p > t else t, q if q > u else u, r if r > v else v, s if s > w else w)
 
 
 def semaphore(producer: int, consumer: int, index: int) -> str:
@@ -67,11 +72,11 @@ class Timeline:
         Commands that a queue holds.
     """
 
-    def __init__(self, depth: int):
+    def __init__(self, depth: int, accesses: Races | None = None):
         self.depth = depth
         self.issued = [0] * len(Unit)
         self.known: Clock = START  # by the sequencer
-        self.accesses = Accesses()
+        self.accesses: Races = Accesses() if accesses is None else accesses
         self._started: list[Clock] = [START] * len(Unit)  # what the last command of each unit knew
         self._queues: tuple[deque[Pending], ...] = tuple(deque() for _ in Unit)
         # By consumer, then producer and number: what each signal that nobody has taken knows, and who gave it.
@@ -121,7 +126,7 @@ class Timeline:
         """Counts of all semaphores: by consumer, the sequencer last, then producer and number."""
         return tuple(len(tokens) for row in self._tokens for tokens in row)
 
-    def issue(self, unit: Unit, wait: int, signal: int, regions: list[Region], place: Place) -> None:
+    def issue(self, unit: Unit, wait: int, signal: int, regions: Sequence[Region], place: Place) -> None:
         """Queue a command and let all units move.
 
         Raises
@@ -138,7 +143,7 @@ class Timeline:
         self.issued[unit] += 1
         queue.append(command)
         if self._move(unit) and any(self._queues):
-            while any(self._move(other) for other in Unit):
+            while any(self._move(other) for other in _UNITS if self._queues[other]):
                 pass
 
     def _move(self, unit: Unit) -> bool:
@@ -150,9 +155,12 @@ class Timeline:
         return moved
 
     def _startable(self, command: Pending) -> bool:
-        own = self._tokens[command.unit]
-        return all(own[i] for i in command.waits) and all(
-            len(self._tokens[i >> 2][command.unit << 2 | i & 3]) < SEMAPHORE_MAX for i in command.signals
+        own, unit = self._tokens[command.unit], command.unit << 2
+        for i in command.waits:
+            if not own[i]:
+                return False
+        return not command.signals or all(
+            len(self._tokens[i >> 2][unit | i & 3]) < SEMAPHORE_MAX for i in command.signals
         )
 
     def _start(self, command: Pending) -> None:
@@ -170,7 +178,7 @@ class Timeline:
             for i in command.signals:
                 self._tokens[i >> 2][unit << 2 | i & 3].append(token)
 
-    def races(self, unit: Unit, wait: int, regions: list[Region]) -> bool:
+    def races(self, unit: Unit, wait: int, regions: Sequence[Region]) -> bool:
         """Whether a command would race that is issued now and takes tokens which are all there."""
         known = later(self._started[unit], self.known)
         for i in bits(wait):

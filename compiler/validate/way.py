@@ -1,6 +1,7 @@
 """One way through the programs: the sequencer's state, and everything its commands have done so far."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from compiler.validate.bits import Word
@@ -29,7 +30,12 @@ class Code(NamedTuple):
 
 def code_of(program: Program) -> Code:
     """Decode a program."""
-    return Code(program, tuple(decoded(word) for word in program.words))
+    return Code(program, _decoded(program.words))
+
+
+@lru_cache(maxsize=1 << 9)
+def _decoded(words: tuple[int, ...]) -> tuple[tuple[MicroOp, int, int, int, int], ...]:
+    return tuple(decoded(word) for word in words)
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Unit commands as the golden model keeps them."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import SimpleNamespace
 
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
@@ -15,6 +16,7 @@ PACKED = tuple(
     }
     for unit in Unit
 )
+_NAMES = tuple(tuple(item.name for item in UNIT_FIELDS[unit]) for unit in Unit)
 
 
 class Config(SimpleNamespace):
@@ -23,14 +25,15 @@ class Config(SimpleNamespace):
 
 def unpack_fields(unit: Unit, values: list[int]) -> Config:
     """Fields of a command from the raw values the sequencer holds, in the order of the unit's table."""
-    out: dict[str, int] = {}
-    for item, value in zip(UNIT_FIELDS[unit], values, strict=True):
-        packed = PACKED[unit].get(item.name)
-        if packed is None:
-            out[item.name] = value
-        else:
-            out |= packed.unpack(value)
+    out = dict(zip(_NAMES[unit], values, strict=True))
+    for name in PACKED[unit]:
+        out |= _unpacked(unit, name, out.pop(name))
     return Config(**out)
+
+
+@lru_cache(maxsize=1 << 12)
+def _unpacked(unit: Unit, name: str, value: int) -> dict[str, int]:
+    return PACKED[unit][name].unpack(value)
 
 
 @dataclass

@@ -169,12 +169,18 @@ ISSUE_IMM = Packed("issue.imm", (Field("wait", 16), Field("signal", 16)))
 ISSUE_D = Packed("issue.d", (Field("unit", 2), Field("signal_seq", 4), Field("unused", 4)))
 #: d of WAIT: producer << 2 | index.  d of FENCE: mask of units.  d of CLEAR: unit.  d of CALLP: segment.
 
+_IMM, _B, _A, _D, _ = WORD.fields
+_B_AT, _A_AT, _D_AT, _OPCODE_AT = (WORD.offset(name) for name in ("b", "a", "d", "opcode"))
+_IMM_MASK = (1 << _IMM.width) - 1
+
 
 def encode(op: MicroOp, *, d: int = 0, a: int = 0, b: int = 0, imm: int = 0) -> int:
     """64-bit word of an instruction; raises ValueError naming a field out of range."""
-    if imm > WORD.fields[0].high:
+    if imm > _IMM.high:
         imm -= 1 << 32
-    return WORD.pack(opcode=int(op), d=d, a=a, b=b, imm=imm)
+    if not (0 <= d <= _D.high and 0 <= a <= _A.high and 0 <= b <= _B.high and imm >= _IMM.low):
+        return WORD.pack(opcode=int(op), d=d, a=a, b=b, imm=imm)  # says which of them is out of range
+    return op << _OPCODE_AT | d << _D_AT | a << _A_AT | b << _B_AT | imm & _IMM_MASK
 
 
 def decode(word: int) -> dict[str, int]:

@@ -1,0 +1,132 @@
+"""How long it takes from a candidate's schedule to its programs in a live machine, against the bar.
+
+`python -m scripts.bench_jit [--json FILE]` serves a convolution and the small trained networks on the simulated N=16
+machine, changes the schedule of one layer, and takes the times: of compiling the candidate, of placing and proving it
+as `mla serve --adapt` does it, of bringing its programs into the instruction store. Each of five candidates changes
+another layer, and nothing of it has been compiled before. The bar is for two cores with nothing else to do.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from compiler.bench.models import model_path
+from compiler.cache.source import Source
+from compiler.cli.outcome import run_to_status
+from compiler.hpm.points import Op, Point
+from compiler.options import Options
+from compiler.pipeline import Prepared
+from compiler.schedule.dram import USUAL
+from compiler.schedule.schedule import Schedule
+from compiler.serve.room import VERSIONS, serving_bytes
+from compiler.serve.stream import Server
+from compiler.specialize.space import spaces_of
+from cosim.rtl.rtl_device import RtlDevice
+from hw.config import load_target
+from hw.errors import InputError
+
+SINGLE, LAYER = "14x14x64", Point((14, 14, 64), (Op("conv", 64, 3),))
+NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
+#: Milliseconds from schedule to loaded program.
+BAR = 20.0
+#: Candidates of each; each time is the median of theirs.
+CANDIDATES = 5
+_STAGES = ("compile", "prove", "load")
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of one candidate."""
+
+    layer: str
+    compile: float
+    prove: float
+    load: float
+
+    @property
+    def total(self) -> float:
+        """From the schedule to the loaded programs."""
+        return self.compile + self.prove + self.load
+
+
+def candidates(prepared: Prepared, first: Schedule, seed: int) -> Iterator[tuple[str, Schedule]]:
+    """Layers in a random order, each with a schedule that is another one for it alone."""
+    rng = random.Random(seed)
+    spaces = spaces_of(prepared.config, prepared.lowered(first.fusions), USUAL, frozenset())
+    seen = set(map(str, first.layers.values()))
+    while True:
+        for name in rng.sample(sorted(spaces), len(spaces)):
+            layer = spaces[name].draw(rng, first.layers[name])
+            if layer == first.layers[name] or str(layer) in seen:
+                layer = spaces[name].change(rng, first.layers[name])
+            if layer != first.layers[name]:
+                seen.add(str(layer))
+                yield name, replace(first, layers=first.layers | {name: layer})
+
+
+def measure(source: Source, seed: int = 1) -> list[Times]:
+    """The times of some candidates of a network while its first version is served."""
+    config = load_target("n16")
+    prepared = Prepared(source.graph, config, Options(rounding=source.rounding))
+    network = prepared.network()
+    out: list[Times] = []
+    with RtlDevice(config, serving_bytes(network, versions=2 * VERSIONS)) as device:
+        server = Server(device, network)
+        for layer, schedule in candidates(prepared, network.schedule, seed):
+            times = _times(prepared, server, layer, schedule)
+            out += [times] if times else []
+            if len(out) == CANDIDATES:
+                return out
+    raise AssertionError("there is always another candidate")
+
+
+def _times(prepared: Prepared, server: Server, layer: str, schedule: Schedule) -> Times | None:
+    """Those of one candidate; None if it cannot be compiled, or its programs are those that are served."""
+    began = time.perf_counter()
+    try:
+        network = prepared.network(schedule)
+    except InputError:
+        return None
+    compiled = time.perf_counter()
+    if [code.parts for code in network.codes] == [code.parts for code in server.current.network.codes]:
+        return None
+    proving = time.perf_counter()
+    version = server.versions.add(network, server.current)
+    proved = time.perf_counter()
+    server.prefetch(version)
+    loaded = time.perf_counter()
+    server.drop(version)
+    took = (compiled - began, proved - proving, loaded - proved)
+    return Times(layer, *(1000 * seconds for seconds in took))
+
+
+def main() -> int:
+    """Print the table; status 1 if the bar is not met."""
+    parser = argparse.ArgumentParser(
+        description="milliseconds from a candidate's schedule to its loaded programs"
+    )
+    parser.add_argument("names", metavar="NAME", nargs="*", help="networks (default: a layer and the four)")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the times of every candidate")
+    args = parser.parse_args()
+    print(f"{'milliseconds':<26}" + "".join(f"{head:>10}" for head in (*_STAGES, "total")))
+    document, met = {}, True
+    for name in args.names or (SINGLE, *NETWORKS):
+        times = measure(Source(LAYER.graph() if name == SINGLE else model_path(name)))
+        document[name] = [vars(each) | {"total": each.total} for each in times]
+        row = [median(getattr(each, stage) for each in times) for stage in (*_STAGES, "total")]
+        print(f"{name:<26}" + "".join(f"{value:>10.1f}" for value in row), flush=True)
+        met = met and row[-1] < BAR
+    if args.json:
+        args.json.write_text(json.dumps({"bar": BAR, "milliseconds": document}, indent=1) + "\n")
+    print(f"bar: {BAR:.0f} ms in all: {'met' if met else 'not met'}")
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(run_to_status("bench_jit", main))

@@ -1,0 +1,42 @@
+"""`python -m scripts.bench_jit`: candidates are other schedules of one layer, and all that is timed happens."""
+
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+from compiler.cache.source import Source
+from compiler.hpm.points import Op, Point
+from compiler.options import Options
+from compiler.pipeline import Prepared
+from hw.config import load_target
+from scripts.bench_jit import CANDIDATES, candidates, measure
+
+ROOT = Path(__file__).parents[2]
+CHAIN = Point((7, 7, 16), (Op("conv", 16, 3), Op("dense", 16)))
+
+
+def test_each_candidate_is_another_schedule_of_one_layer():
+    prepared = Prepared(CHAIN.graph(), load_target("n16"), Options(rounding="reference"))
+    first = prepared.network().schedule
+    changed = set()
+    for name, schedule in islice(candidates(prepared, first, seed=5), 6):
+        assert schedule.fusions == first.fusions and schedule.layers.keys() == first.layers.keys()
+        assert [each for each in first.layers if schedule.layers[each] != first.layers[each]] == [name]
+        changed.add(str(schedule.layers[name]))
+    assert len(changed) == 6
+
+
+def test_all_stages_of_every_candidate_are_timed():
+    times = measure(Source(CHAIN.graph()))
+    assert len(times) == CANDIDATES
+    for each in times:
+        assert min(each.compile, each.prove, each.load) > 0
+        assert each.total == each.compile + each.prove + each.load
+
+
+def test_a_network_that_there_is_not_is_bad_input():
+    command = [sys.executable, "-m", "scripts.bench_jit", "no_such_network"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 2 and "no_such_network" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
