@@ -54,7 +54,7 @@ def test_stages():
             known = {} if result is None else {measurer.first.schedule.to_json(): result}
             assert stage_of(answer, measurer, known, 100) == stage
         assert stage_of(Schedule((), {}), measurer, {}, 100) == 1  # measured: it does not compile
-    assert Free().after(["end"]) == () and "end" in Free().after(["pad"])
+    assert Free("end").after(["end"]) == () and "end" in Free("stop").after(["end"])
 
 
 def test_times_are_taken_once(tmp_path, monkeypatch):
