@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from compiler.listing import program_text, tags_of
 from compiler.llm.asking import Ask
+from compiler.llm.assembly.ending import FENCE
 from compiler.llm.assembly.grammar import Grammar
 from compiler.llm.assembly.lexicon import HEAD_OF, STOP
 from compiler.llm.assembly.place import limits_in_place
@@ -84,12 +85,14 @@ class ProgramGrammar:
         Of assembly, over the model's language.
     tags : sequence of int
         The tags that the program must run under, in order: what its cycles count for.
+    alone : bool
+        Whether the program must begin by waiting for all units: it may come behind itself, in another request.
     tried : set
         Instructions of programs that are of no use any more; looked at anew for each answer.
     """
 
-    def __init__(self, grammar: Grammar, tags: Sequence[int], tried: set[Hashable]):
-        self.grammar, self.tags, self.tried = grammar, tags, tried
+    def __init__(self, grammar: Grammar, tags: Sequence[int], tried: set[Hashable], *, alone: bool):
+        self.grammar, self.tags, self.tried, self.alone = grammar, tags, tried, alone
         self._words: tuple[str, ...] = ()
         self._state = grammar.start()
 
@@ -97,6 +100,8 @@ class ProgramGrammar:
         """Words that may follow; none: the program is complete."""
         if words and words[-1] == STOP:
             return ()
+        if not words and self.alone:
+            return (FENCE,)
         mask = self._at(tuple(words)).mask
         if words and words[-1] == _TAG:
             return self._tags(words)
@@ -129,7 +134,8 @@ def program_grammar(network: Network, name: str, tried: set[Hashable]) -> Progra
         parts = stage.code.parts if stage.code else ()
         for index, part in enumerate(parts):
             if part.program.name == name and stage.code:
-                count = len(words_of(part.program))
+                words = words_of(part.program)
+                count = len(words)
                 if count > _LONGEST:
                     return None
                 work = stage_calls(network, stage, stage.code)
@@ -141,5 +147,6 @@ def program_grammar(network: Network, name: str, tried: set[Hashable]) -> Progra
                 except ValidationError:
                     return None
                 tried.add(part.program.words)
-                return ProgramGrammar(grammar, [tag for _, _, tag in tags_of(part.program)], tried)
+                tags = [tag for _, _, tag in tags_of(part.program)]
+                return ProgramGrammar(grammar, tags, tried, alone=words[0] == FENCE)
     return None

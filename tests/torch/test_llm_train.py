@@ -1,0 +1,26 @@
+"""Training goes on from a model that there is."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
+
+from compiler.llm.corpus.default import CORPUS
+from compiler.llm.corpus.journal import read
+from compiler.llm.training.train import plan_of, train
+from tests.llm.answering import ignorant
+
+
+def test_a_first_step_is_a_small_one_from_where_it_starts(tmp_path: Path) -> None:
+    walks = [walk for walk in read(CORPUS) if walk.machine == "usual"][:24]
+    assert any(walk.index % 20 == 0 for walk in walks)
+    start = ignorant()
+    plan = plan_of(1, 0, shape=start.shape)
+    found = train(walks, plan, tmp_path, start=start).model
+    assert found.shape == start.shape
+    most = 2 * plan.first.rate
+    for name, array in start.weights.items():
+        moved = np.abs(found.weights[name] - array).max()
+        assert moved <= most and (moved > 0 or name.endswith("norm")), name
