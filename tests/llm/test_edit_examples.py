@@ -122,7 +122,7 @@ def test_kinds_are_shown_three_to_three_to_one(found: list[Example]) -> None:
     """However many examples and networks there are of each."""
     one = {ask: Shown((number, number), 1, ask) for number, ask in enumerate(Ask)}
     groups = [[one[Ask.SCHEDULE]]] * 9 + [[one[Ask.EDITS]] * 40, [one[Ask.PROGRAM]] * 5]
-    drawn_ = batches(groups, 50, random.Random(1))
+    drawn_ = batches(groups, 50, 1000, random.Random(1))
     seen = Counter(int(word) for _ in range(64) for word in next(drawn_).words[:, 0])
     assert sum(seen.values()) == 3200
     for (_, number), share in zip(sorted((n, n) for n in seen), (3, 3, 1), strict=True):

@@ -12,7 +12,7 @@ from compiler.measure.measurement import Measurement, Rejected
 from compiler.measure.measurer import Measurer
 from compiler.schedule.schedule import Schedule
 from scripts import llm_latency, llm_validity
-from scripts.llm_validity import STAGES, WAYS, Free, stage_of
+from scripts.llm_validity import KINDS, STAGES, WAYS, Free, stage_of
 
 
 def run(script, monkeypatch: pytest.MonkeyPatch, file: Path, *more: str) -> None:
@@ -25,16 +25,18 @@ def test_answers_are_followed_to_their_ends(tmp_path, monkeypatch, capsys):
     run(llm_validity, monkeypatch, file, *asked)
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     report = json.loads(file.with_suffix(".json").read_text("utf-8"))
-    assert [each["way"] for each in report] == list(WAYS) and len(rows) == 2
+    asked_about = [(each["kind"], each["way"]) for each in report]
+    assert asked_about == [(kind, way) for kind in KINDS for way in WAYS] and len(rows) == 2 * len(KINDS)
     for each in report:
         counts = [each[stage] for stage in STAGES]
         assert each["answers"] == 6 >= counts[0] and counts == sorted(counts, reverse=True)
-        assert counts == [sum(row[each["way"]][at] for row in rows) for at in range(len(STAGES))]
+        mine = [row for row in rows if row["kind"] == each["kind"]]
+        assert counts == [sum(row[each["way"]][at] for row in mine) for at in range(len(STAGES))]
     assert report[0]["complete"] == report[0]["compiled"] == 6  # kept to what compiles
     text = file.read_text("utf-8")
     file.write_text(text[:-20], "utf-8")
     run(llm_validity, monkeypatch, file, *asked)
-    assert "2 questions, 1 of them done" in capsys.readouterr().out
+    assert "6 questions, 5 of them done" in capsys.readouterr().out
     assert json.loads(file.read_text("utf-8").splitlines()[-1]) == rows[-1]
     file.write_text(text, "utf-8")
     run(llm_validity, monkeypatch, file, *asked, "--only-render")
