@@ -10,7 +10,8 @@ import numpy as np
 from compiler.llm.asking import CAUSES, refused, rejected
 from compiler.llm.assembly.asking import Whole
 from compiler.llm.author import Author
-from compiler.llm.decode import Answer, Reader, draw
+from compiler.llm.decode import Answer, draw
+from compiler.llm.gpt import Gpt
 from compiler.llm.kinds import Chooser, Kind, Tally
 from compiler.llm.language import LANGUAGE
 from compiler.llm.request import NAME, Edits, Request, Schedules
@@ -43,7 +44,7 @@ class Writer(Author):
 
     Parameters
     ----------
-    model : Reader or None
+    model : Gpt or None
         Who answers; None: the one that comes with the compiler.
     temperature : float
         Of the answers, as for `draw`.
@@ -62,10 +63,10 @@ class Writer(Author):
     """
 
     def __init__(
-        self, model: Reader | None = None, temperature: float = 1.0, kinds: Sequence[Kind] = tuple(Kind)
+        self, model: Gpt | None = None, temperature: float = 1.0, kinds: Sequence[Kind] = tuple(Kind)
     ):
         super().__init__()
-        self.model: Reader = load(SHIPPED)[0] if model is None else model
+        self.model = load(SHIPPED)[0] if model is None else model
         self.temperature, self.kinds = temperature, tuple(kinds)
         self.tallies = {kind: Tally() for kind in self.kinds}
         self._rng: np.random.Generator | None = None

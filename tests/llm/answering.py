@@ -43,13 +43,14 @@ def ignorant(seed: int = 0, context: int = 512) -> Gpt:
     return Gpt(shape, weights)
 
 
-class Recording:
+class Recording(Gpt):
     """A model that keeps the questions that it is asked."""
 
     def __init__(self, model: Gpt):
-        self.model, self.questions = model, []
+        super().__init__(model.shape, model.weights)
+        self.questions: list[list[str]] = []
 
     def read(self, words: Sequence[int]) -> State:
         """As the model reads them."""
         self.questions.append(LANGUAGE.decode(words))
-        return self.model.read(words)
+        return super().read(words)

@@ -10,7 +10,7 @@ from compiler.llm.gpt import Gpt
 from compiler.llm.training.fit import Recipe
 from compiler.llm.training.module import Module
 from compiler.llm.training.reading import Style, read_examples
-from compiler.llm.training.train import LONGEST, Stage, Trained, by_kind, go_through
+from compiler.llm.training.train import LONGEST, Stage, Trained, go_through
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,14 @@ def improve(
     InputError
         Too little was measured, or a checkpoint is of something else.
     """
-    style = Style(profile=model.profile, want=True, longest=LONGEST)
+    style = Style(profile=model.profile, want=True, longest=min(LONGEST, model.shape.context))
     read = list(zip(walks, read_examples(walks, style, say), strict=True))
     kept = [(walk, found) for walk, found in read if not is_judged(walk)]
     judged = [found for walk, found in read if is_judged(walk)]
     own = [found for walk, found in kept if (walk.machine, walk.index) in asked]
     stages = {
-        "first": Stage(plan.first, by_kind(own), by_kind(judged)),
-        "then": Stage(
-            plan.then, by_kind([found for _, found in kept], best=True), by_kind(judged, best=True)
-        ),
+        "first": Stage(plan.first, own, judged),
+        "then": Stage(plan.then, [found for _, found in kept], judged, best=True),
     }
     module = Module(model.shape)
     module.take(model)

@@ -79,20 +79,20 @@ def train(
     InputError
         Too little was measured, or a checkpoint is of something else.
     """
-    style = Style(plan.profile, plan.want, LONGEST)
+    style = Style(plan.profile, plan.want, min(LONGEST, plan.shape.context))
     read = list(zip(walks, read_examples(walks, style, say), strict=True))
     kept = [found for walk, found in read if not is_judged(walk)]
     judged = [found for walk, found in read if is_judged(walk)]
     stages = {
-        "first": Stage(plan.first, by_kind(kept), by_kind(judged)),
-        "then": Stage(plan.then, by_kind(kept, best=True), by_kind(judged, best=True)),
+        "first": Stage(plan.first, kept, judged),
+        "then": Stage(plan.then, kept, judged, best=True),
     }
     module = Module(plan.shape, plan.first.seed)
     if start is not None:
         module.take(start)
     curves = go_through(module, stages, folder, say)
     about = {
-        "networks": len(walks), "examples": sum(map(len, stages["first"].groups)), "plan": asdict(plan),
+        "networks": len(walks), "examples": sum(len(each.every) for each in kept), "plan": asdict(plan),
         "loss": curves, "without": [name for name in ("profile", "want") if not getattr(plan, name)],
     }  # fmt: skip
     return Trained(module.gpt(profile=plan.profile), about)
@@ -100,17 +100,22 @@ def train(
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of training: how, groups of examples that are shown, and those that the loss is taken of."""
+    """A stretch of training.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        How.
+    shown, judged : sequence of Found
+        Networks whose examples are shown, and those that the loss is taken of.
+    best : bool
+        The best answers alone.
+    """
 
     recipe: Recipe
-    groups: list[list[Shown]]
-    judged: list[list[Shown]]
-
-
-def by_kind(found: Sequence[Found], *, best: bool = False) -> list[list[Shown]]:
-    """Groups of examples of a network and of one kind of answer; with `best` of the best answers."""
-    shown_ = (each.best if best else each.every for each in found)
-    return [[each for each in group if each.ask is ask] for group in shown_ for ask in Ask]
+    shown: Sequence[Found]
+    judged: Sequence[Found]
+    best: bool = False
 
 
 def go_through(
@@ -125,14 +130,21 @@ def go_through(
     """
     curves = {}
     for name, stage in stages.items():
-        groups, others = ([group for group in part if group] for part in (stage.groups, stage.judged))
+        groups, others = (_by_kind(part, best=stage.best) for part in (stage.shown, stage.judged))
         if not groups or not others:
-            raise InputError(f"{len(stage.groups)} networks are too few to learn from: measure more of them")
+            raise InputError(f"{len(stage.shown)} networks are too few to learn from: measure more of them")
         if stage.recipe.steps:
             one_each = [group[number % len(group)] for number, group in enumerate(others)]
             path = folder / f"{name}.pt"
             curves[name] = fit(module, groups, one_each, stage.recipe, path, partial(_say, say, name)).curve
     return curves
+
+
+def _by_kind(found: Sequence[Found], *, best: bool) -> list[list[Shown]]:
+    """Examples of each network and of each kind of answer; with `best` of the best answers."""
+    each = (network.best if best else network.every for network in found)
+    groups = ([one for one in every if one.ask is ask] for every in each for ask in Ask)
+    return [group for group in groups if group]
 
 
 def _say(say: Callable[[str], None], name: str, text: str) -> None:
