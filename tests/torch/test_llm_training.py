@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
-from torch.nn import functional  # noqa: E402
+from torch.nn import functional  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from compiler.llm.corpus.default import CORPUS  # noqa: E402
 from compiler.llm.corpus.examples import examples  # noqa: E402
