@@ -7,7 +7,6 @@ machine must do nothing else.
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -39,6 +38,7 @@ from compiler.specialize.task import Task
 from hw.errors import InputError
 from scripts.bench_store import measure
 from scripts.lines import Lines
+from scripts.reports import write_report
 
 #: What is timed, and how many seconds its unit has.
 TIMED = {"answer": ("s", 1.0), "candidate": ("s", 1.0), "database": ("ms", 1e-3), "memory": ("ms", 1e-3)}
@@ -128,11 +128,7 @@ def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
         middle, high = median(every), float(np.quantile(every, 0.95))
         whole[name] = {"times": len(every), "median_s": middle, "p95_s": high}
         lines.append(f"| {name} | {len(every)} | {middle / size:.3g} {unit} | {high / size:.3g} {unit} |")
-    text = "\n".join(lines) + "\n"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.with_suffix(".json").write_text(json.dumps(whole, indent=1), "utf-8")
-    file.with_suffix(".md").write_text(text, "utf-8")
-    return text
+    return write_report(file, whole, "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

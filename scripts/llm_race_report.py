@@ -1,6 +1,5 @@
 """What `scripts.llm_race` found, as tables."""
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from compiler.search.tune import LLM
+from scripts.reports import write_report
 
 #: Trials after which methods are compared; seconds of the curves.
 COUNTS, SECONDS = (1, 4, 16, 64), (0.25, 0.5, 1, 2, 5, 10, 20, 40)
@@ -69,10 +69,7 @@ def render(rows: Sequence[Row], file: Path) -> str:
         "seconds": [{"seconds": t} | {name: _mean(layers, _part(name, t)) for name in methods} for t in SECONDS],
         "by_layer": [_by_layer(layer) for layer in layers],
     }  # fmt: skip
-    text = _text(whole)
-    file.with_suffix(".json").write_text(json.dumps(whole, indent=1), "utf-8")
-    file.with_suffix(".md").write_text(text, "utf-8")
-    return text
+    return write_report(file, whole, _text(whole))
 
 
 def layers_of(rows: Sequence[Row]) -> list[Layer]:

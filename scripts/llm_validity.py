@@ -6,7 +6,6 @@ stopped; `--only-render` writes the table (beside the file, as .json and .md) of
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -42,6 +41,7 @@ from compiler.specialize.task import Task
 from hw.errors import InputError
 from scripts.lanes import in_lanes
 from scripts.lines import Lines
+from scripts.reports import write_report
 
 #: How answers are kept right: to what compiles and was not tried, as in a search; to what means something; not at all.
 WAYS = ("fitting", "grammar", "free")
@@ -259,11 +259,7 @@ def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
             f"{each[stage]:,} ({100 * each[stage] / each['answers']:.1f}%)" for stage in STAGES
         )
         lines.append(f"| {each['kind']} | {each['way']} | {each['layers']} | {each['answers']:,} | {cells} |")
-    text = "\n".join(lines) + "\n"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.with_suffix(".json").write_text(json.dumps(whole, indent=1), "utf-8")
-    file.with_suffix(".md").write_text(text, "utf-8")
-    return text
+    return write_report(file, whole, "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

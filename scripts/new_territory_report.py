@@ -1,9 +1,10 @@
 """What `scripts.new_territory` found, as tables."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from scripts.reports import write_report
 
 #: A gain, in per cent of the cycles of the best schedule, from which on a layer counts.
 BAR = 3.0
@@ -35,12 +36,8 @@ def render(rows: Sequence[Row], folder: Path) -> str:
     lines += ["", f"{len(passed)} kinds of layers have one that is {BAR:g}% or more faster.", ""]
     for each in found:
         lines += _explained(each) if each["gain"] >= BAR else []
-    text = "\n".join(lines) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
     whole = {"layers": found, "kinds": kinds, "kinds_passed": len(passed)}
-    (folder / "report.json").write_text(json.dumps(whole, indent=1), "utf-8")
-    (folder / "report.md").write_text(text, "utf-8")
-    return text
+    return write_report(folder / "report", whole, "\n".join(lines) + "\n")
 
 
 def _found(row: Row) -> Row:
