@@ -57,8 +57,8 @@ def _known(packed: Path, folder: Path) -> dict[tuple[str, int], Walk]:
 
 
 def _lane(folder: Path, packed: Path, seed: int, lane: int, lanes: int, seconds: float) -> None:
-    """Measure every so many-th network."""
-    known = _known(packed, folder)
+    """Measure every so many-th network; the process that asked for it may die meanwhile."""
+    parent, known = os.getppid(), _known(packed, folder)
     journal, devices = Journal(folder / f"{seed}.{lane}.jsonl"), Devices()
     end, told, found = monotonic() + seconds, monotonic(), 0
     try:
@@ -66,7 +66,7 @@ def _lane(folder: Path, packed: Path, seed: int, lane: int, lanes: int, seconds:
             if walk is not None:
                 journal.add(walk)
                 found += 1
-            if monotonic() > end:
+            if monotonic() > end or os.getppid() != parent:
                 return
             if monotonic() > told + _SAY:
                 told = monotonic()

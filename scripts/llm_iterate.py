@@ -175,13 +175,16 @@ def _journals(folder: Path, wanted: set[Key]) -> dict[Key, Walk]:
 
 
 def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Walk], model: Path) -> None:
-    """Ask about some networks."""
+    """Ask about some networks, until all are done or the process that asked for it has died."""
     journal, devices = Journal(args.folder / str(number) / f"{lane}.jsonl"), Devices()
+    parent = os.getppid()
     asking = Asking(load(model)[0], args.answers, args.temperature)
     try:
         for count, walk in enumerate(walks, 1):
             rng = random.Random(f"{args.seed} {number} {walk.machine} {walk.index}")
             journal.add(enlarged(devices, walk, asking, rng))
+            if os.getppid() != parent:
+                return
             if count % _SAY == 0:
                 _say(f"round {number}, lane {lane}: {count} of {len(walks)} networks")
     finally:

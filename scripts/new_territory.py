@@ -18,21 +18,25 @@ from typing import Any
 
 from compiler.hpm.points import Point, singles
 from compiler.llm.corpus.held_out import is_held_out
+from compiler.llm.kinds import Kind
+from compiler.llm.writer import Writer
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
 from compiler.options import Options
 from compiler.pipeline import Prepared
+from compiler.schedule.schedule import Schedule
 from compiler.search.edited import Edited
 from compiler.search.editor import Edits
 from compiler.search.generated import Generated
 from compiler.search.goals import Goal
 from compiler.search.method import Method, Trial
-from compiler.search.tune import tune
+from compiler.search.tune import LLM, tune
 from compiler.specialize.edits.edit import EditError
 from compiler.specialize.edits.workshop import Workshop
 from compiler.specialize.generator import Generator
 from compiler.specialize.library import GENERATORS
+from compiler.specialize.task import Candidate, Task
 from hw.config import load_target
 from hw.errors import InputError
 from scripts.lanes import in_lanes
@@ -239,15 +243,39 @@ def schedules_of(measurer: Measurer, memory: FileMemory, trials: int, seed: int)
     return sorted(found.values(), key=lambda trial: trial.cost or 0.0), asked
 
 
-def _author() -> Generator:
-    raise InputError("--methods: the language model does not write programs yet")
+class Quoted(Writer):
+    """The language model, asked for edits, with what it said.
+
+    Attributes
+    ----------
+    said : dict
+        For each schedule that it proposed, as JSON, the one that it was asked about, and its answer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(kinds=[Kind.EDITS])
+        self.said: dict[str, tuple[str, str]] = {}
+
+    def propose(self, task: Task) -> Iterator[Candidate]:
+        """As any writer."""
+        for candidate in super().propose(task):
+            self.said[candidate.schedule.to_json()] = task.schedule.to_json(), candidate.why
+            yield candidate
+
+    def answers(self, schedule: Schedule) -> list[str]:
+        """What led to a schedule, the first answer first."""
+        text, found = schedule.to_json(), []
+        while text in self.said:
+            text, why = self.said[text]
+            found.append(why)
+        return found[::-1]
 
 
 #: Who makes programs of a schedule's: a generator of micro-programs to ask, or None: the search among edits.
 PROGRAMS: dict[str, Callable[[], Generator | None]] = {
     "edits": lambda: None,
     "polish": GENERATORS["polish"],
-    "llm": _author,
+    LLM: Quoted,
 }
 
 
@@ -278,11 +306,18 @@ def programs_of(
     for searcher in sorted(searchers, key=lambda each: cycles(each.best)):
         _go_on(measurer, searcher, trials - results["measured"], results)
     searcher = min(searchers, key=lambda each: cycles(each.best))
-    best, edits = searcher.best, []
+    best, edits, said = searcher.best, [], []
     if isinstance(searcher, Edited) and best.schedule.programs:
         best, edits = pruned(measurer, best, searcher.edits[best.schedule.to_json()])
+    if isinstance(searcher, Generated):
+        said = [
+            text
+            for each in searcher.generators
+            if isinstance(each, Quoted)
+            for text in each.answers(best.schedule)
+        ]
     begun = {"start": searchers.index(searcher), "starts": [cycles(start) for start in starts]}
-    return dict(results) | begun | {"edits": edits} | _summary(best)
+    return dict(results) | begun | {"edits": edits, "said": said} | _summary(best)
 
 
 def _go_on(measurer: Measurer, searcher: Method, count: int, results: Counter[str]) -> None:

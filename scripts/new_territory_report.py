@@ -59,8 +59,8 @@ def _found(row: Row) -> Row:
             name: 100 * (1 - each["cycles"] / schedule["cycles"]) for name, each in row["programs"].items()
         },
         "rejected": best["rejected"], "inexact": best["inexact"], "start": best["start"], "starts": best["starts"],
-        "edits": best["edits"], "programs": sorted(best["schedule"]["programs"]), "causes": causes,
-        "seconds": schedule["seconds"] + sum(each["seconds"] for each in row["programs"].values()),
+        "edits": best["edits"], "said": best["said"], "programs": sorted(best["schedule"]["programs"]),
+        "causes": causes, "seconds": schedule["seconds"] + sum(each["seconds"] for each in row["programs"].values()),
     }  # fmt: skip
 
 
@@ -93,6 +93,7 @@ def _explained(row: Row) -> list[str]:
     for each in row["edits"]:
         worth = "the others need it" if each["worth"] is None else f"{each['worth']:+,} cycles without"
         lines.append(f"- `{each['program']}`: `{each['edit']}` ({worth})")
-    if not row["edits"]:
+    lines += [f"- `{answer}`" for answer in row["said"]]
+    if not row["edits"] and not row["said"]:
         lines.append(f"- programs: {', '.join(row['programs'])}")
     return [*lines, ""]

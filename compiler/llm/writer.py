@@ -14,10 +14,12 @@ from compiler.llm.decode import Answer, draw
 from compiler.llm.gpt import Gpt
 from compiler.llm.kinds import Chooser, Kind, Tally
 from compiler.llm.language import LANGUAGE
+from compiler.llm.pool import Answers, Pool
+from compiler.llm.ranking import Ranking
 from compiler.llm.request import NAME, Edits, Request, Schedules
 from compiler.llm.subjects import Programs, subjects_of
 from compiler.llm.weights import load
-from compiler.measure.measurement import Rejected, Result
+from compiler.measure.measurement import Measurement, Rejected, Result
 from compiler.specialize.task import Candidate, Task
 from hw.errors import InputError
 
@@ -25,6 +27,11 @@ from hw.errors import InputError
 SHIPPED = Path(__file__).with_name("model.safetensors")
 #: How often answers are drawn for a layer or a program, and programs that are written anew for one.
 _ROUNDS, _WHOLE = 4, 4
+#: Of those answers about a layer so many are proposed, the most promising first; the others wait for the next draw.
+_EACH = 4
+#: A schedule that promises to save so much of the network's cycles is proposed before anything else, until so many in
+#: a row did not help at all.
+_PROMISE, _FIRST = 0.01, 2
 #: Of answers to a question about a schedule those that edits are asked for, and edits for each.
 _WITH_EDITS, _EDITS_EACH = 4, 2
 #: How often the model is asked anew when an answer is refused.
@@ -38,8 +45,9 @@ Candidates = Iterator[Candidate]
 class Writer(Author):
     """Asks the model for schedules of layers, edits of programs, both, and whole programs.
 
-    Each is asked about one layer or program after another, the slowest first, and the likeliest answers are proposed
-    first. Which kind is next is drawn by what has helped. When a candidate is refused, the model is asked again with
+    Each is asked about one layer or program after another, the slowest first. Schedules are proposed in the order of
+    what the performance model expects of them, others with the likeliest first. Which kind is next is drawn by what
+    has helped, but schedules that promise much come first. When a candidate is refused, the model is asked again with
     the reason, twice at most; then things stay as they are compiled.
 
     Parameters
@@ -50,6 +58,8 @@ class Writer(Author):
         Of the answers, as for `draw`.
     kinds : sequence of Kind
         What is asked for.
+    ranked : bool
+        If not, schedules too are proposed with the likeliest first, and nothing is predicted.
 
     Attributes
     ----------
@@ -63,14 +73,17 @@ class Writer(Author):
     """
 
     def __init__(
-        self, model: Gpt | None = None, temperature: float = 1.0, kinds: Sequence[Kind] = tuple(Kind)
-    ):
+        self, model: Gpt | None = None, temperature: float = 1.0, kinds: Sequence[Kind] = tuple(Kind),
+        *, ranked: bool = True,
+    ):  # fmt: skip
         super().__init__()
         self.model = load(SHIPPED)[0] if model is None else model
         self.temperature, self.kinds = temperature, tuple(kinds)
         self.tallies = {kind: Tally() for kind in self.kinds}
+        self._ranking = Ranking() if ranked else None
         self._rng: np.random.Generator | None = None
         self._chooser: Chooser | None = None
+        self._disappointed = 0
         # By schedules as JSON: of which kind those are that were proposed, from what, and why they were refused.
         self._asked: dict[str, tuple[Kind, Task]] = {}
         self._refused: dict[str, str] = {}
@@ -81,15 +94,18 @@ class Writer(Author):
             self._rng = np.random.default_rng(task.seed)
         if self._chooser is None:
             self._chooser = Chooser(self._rng)
-        left = {kind: made for kind, made in self._made(task).items() if kind in self.kinds}
+        pools = [self._pool(Schedules(task, name, subject)) for name, subject in subjects_of(task).items()]
+        if Kind.SCHEDULES in self.kinds:
+            for candidate in self._promising(pools):
+                yield self._noted(Kind.SCHEDULES, task, candidate)
+        left = {kind: made for kind, made in self._made(task, pools).items() if kind in self.kinds}
         while left:
             kind = self._chooser.choose(left)
             candidate = next(left[kind], None)
             if candidate is None:
                 del left[kind]
             else:
-                self._asked[candidate.schedule.to_json()] = kind, task
-                yield candidate
+                yield self._noted(kind, task, candidate)
 
     def tell(self, candidate: Candidate, result: Result) -> None:
         """What helps is asked for more often, and why a candidate was refused is part of the next question."""
@@ -108,55 +124,82 @@ class Writer(Author):
             self._refused[text] = CAUSES["same"]
         else:
             tally.valid += 1
+            self._measured(task, candidate, result)
             helped = task.goal.cost(result) < task.goal.cost(task.measured)
+        if kind is Kind.SCHEDULES:
+            self._disappointed = 0 if helped else self._disappointed + 1
         tally.better += helped
         self._chooser.learn(kind, helped=helped)
 
+    def _noted(self, kind: Kind, task: Task, candidate: Candidate) -> Candidate:
+        self._asked[candidate.schedule.to_json()] = kind, task
+        return candidate
+
+    def _measured(self, task: Task, candidate: Candidate, measured: Measurement) -> None:
+        """Learn from a schedule that differs in one layer."""
+        before, after = task.schedule.layers, candidate.schedule.layers
+        changed = [name for name in after if after[name] != before.get(name)]
+        if self._ranking is not None and len(changed) == 1 and not candidate.schedule.programs:
+            self._ranking.learn(task, changed[0], candidate, measured)
+
     # Candidates of each kind.
 
-    def _made(self, task: Task) -> dict[Kind, Candidates]:
-        found = {Kind.SCHEDULES: self._schedules(task)}
+    def _made(self, task: Task, pools: Sequence[Pool]) -> dict[Kind, Candidates]:
+        found = {Kind.SCHEDULES: self._schedules(pools)}
         if _TEXTS not in task.constraints.forbidden:
             programs = Programs(task)
             found |= {
-                Kind.EDITS: self._edits(programs), Kind.BOTH: self._both(task), Kind.PROGRAMS: self._programs(programs)
+                Kind.EDITS: self._edits(programs), Kind.BOTH: self._both(pools),
+                Kind.PROGRAMS: self._programs(programs),
             }  # fmt: skip
         return found
 
-    def _schedules(self, task: Task) -> Candidates:
-        requests = [Schedules(task, name, subject) for name, subject in subjects_of(task).items()]
+    def _promising(self, pools: Sequence[Pool]) -> Candidates:
+        """Schedules of the slowest layers, if they promise much."""
+        for number in range(_FIRST if self._ranking is not None and pools else 0):
+            if self._disappointed < _FIRST:
+                pool = pools[number % len(pools)]
+                if number < len(pools):
+                    pool.fill()
+                yield from self._proposed(Kind.SCHEDULES, pool.request, pool.best(1, _PROMISE))
+
+    def _schedules(self, pools: Sequence[Pool]) -> Candidates:
         for _ in range(_ROUNDS):
-            for request in requests:
-                yield from self._proposed(Kind.SCHEDULES, request, request.together)
+            for pool in pools:
+                pool.fill()
+                count = None if self._ranking is None else _EACH
+                yield from self._proposed(Kind.SCHEDULES, pool.request, pool.best(count))
 
     def _edits(self, programs: Programs) -> Candidates:
         requests = [Edits(programs, piece) for piece in programs.pieces]
         for _ in range(_ROUNDS):
             for request in requests:
-                yield from self._proposed(Kind.EDITS, request, request.together)
+                yield from self._proposed(Kind.EDITS, request, self._answers(request, request.together))
 
-    def _both(self, task: Task) -> Candidates:
+    def _both(self, pools: Sequence[Pool]) -> Candidates:
         """Schedules, with edits of the programs that come of them."""
-        for name, subject in subjects_of(task).items():
-            request = Schedules(task, name, subject)
-            for words in self._answers(request, _WITH_EDITS):
+        for pool in pools:
+            pool.fill()
+            request = pool.request
+            for words in pool.best(_WITH_EDITS):
                 found = request.candidate(words)
-                programs = Programs(replace(task, schedule=found.schedule, layers=(name,)), measured=False)
+                task = replace(request.task, schedule=found.schedule, layers=(request.about,))
+                programs = Programs(task, measured=False)
                 for piece in programs.pieces:
                     edits = Edits(programs, piece, fallback=found)
-                    yield from self._proposed(Kind.BOTH, edits, _EDITS_EACH)
+                    yield from self._proposed(Kind.BOTH, edits, self._answers(edits, _EDITS_EACH))
 
     def _programs(self, programs: Programs) -> Candidates:
         for piece in programs.pieces:
             request = Whole(programs, piece)
             for _ in range(_WHOLE):
-                yield from self._proposed(Kind.PROGRAMS, request, request.together)
+                yield from self._proposed(Kind.PROGRAMS, request, self._answers(request, request.together))
 
     # Questions and answers.
 
-    def _proposed(self, kind: Kind, request: Request, count: int) -> Candidates:
+    def _proposed(self, kind: Kind, request: Request, answers: Answers) -> Candidates:
         """Candidates of some answers; when one is refused, of another answer to the question with the reason."""
-        for answer in self._answers(request, count):
+        for answer in answers:
             words: Sequence[str] | None = answer
             why: tuple[str, ...] = ()
             while words is not None:
@@ -181,7 +224,10 @@ class Writer(Author):
         yield candidate
         return self._refused.pop(candidate.schedule.to_json(), None)
 
-    def _answers(self, request: Request, count: int, why: Sequence[str] = ()) -> Iterator[Sequence[str]]:
+    def _pool(self, request: Schedules) -> Pool:
+        return Pool(request, lambda: self._answers(request, request.together), self._ranking)
+
+    def _answers(self, request: Request, count: int, why: Sequence[str] = ()) -> Answers:
         """New answers, the likeliest first."""
         for answer in sorted(self.drawn(request, count, why), key=lambda each: -each.likelihood):
             if answer.complete and (meaning := request.meaning(answer.words)) not in request.tried:

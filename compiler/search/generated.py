@@ -22,9 +22,10 @@ _CHANGES = 100
 
 
 class Generated(Method):
-    """Asks one generator after the other about the whole network, then about its layers, the slowest first.
+    """Asks one generator after the other about the whole network, then about its layers, the slowest first, and again.
 
-    What is best so far is what the next task is about, at once if it was the present generator that found it.
+    What is best so far is what the next task is about, at once if it was the present generator that found it. Once
+    nobody says anything new, the best schedule is changed at random.
 
     Parameters
     ----------
@@ -40,7 +41,7 @@ class Generated(Method):
     ):  # fmt: skip
         super().__init__(measurer, goal, baseline, seed, constraints)
         self.generators = [each() for each in GENERATORS.values()] if generators is None else list(generators)
-        self._turn, self._vain, self._seed = 0, 0, seed
+        self._turn, self._vain, self._barren, self._seed = 0, 0, 0, seed
         self._open: Iterator[Candidate] | None = None
         self._asked: dict[str, tuple[Generator, Candidate]] = {}
         self._known = {self._programs(self.first)}
@@ -59,6 +60,7 @@ class Generated(Method):
                 self._open = generator.propose(task)
             candidate = next(self._open, None) if self._vain < _PATIENCE else None
             if candidate is None:
+                self._barren = 0 if self._vain else self._barren + 1
                 self._turn, self._vain, self._open = self._turn + 1, 0, None
             elif self._new(generator, candidate):
                 self._vain += 1
@@ -108,18 +110,17 @@ class Generated(Method):
         return name([(code.image, [program.words for program in code.programs]) for code in codes])
 
     def _task(self) -> Task | None:
-        """What the present turn is about; None: there is nothing left to ask about."""
+        """What the present turn is about; None: there was nothing new about anything."""
         measured = self.best.result
         assert isinstance(measured, Measurement)
         entries = sorted(measured.layers, key=lambda entry: -entry.cycles)
         everything = [each for entry in measured.layers for each in entry.names]
         about = [tuple(everything), *(entry.names for entry in entries)]
-        number = self._turn // max(len(self.generators), 1)
-        if number >= len(about) or not self.generators:
+        if self._barren >= len(about) * len(self.generators) or not self.generators:
             return None
-        schedule = self.best.schedule
+        number, schedule = self._turn // len(self.generators), self.best.schedule
         return Task(
-            self.prepared, self.conditions, schedule, about[number], measured, self.goal, self._seed,
+            self.prepared, self.conditions, schedule, about[number % len(about)], measured, self.goal, self._seed,
             self.constraints,
         )  # fmt: skip
 

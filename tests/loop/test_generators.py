@@ -179,6 +179,32 @@ def test_generators_are_asked_in_turn_and_hear(measurer: Measurer, baseline: Mea
     assert method.best.cost is not None and method.best.cost <= baseline.cycles
 
 
+def test_who_ran_out_of_patience_is_asked_again(measurer: Measurer, baseline: Measurement) -> None:
+    """Forty things to say, and time for twelve in each of three turns: the others follow when it is asked anew."""
+    generator = Limits(40)
+    method = Generated(measurer, Goal.LATENCY, baseline, 3, FREE, [generator])
+    said = []
+    for _ in range(41):
+        schedule = method.propose()
+        said.append(schedule.to_json())
+        method.tell(schedule, Rejected("time", "it takes too long"))
+    assert len(set(said)) == 41
+    assert [bool(Schedule.from_json(text).programs) for text in said] == [True] * 40 + [False]
+
+
+class Limits(Generator):
+    """Proposes other limits of results, one after the other."""
+
+    name = "limits"
+
+    def __init__(self, count: int):
+        self.count = count
+
+    def propose(self, task: Task) -> Iterator[Candidate]:
+        for number in range(self.count):
+            yield edited(task, "set fuse.clip_hi, 127", f"set fuse.clip_hi, {number}")
+
+
 def test_predictions_of_tilings_are_kept(measurer: Measurer, task: Task, baseline: Measurement) -> None:
     proposed = list(Tilings().propose(task))
     assert all(each.predicted is not None and not each.schedule.programs for each in proposed)

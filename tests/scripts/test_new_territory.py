@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from compiler.hpm.points import Point
+from compiler.hpm.points import Op, Point
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import Measurement
 from compiler.measure.measurer import Measurer
 from compiler.options import Options
 from compiler.schedule.schedule import Schedule
+from compiler.search.method import Trial
 from hw.config import load_target
 from scripts import new_territory
 
@@ -60,8 +61,19 @@ def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
 
 
 def test_methods_that_there_are_not_are_refused(tmp_path, monkeypatch, capsys):
-    for method, words in (("nonsense", "must be among"), ("llm", "does not write programs yet")):
-        monkeypatch.setattr(sys, "argv", ["new_territory", "--methods", method, "--folder", str(tmp_path)])
-        with pytest.raises(SystemExit):
-            new_territory.main()
-        assert words in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["new_territory", "--methods", "nonsense", "--folder", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        new_territory.main()
+    assert "must be among" in capsys.readouterr().err
+
+
+def test_what_the_language_model_said_led_to_its_program(tmp_path, monkeypatch):
+    """Answer by answer, from the compiled program on."""
+    graph, conditions = Point((6, 3, 32), (Op("softmax"),)).graph(), Conditions(load_target("n16"))
+    with Measurer(graph, conditions, Options(rounding="reference")) as measurer:
+        baseline = measurer.baseline()
+        start = Trial(measurer.first.schedule, baseline, float(baseline.cycles))
+        found = new_territory.programs_of(measurer, "llm", [start], 24, 1)
+    assert found["measured"] == 24 and found["inexact"] == 0
+    assert bool(found["said"]) == (found["cycles"] < baseline.cycles)
+    assert all(" split " in f" {each}" or " move " in f" {each}" for each in found["said"])

@@ -1,0 +1,90 @@
+"""The order in which the language model's schedules are tried: by what the performance model says they cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.hpm.default import find_model
+from compiler.measure.measurement import Measurement
+from compiler.schedule.schedule import LayerSchedule
+from compiler.search.foresight import Foresight
+from compiler.specialize.task import Candidate, Task
+
+#: As in the search that this model guides: how many of its expected errors better than predicted a schedule counts.
+_EXPLORE = 1.0
+
+Fusions = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a schedule of a layer promises.
+
+    Parameters
+    ----------
+    gain : float
+        The part of the network's cycles that it is hoped to save.
+    cycles : float
+        Those that the layer is predicted to take.
+    """
+
+    gain: float
+    cycles: float
+
+
+class Ranking:
+    """Predicts schedules of layers, and learns from those that were measured."""
+
+    def __init__(self) -> None:
+        self._known: dict[Fusions, Foresight] = {}
+
+    def promises(self, task: Task, name: str, schedules: Sequence[LayerSchedule]) -> list[Promise]:
+        """What schedules of a layer promise, all others as they are.
+
+        Parameters
+        ----------
+        task : Task
+            The network, and what it takes now.
+        name : str
+            The layer.
+        schedules : sequence of LayerSchedule
+            Others for it, at least one.
+        """
+        foresight, layers = self._foresight(task), task.schedule.layers
+        now = _cycles(foresight, task.measured, name, layers)
+        guess = foresight.guess(name, schedules, layers)
+        hoped = guess.cycles * (1 - _EXPLORE * guess.spread)
+        whole = task.measured.cycles
+        pairs = zip(hoped, guess.cycles, strict=True)
+        return [Promise((now - float(least)) / whole, float(cycles)) for least, cycles in pairs]
+
+    def learn(self, task: Task, name: str, candidate: Candidate, measured: Measurement) -> None:
+        """What came of a candidate that is a layer's schedule."""
+        foresight, layers = self._foresight(task), candidate.schedule.layers
+        (promise,) = self.promises(task, name, [layers[name]])
+        now = _cycles(foresight, task.measured, name, task.schedule.layers)
+        foresight.learn(name, layers[name], layers, _cycles(foresight, measured, name, layers))
+        foresight.trial(max(task.measured.cycles - now + promise.cycles, 1.0), float(measured.cycles))
+
+    def _foresight(self, task: Task) -> Foresight:
+        """Of a network's layers; what it knows of them at first is what they take now."""
+        fusions = task.schedule.fusions
+        if fusions not in self._known:
+            stages = task.prepared.lowered(fusions)
+            foresight = Foresight(task.conditions, stages, find_model(task.conditions), task.seed)
+            layers = task.schedule.layers
+            if not task.schedule.programs:
+                for name in layers:
+                    foresight.learn(
+                        name, layers[name], layers, _cycles(foresight, task.measured, name, layers)
+                    )
+            self._known[fusions] = foresight
+        return self._known[fusions]
+
+
+def _cycles(
+    foresight: Foresight, measured: Measurement, name: str, layers: dict[str, LayerSchedule]
+) -> float:
+    """A layer's part of a measurement: what is counted for several layers is shared out by prediction."""
+    entry = measured.of(name)
+    guesses = {each: float(foresight.guess(each, [layers[each]], layers).cycles[0]) for each in entry.names}
+    return entry.cycles * guesses[name] / sum(guesses.values())

@@ -1,0 +1,90 @@
+"""Which of the model's schedules are tried first: what the performance model expects, and what was measured."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from compiler.llm.changes import changes_words
+from compiler.llm.pool import Pool
+from compiler.llm.ranking import Ranking
+from compiler.llm.request import Schedules
+from compiler.llm.subjects import subjects_of
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement
+from compiler.measure.measurer import Measurer
+from compiler.options import Options
+from compiler.schedule.schedule import LayerSchedule
+from compiler.specialize.task import Task
+from compiler.specialize.tiling import Tilings
+from hw.config import load_target
+from tests.llm.answering import POINTS
+
+
+@pytest.fixture(scope="module", params=["conv", "chain"])
+def measurer(request: pytest.FixtureRequest) -> Iterator[Measurer]:
+    """Of a small network."""
+    graph = POINTS[request.param].graph(5)
+    with Measurer(graph, Conditions(load_target("n16")), Options(rounding="reference"), devices=1) as made:
+        yield made
+
+
+@pytest.fixture
+def task(measurer: Measurer) -> Task:
+    schedule = measurer.first.schedule
+    return Task(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), measurer.baseline())
+
+
+def others(task: Task, name: str) -> list[LayerSchedule]:
+    """Some that can be compiled, of which one changes nothing."""
+    proposed = (candidate.schedule.layers[name] for candidate in Tilings().propose(task))
+    return list(dict.fromkeys([task.schedule.layers[name], *proposed]))[:6]
+
+
+def test_what_there_is_promises_nothing(task: Task) -> None:
+    for name, now in task.schedule.layers.items():
+        (promise,) = Ranking().promises(task, name, [now])
+        assert promise.gain == pytest.approx(0, abs=1e-3)
+
+
+def test_what_was_measured_is_known(measurer: Measurer, task: Task) -> None:
+    """A measured schedule promises what it was found to save, whatever was expected of it."""
+    name = list(task.layers)[-1]
+    ranking, schedules = Ranking(), others(task, name)
+    assert len(schedules) > 2
+    for schedule in schedules[1:]:
+        candidate = task.with_layers({name: schedule}, "test", "")
+        (result,) = measurer.measure([candidate.schedule])
+        assert isinstance(result, Measurement)
+        ranking.learn(task, name, candidate, result)
+        (promise,) = ranking.promises(task, name, [schedule])
+        saved = task.measured.of(name).cycles - result.of(name).cycles
+        assert promise.gain * task.measured.cycles == pytest.approx(saved, abs=0.05 * task.measured.cycles)
+
+
+def drawn(task: Task, ranking: Ranking | None) -> tuple[list[LayerSchedule], Pool]:
+    """Schedules as a model gave them, and a pool of them."""
+    name, subject = next(iter(subjects_of(task).items()))
+    request = Schedules(task, name, subject)
+    schedules = others(task, name)[1:]
+    words = [[*changes_words(each, subject.schedule)] for each in schedules]
+    return schedules, Pool(request, lambda: iter(words), ranking)
+
+
+def test_the_likeliest_is_first_without_predictions(task: Task) -> None:
+    schedules, pool = drawn(task, None)
+    pool.fill()
+    assert [pool.request.meaning(words) for words in pool.best()] == schedules
+    assert not list(pool.best())
+
+
+def test_the_most_promising_is_first(task: Task) -> None:
+    ranking = Ranking()
+    schedules, pool = drawn(task, ranking)
+    promises = ranking.promises(task, pool.request.about, schedules)
+    gains = dict(zip(schedules, (each.gain for each in promises), strict=True))
+    pool.fill()
+    first = [gains[pool.request.meaning(words)] for words in pool.best(2)]
+    assert first == sorted(gains.values(), reverse=True)[:2]
+    assert not list(pool.best(least=max(gains.values()) + 0.01))
+    rest = [gains[pool.request.meaning(words)] for words in pool.best()]
+    assert rest == sorted(gains.values(), reverse=True)[2:]
