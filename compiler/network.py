@@ -7,6 +7,7 @@ from enum import StrEnum
 from numpy.typing import NDArray
 
 from compiler import arguments
+from compiler.cache.digest import name
 from compiler.codegen.code import Code
 from compiler.hosted import HostNode
 from compiler.ir.graph import Graph
@@ -139,6 +140,11 @@ class Network:
     def codes(self) -> list[Code]:
         """Code of the stages on the accelerator."""
         return [stage.code for stage in self.walk() if stage.code]
+
+    @property
+    def digest(self) -> str:
+        """The same for networks with the same programs that start with the same memory."""
+        return name([(code.image, [program.words for program in code.programs]) for code in self.codes])
 
     @property
     def layers_of(self) -> dict[str, tuple[str, ...]]:

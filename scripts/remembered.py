@@ -77,5 +77,4 @@ class FileMemory:
 
 def programs_of(network: Network, conditions: Conditions) -> str:
     """Digest of all that a network's cycles depend on."""
-    codes = [(code.image, [program.words for program in code.programs]) for code in network.codes]
-    return name(conditions.key, codes)
+    return name(conditions.key, network.digest)

@@ -11,7 +11,7 @@ Answers = Iterator[Sequence[str]]
 
 
 class Pool:
-    """Answers that were drawn and not proposed yet.
+    """Answers that were drawn and not proposed yet, no two of which come to the same programs.
 
     Parameters
     ----------
@@ -21,15 +21,23 @@ class Pool:
         Gives new answers to it, the likeliest first.
     ranking : Ranking or None
         Says what is proposed first; None: the likeliest.
+    proposed : set of str
+        Digests of networks that were proposed: those of answers that are taken are added.
     """
 
-    def __init__(self, request: Schedules, draw: Callable[[], Answers], ranking: Ranking | None):
-        self.request, self._draw, self._ranking = request, draw, ranking
-        self._waiting: dict[LayerSchedule, Sequence[str]] = {}
+    def __init__(
+        self, request: Schedules, draw: Callable[[], Answers], ranking: Ranking | None, proposed: set[str]
+    ):
+        self.request, self._draw, self._ranking, self._proposed = request, draw, ranking, proposed
+        self._waiting: dict[str, tuple[LayerSchedule, Sequence[str]]] = {}
 
-    def fill(self) -> None:
-        """Draw more answers."""
-        self._waiting |= {self.request.meaning(words): words for words in self._draw()}
+    def fill(self, least: int) -> None:
+        """Draw more answers if there are fewer than `least`."""
+        if len(self._waiting) < least:
+            for words in self._draw():
+                digest = self.request.digest(words)
+                if digest is not None and digest not in self._proposed:
+                    self._waiting.setdefault(digest, (self.request.meaning(words), words))
 
     def best(self, count: int | None = None, least: float = -inf) -> Answers:
         """Take answers, the most promising first.
@@ -42,16 +50,18 @@ class Pool:
             The part of the network's cycles that an answer promises to save, at least.
         """
         for _ in range(len(self._waiting) if count is None else min(count, len(self._waiting))):
-            schedule, gain = self._first()
+            digest, gain = self._first()
             if gain < least:
                 return
-            yield self._waiting.pop(schedule)
+            self._proposed.add(digest)
+            yield self._waiting.pop(digest)[1]
 
-    def _first(self) -> tuple[LayerSchedule, float]:
+    def _first(self) -> tuple[str, float]:
         """The most promising one, and what it promises."""
-        schedules, request = list(self._waiting), self.request
+        digests, request = list(self._waiting), self.request
         if self._ranking is None:
-            return schedules[0], inf
+            return digests[0], inf
+        schedules = [schedule for schedule, _ in self._waiting.values()]
         promises = self._ranking.promises(request.task, request.about, schedules)
-        best = max(range(len(schedules)), key=lambda number: promises[number].gain)
-        return schedules[best], promises[best].gain
+        best = max(range(len(digests)), key=lambda number: promises[number].gain)
+        return digests[best], promises[best].gain

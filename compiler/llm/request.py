@@ -1,7 +1,7 @@
 """What is asked of the language model: a question, what may be answered, and the candidate that an answer is."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from functools import cached_property
 
 from compiler.listing import program_text
@@ -106,14 +106,17 @@ class Schedules(Request):
         The layer's.
     subject : Subject
         The layer.
+    known : collection of str
+        Networks, as their digests, that are not asked for.
     """
 
     ask = Ask.SCHEDULE
 
-    def __init__(self, task: Task, name: str, subject: Subject):
+    def __init__(self, task: Task, name: str, subject: Subject, known: Collection[str] = ()):
         super().__init__(name)
-        self.task, self.subject = task, subject
+        self.task, self.subject, self.known = task, subject, known
         self.tried.add(subject.schedule)
+        self._digests: dict[LayerSchedule, str | None] = {}
 
     def _grammar(self) -> Grammar:
         """Changes of which those end that can be compiled and were not tried."""
@@ -132,6 +135,17 @@ class Schedules(Request):
         why = f"{self.about}: {' '.join(words[:-1])}"
         return self.task.with_layers({self.about: self.meaning(words)}, NAME, why)
 
+    def digest(self, words: Sequence[str]) -> str | None:
+        """Of the network that comes of an answer; None: it cannot be compiled."""
+        schedule = self.meaning(words)
+        if schedule not in self._digests:
+            try:
+                network = self.task.prepared.network(self.candidate(words).schedule)
+                self._digests[schedule] = network.digest
+            except InputError:
+                self._digests[schedule] = None
+        return self._digests[schedule]
+
 
 class _Fitting:
     """The grammar of changes of a layer's schedule."""
@@ -139,7 +153,6 @@ class _Fitting:
     def __init__(self, request: Schedules):
         self.request = request
         self._changes = ChangesGrammar(fields_of(request.subject.layer))
-        self._known: dict[LayerSchedule, bool] = {}
 
     def after(self, words: Sequence[str]) -> Sequence[str]:
         """Words that may follow."""
@@ -147,19 +160,11 @@ class _Fitting:
 
     def ends(self, words: Sequence[str]) -> bool:
         """Whether a complete answer can be compiled and was not tried."""
-        schedule = self.request.meaning(words)
-        if schedule in self.request.tried:
+        request = self.request
+        if request.meaning(words) in request.tried:
             return False
-        if schedule not in self._known:
-            self._known[schedule] = self._compiles(words)
-        return self._known[schedule]
-
-    def _compiles(self, words: Sequence[str]) -> bool:
-        try:
-            self.request.task.prepared.network(self.request.candidate(words).schedule)
-        except InputError:
-            return False
-        return True
+        digest = request.digest(words)
+        return digest is not None and digest not in request.known
 
 
 class Edits(Request):

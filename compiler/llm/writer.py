@@ -11,6 +11,7 @@ from compiler.llm.asking import CAUSES, refused, rejected
 from compiler.llm.assembly.asking import Whole
 from compiler.llm.author import Author
 from compiler.llm.decode import Answer, draw
+from compiler.llm.describe import Subject
 from compiler.llm.gpt import Gpt
 from compiler.llm.kinds import Chooser, Kind, Tally
 from compiler.llm.language import LANGUAGE
@@ -29,6 +30,8 @@ SHIPPED = Path(__file__).with_name("model.safetensors")
 _ROUNDS, _WHOLE = 4, 4
 #: Of those answers about a layer so many are proposed, the most promising first; the others wait for the next draw.
 _EACH = 4
+#: More are drawn when fewer are left.
+_FEW = 8
 #: A schedule that promises to save so much of the network's cycles is proposed before anything else, until so many in
 #: a row did not help at all.
 _PROMISE, _FIRST = 0.01, 2
@@ -84,6 +87,7 @@ class Writer(Author):
         self._rng: np.random.Generator | None = None
         self._chooser: Chooser | None = None
         self._disappointed = 0
+        self._proposed_networks: set[str] = set()
         # By schedules as JSON: of which kind those are that were proposed, from what, and why they were refused.
         self._asked: dict[str, tuple[Kind, Task]] = {}
         self._refused: dict[str, str] = {}
@@ -94,7 +98,7 @@ class Writer(Author):
             self._rng = np.random.default_rng(task.seed)
         if self._chooser is None:
             self._chooser = Chooser(self._rng)
-        pools = [self._pool(Schedules(task, name, subject)) for name, subject in subjects_of(task).items()]
+        pools = self._pools(task)
         if Kind.SCHEDULES in self.kinds:
             for candidate in self._promising(pools):
                 yield self._noted(Kind.SCHEDULES, task, candidate)
@@ -159,14 +163,13 @@ class Writer(Author):
         for number in range(_FIRST if self._ranking is not None and pools else 0):
             if self._disappointed < _FIRST:
                 pool = pools[number % len(pools)]
-                if number < len(pools):
-                    pool.fill()
+                pool.fill(1)
                 yield from self._proposed(Kind.SCHEDULES, pool.request, pool.best(1, _PROMISE))
 
     def _schedules(self, pools: Sequence[Pool]) -> Candidates:
         for _ in range(_ROUNDS):
             for pool in pools:
-                pool.fill()
+                pool.fill(_FEW)
                 count = None if self._ranking is None else _EACH
                 yield from self._proposed(Kind.SCHEDULES, pool.request, pool.best(count))
 
@@ -179,7 +182,7 @@ class Writer(Author):
     def _both(self, pools: Sequence[Pool]) -> Candidates:
         """Schedules, with edits of the programs that come of them."""
         for pool in pools:
-            pool.fill()
+            pool.fill(_WITH_EDITS)
             request = pool.request
             for words in pool.best(_WITH_EDITS):
                 found = request.candidate(words)
@@ -224,8 +227,16 @@ class Writer(Author):
         yield candidate
         return self._refused.pop(candidate.schedule.to_json(), None)
 
-    def _pool(self, request: Schedules) -> Pool:
-        return Pool(request, lambda: self._answers(request, request.together), self._ranking)
+    def _pools(self, task: Task) -> list[Pool]:
+        """One for each layer, the slowest first."""
+        self._proposed_networks.add(task.network.digest)
+        return [self._pool(task, name, subject) for name, subject in subjects_of(task).items()]
+
+    def _pool(self, task: Task, name: str, subject: Subject) -> Pool:
+        request = Schedules(task, name, subject, self._proposed_networks)
+        return Pool(
+            request, lambda: self._answers(request, request.together), self._ranking, self._proposed_networks
+        )
 
     def _answers(self, request: Request, count: int, why: Sequence[str] = ()) -> Answers:
         """New answers, the likeliest first."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from compiler.cache.digest import name
 from compiler.hpm.errors import Errors
 from compiler.measure.measurement import Measurement, Rejected
 from compiler.measure.measurer import Measurer
@@ -44,7 +43,7 @@ class Generated(Method):
         self._turn, self._vain, self._barren, self._seed = 0, 0, 0, seed
         self._open: Iterator[Candidate] | None = None
         self._asked: dict[str, tuple[Generator, Candidate]] = {}
-        self._known = {self._programs(self.first)}
+        self._known = {self.prepared.network(self.first).digest}
         self._pairs: list[tuple[float, float]] = []
 
     @property
@@ -96,18 +95,13 @@ class Generated(Method):
                 "search", "it was proposed before" if broken is None else f"{broken} is forbidden"
             )
         try:
-            programs = self._programs(schedule)
+            programs = self.prepared.network(schedule).digest
         except InputError as error:
             return Rejected("compile", str(error))
         if programs in self._known:
             return Rejected("search", "what is made of it was measured before")
         self._known.add(programs)
         return None
-
-    def _programs(self, schedule: Schedule) -> str:
-        """Digest of the programs of a schedule, and of the memory that they start with."""
-        codes = self.prepared.network(schedule).codes
-        return name([(code.image, [program.words for program in code.programs]) for code in codes])
 
     def _task(self) -> Task | None:
         """What the present turn is about; None: there was nothing new about anything."""

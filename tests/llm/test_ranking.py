@@ -67,12 +67,12 @@ def drawn(task: Task, ranking: Ranking | None) -> tuple[list[LayerSchedule], Poo
     request = Schedules(task, name, subject)
     schedules = others(task, name)[1:]
     words = [[*changes_words(each, subject.schedule)] for each in schedules]
-    return schedules, Pool(request, lambda: iter(words), ranking)
+    return schedules, Pool(request, lambda: iter(words), ranking, set())
 
 
 def test_the_likeliest_is_first_without_predictions(task: Task) -> None:
     schedules, pool = drawn(task, None)
-    pool.fill()
+    pool.fill(1)
     assert [pool.request.meaning(words) for words in pool.best()] == schedules
     assert not list(pool.best())
 
@@ -82,7 +82,7 @@ def test_the_most_promising_is_first(task: Task) -> None:
     schedules, pool = drawn(task, ranking)
     promises = ranking.promises(task, pool.request.about, schedules)
     gains = dict(zip(schedules, (each.gain for each in promises), strict=True))
-    pool.fill()
+    pool.fill(1)
     first = [gains[pool.request.meaning(words)] for words in pool.best(2)]
     assert first == sorted(gains.values(), reverse=True)[:2]
     assert not list(pool.best(least=max(gains.values()) + 0.01))
