@@ -14,8 +14,6 @@ import multiprocessing
 import os
 import random
 import sys
-from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +21,17 @@ from compiler.cli.output import atomic_output, read_input, write_output
 from compiler.draw.rounds import draw_rounds
 from compiler.llm.corpus.default import CORPUS
 from compiler.llm.corpus.journal import Journal, pack, read
-from compiler.llm.corpus.machines import MACHINES
 from compiler.llm.corpus.own import Asking, chosen, enlarged
 from compiler.llm.corpus.rig import Devices
 from compiler.llm.corpus.walk import Walk
-from compiler.llm.evaluate import held_out_points
-from compiler.llm.sampled import TOGETHER, figures, sampled
+from compiler.llm.sampled import TOGETHER
 from compiler.llm.training.improve import further_of, improve
 from compiler.llm.weights import load, save
 from compiler.llm.writer import SHIPPED
-from compiler.measure.measurer import Measurer
 from hw.errors import InputError, MlaError, WorkError
+from scripts.judged import judged
 
 Key = tuple[str, int]
-#: What the answers that are judged are about.
-_MACHINE, _SEED = "usual", 0
 _SAY = 10
 
 
@@ -193,18 +187,9 @@ def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Walk], m
 
 def _judged(args: argparse.Namespace, number: int) -> dict[str, Any]:
     """A point of the curve: how good single answers are, of layers that are the same in every round."""
-    path = args.folder / str(number) / "judged.json"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _say(f"round {number}: judging")
-        model, machine, layers = load(_model(args, number))[0], MACHINES[_MACHINE], []
-        points = held_out_points(machine.conditions.config.n, _SEED, machine)
-        for place, point in enumerate(islice(points, args.layers)):
-            with Measurer(point.graph(), machine.conditions, machine.options, 1, _SEED) as measurer:
-                layers.append(sampled(measurer, point.family, model, args.samples, place))
-        whole = {"round": number} | figures(layers) | {"layers": [asdict(each) for each in layers]}
-        write_output(path, (json.dumps(whole) + "\n").encode())
-    return json.loads(path.read_text("utf-8"))
+    _say(f"round {number}: judging")
+    file = args.folder / str(number) / "judged.jsonl"
+    return {"round": number} | judged(_model(args, number), args.layers, args.samples, args.lanes, file)
 
 
 def _written(folder: Path, points: list[dict[str, Any]]) -> None:

@@ -74,7 +74,7 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     journal = folder / "1" / "0.jsonl"
     whole = journal.read_text("utf-8")
     journal.write_text(whole[: len(whole) * 2 // 3], "utf-8")
-    for name in ("model.safetensors", "judged.json"):
+    for name in ("model.safetensors", "judged.jsonl"):
         (folder / "1" / name).unlink()
     assert status("--rounds", 1) == 0
     assert journal.read_text("utf-8") == whole

@@ -1,0 +1,74 @@
+"""How good a language model is: what its single answers about layers that it has never seen cost."""
+
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from compiler.cache.digest import name as digest
+from compiler.hpm.points import Point
+from compiler.llm.corpus.machines import MACHINES
+from compiler.llm.evaluate import held_out_points
+from compiler.llm.sampled import Sampled, figures, sampled
+from compiler.llm.weights import load
+from compiler.measure.measurer import Measurer
+from scripts.lanes import in_lanes
+from scripts.lines import Lines
+
+_MACHINE, _SEED = "usual", 0
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Answers about one layer.
+
+    Parameters
+    ----------
+    key : str
+        What they are known by.
+    place : int
+        The layer's.
+    point : Point
+        The layer.
+    samples : int
+        Answers.
+    """
+
+    key: str
+    place: int
+    point: Point
+    samples: int
+
+
+def judged(model: Path, layers: int, samples: int, lanes: int, file: Path) -> dict[str, Any]:
+    """Measure so many answers about each of some layers: always the same ones.
+
+    Parameters
+    ----------
+    model : Path
+        Who is asked.
+    layers, samples, lanes : int
+        How many; processes at the same time.
+    file : Path
+        Keeps what is done, a line for a layer, and is gone on with.
+
+    Returns
+    -------
+    dict
+        Figures as of `compiler.llm.sampled.figures`, and all layers.
+    """
+    machine, mine = MACHINES[_MACHINE], digest(model.read_bytes())[:12]
+    points = islice(held_out_points(machine.conditions.config.n, _SEED, machine), layers)
+    jobs = [_Job(f"{mine} {place} {samples}", place, point, samples) for place, point in enumerate(points)]
+    done = {row["key"] for row in Lines(file).read()}
+    in_lanes(_judge, [job for job in jobs if job.key not in done], lanes, model, file)
+    rows = {row["key"]: Sampled(**row["sampled"]) for row in Lines(file).read()}
+    found = [rows[job.key] for job in jobs]
+    return figures(found) | {"layers": [asdict(each) for each in found]}
+
+
+def _judge(job: _Job, model: Path, file: Path) -> None:
+    machine = MACHINES[_MACHINE]
+    with Measurer(job.point.graph(), machine.conditions, machine.options, 1, _SEED) as measurer:
+        found = sampled(measurer, job.point.family, load(model)[0], job.samples, job.place)
+    Lines(file).add({"key": job.key, "sampled": asdict(found)})

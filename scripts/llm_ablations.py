@@ -1,0 +1,117 @@
+"""What the language model owes to what it is told and taught: the same training without one thing at a time.
+
+`python -m scripts.llm_ablations --steps 900 --then 300 --folder build/llm_ablations` trains a model for each of
+VARIANTS, all from the same beginning, with as many steps, then measures single answers of each about the same layers,
+none of which was seen in training. It goes on where it was stopped. Figures are in the folder, as ablations.json and
+ablations.md.
+"""
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from compiler.cli.output import atomic_output
+from compiler.llm.corpus.default import CORPUS
+from compiler.llm.corpus.journal import read
+from compiler.llm.sampled import TOGETHER
+from compiler.llm.training.train import Plan, plan_of, train
+from compiler.llm.weights import grown, save
+from hw.errors import MlaError
+from scripts.judged import judged
+from scripts.reports import write_report
+
+#: What is left out, by what the variant is called.
+VARIANTS = ("nothing", "profile", "want", "fine-tuning")
+
+
+def main() -> int:
+    """Train, judge, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=900, help="with all that was measured")
+    parser.add_argument(
+        "--then", type=int, default=300, help="with the best; without fine-tuning as the others"
+    )
+    parser.add_argument(
+        "--from", type=Path, dest="start", help="the model to begin with (default: a new one)"
+    )
+    parser.add_argument("--corpus", type=Path, default=CORPUS)
+    parser.add_argument("--layers", type=int, default=24, help="unseen ones that models are judged by")
+    parser.add_argument("--samples", type=int, default=16, help="answers about each of those")
+    parser.add_argument("--folder", type=Path, default=Path("build/llm_ablations"))
+    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    try:
+        for variant in VARIANTS:
+            _train(args, variant)
+        rows = [{"without": variant} | _judged(args, variant) for variant in VARIANTS]
+    except MlaError as error:
+        print(f"llm_ablations: {error}", file=sys.stderr)
+        return error.exit_status
+    print(write_report(args.folder / "ablations", rows, _table(rows)))
+    return 0
+
+
+def plan(variant: str, whole: Plan) -> Plan:
+    """The plan of a variant."""
+    steps, then = whole.first.steps, whole.then.steps
+    match variant:
+        case "profile":
+            return replace(whole, profile=False)
+        case "want":
+            return replace(whole, want=False)
+        case "fine-tuning":
+            first = replace(whole.first, steps=steps + then)
+            return replace(whole, first=first, then=replace(whole.then, steps=0))
+        case _:
+            return whole
+
+
+def _train(args: argparse.Namespace, variant: str) -> None:
+    """Make the model of a variant, unless it is there."""
+    path = _model(args, variant)
+    if path.exists():
+        return
+    start = None if args.start is None else grown(args.start, args.seed)
+    whole = plan_of(args.steps, args.then, args.seed, start and start.shape)
+    folder = args.folder / variant
+    folder.mkdir(parents=True, exist_ok=True)
+    found = train(
+        list(read(args.corpus)), plan(variant, whole), folder, lambda text: _say(variant, text), start
+    )
+    with atomic_output(path) as made:
+        save(found.model, made, found.about)
+
+
+def _model(args: argparse.Namespace, variant: str) -> Path:
+    return args.folder / variant / "model.safetensors"
+
+
+def _judged(args: argparse.Namespace, variant: str) -> dict[str, Any]:
+    _say(variant, "judging")
+    file = args.folder / variant / "judged.jsonl"
+    return judged(_model(args, variant), args.layers, args.samples, args.lanes, file)
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        f"| without | one answer | median | best of {TOGETHER} | median |",
+        "| --- | --: | --: | --: | --: |",
+        *(
+            f"| {row['without']} | {row['one']:.4f} | {row['one_median']:.4f} | {row['some']:.4f} | "
+            f"{row['some_median']:.4f} |"
+            for row in rows
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _say(variant: str, text: str) -> None:
+    print(f"without {variant}: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

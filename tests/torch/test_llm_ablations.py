@@ -1,0 +1,56 @@
+"""Models that are told or taught one thing less, and what their answers cost."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
+
+from compiler.llm.corpus.default import CORPUS  # noqa: E402
+from compiler.llm.corpus.held_out import is_judged  # noqa: E402
+from compiler.llm.corpus.journal import pack, read  # noqa: E402
+from compiler.llm.training.train import plan_of  # noqa: E402
+from compiler.llm.weights import load  # noqa: E402
+from compiler.llm.writer import SHIPPED  # noqa: E402
+from scripts import llm_ablations  # noqa: E402
+
+
+def test_a_variant_has_one_thing_less() -> None:
+    whole = plan_of(30, 10)
+    plans = {variant: llm_ablations.plan(variant, whole) for variant in llm_ablations.VARIANTS}
+    assert plans["nothing"] == whole
+    assert [(each.profile, each.want) for each in plans.values()] == [
+        (True, True),
+        (False, True),
+        (True, False),
+        (True, True),
+    ]
+    assert {each.first.steps + each.then.steps for each in plans.values()} == {40}
+    assert [each.then.steps for each in plans.values()] == [10, 10, 10, 0]
+
+
+def test_all_variants_are_trained_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.steps) == 15]
+    pack([*[each for each in walks if not is_judged(each)][:4], *[each for each in walks if is_judged(each)][:2]],
+         tmp_path / "small.xz")  # fmt: skip
+    folder = tmp_path / "ablations"
+    options = ["--steps", 2, "--then", 2, "--layers", 1, "--samples", 4, "--lanes", 1]
+
+    def status(*more: object) -> int:
+        where = ["--corpus", tmp_path / "small.xz", "--folder", folder, "--from", SHIPPED]
+        monkeypatch.setattr("sys.argv", ["", *map(str, [*where, *options, *more])])
+        return llm_ablations.main()
+
+    assert status() == 0
+    rows = json.loads((folder / "ablations.json").read_text("utf-8"))
+    assert [row["without"] for row in rows] == [*llm_ablations.VARIANTS]
+    assert all(len(row["layers"]) == 1 and len(row["layers"][0]["cycles"]) == 4 for row in rows)
+    profiles = [load(folder / name / "model.safetensors")[0].profile for name in llm_ablations.VARIANTS]
+    assert profiles == [True, False, True, True]
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
+    assert status() == 0  # nothing is left to do
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert json.loads((folder / "ablations.json").read_text("utf-8")) == rows
+    assert status("--corpus", str(tmp_path / "none.xz"), "--folder", str(tmp_path / "other")) == 2
+    assert "none.xz" in capsys.readouterr().err
