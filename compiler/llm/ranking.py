@@ -58,12 +58,12 @@ class Ranking:
         return [Promise((now - float(least)) / whole, float(cycles)) for least, cycles in pairs]
 
     def learn(self, task: Task, name: str, candidate: Candidate, measured: Measurement) -> None:
-        """What came of a candidate that is a layer's schedule."""
-        foresight, layers = self._foresight(task), candidate.schedule.layers
-        (promise,) = self.promises(task, name, [layers[name]])
-        now = _cycles(foresight, task.measured, name, task.schedule.layers)
-        foresight.learn(name, layers[name], layers, _cycles(foresight, measured, name, layers))
-        foresight.trial(max(task.measured.cycles - now + promise.cycles, 1.0), float(measured.cycles))
+        """What came of a candidate that is a layer's schedule: the layer has all the difference."""
+        foresight, layers = self._foresight(task), task.schedule.layers
+        (promise,) = self.promises(task, name, [candidate.schedule.layers[name]])
+        now, before = _cycles(foresight, task.measured, name, layers), task.measured.cycles
+        foresight.learn(name, candidate.schedule.layers[name], layers, now + measured.cycles - before)
+        foresight.trial(max(before - now + promise.cycles, 1.0), float(measured.cycles))
 
     def _foresight(self, task: Task) -> Foresight:
         """Of a network's layers; what it knows of them at first is what they take now."""

@@ -35,9 +35,13 @@ def task(measurer: Measurer) -> Task:
 
 
 def others(task: Task, name: str) -> list[LayerSchedule]:
-    """Some that can be compiled, of which one changes nothing."""
-    proposed = (candidate.schedule.layers[name] for candidate in Tilings().propose(task))
-    return list(dict.fromkeys([task.schedule.layers[name], *proposed]))[:6]
+    """Some that come to other programs, behind the one that there is."""
+    proposed = (task.schedule, *(candidate.schedule for candidate in Tilings().propose(task)))
+    found: dict[str, LayerSchedule] = {}
+    for schedule in proposed:
+        candidate = task.with_layers({name: schedule.layers[name]}, "test", "")
+        found.setdefault(task.prepared.network(candidate.schedule).digest, schedule.layers[name])
+    return list(found.values())[:6]
 
 
 def test_what_there_is_promises_nothing(task: Task) -> None:
@@ -50,15 +54,15 @@ def test_what_was_measured_is_known(measurer: Measurer, task: Task) -> None:
     """A measured schedule promises what it was found to save, whatever was expected of it."""
     name = list(task.layers)[-1]
     ranking, schedules = Ranking(), others(task, name)
-    assert len(schedules) > 2
+    assert len(schedules) > 1
     for schedule in schedules[1:]:
         candidate = task.with_layers({name: schedule}, "test", "")
         (result,) = measurer.measure([candidate.schedule])
         assert isinstance(result, Measurement)
         ranking.learn(task, name, candidate, result)
         (promise,) = ranking.promises(task, name, [schedule])
-        saved = task.measured.of(name).cycles - result.of(name).cycles
-        assert promise.gain * task.measured.cycles == pytest.approx(saved, abs=0.05 * task.measured.cycles)
+        saved = task.measured.cycles - result.cycles
+        assert promise.gain * task.measured.cycles == pytest.approx(saved, abs=1 + 0.01 * abs(saved))
 
 
 def drawn(task: Task, ranking: Ranking | None) -> tuple[list[LayerSchedule], Pool]:
