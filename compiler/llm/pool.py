@@ -49,10 +49,12 @@ class Pool:
         least : float
             The part of the network's cycles that an answer promises to save, at least.
         """
-        for _ in range(len(self._waiting) if count is None else min(count, len(self._waiting))):
+        taken = 0
+        while self._waiting and (count is None or taken < count):
             digest, gain = self._first()
             if gain < least:
                 return
+            taken += 1
             self._proposed.add(digest)
             yield self._waiting.pop(digest)[1]
 

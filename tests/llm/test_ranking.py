@@ -92,3 +92,12 @@ def test_the_most_promising_is_first(task: Task) -> None:
     assert not list(pool.best(least=max(gains.values()) + 0.01))
     rest = [gains[pool.request.meaning(words)] for words in pool.best()]
     assert rest == sorted(gains.values(), reverse=True)[2:]
+
+
+def test_two_may_take_from_a_pool_in_turns(task: Task) -> None:
+    schedules, pool = drawn(task, Ranking())
+    pool.fill(1)
+    taken = [words for pair in zip(pool.best(), pool.best(), strict=False) for words in pair]
+    taken += list(pool.best())
+    assert sorted(map(str, map(pool.request.meaning, taken))) == sorted(map(str, schedules))
+    assert not list(pool.best(3))
