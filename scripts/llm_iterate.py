@@ -42,6 +42,8 @@ def main() -> int:
     parser.add_argument("--networks", type=int, default=400, help="asked about in a round")
     parser.add_argument("--answers", type=int, default=8, help="about each")
     parser.add_argument("--temperature", type=float, default=1.0, help="of those answers")
+    parser.add_argument("--drawn", type=int, default=32, help="answers that those are the most promising of")
+    parser.add_argument("--turns", type=int, default=2, help="questions about each network")
     parser.add_argument("--steps", type=int, default=400, help="of training in a round")
     parser.add_argument("--layers", type=int, default=24, help="unseen ones that it is judged by")
     parser.add_argument("--samples", type=int, default=16, help="answers about each of those")
@@ -71,6 +73,8 @@ def _iterate(args: argparse.Namespace) -> None:
         "rounds": 0,
         "networks": 1,
         "answers": 1,
+        "drawn": 0,
+        "turns": 1,
         "steps": 0,
         "layers": 1,
         "samples": TOGETHER,
@@ -109,7 +113,7 @@ def _iterate(args: argparse.Namespace) -> None:
 def _begun(args: argparse.Namespace) -> None:
     """Keep what it begins with: rounds of other models, networks or answers do not go together."""
     path = args.folder / "asked.json"
-    options = ("networks", "answers", "temperature", "steps", "layers", "samples", "seed")
+    options = ("networks", "answers", "temperature", "drawn", "turns", "steps", "layers", "samples", "seed")
     asked = {option: getattr(args, option) for option in options}
     asked |= {"llm": str(args.llm.resolve()), "corpus": str(args.corpus.resolve())}
     if path.exists():
@@ -172,7 +176,7 @@ def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Walk], m
     """Ask about some networks, until all are done or the process that asked for it has died."""
     journal, devices = Journal(args.folder / str(number) / f"{lane}.jsonl"), Devices()
     parent = os.getppid()
-    asking = Asking(load(model)[0], args.answers, args.temperature)
+    asking = Asking(load(model)[0], args.answers, args.temperature, args.drawn, args.turns)
     try:
         for count, walk in enumerate(walks, 1):
             rng = random.Random(f"{args.seed} {number} {walk.machine} {walk.index}")

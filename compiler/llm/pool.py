@@ -11,7 +11,7 @@ Answers = Iterator[Sequence[str]]
 
 
 class Pool:
-    """Answers that were drawn and not proposed yet, no two of which come to the same programs.
+    """Answers that were drawn and not proposed yet.
 
     Parameters
     ----------
@@ -29,18 +29,16 @@ class Pool:
         self, request: Schedules, draw: Callable[[], Answers], ranking: Ranking | None, proposed: set[str]
     ):
         self.request, self._draw, self._ranking, self._proposed = request, draw, ranking, proposed
-        self._waiting: dict[str, tuple[LayerSchedule, Sequence[str]]] = {}
+        self._waiting: dict[LayerSchedule, Sequence[str]] = {}
 
     def fill(self, least: int) -> None:
         """Draw more answers if there are fewer than `least`."""
         if len(self._waiting) < least:
             for words in self._draw():
-                digest = self.request.digest(words)
-                if digest is not None and digest not in self._proposed:
-                    self._waiting.setdefault(digest, (self.request.meaning(words), words))
+                self._waiting.setdefault(self.request.meaning(words), words)
 
     def best(self, count: int | None = None, least: float = -inf) -> Answers:
-        """Take answers, the most promising first.
+        """Take answers that can be compiled, to programs that were not proposed, the most promising first.
 
         Parameters
         ----------
@@ -51,19 +49,21 @@ class Pool:
         """
         taken = 0
         while self._waiting and (count is None or taken < count):
-            digest, gain = self._first()
+            schedule, gain = self._first()
             if gain < least:
                 return
-            taken += 1
-            self._proposed.add(digest)
-            yield self._waiting.pop(digest)[1]
+            words = self._waiting.pop(schedule)
+            digest = self.request.digest(schedule)
+            if digest is not None and digest not in self._proposed:
+                taken += 1
+                self._proposed.add(digest)
+                yield words
 
-    def _first(self) -> tuple[str, float]:
+    def _first(self) -> tuple[LayerSchedule, float]:
         """The most promising one, and what it promises."""
-        digests, request = list(self._waiting), self.request
+        schedules, request = list(self._waiting), self.request
         if self._ranking is None:
-            return digests[0], inf
-        schedules = [schedule for schedule, _ in self._waiting.values()]
+            return schedules[0], inf
         promises = self._ranking.promises(request.task, request.about, schedules)
-        best = max(range(len(digests)), key=lambda number: promises[number].gain)
-        return digests[best], promises[best].gain
+        best = max(range(len(schedules)), key=lambda number: promises[number].gain)
+        return schedules[best], promises[best].gain

@@ -7,7 +7,7 @@ from compiler.hpm.default import find_model
 from compiler.measure.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule
 from compiler.search.foresight import Foresight
-from compiler.specialize.task import Candidate, Task
+from compiler.specialize.task import Task
 
 #: As in the search that this model guides: how many of its expected errors better than predicted a schedule counts.
 _EXPLORE = 1.0
@@ -57,13 +57,13 @@ class Ranking:
         pairs = zip(hoped, guess.cycles, strict=True)
         return [Promise((now - float(least)) / whole, float(cycles)) for least, cycles in pairs]
 
-    def learn(self, task: Task, name: str, candidate: Candidate, measured: Measurement) -> None:
-        """What came of a candidate that is a layer's schedule: the layer has all the difference."""
+    def learn(self, task: Task, name: str, schedule: LayerSchedule, cycles: float) -> None:
+        """The network took so many cycles with another schedule of a layer: that has all the difference."""
         foresight, layers = self._foresight(task), task.schedule.layers
-        (promise,) = self.promises(task, name, [candidate.schedule.layers[name]])
+        (promise,) = self.promises(task, name, [schedule])
         now, before = _cycles(foresight, task.measured, name, layers), task.measured.cycles
-        foresight.learn(name, candidate.schedule.layers[name], layers, now + measured.cycles - before)
-        foresight.trial(max(before - now + promise.cycles, 1.0), float(measured.cycles))
+        foresight.learn(name, schedule, layers, now + cycles - before)
+        foresight.trial(max(before - now + promise.cycles, 1.0), float(cycles))
 
     def _foresight(self, task: Task) -> Foresight:
         """Of a network's layers; what it knows of them at first is what they take now."""

@@ -1,7 +1,7 @@
 """What is asked of the language model: a question, what may be answered, and the candidate that an answer is."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 
 from compiler.listing import program_text
@@ -106,20 +106,20 @@ class Schedules(Request):
         The layer's.
     subject : Subject
         The layer.
-    known : collection of str
-        Networks, as their digests, that are not asked for.
+    fitting : bool
+        Whether answers end only if they can be compiled; if not, that is to be found out later.
     """
 
     ask = Ask.SCHEDULE
 
-    def __init__(self, task: Task, name: str, subject: Subject, known: Collection[str] = ()):
+    def __init__(self, task: Task, name: str, subject: Subject, *, fitting: bool = True):
         super().__init__(name)
-        self.task, self.subject, self.known = task, subject, known
+        self.task, self.subject, self.fitting = task, subject, fitting
         self.tried.add(subject.schedule)
         self._digests: dict[LayerSchedule, str | None] = {}
 
     def _grammar(self) -> Grammar:
-        """Changes of which those end that can be compiled and were not tried."""
+        """Changes of which those end that were not tried, and can be compiled if they are to fit."""
         return _Fitting(self)
 
     def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
@@ -132,19 +132,20 @@ class Schedules(Request):
 
     def candidate(self, words: Sequence[str]) -> Candidate:
         """The network with it."""
-        why = f"{self.about}: {' '.join(words[:-1])}"
-        return self.task.with_layers({self.about: self.meaning(words)}, NAME, why)
+        return self._with(self.meaning(words), " ".join(words[:-1]))
 
-    def digest(self, words: Sequence[str]) -> str | None:
-        """Of the network that comes of an answer; None: it cannot be compiled."""
-        schedule = self.meaning(words)
+    def digest(self, schedule: LayerSchedule) -> str | None:
+        """Of the network with a schedule; None: it cannot be compiled."""
         if schedule not in self._digests:
             try:
-                network = self.task.prepared.network(self.candidate(words).schedule)
+                network = self.task.prepared.network(self._with(schedule).schedule)
                 self._digests[schedule] = network.digest
             except InputError:
                 self._digests[schedule] = None
         return self._digests[schedule]
+
+    def _with(self, schedule: LayerSchedule, why: str = "") -> Candidate:
+        return self.task.with_layers({self.about: schedule}, NAME, f"{self.about}: {why}")
 
 
 class _Fitting:
@@ -159,12 +160,12 @@ class _Fitting:
         return self._changes.after(words)
 
     def ends(self, words: Sequence[str]) -> bool:
-        """Whether a complete answer can be compiled and was not tried."""
+        """Whether a complete answer is one that is wanted."""
         request = self.request
-        if request.meaning(words) in request.tried:
+        schedule = request.meaning(words)
+        if schedule in request.tried:
             return False
-        digest = request.digest(words)
-        return digest is not None and digest not in request.known
+        return not request.fitting or request.digest(schedule) is not None
 
 
 class Edits(Request):

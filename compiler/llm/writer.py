@@ -28,10 +28,9 @@ from hw.errors import InputError
 SHIPPED = Path(__file__).with_name("model.safetensors")
 #: How often answers are drawn for a layer or a program, and programs that are written anew for one.
 _ROUNDS, _WHOLE = 4, 4
-#: Of those answers about a layer so many are proposed, the most promising first; the others wait for the next draw.
-_EACH = 4
-#: More are drawn when fewer are left.
-_FEW = 8
+#: Schedules of a layer drawn at a time, and how many wait at most when more are drawn. So many are proposed, the most
+#: promising first, before another layer has its turn.
+_DRAWN, _FEW, _EACH = 48, 24, 4
 #: A schedule that promises to save so much of the network's cycles is proposed before anything else, until so many in
 #: a row did not help at all.
 _PROMISE, _FIRST = 0.01, 2
@@ -144,7 +143,7 @@ class Writer(Author):
         before, after = task.schedule.layers, candidate.schedule.layers
         changed = [name for name in after if after[name] != before.get(name)]
         if self._ranking is not None and len(changed) == 1 and not candidate.schedule.programs:
-            self._ranking.learn(task, changed[0], candidate, measured)
+            self._ranking.learn(task, changed[0], after[changed[0]], measured.cycles)
 
     # Candidates of each kind.
 
@@ -233,10 +232,8 @@ class Writer(Author):
         return [self._pool(task, name, subject) for name, subject in subjects_of(task).items()]
 
     def _pool(self, task: Task, name: str, subject: Subject) -> Pool:
-        request = Schedules(task, name, subject, self._proposed_networks)
-        return Pool(
-            request, lambda: self._answers(request, request.together), self._ranking, self._proposed_networks
-        )
+        request = Schedules(task, name, subject, fitting=False)
+        return Pool(request, lambda: self._answers(request, _DRAWN), self._ranking, self._proposed_networks)
 
     def _answers(self, request: Request, count: int, why: Sequence[str] = ()) -> Answers:
         """New answers, the likeliest first."""

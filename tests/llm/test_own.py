@@ -61,6 +61,24 @@ def test_answers_become_steps_that_cost_what_they_say(devices: Devices, walk: Wa
     assert all(each not in schedules[:number] for number, each in enumerate(schedules))
 
 
+def test_the_most_promising_answers_are_measured(devices: Devices, walk: Walk) -> None:
+    """Of many that are drawn a few, twice; none of them comes to programs that were measured before."""
+    found = enlarged(devices, walk, Asking(load(SHIPPED)[0], 3, drawn=24, turns=2), random.Random(2))
+    rig, own = Rig(devices, "usual", POINT), found.steps[len(walk.steps) :]
+    assert 3 < len(own) <= 6 and own[0].base == 0
+    costs = [step.cycles for step in found.steps]
+    first = [step for step in own if step.base == 0]
+    if len(first) < len(own):
+        assert own[-1].base == costs.index(min(costs[: 1 + len(first)]))
+    digests = []
+    for number in range(len(found.steps)):
+        layers = dict(zip(rig.names, found.schedules(number), strict=True))
+        digests.append(rig.prepared.network(replace(rig.first.schedule, layers=layers)).digest)
+    assert len(set(digests)) == len(digests)
+    any_ones = enlarged(devices, walk, Asking(load(SHIPPED)[0], 3, turns=2), random.Random(2))
+    assert min(costs) <= min(step.cycles for step in any_ones.steps)
+
+
 def test_walks_that_cost_something_else_today_are_left_as_they_are(devices: Devices, walk: Walk) -> None:
     asking, rng = Asking(load(SHIPPED)[0], 2), random.Random(4)
     slower = replace(walk, steps=[replace(walk.steps[0], cycles=walk.steps[0].cycles + 1)])

@@ -59,7 +59,7 @@ def test_what_was_measured_is_known(measurer: Measurer, task: Task) -> None:
         candidate = task.with_layers({name: schedule}, "test", "")
         (result,) = measurer.measure([candidate.schedule])
         assert isinstance(result, Measurement)
-        ranking.learn(task, name, candidate, result)
+        ranking.learn(task, name, schedule, result.cycles)
         (promise,) = ranking.promises(task, name, [schedule])
         saved = task.measured.cycles - result.cycles
         assert promise.gain * task.measured.cycles == pytest.approx(saved, abs=1 + 0.01 * abs(saved))

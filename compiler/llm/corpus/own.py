@@ -5,8 +5,9 @@ measured by the same Rig.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from compiler.llm.corpus.walk import Step, Walk, different
 from compiler.llm.decode import draw
 from compiler.llm.gpt import Gpt
 from compiler.llm.language import LANGUAGE
+from compiler.llm.ranking import Ranking
 from compiler.llm.request import Schedules
 from compiler.llm.subjects import subjects_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -39,11 +41,18 @@ class Asking:
         Of each question.
     temperature : float
         Of the answers, as for `draw`.
+    drawn : int
+        Answers of which those are measured that the performance model, with what is known of the network, expects most
+        of; if there are no more than are measured, it has no say.
+    turns : int
+        Questions about a network: those after the first are about the best that is known then.
     """
 
     model: Gpt
     answers: int
     temperature: float = 1.0
+    drawn: int = 0
+    turns: int = 1
 
 
 def may_be_asked(walk: Walk) -> bool:
@@ -100,24 +109,35 @@ def enlarged(devices: Devices, walk: Walk, asking: Asking, rng: random.Random) -
     WorkError
         A simulator died.
     """
-    costs = [step.cycles for step in walk.steps]
-    base = 0 if rng.random() < _FIRST else costs.index(min(costs))
     try:
         rig = Rig(devices, walk.machine, walk.point)
-        task = _task(rig, walk, base, rng)
+        base = 0 if rng.random() < _FIRST else _best(walk)
+        for _ in range(asking.turns):
+            task = _task(rig, walk, base, rng)
+            if task is not None:
+                walk = replace(walk, steps=[*walk.steps, *_measured(rig, walk, base, task, asking, rng)])
+            base = _best(walk)
     except InputError:  # by a compiler that has changed since
         return walk
-    if task is None:
-        return walk
-    layer = rig.names.index(task.layers[0])
-    steps: list[Step] = []
-    for schedule in _answers(task, _tried(walk, base, layer), asking, rng):
-        whole = task.with_layers({task.layers[0]: schedule}, "", "").schedule
+    return walk
+
+
+def _best(walk: Walk) -> int:
+    costs = [step.cycles for step in walk.steps]
+    return costs.index(min(costs))
+
+
+def _measured(
+    rig: Rig, walk: Walk, base: int, task: Task, asking: Asking, rng: random.Random
+) -> Iterator[Step]:
+    """What answers about a layer under the schedule of a step cost."""
+    (name,) = task.layers
+    layer = rig.names.index(name)
+    for schedule in _answers(task, dict(_tried(walk, base, layer)), asking, rng):
+        whole = task.with_layers({name: schedule}, "", "").schedule
         measured = rig.measured(rig.prepared.network(whole))
         if measured is not None:
-            changes = different(schedule, task.schedule.layers[task.layers[0]])
-            steps.append(rig.step(base, layer, changes, measured))
-    return replace(walk, steps=[*walk.steps, *steps])
+            yield rig.step(base, layer, different(schedule, task.schedule.layers[name]), measured)
 
 
 def _task(rig: Rig, walk: Walk, base: int, rng: random.Random) -> Task | None:
@@ -135,31 +155,49 @@ def _task(rig: Rig, walk: Walk, base: int, rng: random.Random) -> Task | None:
     return Task(rig.prepared, rig.machine.conditions, schedule, (name,), measured)
 
 
-def _tried(walk: Walk, base: int, layer: int) -> Iterator[LayerSchedule]:
-    """Schedules of a layer that were measured with all other layers as they are in a step."""
+def _tried(walk: Walk, base: int, layer: int) -> Iterator[tuple[LayerSchedule, int]]:
+    """Schedules of a layer that were measured with all other layers as they are in a step, and their cycles."""
 
     def others(schedules: list[LayerSchedule]) -> list[LayerSchedule]:
         return [*schedules[:layer], *schedules[layer + 1 :]]
 
     wanted = others(walk.schedules(base))
-    for number in range(len(walk.steps)):
+    for number, step in enumerate(walk.steps):
         schedules = walk.schedules(number)
         if others(schedules) == wanted:
-            yield schedules[layer]
+            yield schedules[layer], step.cycles
 
 
 def _answers(
-    task: Task, tried: Iterator[LayerSchedule], asking: Asking, rng: random.Random
+    task: Task, tried: Mapping[LayerSchedule, int], asking: Asking, rng: random.Random
 ) -> list[LayerSchedule]:
     """Schedules of the layer that were not measured yet, as the model would have them, each once."""
     ((name, subject),) = subjects_of(task).items()
-    request = Schedules(task, name, subject)
+    ranked = asking.drawn > asking.answers
+    request = Schedules(task, name, subject, fitting=not ranked)
     request.tried |= set(tried)
+    count = max(asking.drawn, asking.answers)
     chance = np.random.default_rng(rng.getrandbits(64))
     try:
         question, grammar = request.question(profile=asking.model.profile), request.grammar
-        answers = draw(asking.model, LANGUAGE, question, grammar, asking.answers, chance, asking.temperature)
+        answers = draw(asking.model, LANGUAGE, question, grammar, count, chance, asking.temperature)
     except ValueError:  # a size without words, or more words than there is room for
         return []
-    complete = (request.meaning(each.words) for each in answers if each.complete)
-    return list(dict.fromkeys(complete))
+    found = list(dict.fromkeys(request.meaning(each.words) for each in answers if each.complete))
+    return list(islice(_promising(request, found, tried), asking.answers)) if ranked and found else found
+
+
+def _promising(
+    request: Schedules, schedules: Sequence[LayerSchedule], tried: Mapping[LayerSchedule, int]
+) -> Iterator[LayerSchedule]:
+    """Those first that the performance model expects most of, with what was measured; each comes to other programs."""
+    ranking, task, name = Ranking(), request.task, request.about
+    for schedule, cycles in tried.items():
+        ranking.learn(task, name, schedule, cycles)
+    gains = [promise.gain for promise in ranking.promises(task, name, schedules)]
+    seen = {None, *map(request.digest, tried)}
+    for number in sorted(range(len(schedules)), key=lambda number: -gains[number]):
+        digest = request.digest(schedules[number])
+        if digest not in seen:
+            seen.add(digest)
+            yield schedules[number]
