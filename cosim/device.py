@@ -11,6 +11,14 @@ from cosim import arguments
 from cosim.dram import DramFault
 from hw.config import MlaConfig
 from hw.errors import InputError, WorkError, shown
+from hw.isa.counters import index_of
+from hw.regs import ADDRESS
+
+#: Accesses that are answered once the counters are clear: the first tag's number of cycles is read.
+SETTLED: list[tuple[int, int | None]] = [
+    (ADDRESS["COUNTER_SELECT"], index_of("cycles")),
+    (ADDRESS["COUNTER_LO"], None),
+]
 
 
 class SimulatorDiedError(WorkError):
@@ -68,6 +76,11 @@ class Device(ABC):
     @abstractmethod
     def reset(self) -> None:
         """Reset the chip: registers and state go, DRAM stays."""
+
+    def restart(self) -> None:
+        """Reset the chip and let it clear its counters, which it does after a reset before anything counts."""
+        self.reset()
+        self._access_regs(SETTLED)
 
     @abstractmethod
     def close(self) -> None:

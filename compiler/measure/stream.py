@@ -34,7 +34,7 @@ def measure_stream(
 
     Parameters are those of `measure_network`.
     """
-    device.reset()
+    device.restart()
     try:
         server = Server(device, network)
     except ValidationError as error:

@@ -33,7 +33,7 @@ def measure_network(
     limit : int or None
         A network that has not ended after so many cycles is given up.
     """
-    device.reset()
+    device.restart()
     try:
         session = Session(device, network)
     except ValidationError as error:

@@ -5,11 +5,14 @@ This module and those it imports stay free of numpy, which would double the time
 
 import ctypes
 import mmap
+import signal
 from ctypes import byref, c_char_p, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 OP_BYTES = 16
 FAULT_BYTES = 32
+#: Of prctl(2).
+_PR_SET_PDEATHSIG = 1
 
 
 class ModelApi:
@@ -33,6 +36,11 @@ class ModelApi:
         self._ops = bytearray()
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._dram))
         self._lib.mla_open(c_void_p(base), c_uint64(dram_bytes), c_uint32(row), client_fd)
+
+    def adopted(self) -> None:
+        """Have another parent than before: end with that one."""
+        self._lib.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        self._lib.mla_adopted()
 
     def state(self) -> dict[str, int | str]:
         """What every answer to the client carries."""

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cosim import arguments
-from cosim.device import BusProtocolError, Device, RegisterError
+from cosim.device import SETTLED, BusProtocolError, Device, RegisterError
 from cosim.dram import DramFault, check_dram_bytes
 from cosim.rtl import memories, records
 from cosim.rtl.build import PLAIN, Variant, build_simulator
@@ -56,9 +57,11 @@ class RtlDevice(Device):
         self.config = config
         self.variant = variant
         self._cycle = 0
+        self._faults: list[DramFault] = []
+        self._kept: tuple[tuple[int, Fraction], list[DramFault]] | None = None
         self._sp, self._acc = memories.scratchpad_banks(config), memories.accumulator_banks(config)
         rate = arguments.bandwidth(config.n if bytes_per_cycle is None else bytes_per_cycle)
-        timing = arguments.latency(latency), rate
+        self._timing = arguments.latency(latency), rate
         dram_bytes = check_dram_bytes(dram_bytes)
         seed = arguments.integer_in(seed, 0, MAX_SEED, "seed")
         text = chip_verilog(config, fast=variant.fast, probe=variant.probe) if verilog is None else verilog
@@ -72,7 +75,7 @@ class RtlDevice(Device):
             )
         finally:
             os.close(dram_fd)
-        self._set_dram_timing(*timing)
+        self._set_dram_timing(*self._timing)
         self.reset()
 
     @property
@@ -124,6 +127,25 @@ class RtlDevice(Device):
         """See Device; `cycle` restarts at 0."""
         self._request("reset")
 
+    def restart(self) -> None:
+        """See Device; `cycle` is then what it was the first time.
+
+        What the chip is like then is kept: it takes no more than to copy it, from the second time on. Memories that no
+        reset clears, and what crossed the bus, are as they were the first time.
+        """
+        if self.variant.waves or self.variant.coverage or self.variant.probe:
+            super().restart()
+            return
+        timing, faults = self._timing, self._faults
+        self._request("restart", records.register_ops(_operations(SETTLED)).tobytes())
+        if self._kept is None:
+            self._kept = timing, faults
+        self._timing, self._faults = self._kept
+        if timing != self._timing:
+            self._set_dram_timing(*timing)
+        if faults != self._faults:
+            self._set_dram_faults(faults)
+
     def close(self) -> None:
         """See Device."""
         self._process.close()
@@ -136,7 +158,7 @@ class RtlDevice(Device):
         self._registers([(True, address, value) for address, value in writes], delay_cycles)
 
     def _access_regs(self, accesses: list[tuple[int, int | None]]) -> list[int]:
-        done = self._registers([(value is not None, address, value or 0) for address, value in accesses])
+        done = self._registers(_operations(accesses))
         return done["data"][done["write"] == 0].tolist()
 
     def _run_cycles(self, cycles: int) -> None:
@@ -147,10 +169,12 @@ class RtlDevice(Device):
 
     def _set_dram_timing(self, latency: int, rate: Fraction) -> None:
         self._request("timing", latency=latency, num=rate.numerator, den=rate.denominator)
+        self._timing = latency, rate
 
     def _set_dram_faults(self, faults: list[DramFault]) -> None:
         """A fault covers every beat that touches its range."""
         self._request("faults", records.faults(faults).tobytes())
+        self._faults = list(faults)
 
     def _read_sp(self, address: int, length: int) -> np.ndarray:
         return self._read_memory(self._sp, self.config.n).reshape(-1)[address : address + length].copy()
@@ -178,8 +202,7 @@ class RtlDevice(Device):
         return header, data
 
     def _registers(self, ops: list[tuple[bool, int, int]], delay_cycles: int = 0) -> np.ndarray:
-        payload = records.register_ops(ops).tobytes()
-        answer = self._request("registers", payload, delay_cycles=delay_cycles)[1]
+        answer = self._request("registers", records.register_ops(ops).tobytes(), delay_cycles=delay_cycles)[1]
         done = np.frombuffer(answer, records.REGISTER_OP)
         for op in done[done["response"] != 0][:1]:
             kind = "write" if op["write"] else "read"
@@ -193,3 +216,7 @@ class RtlDevice(Device):
 
     def _write_memory(self, banks: memories.Banks, rows: np.ndarray) -> None:
         self._request("write_memory", memories.take_apart(banks, rows), paths=memories.paths(banks))
+
+
+def _operations(accesses: Sequence[tuple[int, int | None]]) -> list[tuple[bool, int, int]]:
+    return [(value is not None, address, value or 0) for address, value in accesses]

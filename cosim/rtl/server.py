@@ -3,8 +3,10 @@
 Simulated time stands still while it waits for a request, so cycle counts do not depend on the client's speed.
 """
 
+import contextlib
 import os
 import select
+import signal
 import socket
 from typing import Any
 
@@ -16,15 +18,24 @@ from cosim.rtl.model_api import ModelApi
 
 RESET_CYCLES = 8
 LOOK_SECONDS = 1.0
+#: With this status a process ends that is asked to start anew: the one that it is a fork of makes another.
+AGAIN = 75
 
 Reply = tuple[dict[str, Any], bytes]
 
 
 class Server:
-    """Carries out requests; each method named `do_*` is one kind."""
+    """Carries out requests; each method named `do_*` is one kind.
+
+    Attributes
+    ----------
+    parent : int
+        Process without which this one is of no use.
+    """
 
     def __init__(self, api: ModelApi) -> None:
-        self.api = api
+        self.api, self.parent = api, os.getppid()
+        self._is_fork = False
 
     async def handle(self, request: dict[str, Any], payload: bytes) -> Reply:
         """Carry out one request; the model's state joins the reply."""
@@ -43,6 +54,41 @@ class Server:
         self.api.order_reset(RESET_CYCLES)
         await self.carried_out()
         return {}, b""
+
+    async def do_restart(self, payload: bytes) -> Reply:
+        """Reset the chip and access registers; what it is then is kept, and is where it starts from the next time.
+
+        This process stays as it is then, and forks of it go on.
+        """
+        if self._is_fork:
+            os._exit(AGAIN)
+        await self.do_reset(b"")
+        await self.do_registers(payload, 0)
+        while self._is_keeper():
+            pass
+        self._is_fork, self.parent = True, os.getppid()
+        self.api.adopted()
+        return {}, b""
+
+    def _is_keeper(self) -> bool:
+        """Fork, and wait until the fork is to be replaced by another one; False in the fork."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        child = os.fork()
+        if not child:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            return False
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)
+            if os.getppid() != self.parent:
+                os._exit(0)
+        status = os.waitstatus_to_exitcode(ended[1])
+        if status < 0:  # what became of it becomes of this one
+            with contextlib.suppress(OSError):  # some signals cannot be heard
+                signal.signal(-status, signal.SIG_DFL)
+            os.kill(os.getpid(), -status)
+        if status != AGAIN:
+            os._exit(status)
+        return True
 
     async def do_run(self, payload: bytes, cycles: int, stop_on_irq: bool) -> Reply:
         """Let time pass."""
@@ -115,12 +161,11 @@ def _client_is_there(sock: socket.socket, parent: int) -> bool:
 async def serve(dut: Any) -> None:
     """Serve requests until the client quits, closes the socket or dies."""
     row = int(os.environ["MLA_SIM_ROW"])
-    parent = os.getppid()
     sock = socket.socket(fileno=int(os.environ["MLA_SIM_SOCKET"]))
     api = ModelApi(int(os.environ["MLA_SIM_DRAM"]), int(os.environ["MLA_SIM_DRAM_BYTES"]), row, sock.fileno())
     server = Server(api)
     with sock:
-        while _client_is_there(sock, parent):
+        while _client_is_there(sock, server.parent):
             try:
                 request, payload = messages.receive(sock)
                 if request["do"] == "quit":

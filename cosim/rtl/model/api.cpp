@@ -74,6 +74,8 @@ void mla_open(uint8_t* bytes, uint64_t size, uint32_t row, int watched_fd) {
     model.parent = getppid();
 }
 
+void mla_adopted() { model.parent = getppid(); }
+
 void mla_order_reset(uint64_t cycles) { model.order = {true, 0, false, false, cycles}; }
 
 void mla_order_run(uint64_t cycles, int stop_on_irq) {
