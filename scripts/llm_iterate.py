@@ -192,7 +192,7 @@ def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Walk], m
 def _judged(args: argparse.Namespace, number: int) -> dict[str, Any]:
     """A point of the curve: how good single answers are, of layers that are the same in every round."""
     _say(f"round {number}: judging")
-    file = args.folder / str(number) / "judged.jsonl"
+    file = args.folder / f"judged.{number}.jsonl"
     return {"round": number} | judged(_model(args, number), args.layers, args.samples, args.lanes, file)
 
 

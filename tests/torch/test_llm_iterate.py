@@ -74,12 +74,14 @@ def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     journal = folder / "1" / "0.jsonl"
     whole = journal.read_text("utf-8")
     journal.write_text(whole[: len(whole) * 2 // 3], "utf-8")
-    for name in ("model.safetensors", "judged.jsonl"):
-        (folder / "1" / name).unlink()
+    (folder / "1" / "model.safetensors").unlink()
+    (folder / "judged.1.jsonl").unlink()
     assert status("--rounds", 1) == 0
     assert journal.read_text("utf-8") == whole
     again = load(folder / "1" / "model.safetensors")[0].weights
     assert all(np.array_equal(array, again[name]) for name, array in model.items())
+    assert json.loads((folder / "curve.json").read_text("utf-8")) == points
+    assert status("--rounds", 1) == 0  # nothing is left to do
     assert json.loads((folder / "curve.json").read_text("utf-8")) == points
 
     capsys.readouterr()
