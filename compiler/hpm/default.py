@@ -1,5 +1,6 @@
 """Where performance models are found."""
 
+from functools import cache
 from pathlib import Path
 
 from compiler.hpm.model import Model
@@ -34,5 +35,11 @@ def find_model(conditions: Conditions) -> Model:
     """
     own = model_path(conditions)
     if own.exists():
-        return Model.load(own)
-    return Model.load(SHIPPED) if conditions.config.n == _SHIPPED_N else Model((), {})
+        return _loaded(own, own.stat().st_mtime_ns)
+    return _loaded(SHIPPED, 0) if conditions.config.n == _SHIPPED_N else Model((), {})
+
+
+@cache
+def _loaded(path: Path, _changed: int) -> Model:
+    """A file's model as it was when the file was changed: reading one takes longer than most trials."""
+    return Model.load(path)

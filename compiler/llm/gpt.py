@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 _EPSILON = 1e-5
 _BASE = 10_000.0
+#: Words that there is room for at least when what is known of earlier ones is moved.
+_ROOM = 64
 
 
 @dataclass(frozen=True)
@@ -103,23 +105,37 @@ class State:
 
     def __init__(self, model: Gpt, count: int):
         shape = model.shape
-        size = (shape.layers, count, shape.heads, shape.context, shape.width // shape.heads)
         self.model, self.length = model, 0
-        self._keys, self._values = np.zeros(size, np.float32), np.zeros(size, np.float32)
+        # What attention knows of the words so far has room for some more of them, and is moved when there are too many.
+        self._keys, self._values = (
+            np.empty((shape.layers, count, shape.heads, 0, shape.width // shape.heads), np.float32)
+            for _ in range(2)
+        )
         self.scores = np.zeros((count, shape.words), np.float32)
 
     def spread(self, count: int) -> "State":
         """As many continuations of what is one so far."""
         state = State(self.model, count)
         state.length = self.length
-        state._keys[...], state._values[...] = self._keys, self._values
+        state._take(self._keys, self._values, np.zeros(count, int), _ROOM)
         state.scores[...] = self.scores
         return state
 
     def keep(self, which: Sequence[int]) -> None:
         """Only some of the continuations from now on."""
-        self._keys, self._values = self._keys[:, which], self._values[:, which]
+        self._take(self._keys, self._values, which, _ROOM)
         self.scores = self.scores[which]
+
+    def _take(self, keys: Floats, values: Floats, which: Sequence[int] | NDArray, more: int) -> None:
+        """Have what is known of the words so far from some continuations, with room for more words."""
+        layers, _, heads, _, width = keys.shape
+        room, length = min(self.length + more, self.model.shape.context), self.length
+        found = []
+        for old in (keys, values):
+            new = np.empty((layers, len(which), heads, room, width), np.float32)
+            new[:, :, :, :length] = old[:, which, :, :length]
+            found.append(new)
+        self._keys, self._values = found
 
     def remembered(self, number: int) -> tuple[Floats, Floats]:
         """Keys and values of a layer in the first continuation: (heads, words, width of a head)."""
@@ -133,6 +149,8 @@ class State:
     def push(self, words: NDArray[np.integer]) -> None:
         """Go on by some words of each continuation: (continuations, words)."""
         weights = self.model.weights
+        if self.length + words.shape[1] > self._keys.shape[3]:
+            self._take(self._keys, self._values, range(len(words)), words.shape[1] + _ROOM)
         x: Floats = weights["words"][words]
         for number in range(self.model.shape.layers):
             x = x + self._attention(number, _normed(x, weights[f"{number}.attention.norm"]))
