@@ -70,6 +70,11 @@ class Server:
         self.api.adopted()
         return {}, b""
 
+    def end(self) -> None:
+        """End at once if this process is a fork: what a simulation ends with is not its to do."""
+        if self._is_fork:
+            os._exit(0)
+
     def _is_keeper(self) -> bool:
         """Fork, and wait until the fork is to be replaced by another one; False in the fork."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -174,3 +179,4 @@ async def serve(dut: Any) -> None:
                 messages.send(sock, header, data)
             except (EOFError, BrokenPipeError):
                 break
+    server.end()

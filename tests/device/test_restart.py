@@ -12,6 +12,7 @@ import pytest
 from cosim.device import Device, SimulatorDiedError
 from cosim.dram import DramFault
 from cosim.driver import Driver
+from cosim.rtl.process import QUIT_SECONDS
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.regs import ADDRESS
@@ -90,7 +91,9 @@ def test_no_process_is_left() -> None:
         device.restart()
         assert len(children(device.pid)) == 1
     (fork,), pid = children(device.pid), device.pid
+    began = time.monotonic()
     device.close()
+    assert time.monotonic() - began < QUIT_SECONDS / 2  # it was not killed for want of an answer
     assert gone(fork) and gone(pid)
 
 
