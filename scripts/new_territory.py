@@ -249,24 +249,27 @@ class Quoted(Writer):
     Attributes
     ----------
     said : dict
-        For each schedule that it proposed, as JSON, the one that it was asked about, and its answer.
+        For each schedule that it proposed, as JSON, the one that it was first proposed for, and the answer; None for
+        one that the search began with.
     """
 
     def __init__(self) -> None:
         super().__init__(kinds=[Kind.EDITS])
-        self.said: dict[str, tuple[str, str]] = {}
+        self.said: dict[str, tuple[str, str] | None] = {}
 
     def propose(self, task: Task) -> Iterator[Candidate]:
         """As any writer."""
+        now = task.schedule.to_json()
+        self.said.setdefault(now, None)
         for candidate in super().propose(task):
-            self.said[candidate.schedule.to_json()] = task.schedule.to_json(), candidate.why
+            self.said.setdefault(candidate.schedule.to_json(), (now, candidate.why))
             yield candidate
 
     def answers(self, schedule: Schedule) -> list[str]:
         """What led to a schedule, the first answer first."""
         text, found = schedule.to_json(), []
-        while text in self.said:
-            text, why = self.said[text]
+        while (step := self.said.get(text)) is not None:
+            text, why = step
             found.append(why)
         return found[::-1]
 

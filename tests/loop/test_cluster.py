@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+pytest.importorskip("distributed", reason="the extra `cluster` is not installed: make setup EXTRAS=cluster")
 
 import psutil
 from distributed import Client, LocalCluster

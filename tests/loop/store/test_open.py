@@ -44,7 +44,7 @@ def test_a_missing_driver_is_named(monkeypatch):
 
 
 def test_a_server_that_is_not_there_is_named_without_the_password():
-    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed: make setup EXTRAS=postgres")
     with pytest.raises(WorkError) as caught:
         Database("postgresql://user:hidden@127.0.0.1:1/none")
     assert "postgresql://user:***@127.0.0.1:1/none cannot be used: " in str(caught.value)
