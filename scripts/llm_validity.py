@@ -1,8 +1,9 @@
 """What becomes of the language model's answers: how many end, compile, are proved, run, are bit-exact, are faster.
 
 `python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` asks about held-out layers, in
-the ways of WAYS: with all that keeps answers right, with the grammar alone, with nothing. It goes on where it was
-stopped; `--only-render` writes the table (beside the file, as .json and .md) of what there is.
+the ways of WAYS: with all that keeps answers right, with the grammar alone, with nothing. Layers whose programs are too
+long to be written do not count for those. It goes on where it was stopped; `--only-render` writes the table (beside the
+file, as .json and .md) of what there is.
 """
 
 import argparse
@@ -103,10 +104,10 @@ KINDS: dict[str, Callable[[Task], Request]] = {"schedules": schedules, "edits": 
 
 
 def answers_of(request: Request, model: Gpt, way: str, count: int, seed: int) -> list[Schedule | None]:
-    """Answers to a question, each as a schedule of the network, None if it is none."""
+    """Answers to a question, each as a schedule of the network, None if it is none; empty: it cannot be asked."""
+    if request.grammar is None:
+        return []
     grammar = _grammar(request, way)
-    if grammar is None:
-        return [None] * count
     rng, out = np.random.default_rng(seed), list[Answer]()
     while len(out) < count:
         together = min(request.together, count - len(out))
@@ -202,7 +203,7 @@ def _model(path: Path) -> Gpt:
 def ask(job: Job, seed: int, file: Path) -> None:
     """Ask about a layer in each way, try the answers, add what became of them to the results."""
     machine, began = MACHINES[job.machine], monotonic()
-    row: dict[str, Any] = {"key": job.key, "kind": job.kind, "layer": keys_of(job.point)[0]}
+    row: dict[str, Any] = {"key": job.key, "kind": job.kind, "layer": keys_of(job.point)[0], "answers": 0}
     with Measurer(job.point.graph(), machine.conditions, machine.options) as measurer:
         baseline, schedule = measurer.baseline(), measurer.first.schedule
         task = Task(
@@ -214,9 +215,10 @@ def ask(job: Job, seed: int, file: Path) -> None:
             answers = answers_of(request, _model(job.model), way, job.answers, seed)
             stages = [stage_of(each, measurer, known, baseline.cycles) for each in answers]
             row[way] = [sum(stage > at for stage in stages) for at in range(len(STAGES))]
-    row |= {"answers": job.answers, "reasons": sorted(set(filter(None, map(_reason, known.values()))))}
+            row["answers"] = len(answers)
+    row |= {"reasons": sorted(set(filter(None, map(_reason, known.values()))))}
     Lines(file).add(row)
-    counts = "; ".join(f"{way} {row[way][4]} of {job.answers} exact" for way in WAYS)
+    counts = "; ".join(f"{way} {row[way][4]} of {row['answers']} exact" for way in WAYS)
     print(f"{row['layer']}: {counts}, {monotonic() - began:.0f} s", flush=True)
 
 
@@ -245,7 +247,7 @@ def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
     """Write FILE.json and FILE.md; returns the latter."""
     whole = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
-        mine = [row for row in rows if row["kind"] == kind]
+        mine = [row for row in rows if row["kind"] == kind and row["answers"]]
         for way in WAYS:
             counts = [sum(row[way][at] for row in mine) for at in range(len(STAGES))]
             whole.append({"kind": kind, "way": way, "layers": len(mine), "answers": sum(row["answers"] for row in mine)}
@@ -256,7 +258,7 @@ def render(rows: Sequence[dict[str, Any]], file: Path) -> str:
     ]
     for each in whole:
         cells = " | ".join(
-            f"{each[stage]:,} ({100 * each[stage] / each['answers']:.1f}%)" for stage in STAGES
+            f"{each[stage]:,} ({100 * each[stage] / max(each['answers'], 1):.1f}%)" for stage in STAGES
         )
         lines.append(f"| {each['kind']} | {each['way']} | {each['layers']} | {each['answers']:,} | {cells} |")
     return write_report(file, whole, "\n".join(lines) + "\n")

@@ -50,8 +50,8 @@ KINDS = (
 )  # fmt: skip
 #: Methods that look for schedules, turn by turn, each with so many parts of all trials in a turn; turns at most.
 SCHEDULES, _PARTS, _TURNS = ("hpm", "coordinate", "evolution", "random"), 8, 12
-#: Bytes of a layer's tensors: neither in one tile nor slow.
-_LEAST, _MOST = 4096, 65_536
+#: Bytes of a layer's input and weights: neither in one tile nor slow.
+_BYTES = (4096, 65_536)
 #: Part of the trials of programs that all starts share; the others are for what is best then.
 _SHARED = 0.5
 
@@ -104,6 +104,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--shapes", type=int, default=2, help="held-out layers of each kind")
+    parser.add_argument(
+        "--bytes", type=int, nargs=2, default=_BYTES, metavar=("LEAST", "MOST"),
+        help="of a layer's input and weights (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--trials", type=int, default=1024, help="schedules of each layer")
     parser.add_argument("--programs", type=int, default=256, help="programs beyond them, by each method")
     parser.add_argument("--starts", type=int, default=4, help="schedules that they begin with")
@@ -129,13 +133,15 @@ def main() -> int:
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:
     """The layers that arguments ask for, those of one kind not one after the other."""
+    if not 0 < args.bytes[0] < args.bytes[1]:
+        raise InputError(f"--bytes: {args.bytes[0]} to {args.bytes[1]} is no range of sizes")
     methods = tuple(args.methods.split(","))
     for name in methods:
         if name not in PROGRAMS:
             raise InputError(f"--methods must be among {', '.join(PROGRAMS)}, not {name!r}")
         PROGRAMS[name]()
     found: dict[str, list[Point]] = {kind: [] for kind in args.kinds}
-    for point in held_out_layers(args.seed):
+    for point in held_out_layers(args.seed, *args.bytes):
         mine = found.get(point.family, [])
         if point.family in found and len(mine) < args.shapes:
             mine.append(point)
@@ -151,11 +157,11 @@ def rows_file(folder: Path) -> Path:
     return folder / "layers.jsonl"
 
 
-def held_out_layers(seed: int) -> Iterator[Point]:
-    """Layers of middle size that no model has learnt from, without end, each once."""
+def held_out_layers(seed: int, least: int = _BYTES[0], most: int = _BYTES[1]) -> Iterator[Point]:
+    """Layers with so many bytes that no model has learnt from, without end, each once."""
     rng, seen = random.Random(f"new territory {seed}"), set()
     for point in singles(load_target("n16").n, rng):
-        if point not in seen and is_held_out(point) and _LEAST <= _bytes(point) <= _MOST:
+        if point not in seen and is_held_out(point) and least <= _bytes(point) <= most:
             seen.add(point)
             if _compiles(point):
                 yield point

@@ -183,7 +183,6 @@ def test_what_is_no_edit_is_refused() -> None:
         "add r1, op0, 0",
         "issue store, signal(seq:0)",
         "clear load",
-        "fence load",
     ],
 )
 def test_programs_that_do_something_else_are_left_alone(line: str) -> None:
@@ -191,6 +190,15 @@ def test_programs_that_do_something_else_are_left_alone(line: str) -> None:
     assert taken_apart([assemble(plain, "plain")]) is not None
     assert taken_apart([assemble(plain.replace("issue", f"{line}\nissue"), "other")]) is None
     assert taken_apart([assemble("set store.len, 16\nissue store\nhalt", "absolute")]) is None
+
+
+def test_fences_between_commands_are_told_but_not_kept() -> None:
+    """Semaphores that are made anew order what must be."""
+    plain = "set store.dram, op0\nissue store\nissue store\nhalt"
+    fenced = plain.replace("issue store\nissue", "issue store\nfence load\nissue")
+    (one,), (other,) = (taken_apart([assemble(text, "plain")]) or [] for text in (plain, fenced))
+    assert (one.fenced, other.fenced) == (False, True)
+    assert [each.values for each in one.commands] == [each.values for each in other.commands]
 
 
 @pytest.mark.parametrize("name", ["add", "chain"])

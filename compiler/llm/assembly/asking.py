@@ -1,36 +1,37 @@
 """A whole program in place of another one, asked of the language model."""
 
 from collections.abc import Hashable, Sequence
-from itertools import pairwise
 
-from compiler.listing import program_text, tags_of
+from compiler.listing import program_text
 from compiler.llm.asking import Ask
 from compiler.llm.assembly.ending import FENCE
+from compiler.llm.assembly.following import Following, given
 from compiler.llm.assembly.grammar import Grammar
-from compiler.llm.assembly.lexicon import HEAD_OF, STOP
+from compiler.llm.assembly.lexicon import STOP
 from compiler.llm.assembly.place import limits_in_place
-from compiler.llm.assembly.state import State
-from compiler.llm.assembly.words import program_of, words_of
+from compiler.llm.assembly.straight import straight
+from compiler.llm.assembly.words import program_of
+from compiler.llm.assembly.work import Work
 from compiler.llm.describe import BEST
 from compiler.llm.language import LANGUAGE
 from compiler.llm.request import NAME, Request
 from compiler.llm.subjects import Programs
-from compiler.network import Network
+from compiler.network import Network, Stage
+from compiler.specialize.edits.unroll import Unrolled, unrolled
 from compiler.specialize.edits.workshop import Piece
 from compiler.specialize.task import Candidate
 from compiler.validate.errors import ValidationError
 from compiler.validate.network import stage_calls
-from hw.isa.micro import MicroOp
 from hw.isa.program import Program
 
-#: Words of a program that the model is asked to write another one for, at most; words that one may have more.
-_LONGEST, _MORE = 256, 64
-#: First word of the instruction that says what cycles count for from there on; one word follows.
-_TAG = HEAD_OF[MicroOp.TAG, 0].word
+#: Words of a program that the model writes, at most: they fit into the context behind any question.
+ROOM = 300
+#: More of them than ever come: that there are no more than `ROOM` is seen to here.
+_WORDS = 1 << 14
 
 
 class Whole(Request):
-    """A program in place of another one: any that the validator's sequencer can follow to a proper end.
+    """A program in place of another one: any that does its commands, in an order and in parts that they allow.
 
     Parameters
     ----------
@@ -77,55 +78,57 @@ class Whole(Request):
 
 
 class ProgramGrammar:
-    """The grammar of programs, for one answer at a time.
+    """The grammar of programs that do what another one does, for one answer at a time.
 
     Parameters
     ----------
     grammar : Grammar
-        Of assembly, over the model's language.
-    tags : sequence of int
-        The tags that the program must run under, in order: what its cycles count for.
-    alone : bool
-        Whether the program must begin by waiting for all units: it may come behind itself, in another request.
+        Of assembly, over the model's language: of programs that do no harm.
+    stands_for : Unrolled
+        The program whose work is to be done.
     tried : set
         Instructions of programs that are of no use any more; looked at anew for each answer.
     """
 
-    def __init__(self, grammar: Grammar, tags: Sequence[int], tried: set[Hashable], *, alone: bool):
-        self.grammar, self.tags, self.tried, self.alone = grammar, tags, tried, alone
-        self._words: tuple[str, ...] = ()
-        self._state = grammar.start()
+    def __init__(self, grammar: Grammar, stands_for: Unrolled, tried: set[Hashable]):
+        assert grammar.endings and grammar.limits.config
+        self.grammar, self.tried = grammar, tried
+        self._work = Work.of(grammar.limits.config, stands_for.commands)
+        self._goal, self._alone = grammar.endings.goal, stands_for.alone
+        self._own = [min(pair) for pair in zip(self._goal, given(stands_for.commands), strict=True)]
+        self._begin()
 
     def after(self, words: Sequence[str]) -> tuple[str, ...]:
         """Words that may follow; none: the program is complete."""
         if words and words[-1] == STOP:
             return ()
-        if not words and self.alone:
-            return (FENCE,)
-        mask = self._at(tuple(words)).mask
-        if words and words[-1] == _TAG:
-            return self._tags(words)
-        return tuple(LANGUAGE.words[number] for number in mask.nonzero()[0])
+        self._go_to(tuple(words))
+        useful, harmless = self._following.words(self._state), self._state.mask
+        found = tuple(word for word in useful if harmless[LANGUAGE.number(word)])
+        return tuple(sorted(found, key=LANGUAGE.number)) or (FENCE,)
 
     def ends(self, words: Sequence[str]) -> bool:
-        """Whether a complete program is new, and counts for all that it must."""
-        program = program_of(words, "")
-        return program.words not in self.tried and [tag for _, _, tag in tags_of(program)] == [*self.tags]
+        """Whether a complete program is new."""
+        return program_of(words, "").words not in self.tried
 
-    def _tags(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Words for the tag that there is, and for the next one."""
-        said = [int(word) for head, word in pairwise(words) if head == _TAG]
-        at = self.tags.index(said[-1]) if said else 0
-        return tuple(str(tag) for tag in self.tags[at : at + 2])
+    @property
+    def any(self) -> bool:
+        """Whether there is a program."""
+        return self._following.may_begin(self._state.before.counts)
 
-    def _at(self, words: tuple[str, ...]) -> State:
+    def _begin(self) -> None:
+        self._words: tuple[str, ...] = ()
+        self._state = self.grammar.start()
+        self._following = Following(self._work, self._goal, self._own, ROOM, alone=self._alone)
+
+    def _go_to(self, words: tuple[str, ...]) -> None:
         """The state behind some words: one step from the last one, as long as one answer is written."""
         if words[: len(self._words)] != self._words:
-            self._words, self._state = (), self.grammar.start()
+            self._begin()
         for word in words[len(self._words) :]:
+            self._following.take(word, self._state.before.counts)
             self._state.advance(LANGUAGE.number(word))
         self._words = words
-        return self._state
 
 
 def program_grammar(network: Network, name: str, tried: set[Hashable]) -> ProgramGrammar | None:
@@ -134,19 +137,25 @@ def program_grammar(network: Network, name: str, tried: set[Hashable]) -> Progra
         parts = stage.code.parts if stage.code else ()
         for index, part in enumerate(parts):
             if part.program.name == name and stage.code:
-                words = words_of(part.program)
-                count = len(words)
-                if count > _LONGEST:
-                    return None
-                work = stage_calls(network, stage, stage.code)
-                try:
-                    limits = limits_in_place(
-                        network.config, work.calls, work.windows, index, tokens=count + _MORE
-                    )
-                    grammar = Grammar(LANGUAGE, limits)
-                except ValidationError:
-                    return None
-                tried.add(part.program.words)
-                tags = [tag for _, _, tag in tags_of(part.program)]
-                return ProgramGrammar(grammar, tags, tried, alone=words[0] == FENCE)
+                return _in_place(network, stage, index, tried)
     return None
+
+
+def _in_place(network: Network, stage: Stage, index: int, tried: set[Hashable]) -> ProgramGrammar | None:
+    """The grammar of programs in place of one of a stage."""
+    assert stage.code
+    program = stage.code.parts[index].program
+    found, plain = unrolled(program), straight(program)
+    if found is None:
+        return None
+    calls = stage_calls(network, stage, stage.code)
+    try:
+        limits = limits_in_place(network.config, calls.calls, calls.windows, index, tokens=_WORDS)
+        grammar = Grammar(LANGUAGE, limits)
+    except ValidationError:
+        return None
+    made = ProgramGrammar(grammar, found, tried)
+    if not made.any:
+        return None
+    tried |= {each.words for each in (program, plain) if each is not None}
+    return made

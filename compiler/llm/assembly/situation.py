@@ -170,7 +170,7 @@ class Situation:
     # Between instructions.
 
     @cached_property
-    def _after(self) -> Tracker | None:
+    def behind(self) -> Tracker | None:
         """The machine if the instruction on its way ends here."""
         reader, before = self._reader, self._tracker
         if reader.head is None or before is None:
@@ -203,7 +203,7 @@ class Situation:
     @property
     def _closes(self) -> bool:
         """Whether the innermost loop can be run to its end, and the program then be ended."""
-        tracker = self._after
+        tracker = self.behind
         if tracker is None or tracker.lost:
             return True
         closed = tracker.closed()
@@ -212,7 +212,7 @@ class Situation:
 
     def _refused(self, depth: int) -> list[str]:
         """First words that the machine refuses now."""
-        config, tracker = self._limits.config, self._after
+        config, tracker = self._limits.config, self.behind
         assert config and tracker and self._grammar.endings
         out = [_LOOP] if depth >= config.loop_depth else []
         proper = tracker.lost or tracker.counts == self._grammar.endings.goal

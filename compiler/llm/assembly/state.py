@@ -7,6 +7,7 @@ import numpy as np
 from compiler.llm.assembly.lexicon import STOP
 from compiler.llm.assembly.reader import Reader
 from compiler.llm.assembly.situation import Situation
+from compiler.llm.assembly.tracker import Tracker
 from hw.isa.program import Program
 
 if TYPE_CHECKING:
@@ -44,6 +45,18 @@ class State:
     def instructions(self) -> int:
         """Micro-instructions so far."""
         return len(self._reader.words)
+
+    @property
+    def before(self) -> Tracker:
+        """The machine behind the last whole instruction; there is one."""
+        assert self._tracker
+        return self._tracker
+
+    @property
+    def behind(self) -> Tracker:
+        """The machine behind the instruction on its way, if that may end here; there is one."""
+        assert self._now.behind
+        return self._now.behind
 
     def program(self, name: str) -> Program:
         """The program; ValueError: it is not whole."""

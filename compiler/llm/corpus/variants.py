@@ -6,6 +6,8 @@ from functools import cached_property
 
 from compiler.codegen.sync import Issued
 from compiler.llm.asking import Ask
+from compiler.llm.assembly.asking import ROOM
+from compiler.llm.assembly.straight import straight
 from compiler.llm.assembly.words import words_of
 from compiler.llm.corpus.example import Example
 from compiler.llm.corpus.subjects import Subjects, costing
@@ -16,9 +18,6 @@ from compiler.llm.outline import outline_words
 from compiler.specialize.edits.edit import Edit, applied
 from compiler.specialize.edits.workshop import Workshop
 from hw.errors import InputError
-
-#: Words of a program that may be an answer, at most.
-_LONGEST = 256
 
 
 def edit_examples(edited: EditWalk, subjects: Subjects) -> Iterator[Example]:
@@ -90,12 +89,13 @@ class _Variants:
         return out
 
     def program(self, number: int) -> tuple[str, ...]:
-        """The words of a variant; none: they, or those of the program as compiled, are too many."""
+        """The words of a variant, without loops; none: they, or those of the program as compiled, are too many."""
         if number and not self.program(0):
             return ()
         if number not in self._programs:
-            words = words_of(self.workshop.program(self.edited.program, self.edits[number]))
-            self._programs[number] = tuple(words) if len(words) <= _LONGEST else ()
+            program = straight(self.workshop.program(self.edited.program, self.edits[number]))
+            words = [] if program is None else words_of(program)
+            self._programs[number] = tuple(words) if len(words) <= ROOM else ()
         return self._programs[number]
 
     def outline(self, number: int) -> list[str]:

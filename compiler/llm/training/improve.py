@@ -10,7 +10,7 @@ from compiler.llm.gpt import Gpt
 from compiler.llm.training.fit import Recipe
 from compiler.llm.training.module import Module
 from compiler.llm.training.reading import Style, read_examples
-from compiler.llm.training.train import LONGEST, Stage, Trained, go_through
+from compiler.llm.training.train import Stage, Trained, go_through
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def improve(
     InputError
         Too little was measured, or a checkpoint is of something else.
     """
-    style = Style(profile=model.profile, want=True, longest=min(LONGEST, model.shape.context))
+    style = Style(profile=model.profile, want=True, longest=model.shape.context)
     read = list(zip(walks, read_examples(walks, style, say), strict=True))
     kept = [(walk, found) for walk, found in read if not is_judged(walk)]
     judged = [found for walk, found in read if is_judged(walk)]

@@ -13,7 +13,7 @@ from compiler.llm.language import LANGUAGE, PAD
 
 _PAD = LANGUAGE.number(PAD)
 #: How often each kind of answer is shown.
-_SHARES = {Ask.SCHEDULE: 3, Ask.EDITS: 3, Ask.PROGRAM: 1}
+_SHARES = {Ask.SCHEDULE: 3, Ask.EDITS: 3, Ask.PROGRAM: 2}
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,6 @@ from compiler.llm.training.reading import Found, Style, read_examples
 from compiler.llm.training.shown import Shown
 from hw.errors import InputError
 
-#: Longer examples are left out: there are few.
-LONGEST = 384
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -79,7 +76,7 @@ def train(
     InputError
         Too little was measured, or a checkpoint is of something else.
     """
-    style = Style(plan.profile, plan.want, min(LONGEST, plan.shape.context))
+    style = Style(plan.profile, plan.want, plan.shape.context)
     read = list(zip(walks, read_examples(walks, style, say), strict=True))
     kept = [found for walk, found in read if not is_judged(walk)]
     judged = [found for walk, found in read if is_judged(walk)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.sync import Issued, reach
 from compiler.specialize.edits.split import dims_of, get, split
+from cosim.golden.bounds import Box
 from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import Unit
@@ -147,7 +148,7 @@ def ordered(config: MlaConfig, first: Issued, second: Issued) -> bool:
         return True  # a change of tag is put away by the counters: that of a command stays where it is
     if first.unit == second.unit == Unit.MATRIX and (_streams(first) or _streams(second)):
         return True  # what line buffers hold goes on from one command to the next
-    each = [_reach(config, command) for command in (first, second)]
+    each = [reach_of(config, command) for command in (first, second)]
     return any((a.write or b.write) and a.meets(b) for a in each[0] for b in each[1])
 
 
@@ -155,7 +156,8 @@ def _streams(command: Issued) -> bool:
     return bool(MATRIX_WORD.unpack(get(command, "word"))["dw"])
 
 
-def _reach(config: MlaConfig, command: Issued) -> list:
+def reach_of(config: MlaConfig, command: Issued) -> list[Box]:
+    """What a command touches; found out once."""
     if not command.reach:
         command.reach = reach(config, command)
     return command.reach

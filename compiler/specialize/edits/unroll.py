@@ -7,11 +7,12 @@ from compiler.codegen.sync import Issued
 from compiler.specialize.microcode import Instruction, Item, Loop, take_apart
 from hw.isa.commands import UNIT_FIELDS, defaults, field_of
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D, MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
+from hw.isa.micro import ISSUE_D, ISSUE_IMM, MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
 from hw.isa.program import Program
 
 #: Commands of a program at most: more are not looked through in any sensible time.
 MOST = 4096
+_WORD = (1 << 32) - 1
 #: Every unit, as FENCE takes them.
 _ALL = (1 << len(Unit)) - 1
 
@@ -25,14 +26,17 @@ class Unrolled:
     name : str
         Of the program.
     commands : tuple of Issued
-        In order; their `layer` is the tag that they count for.
+        In order, with their semaphores; their `layer` is the tag that they count for.
     alone : bool
         Whether the program begins by waiting until everything issued before has left the machine.
+    fenced : bool
+        Whether it waits for units in between too: semaphores alone do not order its commands then.
     """
 
     name: str
     commands: tuple[Issued, ...]
     alone: bool
+    fenced: bool = False
 
 
 def unrolled(program: Program) -> Unrolled | None:
@@ -46,7 +50,7 @@ def unrolled(program: Program) -> Unrolled | None:
         run.items(items[alone:-1])
     except _OtherError:
         return None
-    return Unrolled(program.name, tuple(run.commands), alone)
+    return Unrolled(program.name, tuple(run.commands), alone, run.fenced)
 
 
 def _plain(item: Item, op: MicroOp, d: int = 0) -> bool:
@@ -68,6 +72,7 @@ class _Run:
     commands: list[Issued] = field(default_factory=list)
     registers: list[int] = field(default_factory=lambda: [0] * REGISTERS)
     tag: int = 0
+    fenced: bool = False
     fields: dict[Unit, dict[str, _Setting]] = field(
         default_factory=lambda: {
             unit: {name: (value, 0) for name, value in defaults(unit).items()} for unit in Unit
@@ -100,6 +105,8 @@ class _Run:
                 self.fields[unit][what.name] = what.truncate(value), operand
             case MicroOp.ISSUE:
                 self._issue(one)
+            case MicroOp.FENCE:
+                self.fenced = True
             case _:
                 raise _OtherError
 
@@ -121,4 +128,6 @@ class _Run:
         if len(self.commands) == MOST or ISSUE_D.unpack(one.d)["signal_seq"] or not operand:
             raise _OtherError
         values = tuple(settings[item.name][0] for item in UNIT_FIELDS[one.unit])
-        self.commands.append(Issued(one.unit, self.tag, values, operand - OPERAND_BASE))
+        tokens = ISSUE_IMM.unpack(one.imm & _WORD)
+        region, wait, signal = operand - OPERAND_BASE, tokens["wait"], tokens["signal"]
+        self.commands.append(Issued(one.unit, self.tag, values, region, wait, signal))
