@@ -82,7 +82,8 @@ def test_an_order_that_every_process_dies_of_is_given_up(
     monkeypatch.setattr(workers, "_Worker", Dead)
     with pytest.raises(WorkError, match="3 processes that measured the same schedule have died"):
         list(crew.results(orders(various(measurer, 2))))
-    assert crew._workers == []
+    assert all(worker.place is None for worker in crew._workers), "some are still at what was given up"
+    crew.close()  # those that started in place of dead ones would be killed as well
 
 
 def test_a_killed_simulator_is_replaced(measurer: Measurer) -> None:
