@@ -9,7 +9,6 @@ answers.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -17,8 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from compiler.cli.output import atomic_output, read_input, write_output
-from compiler.draw.rounds import draw_rounds
+from compiler.cli.output import atomic_output
 from compiler.llm.corpus.default import CORPUS
 from compiler.llm.corpus.journal import Journal, pack, read
 from compiler.llm.corpus.own import Asking, chosen, enlarged
@@ -30,6 +28,7 @@ from compiler.llm.weights import load, save
 from compiler.llm.writer import SHIPPED
 from hw.errors import InputError, MlaError, WorkError
 from scripts.judged import judged
+from scripts.rounds import begin, corpus_of, model_of, write_curve
 
 Key = tuple[str, int]
 _SAY = 10
@@ -81,12 +80,13 @@ def _iterate(args: argparse.Namespace) -> None:
     }.items():
         if getattr(args, option) < least:
             raise InputError(f"--{option} must be at least {least}, not {getattr(args, option)}")
-    _begun(args)
-    walks = {(walk.machine, walk.index): walk for walk in read(_corpus(args))}
+    options = ("networks", "answers", "temperature", "drawn", "turns", "steps", "layers", "samples", "seed")
+    begin(args.folder, {option: getattr(args, option) for option in options}, args.llm, args.corpus)
+    walks = {(walk.machine, walk.index): walk for walk in read(corpus_of(args.folder))}
     points, asked = [_judged(args, 0)], set[Key]()
-    _written(args.folder, points)
+    _say(write_curve(args.folder, points))
     for number in range(1, args.rounds + 1):
-        before, model = _model(args, number - 1), _model(args, number)
+        before, model = model_of(args.folder, number - 1), model_of(args.folder, number)
         mine = chosen(list(walks.values()), number, args.networks, args.seed)
         known = {(walk.machine, walk.index): len(walk.steps) for walk in mine}
         found = _asked(args, number, mine, before)
@@ -105,40 +105,9 @@ def _iterate(args: argparse.Namespace) -> None:
             "networks": len(known), "answers": sum(map(len, new.values())),
             "better": sum(any(step.cycles < min(costs[key]) for step in new[key]) for key in known),
         })  # fmt: skip
-        _written(args.folder, points)
+        _say(write_curve(args.folder, points))
     if args.pack is not None:
         pack(walks.values(), args.pack)
-
-
-def _begun(args: argparse.Namespace) -> None:
-    """Keep what it begins with: rounds of other models, networks or answers do not go together."""
-    path = args.folder / "asked.json"
-    options = ("networks", "answers", "temperature", "drawn", "turns", "steps", "layers", "samples", "seed")
-    asked = {option: getattr(args, option) for option in options}
-    asked |= {"llm": str(args.llm.resolve()), "corpus": str(args.corpus.resolve())}
-    if path.exists():
-        before = json.loads(path.read_text("utf-8"))
-        other = [f"--{option}" for option in asked if before.get(option) != asked[option]]
-        if other:
-            raise InputError(
-                f"{args.folder}: was begun with another {', '.join(other)}: choose another --folder"
-            )
-        return
-    model, data = read_input(args.llm), read_input(args.corpus)
-    _model(args, 0).parent.mkdir(parents=True, exist_ok=True)
-    write_output(_model(args, 0), model)
-    write_output(_corpus(args), data)
-    write_output(path, (json.dumps(asked) + "\n").encode())
-
-
-def _model(args: argparse.Namespace, number: int) -> Path:
-    """What a round ends with."""
-    return args.folder / str(number) / "model.safetensors"
-
-
-def _corpus(args: argparse.Namespace) -> Path:
-    """What it begins with: the one that it was made from may be packed anew."""
-    return args.folder / f"corpus{args.corpus.suffix}"
 
 
 def _asked(args: argparse.Namespace, number: int, mine: list[Walk], model: Path) -> dict[Key, Walk]:
@@ -193,24 +162,8 @@ def _judged(args: argparse.Namespace, number: int) -> dict[str, Any]:
     """A point of the curve: how good single answers are, of layers that are the same in every round."""
     _say(f"round {number}: judging")
     file = args.folder / f"judged.{number}.jsonl"
-    return {"round": number} | judged(_model(args, number), args.layers, args.samples, args.lanes, file)
-
-
-def _written(folder: Path, points: list[dict[str, Any]]) -> None:
-    """All figures, and their picture."""
-    lines = {
-        "one answer": [each["one"] for each in points], f"best of {TOGETHER}": [each["some"] for each in points],
-        "one, median": [each["one_median"] for each in points],
-        f"best of {TOGETHER}, median": [each["some_median"] for each in points],
-    }  # fmt: skip
-    picture = draw_rounds(
-        "What the model's answers cost", "cycles of unseen layers over the static compiler's, n16", lines
-    )
-    write_output(folder / "curve.json", (json.dumps(points, indent=1) + "\n").encode())
-    write_output(folder / "curve.svg", picture.encode())
-    last = points[-1]
-    _say(
-        f"round {last['round']}: one answer {last['one']:.4f}, best of {TOGETHER} {last['some']:.4f} times static"
+    return {"round": number} | judged(
+        model_of(args.folder, number), args.layers, args.samples, args.lanes, file
     )
 
 

@@ -2,7 +2,8 @@
 
 `python -m scripts.new_territory --shapes 3 --folder build/new_territory` searches, for each layer, `--trials` schedules
 (programs that differ, by several methods), then `--programs` micro-programs beginning with those of the best schedules.
-It goes on where it was stopped; `--only-render` writes the tables (report.json, report.md) of what there is.
+It goes on where it was stopped; `--only-render` writes the tables (report.json, report.md) of what there is. `--among`
+takes only layers with one of some texts in their names: those that a run with few trials has found worth more.
 """
 
 import argparse
@@ -108,6 +109,9 @@ def main() -> int:
         "--bytes", type=int, nargs=2, default=_BYTES, metavar=("LEAST", "MOST"),
         help="of a layer's input and weights (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--among", nargs="*", metavar="TEXT", help="of these layers, those with one of such texts"
+    )
     parser.add_argument("--trials", type=int, default=1024, help="schedules of each layer")
     parser.add_argument("--programs", type=int, default=256, help="programs beyond them, by each method")
     parser.add_argument("--starts", type=int, default=4, help="schedules that they begin with")
@@ -149,7 +153,13 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
             break
     points = [points[number] for number in range(args.shapes) for points in found.values()]
     more = args.trials, args.programs, args.starts, methods, args.seed, args.folder
-    return [Job(point, *more) for point in points]
+    jobs = [Job(point, *more) for point in points]
+    if args.among is None:
+        return jobs
+    if vain := [text for text in args.among if not any(text in job.name for job in jobs)]:
+        names = "; ".join(job.name for job in jobs)
+        raise InputError(f"--among: no layer has {vain[0]!r} in its name; there are {names}")
+    return [job for job in jobs if any(text in job.name for text in args.among)]
 
 
 def rows_file(folder: Path) -> Path:

@@ -67,6 +67,17 @@ def test_methods_that_there_are_not_are_refused(tmp_path, monkeypatch, capsys):
     assert "must be among" in capsys.readouterr().err
 
 
+def test_layers_are_chosen_by_their_names(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(new_territory, "look", lambda job: pytest.fail(f"{job.name} was looked at"))
+    report = run(monkeypatch, tmp_path, "--among", "max_pool", "--only-render")
+    assert report["layers"] == []
+    assert "1 layers, 0 of them done" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["new_territory", *SMALL, "--folder", str(tmp_path), "--among", "lstm"])
+    with pytest.raises(SystemExit):
+        new_territory.main()
+    assert "no layer has 'lstm' in its name; there are add " in capsys.readouterr().err
+
+
 def test_what_the_language_model_said_led_to_its_program(tmp_path, monkeypatch):
     """Answer by answer, from the compiled program on."""
     graph, conditions = Point((6, 3, 32), (Op("softmax"),)).graph(), Conditions(load_target("n16"))

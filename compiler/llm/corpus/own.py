@@ -111,18 +111,19 @@ def enlarged(devices: Devices, walk: Walk, asking: Asking, rng: random.Random) -
     """
     try:
         rig = Rig(devices, walk.machine, walk.point)
-        base = 0 if rng.random() < _FIRST else _best(walk)
+        base = 0 if rng.random() < _FIRST else best_of(walk)
         for _ in range(asking.turns):
-            task = _task(rig, walk, base, rng)
+            task = task_of(rig, walk, base, rng)
             if task is not None:
                 walk = replace(walk, steps=[*walk.steps, *_measured(rig, walk, base, task, asking, rng)])
-            base = _best(walk)
+            base = best_of(walk)
     except InputError:  # by a compiler that has changed since
         return walk
     return walk
 
 
-def _best(walk: Walk) -> int:
+def best_of(walk: Walk) -> int:
+    """Number of the step that cost least."""
     costs = [step.cycles for step in walk.steps]
     return costs.index(min(costs))
 
@@ -140,8 +141,8 @@ def _measured(
             yield rig.step(base, layer, different(schedule, task.schedule.layers[name]), measured)
 
 
-def _task(rig: Rig, walk: Walk, base: int, rng: random.Random) -> Task | None:
-    """One layer under the schedule of a step; None: that costs something else today, or has no layer by itself."""
+def task_of(rig: Rig, walk: Walk, base: int, rng: random.Random) -> Task | None:
+    """One layer, drawn, under the schedule of a step; None: that costs something else today, or has none by itself."""
     layers = walk.schedules(base)
     if len(layers) != len(rig.names):
         return None

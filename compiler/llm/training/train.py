@@ -127,7 +127,7 @@ def go_through(
     """
     curves = {}
     for name, stage in stages.items():
-        groups, others = (_by_kind(part, best=stage.best) for part in (stage.shown, stage.judged))
+        groups, others = (by_kind(part, best=stage.best) for part in (stage.shown, stage.judged))
         if not groups or not others:
             raise InputError(f"{len(stage.shown)} networks are too few to learn from: measure more of them")
         if stage.recipe.steps:
@@ -137,7 +137,7 @@ def go_through(
     return curves
 
 
-def _by_kind(found: Sequence[Found], *, best: bool) -> list[list[Shown]]:
+def by_kind(found: Sequence[Found], *, best: bool) -> list[list[Shown]]:
     """Examples of each network and of each kind of answer; with `best` of the best answers."""
     each = (network.best if best else network.every for network in found)
     groups = ([one for one in every if one.ask is ask] for every in each for ask in Ask)

@@ -1,0 +1,163 @@
+"""Lets the language model learn from how its answers to the same question compare, round after round.
+
+`python -m scripts.llm_reinforce --rounds 4 --networks 400 --answers 16 --folder build/llm_reinforced`: in each round
+the model is asked about other networks of the corpus, each answer is measured on the RTL, those that cost less than
+others to the same question become likelier (group-relative policy gradient), and single answers about layers that it
+has never seen are measured. Everything is kept in the folder, and the same call goes on where it was stopped, or with
+more rounds. There are, after each round, a model (`1/model.safetensors`), all figures (`curve.json`) and their picture
+(`curve.svg`).
+"""
+
+import argparse
+import os
+import random
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from compiler.cli.output import atomic_output
+from compiler.llm.corpus.default import CORPUS
+from compiler.llm.corpus.held_out import is_judged
+from compiler.llm.corpus.journal import read
+from compiler.llm.corpus.own import chosen
+from compiler.llm.corpus.rig import Devices
+from compiler.llm.corpus.rollout import Group, rolled_out
+from compiler.llm.corpus.walk import Walk
+from compiler.llm.gpt import Gpt
+from compiler.llm.sampled import TOGETHER
+from compiler.llm.training.policy import Policy, reinforce
+from compiler.llm.training.reading import Style, read_examples
+from compiler.llm.training.shown import Shown
+from compiler.llm.training.train import by_kind
+from compiler.llm.weights import load, save
+from compiler.llm.writer import SHIPPED
+from hw.errors import InputError, MlaError, WorkError
+from scripts.judged import judged
+from scripts.lanes import in_lanes
+from scripts.lines import Lines
+from scripts.rounds import begin, corpus_of, model_of, write_curve
+
+_LEAST = {"rounds": 0, "networks": 1, "answers": 2, "beside": 0, "layers": 1, "samples": TOGETHER}
+
+
+def main() -> int:
+    """Ask, measure, learn, judge."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--networks", type=int, default=400, help="asked about in a round")
+    parser.add_argument("--answers", type=int, default=16, help="about each")
+    parser.add_argument("--rate", type=float, default=Policy.rate, help="of learning")
+    parser.add_argument("--passes", type=int, default=Policy.passes, help="times that answers are shown")
+    parser.add_argument(
+        "--beside", type=int, default=300, help="networks whose best answers are shown beside"
+    )
+    parser.add_argument("--layers", type=int, default=24, help="unseen ones that it is judged by")
+    parser.add_argument("--samples", type=int, default=16, help="answers about each of those")
+    parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model to begin with")
+    parser.add_argument("--corpus", type=Path, default=CORPUS)
+    parser.add_argument("--folder", type=Path, default=Path("build/llm_reinforced"))
+    parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    try:
+        _go_through(args)
+    except MlaError as error:
+        print(f"llm_reinforce: {error}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+def _go_through(args: argparse.Namespace) -> None:
+    for option, least in _LEAST.items():
+        if getattr(args, option) < least:
+            raise InputError(f"--{option} must be at least {least}, not {getattr(args, option)}")
+    options = ("networks", "answers", "rate", "passes", "beside", "layers", "samples", "seed")
+    begin(args.folder, {option: getattr(args, option) for option in options}, args.llm, args.corpus)
+    walks = read(corpus_of(args.folder))
+    points = [_judged(args, 0)]
+    _say(write_curve(args.folder, points))
+    for number in range(1, args.rounds + 1):
+        groups = _asked(args, number, walks)
+        _learnt(args, number, walks, groups)
+        costs = [fmean(group.costs) for group in groups]
+        points.append(_judged(args, number) | {
+            "questions": len(groups), "answers": sum(len(group.costs) for group in groups),
+            "cost": fmean(costs), "differ": sum(max(each.costs) > min(each.costs) for each in groups),
+        })  # fmt: skip
+        _say(write_curve(args.folder, points))
+
+
+def _asked(args: argparse.Namespace, number: int, walks: list[Walk]) -> list[Group]:
+    """Answers of a round, in the order of its networks; those that are there are not measured again."""
+    mine, file = chosen(walks, number, args.networks, args.seed), args.folder / str(number) / "groups.jsonl"
+    done = {tuple(row["key"]) for row in Lines(file).read()}
+    left = [walk for walk in mine if (walk.machine, walk.index) not in done]
+    if left:
+        _say(f"round {number}: {len(left)} networks to be asked about")
+        lanes = [left[lane :: args.lanes] for lane in range(args.lanes)]
+        in_lanes(_lane, lanes, args.lanes, args, number)
+    rows = {tuple(row["key"]): row["group"] for row in Lines(file).read()}
+    if missing := [walk for walk in mine if (walk.machine, walk.index) not in rows]:
+        raise WorkError(f"round {number}: {len(missing)} networks were not measured; the same call goes on")
+    found = [rows[walk.machine, walk.index] for walk in mine]
+    return [Group.of(each) for each in found if each is not None]
+
+
+def _lane(walks: list[Walk], args: argparse.Namespace, number: int) -> None:
+    """Ask about some networks, until all are done or the process that asked for it has died."""
+    file, devices = Lines(args.folder / str(number) / "groups.jsonl"), Devices()
+    model, parent = load(model_of(args.folder, number - 1))[0], os.getppid()
+    try:
+        for walk in walks:
+            rng = random.Random(f"{args.seed} {number} {walk.machine} {walk.index}")
+            group = rolled_out(devices, walk, model, args.answers, rng)
+            file.add({"key": [walk.machine, walk.index], "group": None if group is None else group.as_json()})
+            if os.getppid() != parent:
+                return
+    finally:
+        devices.close()
+
+
+def _learnt(args: argparse.Namespace, number: int, walks: list[Walk], groups: list[Group]) -> None:
+    """The model of a round, unless it is there."""
+    path = model_of(args.folder, number)
+    if path.exists():
+        return
+    before, about = load(model_of(args.folder, number - 1))
+    policy = Policy(rate=args.rate, passes=args.passes, seed=args.seed + number)
+    beside = _beside(_some(walks, args), before) if args.beside else []
+    model = reinforce(before, groups, beside, policy, lambda text: _say(f"round {number}: {text}"))
+    about = about | {"reinforced": {"rounds": number, "questions": len(groups), "policy": asdict(policy)}}
+    with atomic_output(path) as made:
+        save(model, made, about)
+
+
+def _some(walks: list[Walk], args: argparse.Namespace) -> list[Walk]:
+    """Networks whose examples are learnt beside."""
+    usable = [walk for walk in walks if not is_judged(walk)]
+    return random.Random(args.seed).sample(usable, min(args.beside, len(usable)))
+
+
+def _beside(walks: list[Walk], model: Gpt) -> list[list[Shown]]:
+    """Their best answers."""
+    style = Style(profile=model.profile, want=True, longest=model.shape.context)
+    return by_kind(read_examples(walks, style, _say), best=True)
+
+
+def _judged(args: argparse.Namespace, number: int) -> dict[str, Any]:
+    """A point of the curve: how good single answers are, of layers that are the same in every round."""
+    _say(f"round {number}: judging")
+    file = args.folder / f"judged.{number}.jsonl"
+    return {"round": number} | judged(
+        model_of(args.folder, number), args.layers, args.samples, args.lanes, file
+    )
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Models that come one from the other, round after round, in a folder: what they began with, and the curve."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from compiler.cli.output import read_input, write_output
+from compiler.draw.rounds import draw_rounds
+from compiler.llm.corpus.default import CORPUS
+from compiler.llm.sampled import TOGETHER
+from hw.errors import InputError
+
+
+def model_of(folder: Path, number: int) -> Path:
+    """What a round ends with; number 0 is what all began with."""
+    return folder / str(number) / "model.safetensors"
+
+
+def corpus_of(folder: Path) -> Path:
+    """What it begins with: the one that it was made from may be packed anew."""
+    return folder / f"corpus{CORPUS.suffix}"
+
+
+def begin(folder: Path, asked: Mapping[str, Any], llm: Path, corpus: Path) -> None:
+    """Keep what it begins with: rounds of other models, networks or answers do not go together.
+
+    Raises
+    ------
+    InputError
+        The folder was begun with something else, or a file cannot be read.
+    """
+    path, asked = folder / "asked.json", {**asked, "llm": str(llm.resolve()), "corpus": str(corpus.resolve())}
+    if path.exists():
+        before = json.loads(path.read_text("utf-8"))
+        other = [f"--{option}" for option in asked if before.get(option) != asked[option]]
+        if other:
+            raise InputError(f"{folder}: was begun with another {', '.join(other)}: choose another --folder")
+        return
+    model, data = read_input(llm), read_input(corpus)
+    model_of(folder, 0).parent.mkdir(parents=True, exist_ok=True)
+    write_output(model_of(folder, 0), model)
+    write_output(corpus_of(folder), data)
+    write_output(path, (json.dumps(asked) + "\n").encode())
+
+
+def write_curve(folder: Path, points: Sequence[Mapping[str, Any]]) -> str:
+    """All figures (curve.json), and their picture (curve.svg); returns the last ones in a line."""
+    lines = {
+        "one answer": [each["one"] for each in points], f"best of {TOGETHER}": [each["some"] for each in points],
+        "one, median": [each["one_median"] for each in points],
+        f"best of {TOGETHER}, median": [each["some_median"] for each in points],
+    }  # fmt: skip
+    picture = draw_rounds(
+        "What the model's answers cost", "cycles of unseen layers over the static compiler's, n16", lines
+    )
+    write_output(folder / "curve.json", (json.dumps(points, indent=1) + "\n").encode())
+    write_output(folder / "curve.svg", picture.encode())
+    last = points[-1]
+    return f"round {last['round']}: one answer {last['one']:.4f}, best of {TOGETHER} {last['some']:.4f} times static"
