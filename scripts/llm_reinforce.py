@@ -1,6 +1,6 @@
 """Lets the language model learn from how its answers to the same question compare, round after round.
 
-`python -m scripts.llm_reinforce --rounds 4 --networks 400 --answers 16 --folder build/llm_reinforced`: in each round
+`python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced`: in each round
 the model is asked about other networks of the corpus, each answer is measured on the RTL, those that cost less than
 others to the same question become likelier (group-relative policy gradient), and single answers about layers that it
 has never seen are measured. Everything is kept in the folder, and the same call goes on where it was stopped, or with
@@ -46,14 +46,14 @@ def main() -> int:
     """Ask, measure, learn, judge."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--networks", type=int, default=400, help="asked about in a round")
+    parser.add_argument("--networks", type=int, default=200, help="asked about in a round")
     parser.add_argument("--answers", type=int, default=16, help="about each")
     parser.add_argument("--rate", type=float, default=Policy.rate, help="of learning")
     parser.add_argument("--passes", type=int, default=Policy.passes, help="times that answers are shown")
     parser.add_argument(
         "--beside", type=int, default=300, help="networks whose best answers are shown beside"
     )
-    parser.add_argument("--layers", type=int, default=24, help="unseen ones that it is judged by")
+    parser.add_argument("--layers", type=int, default=40, help="unseen ones that it is judged by")
     parser.add_argument("--samples", type=int, default=16, help="answers about each of those")
     parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model to begin with")
     parser.add_argument("--corpus", type=Path, default=CORPUS)

@@ -88,9 +88,22 @@ def sampled(
 
 
 def figures(layers: Sequence[Sampled]) -> dict[str, float]:
-    """Cycles of one answer, and of the best of some, over the static compiler's: geometric means and medians."""
-    one, some = ([ratio for each in layers for ratio in each.ratios(number)] for number in (1, TOGETHER))
-    return {
-        "one": float(np.exp(fmean(np.log(one)))), "one_median": median(one),
-        "some": float(np.exp(fmean(np.log(some)))), "some_median": median(some),
-    }  # fmt: skip
+    """What answers cost, over the static compiler's cycles.
+
+    Returns
+    -------
+    dict
+        `one`, `some`: of one answer, and of the best of some, the geometric mean; `one_median`, `some_median`: the
+        median of what the layers have as theirs.
+    """
+    found = {}
+    for name, number in (("one", 1), ("some", TOGETHER)):
+        each = [layer.ratios(number) for layer in layers]
+        found[name] = _mean([ratio for ratios in each for ratio in ratios])
+        found[f"{name}_median"] = median(map(_mean, each))
+    return found
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    """The geometric one."""
+    return float(np.exp(fmean(np.log(ratios))))

@@ -119,11 +119,18 @@ def test_every_network_has_its_turn_before_one_comes_again() -> None:
 
 
 def test_figures_of_single_answers() -> None:
-    layers = [Sampled("a", 100, [100, 50, 200, 100]), Sampled("b", 10, [20, 40, 30, 20])]
+    layers = [
+        Sampled("a", 100, [100, 50, 200, 100]),
+        Sampled("b", 10, [20, 40, 30, 20]),
+        Sampled("c", 10, [10] * 4),
+    ]
     found = figures(layers)
-    assert found["one"] == pytest.approx(prod((1, 0.5, 2, 1, 2, 4, 3, 2)) ** (1 / 8))
-    assert found["some"] == pytest.approx((0.5 * 2) ** 0.5)
-    assert found["one_median"] == 2 and found["some_median"] == 1.25
+    assert found["one"] == pytest.approx(prod((1, 0.5, 2, 1, 2, 4, 3, 2)) ** (1 / 12))
+    assert found["some"] == pytest.approx((0.5 * 2) ** (1 / 3))
+    assert found["one_median"] == pytest.approx(1) and found["some_median"] == pytest.approx(1)
+    found = figures(layers[:2])  # the median of layers' own means
+    assert found["one_median"] == pytest.approx((1 + prod((2, 4, 3, 2)) ** 0.25) / 2)
+    assert found["some_median"] == pytest.approx((0.5 + 2) / 2)
     assert Sampled("a", 10, [10, 5, 20, 10, 1]).ratios(2) == [0.5, 1]
 
 

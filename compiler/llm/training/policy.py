@@ -49,7 +49,7 @@ class Policy:
         Of the order.
     """
 
-    passes: int = 1
+    passes: int = 2
     batch: int = 64
     words: int = 64 * 160
     rate: float = 1e-4

@@ -1,0 +1,150 @@
+"""Group-relative policy gradient: its objective by numpy, what it makes likelier, and rounds of it from end to end."""
+
+import json
+import random
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
+
+from compiler.llm.asking import Ask  # noqa: E402
+from compiler.llm.corpus.default import CORPUS  # noqa: E402
+from compiler.llm.corpus.held_out import is_judged  # noqa: E402
+from compiler.llm.corpus.journal import pack, read  # noqa: E402
+from compiler.llm.corpus.own import may_be_asked  # noqa: E402
+from compiler.llm.corpus.rollout import Group  # noqa: E402
+from compiler.llm.gpt import Gpt, Shape  # noqa: E402
+from compiler.llm.language import LANGUAGE  # noqa: E402
+from compiler.llm.training import precision  # noqa: E402
+from compiler.llm.training.module import Module  # noqa: E402
+from compiler.llm.training.policy import (  # noqa: E402
+    Policy,
+    advantages,
+    judged_answers,
+    policy_loss,
+    reinforce,
+)
+from compiler.llm.weights import load  # noqa: E402
+from scripts import llm_reinforce  # noqa: E402
+
+SHAPE = Shape(len(LANGUAGE), width=32, heads=2, layers=2, hidden=48, context=64)
+
+
+def _group(seed: int, answers: int) -> Group:
+    rng = random.Random(seed)
+    words = list(LANGUAGE.words)
+    said = [rng.choices(words, k=rng.randint(2, 5)) for _ in range(answers)]
+    return Group(Ask.SCHEDULE, rng.choices(words, k=7), said, [rng.uniform(0.7, 2.0) for _ in said])
+
+
+def _logs(model: Gpt, question: list[int], answer: list[int]) -> list[float]:
+    """Logarithms of how likely each word of an answer is."""
+    found = []
+    for at, word in enumerate(answer):
+        scores = model.read([*question, *answer[:at]]).scores[0].astype(np.float64)
+        found.append(scores[word] - scores.max() - np.log(np.exp(scores - scores.max()).sum()))
+    return found
+
+
+def test_advantages_are_of_logarithms():
+    found = advantages([0.5, 1.0, 2.0])
+    assert found == pytest.approx([1 / (np.sqrt(2 / 3) + 0.01 / np.log(2)), 0, -found[0]]) and found[0] > 0
+    assert advantages([1.2, 1.2]) == [0, 0]
+    close = advantages([1.0, 1.0001])
+    assert 0 < close[0] < 0.01  # no difference worth learning
+
+
+def test_groups_without_differences_and_long_answers_are_left_out():
+    group = _group(1, 4)
+    same = Group(group.ask, group.question, group.answers, [1.0] * 4)
+    found = judged_answers([same, group], 64)
+    assert [each.advantage for each in found] == advantages(group.costs)
+    assert [list(each.words[each.asked :]) for each in found] == [LANGUAGE.encode(a) for a in group.answers]
+    assert len(judged_answers([group], 7 + 2)) == sum(len(answer) <= 2 for answer in group.answers)
+
+
+def test_the_objective_is_that_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda: False)
+    policy, device = Policy(clip=0.1, near=0.5), torch.device("cpu")
+    now, before = Module(SHAPE, seed=1), Module(SHAPE, seed=2)
+    answers = judged_answers([_group(3, 5)], 64)
+    terms, clipped = [], 0
+    for each in answers:
+        question, answer = list(each.words[: each.asked]), list(each.words[each.asked :])
+        new, old = (_logs(module.gpt(), question, answer) for module in (now, before))
+        for a, b in zip(new, old, strict=True):
+            ratio = np.exp(a - b)
+            kept = min(max(ratio, 0.9), 1.1)
+            clipped += kept != ratio
+            terms.append(
+                min(ratio * each.advantage, kept * each.advantage) - 0.5 * (np.exp(b - a) - (b - a) - 1)
+            )
+    assert clipped
+    found = float(policy_loss(now, before, answers, policy, device).detach())
+    assert found == pytest.approx(-np.mean(terms), rel=1e-4)
+
+
+def test_better_answers_become_likelier() -> None:
+    model, groups = Module(SHAPE, seed=4).gpt(), [_group(seed, 6) for seed in range(8)]
+    found = reinforce(model, groups, [], Policy(passes=12, batch=16, rate=1e-3))
+    again = reinforce(model, groups, [], Policy(passes=12, batch=16, rate=1e-3))
+    assert all(np.array_equal(array, again.weights[name]) for name, array in found.weights.items())
+    better, worse = [], []
+    for group in groups:
+        question = LANGUAGE.encode(group.question)
+        for words, advantage in zip(group.answers, advantages(group.costs), strict=True):
+            answer = LANGUAGE.encode(words)
+            more = np.mean(_logs(found, question, answer)) - np.mean(_logs(model, question, answer))
+            (better if advantage > 0.3 else worse if advantage < -0.3 else []).append(more)
+    assert np.mean(better) > 0.1 > 0 > np.mean(worse)
+
+
+def test_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.first) == 1]
+    walks.sort(key=lambda walk: walk.steps[0].cycles)
+    shown = [each for each in walks if may_be_asked(each)][100:106]
+    pack([*shown, *[each for each in walks if is_judged(each)][:2]], tmp_path / "small.xz")
+    folder = tmp_path / "rounds"
+
+    def status(*more: object) -> int:
+        options = {
+            "--networks": 3,
+            "--answers": 4,
+            "--beside": 2,
+            "--layers": 1,
+            "--samples": 4,
+            "--lanes": 1,
+        }
+        asked = [str(each) for pair in options.items() for each in pair]
+        monkeypatch.setattr(
+            "sys.argv",
+            ["", "--corpus", str(tmp_path / "small.xz"), "--folder", str(folder), *asked, *map(str, more)],
+        )
+        return llm_reinforce.main()
+
+    assert status("--rounds", 1) == 0
+    points = json.loads((folder / "curve.json").read_text("utf-8"))
+    assert [each["round"] for each in points] == [0, 1] and 0 < points[1]["questions"] <= 3
+    ElementTree.parse(folder / "curve.svg")
+    model, about = load(folder / "1" / "model.safetensors")
+    assert about["reinforced"]["rounds"] == 1
+
+    # Torn in the middle of a line, it goes on: the same is measured and learnt.
+    groups = folder / "1" / "groups.jsonl"
+    whole = groups.read_text("utf-8")
+    groups.write_text(whole[: len(whole) * 2 // 3], "utf-8")
+    (folder / "1" / "model.safetensors").unlink()
+    assert status("--rounds", 1) == 0
+    lines = [line for line in groups.read_text("utf-8").splitlines() if line in whole.splitlines()]
+    assert sorted(lines) == sorted(whole.splitlines())
+    again = load(folder / "1" / "model.safetensors")[0].weights
+    assert all(np.array_equal(array, again[name]) for name, array in model.weights.items())
+    assert json.loads((folder / "curve.json").read_text("utf-8")) == points
+
+    capsys.readouterr()
+    assert status("--rate", "1e-3") == 2
+    assert "was begun with another --rate: choose another --folder" in capsys.readouterr().err
+    assert status("--answers", 1) == 2 and "--answers must be at least 2, not 1" in capsys.readouterr().err
