@@ -1,0 +1,56 @@
+"""The program of docs/llm-program.md: what the model said does what the page says, for as many cycles as it says."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from compiler.hpm.points import Op, Point
+from compiler.listing import program_text
+from compiler.llm.edits import edits_of
+from compiler.measure.conditions import Conditions
+from compiler.measure.measurement import Measurement
+from compiler.measure.measurer import Measurer
+from compiler.options import Options
+from compiler.specialize.edits.edit import Edit
+from compiler.specialize.edits.workshop import Workshop
+from hw.config import load_target
+
+PAGE = Path(__file__).parents[2] / "docs" / "llm-program.md"
+LAYER = Point((8, 8, 48), (Op("mul"),))
+#: Of the best schedule that was found.
+FIELDS = {"rows": 56, "x_buffers": 3, "y_buffers": 4, "prefetch": 16, "joined": True, "counted": False}
+#: Words of edits that stand with spaces.
+HEADS = re.compile(r"(split at|move at) ")
+
+
+def _said() -> list[tuple[list[Edit], int]]:
+    """Each answer of the page, and the cycles behind it; the first is none."""
+    rows = re.findall(r"^\| (?:`([^`]*)`)? ?\| .* \| ([\d,]+) \|$", PAGE.read_text("utf-8"), re.M)
+    found = []
+    for answer, cycles in rows:
+        words = [
+            each.replace("_", " ")
+            for each in HEADS.sub(lambda m: m[1].replace(" ", "_") + " ", answer).split()
+        ]
+        found.append((list(edits_of([*words, "end"])) if words else [], int(cycles.replace(",", ""))))
+    return found
+
+
+def test_each_answer_costs_what_the_page_says() -> None:
+    answers = _said()
+    assert len(answers) == 7 and answers[0][0] == [] and all(edits for edits, _ in answers[1:])
+    with Measurer(LAYER.graph(), Conditions(load_target("n16")), Options(rounding="reference")) as measurer:
+        first = measurer.first.schedule
+        ((name, layer),) = first.layers.items()
+        schedule = replace(first, layers={name: replace(layer, **FIELDS)})
+        workshop, edits = Workshop(measurer.prepared.network(schedule)), []
+        (piece,) = workshop.pieces
+        for more, cycles in answers:
+            edits += more
+            (result,) = measurer.measure([workshop.with_edits({piece.name: edits}) if edits else schedule])
+            assert isinstance(result, Measurement) and result.believable
+            assert result.cycles == cycles
+        text = program_text(workshop.program(piece.name, edits))
+    (shown,) = re.findall(r"^```\n((?: {4}.*\n)+)```$", PAGE.read_text("utf-8"), re.M)
+    plain = re.sub(r" +;.*$", "", text, flags=re.M)
+    assert shown in plain + "\n"
