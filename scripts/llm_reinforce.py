@@ -54,7 +54,7 @@ def main() -> int:
         "--beside", type=int, default=300, help="networks whose best answers are shown beside"
     )
     parser.add_argument("--layers", type=int, default=40, help="unseen ones that it is judged by")
-    parser.add_argument("--samples", type=int, default=16, help="answers about each of those")
+    parser.add_argument("--samples", type=int, default=64, help="answers about each of those")
     parser.add_argument("--llm", type=Path, default=SHIPPED, help="the model to begin with")
     parser.add_argument("--corpus", type=Path, default=CORPUS)
     parser.add_argument("--folder", type=Path, default=Path("build/llm_reinforced"))
