@@ -39,7 +39,9 @@ from scripts.lanes import in_lanes
 from scripts.lines import Lines
 from scripts.rounds import begin, corpus_of, model_of, write_curve
 
-_LEAST = {"rounds": 0, "networks": 1, "answers": 2, "beside": 0, "layers": 1, "samples": TOGETHER}
+_LEAST = {
+    "rounds": 0, "networks": 1, "answers": 2, "passes": 1, "beside": 0, "layers": 1, "samples": TOGETHER, "lanes": 1,
+}  # fmt: skip
 
 
 def main() -> int:
@@ -73,13 +75,17 @@ def _go_through(args: argparse.Namespace) -> None:
     for option, least in _LEAST.items():
         if getattr(args, option) < least:
             raise InputError(f"--{option} must be at least {least}, not {getattr(args, option)}")
-    options = ("networks", "answers", "rate", "passes", "beside", "layers", "samples", "seed")
+    if not 0 < args.rate < 1:
+        raise InputError(f"--rate must be between 0 and 1, not {args.rate}")
+    options = ("networks", "answers", "passes", "beside", "seed")
     begin(args.folder, {option: getattr(args, option) for option in options}, args.llm, args.corpus)
     walks = read(corpus_of(args.folder))
     points = [_judged(args, 0)]
     _say(write_curve(args.folder, points))
     for number in range(1, args.rounds + 1):
         groups = _asked(args, number, walks)
+        if not groups:
+            raise WorkError(f"round {number}: nothing could be asked about any of its networks")
         _learnt(args, number, walks, groups)
         costs = [fmean(group.costs) for group in groups]
         points.append(_judged(args, number) | {
@@ -92,17 +98,25 @@ def _go_through(args: argparse.Namespace) -> None:
 def _asked(args: argparse.Namespace, number: int, walks: list[Walk]) -> list[Group]:
     """Answers of a round, in the order of its networks; those that are there are not measured again."""
     mine, file = chosen(walks, number, args.networks, args.seed), args.folder / str(number) / "groups.jsonl"
-    done = {tuple(row["key"]) for row in Lines(file).read()}
+    done = _groups(file).keys()
     left = [walk for walk in mine if (walk.machine, walk.index) not in done]
     if left:
         _say(f"round {number}: {len(left)} networks to be asked about")
         lanes = [left[lane :: args.lanes] for lane in range(args.lanes)]
         in_lanes(_lane, lanes, args.lanes, args, number)
-    rows = {tuple(row["key"]): row["group"] for row in Lines(file).read()}
+    rows = _groups(file)
     if missing := [walk for walk in mine if (walk.machine, walk.index) not in rows]:
         raise WorkError(f"round {number}: {len(missing)} networks were not measured; the same call goes on")
     found = [rows[walk.machine, walk.index] for walk in mine]
     return [Group.of(each) for each in found if each is not None]
+
+
+def _groups(file: Path) -> dict[tuple[str, int], Any]:
+    """What a file has, by network; InputError: it is of something else."""
+    try:
+        return {(row["key"][0], row["key"][1]): row["group"] for row in Lines(file).read()}
+    except (TypeError, LookupError) as error:
+        raise InputError(f"{file}: no answers with their costs: {error}") from None
 
 
 def _lane(walks: list[Walk], args: argparse.Namespace, number: int) -> None:

@@ -139,6 +139,9 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
     """The layers that arguments ask for, those of one kind not one after the other."""
     if not 0 < args.bytes[0] < args.bytes[1]:
         raise InputError(f"--bytes: {args.bytes[0]} to {args.bytes[1]} is no range of sizes")
+    for option in ("shapes", "trials", "programs", "starts", "lanes"):
+        if getattr(args, option) < 1:
+            raise InputError(f"--{option} must be at least 1, not {getattr(args, option)}")
     methods = tuple(args.methods.split(","))
     for name in methods:
         if name not in PROGRAMS:

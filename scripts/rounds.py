@@ -32,7 +32,10 @@ def begin(folder: Path, asked: Mapping[str, Any], llm: Path, corpus: Path) -> No
     """
     path, asked = folder / "asked.json", {**asked, "llm": str(llm.resolve()), "corpus": str(corpus.resolve())}
     if path.exists():
-        before = json.loads(path.read_text("utf-8"))
+        try:
+            before = dict(json.loads(path.read_text("utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path}: cannot be read: {error}; choose another --folder") from None
         other = [f"--{option}" for option in asked if before.get(option) != asked[option]]
         if other:
             raise InputError(f"{folder}: was begun with another {', '.join(other)}: choose another --folder")

@@ -87,10 +87,14 @@ def test_what_cannot_be_measured_costs_most(devices, walk, monkeypatch):
         ({"costs": [1.0, 3.5]}, "up to 3"),
         ({"costs": [1.0, 0.0]}, "up to 3"),
         ({"costs": None}, "no answers with their costs"),
+        ({"answers": [], "costs": []}, "must have words"),
+        ({"answers": [["end"], []]}, "must have words"),
+        ({"answers": [["end"], ["nonsense"]]}, "must have words"),
+        ({"question": []}, "must have words"),
     ],
 )
 def test_other_files_are_refused(change, message):
-    data = {"ask": "ask edits", "question": ["a"], "answers": [["end"], ["end"]], "costs": [1.0, 0.5]}
+    data = {"ask": "ask edits", "question": ["end"], "answers": [["end"], ["end"]], "costs": [1.0, 0.5]}
     assert Group.of(data).costs == [1.0, 0.5]
     with pytest.raises(InputError, match=message):
         Group.of(data | change)

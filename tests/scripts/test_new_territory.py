@@ -65,6 +65,11 @@ def test_methods_that_there_are_not_are_refused(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         new_territory.main()
     assert "must be among" in capsys.readouterr().err
+    for option in ("--shapes", "--trials", "--programs", "--starts", "--lanes"):
+        monkeypatch.setattr(sys, "argv", ["new_territory", option, "0", "--folder", str(tmp_path)])
+        with pytest.raises(SystemExit):
+            new_territory.main()
+        assert f"{option} must be at least 1, not 0" in capsys.readouterr().err
 
 
 def test_layers_are_chosen_by_their_names(tmp_path, monkeypatch, capsys):

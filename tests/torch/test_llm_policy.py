@@ -145,6 +145,8 @@ def test_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None
     assert json.loads((folder / "curve.json").read_text("utf-8")) == points
 
     capsys.readouterr()
-    assert status("--rate", "1e-3") == 2
-    assert "was begun with another --rate: choose another --folder" in capsys.readouterr().err
+    assert status("--passes", 3) == 2
+    assert "was begun with another --passes: choose another --folder" in capsys.readouterr().err
+    assert status("--rate", "nan") == 2 and "--rate must be between 0 and 1" in capsys.readouterr().err
+    assert status("--lanes", 0) == 2 and "--lanes must be at least 1, not 0" in capsys.readouterr().err
     assert status("--answers", 1) == 2 and "--answers must be at least 2, not 1" in capsys.readouterr().err

@@ -29,6 +29,7 @@ from hw.errors import InputError
 _FIRST, _EDITS = 0.6, 0.35
 #: What an answer costs at most, over what it is to improve on; one that cannot be measured costs as much.
 WORST = 3.0
+_WORDS = frozenset(LANGUAGE.words)
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ class Group:
                           [float(each) for each in data["costs"]])  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"no answers with their costs: {error}") from None
+        words = [group.question, *group.answers]
+        if not group.answers or not all(each and set(each) <= _WORDS for each in words):
+            raise InputError("answers and their question must have words, of the model's language")
         if len(group.answers) != len(group.costs) or not all(0 < cost <= WORST for cost in group.costs):
             raise InputError(f"{len(group.answers)} answers must have as many costs, up to {WORST:g}")
         return group
