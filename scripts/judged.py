@@ -12,6 +12,7 @@ from compiler.llm.evaluate import held_out_points
 from compiler.llm.sampled import Sampled, figures, sampled
 from compiler.llm.weights import load
 from compiler.measure.measurer import Measurer
+from hw.errors import WorkError
 from scripts.lanes import in_lanes
 from scripts.lines import Lines
 
@@ -56,6 +57,11 @@ def judged(model: Path, layers: int, samples: int, lanes: int, file: Path) -> di
     -------
     dict
         Figures as of `compiler.llm.sampled.figures`, and all layers.
+
+    Raises
+    ------
+    WorkError
+        A process that judged died.
     """
     machine, mine = MACHINES[_MACHINE], digest(model.read_bytes())[:12]
     points = islice(held_out_points(machine.conditions.config.n, _SEED, machine), layers)
@@ -63,6 +69,8 @@ def judged(model: Path, layers: int, samples: int, lanes: int, file: Path) -> di
     done = {row["key"] for row in Lines(file).read()}
     in_lanes(_judge, [job for job in jobs if job.key not in done], lanes, model, file)
     rows = {row["key"]: Sampled(**row["sampled"]) for row in Lines(file).read()}
+    if missing := [job for job in jobs if job.key not in rows]:
+        raise WorkError(f"{file}: {len(missing)} layers were not judged; the same call goes on")
     found = [rows[job.key] for job in jobs]
     return figures(found) | {"layers": [asdict(each) for each in found]}
 

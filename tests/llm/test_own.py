@@ -16,7 +16,8 @@ from compiler.llm.corpus.walk import Step, Walk, unusual
 from compiler.llm.sampled import Sampled, figures
 from compiler.llm.weights import load
 from compiler.llm.writer import SHIPPED
-from hw.errors import InputError
+from hw.errors import InputError, WorkError
+from scripts import judged
 
 POINT = Point((6, 6, 16), (Op("conv", 32, 3), Op("depthwise", 0, 3)))
 
@@ -132,6 +133,12 @@ def test_figures_of_single_answers() -> None:
     assert found["one_median"] == pytest.approx((1 + prod((2, 4, 3, 2)) ** 0.25) / 2)
     assert found["some_median"] == pytest.approx((0.5 + 2) / 2)
     assert Sampled("a", 10, [10, 5, 20, 10, 1]).ratios(2) == [0.5, 1]
+
+
+def test_layers_that_were_not_judged_are_told(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(judged, "in_lanes", lambda *_: 1)
+    with pytest.raises(WorkError, match="2 layers were not judged; the same call goes on"):
+        judged.judged(SHIPPED, 2, 4, 1, tmp_path / "judged.jsonl")
 
 
 def test_a_picture_of_rounds_has_each_figure() -> None:
