@@ -14,7 +14,6 @@ import os
 import random
 import sys
 from pathlib import Path
-from typing import Any
 
 from compiler.cli.output import atomic_output
 from compiler.llm.corpus.default import CORPUS
@@ -27,8 +26,7 @@ from compiler.llm.training.improve import further_of, improve
 from compiler.llm.weights import load, save
 from compiler.llm.writer import SHIPPED
 from hw.errors import InputError, MlaError, WorkError
-from scripts.judged import judged
-from scripts.rounds import begin, corpus_of, model_of, write_curve
+from scripts.rounds import begin, corpus_of, judge, model_of, say, write_curve
 
 Key = tuple[str, int]
 _SAY = 10
@@ -83,8 +81,8 @@ def _iterate(args: argparse.Namespace) -> None:
     options = ("networks", "answers", "temperature", "drawn", "turns", "steps", "layers", "samples", "seed")
     begin(args.folder, {option: getattr(args, option) for option in options}, args.llm, args.corpus)
     walks = {(walk.machine, walk.index): walk for walk in read(corpus_of(args.folder))}
-    points, asked = [_judged(args, 0)], set[Key]()
-    _say(write_curve(args.folder, points))
+    points, asked = [judge(args.folder, 0, args.layers, args.samples, args.lanes)], set[Key]()
+    say(write_curve(args.folder, points))
     for number in range(1, args.rounds + 1):
         before, model = model_of(args.folder, number - 1), model_of(args.folder, number)
         mine = chosen(list(walks.values()), number, args.networks, args.seed)
@@ -95,17 +93,17 @@ def _iterate(args: argparse.Namespace) -> None:
         if not model.exists():
             better = improve(
                 load(before)[0], list(walks.values()), asked, further_of(args.steps, args.seed + number),
-                args.folder / str(number), _say,
+                args.folder / str(number), say,
             )  # fmt: skip
             with atomic_output(model) as path:
                 save(better.model, path, better.about)
         new = {key: found[key].steps[known[key] :] for key in known}
         costs = {key: [step.cycles for step in found[key].steps[: known[key]]] for key in known}
-        points.append(_judged(args, number) | {
+        points.append(judge(args.folder, number, args.layers, args.samples, args.lanes) | {
             "networks": len(known), "answers": sum(map(len, new.values())),
             "better": sum(any(step.cycles < min(costs[key]) for step in new[key]) for key in known),
         })  # fmt: skip
-        _say(write_curve(args.folder, points))
+        say(write_curve(args.folder, points))
     if args.pack is not None:
         pack(walks.values(), args.pack)
 
@@ -116,7 +114,7 @@ def _asked(args: argparse.Namespace, number: int, mine: list[Walk], model: Path)
     found = _journals(folder, wanted)
     left = [walk for walk in mine if (walk.machine, walk.index) not in found]
     if left:
-        _say(f"round {number}: {len(left)} networks to be asked about")
+        say(f"round {number}: {len(left)} networks to be asked about")
         spawn = multiprocessing.get_context("spawn")
         lanes = [
             spawn.Process(target=_lane, args=(args, number, lane, left[lane :: args.lanes], model))
@@ -153,22 +151,9 @@ def _lane(args: argparse.Namespace, number: int, lane: int, walks: list[Walk], m
             if os.getppid() != parent:
                 return
             if count % _SAY == 0:
-                _say(f"round {number}, lane {lane}: {count} of {len(walks)} networks")
+                say(f"round {number}, lane {lane}: {count} of {len(walks)} networks")
     finally:
         devices.close()
-
-
-def _judged(args: argparse.Namespace, number: int) -> dict[str, Any]:
-    """A point of the curve: how good single answers are, of layers that are the same in every round."""
-    _say(f"round {number}: judging")
-    file = args.folder / f"judged.{number}.jsonl"
-    return {"round": number} | judged(
-        model_of(args.folder, number), args.layers, args.samples, args.lanes, file
-    )
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -34,10 +34,9 @@ from compiler.llm.training.train import by_kind
 from compiler.llm.weights import load, save
 from compiler.llm.writer import SHIPPED
 from hw.errors import InputError, MlaError, WorkError
-from scripts.judged import judged
 from scripts.lanes import in_lanes
 from scripts.lines import Lines
-from scripts.rounds import begin, corpus_of, model_of, write_curve
+from scripts.rounds import begin, corpus_of, judge, model_of, say, write_curve
 
 _LEAST = {
     "rounds": 0, "networks": 1, "answers": 2, "passes": 1, "beside": 0, "layers": 1, "samples": TOGETHER, "lanes": 1,
@@ -80,19 +79,19 @@ def _go_through(args: argparse.Namespace) -> None:
     options = ("networks", "answers", "passes", "beside", "seed")
     begin(args.folder, {option: getattr(args, option) for option in options}, args.llm, args.corpus)
     walks = read(corpus_of(args.folder))
-    points = [_judged(args, 0)]
-    _say(write_curve(args.folder, points))
+    points = [judge(args.folder, 0, args.layers, args.samples, args.lanes)]
+    say(write_curve(args.folder, points))
     for number in range(1, args.rounds + 1):
         groups = _asked(args, number, walks)
         if not groups:
             raise WorkError(f"round {number}: nothing could be asked about any of its networks")
         _learnt(args, number, walks, groups)
         costs = [fmean(group.costs) for group in groups]
-        points.append(_judged(args, number) | {
+        points.append(judge(args.folder, number, args.layers, args.samples, args.lanes) | {
             "questions": len(groups), "answers": sum(len(group.costs) for group in groups),
             "cost": fmean(costs), "differ": sum(max(each.costs) > min(each.costs) for each in groups),
         })  # fmt: skip
-        _say(write_curve(args.folder, points))
+        say(write_curve(args.folder, points))
 
 
 def _asked(args: argparse.Namespace, number: int, walks: list[Walk]) -> list[Group]:
@@ -101,7 +100,7 @@ def _asked(args: argparse.Namespace, number: int, walks: list[Walk]) -> list[Gro
     done = _groups(file).keys()
     left = [walk for walk in mine if (walk.machine, walk.index) not in done]
     if left:
-        _say(f"round {number}: {len(left)} networks to be asked about")
+        say(f"round {number}: {len(left)} networks to be asked about")
         lanes = [left[lane :: args.lanes] for lane in range(args.lanes)]
         in_lanes(_lane, lanes, args.lanes, args, number)
     rows = _groups(file)
@@ -142,7 +141,7 @@ def _learnt(args: argparse.Namespace, number: int, walks: list[Walk], groups: li
     before, about = load(model_of(args.folder, number - 1))
     policy = Policy(rate=args.rate, passes=args.passes, seed=args.seed + number)
     beside = _beside(_some(walks, args), before) if args.beside else []
-    model = reinforce(before, groups, beside, policy, lambda text: _say(f"round {number}: {text}"))
+    model = reinforce(before, groups, beside, policy, lambda text: say(f"round {number}: {text}"))
     about = about | {"reinforced": {"rounds": number, "questions": len(groups), "policy": asdict(policy)}}
     with atomic_output(path) as made:
         save(model, made, about)
@@ -157,20 +156,7 @@ def _some(walks: list[Walk], args: argparse.Namespace) -> list[Walk]:
 def _beside(walks: list[Walk], model: Gpt) -> list[list[Shown]]:
     """Their best answers."""
     style = Style(profile=model.profile, want=True, longest=model.shape.context)
-    return by_kind(read_examples(walks, style, _say), best=True)
-
-
-def _judged(args: argparse.Namespace, number: int) -> dict[str, Any]:
-    """A point of the curve: how good single answers are, of layers that are the same in every round."""
-    _say(f"round {number}: judging")
-    file = args.folder / f"judged.{number}.jsonl"
-    return {"round": number} | judged(
-        model_of(args.folder, number), args.layers, args.samples, args.lanes, file
-    )
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
+    return by_kind(read_examples(walks, style, say), best=True)
 
 
 if __name__ == "__main__":

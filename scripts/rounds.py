@@ -10,6 +10,7 @@ from compiler.draw.rounds import draw_rounds
 from compiler.llm.corpus.default import CORPUS
 from compiler.llm.sampled import TOGETHER
 from hw.errors import InputError
+from scripts.judged import judged
 
 
 def model_of(folder: Path, number: int) -> Path:
@@ -45,6 +46,18 @@ def begin(folder: Path, asked: Mapping[str, Any], llm: Path, corpus: Path) -> No
     write_output(model_of(folder, 0), model)
     write_output(corpus_of(folder), data)
     write_output(path, (json.dumps(asked) + "\n").encode())
+
+
+def judge(folder: Path, number: int, layers: int, samples: int, lanes: int) -> dict[str, Any]:
+    """A point of the curve: how good single answers are, of layers that are the same in every round."""
+    say(f"round {number}: judging")
+    file = folder / f"judged.{number}.jsonl"
+    return {"round": number} | judged(model_of(folder, number), layers, samples, lanes, file)
+
+
+def say(text: str) -> None:
+    """Progress, at once."""
+    print(text, flush=True)
 
 
 def write_curve(folder: Path, points: Sequence[Mapping[str, Any]]) -> str:
