@@ -1,9 +1,13 @@
-"""Random numbers whose seed is printed."""
+"""Random numbers whose seed is printed; simulated machines, and networks as they are compiled."""
 
 import os
 
 import numpy as np
 import pytest
+
+from compiler.hpm.points import Point
+from compiler.llm.corpus.rig import Devices, Rig
+from compiler.llm.corpus.walk import Walk, unusual
 
 
 @pytest.fixture
@@ -11,3 +15,21 @@ def rng() -> np.random.Generator:
     seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     print(f"MLA_SEED={seed}")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="module")
+def devices():
+    found = Devices()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def walk(devices: Devices, request: pytest.FixtureRequest) -> Walk:
+    """The module's POINT under the static compiler's schedule alone."""
+    point: Point = request.module.POINT
+    rig = Rig(devices, "usual", point)
+    measured = rig.measured(rig.first)
+    assert measured is not None
+    layers = [unusual(rig.first.schedule.layers[name]) for name in rig.names]
+    return Walk("usual", 1, point, layers, [rig.step(-1, -1, {}, measured)])

@@ -12,7 +12,7 @@ from compiler.llm.corpus.examples import examples
 from compiler.llm.corpus.held_out import is_held_out, is_judged
 from compiler.llm.corpus.own import Asking, chosen, enlarged, may_be_asked
 from compiler.llm.corpus.rig import Devices, Rig
-from compiler.llm.corpus.walk import Step, Walk, unusual
+from compiler.llm.corpus.walk import Step, Walk
 from compiler.llm.sampled import Sampled, figures
 from compiler.llm.weights import load
 from compiler.llm.writer import SHIPPED
@@ -20,27 +20,6 @@ from hw.errors import InputError, WorkError
 from scripts import judged
 
 POINT = Point((6, 6, 16), (Op("conv", 32, 3), Op("depthwise", 0, 3)))
-
-
-@pytest.fixture(scope="module")
-def devices():
-    found = Devices()
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
-def walk(devices: Devices) -> Walk:
-    """A network under the static compiler's schedule alone."""
-    rig = Rig(devices, "usual", POINT)
-    layers = [rig.first.schedule.layers[name] for name in rig.names]
-    found, measured = (
-        Walk("usual", 1, POINT, [unusual(each) for each in layers]),
-        rig.measured(rig.first),
-    )
-    assert measured is not None
-    found.steps.append(rig.step(-1, -1, {}, measured))
-    return found
 
 
 def test_answers_become_steps_that_cost_what_they_say(devices: Devices, walk: Walk) -> None:

@@ -9,9 +9,8 @@ from compiler.hpm.points import Op, Point
 from compiler.llm.asking import Ask
 from compiler.llm.changes import with_changes
 from compiler.llm.corpus import rollout
-from compiler.llm.corpus.rig import Devices, Rig
+from compiler.llm.corpus.rig import Rig
 from compiler.llm.corpus.rollout import WORST, Group, rolled_out
-from compiler.llm.corpus.walk import Walk, unusual
 from compiler.llm.edits import edits_of
 from compiler.llm.weights import load
 from compiler.llm.writer import SHIPPED
@@ -20,22 +19,6 @@ from compiler.specialize.edits.workshop import Workshop
 from hw.errors import InputError
 
 POINT = Point((6, 6, 16), (Op("conv", 32, 3),))
-
-
-@pytest.fixture(scope="module")
-def devices():
-    found = Devices()
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
-def walk(devices: Devices) -> Walk:
-    rig = Rig(devices, "usual", POINT)
-    measured = rig.measured(rig.first)
-    assert measured is not None
-    layers = [unusual(rig.first.schedule.layers[name]) for name in rig.names]
-    return Walk("usual", 1, POINT, layers, [rig.step(-1, -1, {}, measured)])
 
 
 @pytest.mark.parametrize("part", [0.0, 1.0], ids=["schedules", "edits"])
