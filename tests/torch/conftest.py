@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from compiler.llm.corpus.default import CORPUS
+from compiler.llm.corpus.held_out import is_judged
+from compiler.llm.corpus.journal import pack, read
+from compiler.llm.corpus.own import may_be_asked
 from tests.cli.conftest import complains, mla  # noqa: F401 - fixtures
 
 _HERE = Path(__file__).parent
@@ -13,3 +17,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.filterwarnings("ignore"))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A few networks of a single layer: those that are fast to measure."""
+    walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.first) == 1]
+    walks.sort(key=lambda walk: walk.steps[0].cycles)
+    shown = [each for each in walks if may_be_asked(each)][100:106]
+    pack([*shown, *[each for each in walks if is_judged(each)][:2]], tmp_path / "small.xz")
+    return tmp_path / "small.xz"

@@ -9,25 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed: make setup EXTRAS=torch")
 
-from compiler.llm.corpus.default import CORPUS  # noqa: E402
 from compiler.llm.corpus.held_out import is_judged  # noqa: E402
-from compiler.llm.corpus.journal import pack, read  # noqa: E402
-from compiler.llm.corpus.own import may_be_asked  # noqa: E402
+from compiler.llm.corpus.journal import read  # noqa: E402
 from compiler.llm.training.improve import further_of, improve  # noqa: E402
 from compiler.llm.weights import load  # noqa: E402
 from compiler.llm.writer import SHIPPED  # noqa: E402
 from hw.errors import InputError  # noqa: E402
 from scripts import llm_iterate  # noqa: E402
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    """A few networks of a single layer: those that are fast to measure."""
-    walks = [each for each in read(CORPUS) if each.machine == "usual" and len(each.first) == 1]
-    walks.sort(key=lambda walk: walk.steps[0].cycles)
-    shown = [each for each in walks if may_be_asked(each)][100:106]
-    pack([*shown, *[each for each in walks if is_judged(each)][:2]], tmp_path / "small.xz")
-    return tmp_path / "small.xz"
 
 
 def test_rounds(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
