@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.validate.regions import overlap
+from compiler.validate.regions import overlap, runs
 from compiler.validate.trace import Kind, Log
 
-#: Pairs of accesses that are compared at once.
-_MOST_PAIRS = 1 << 20
+#: Pairs of accesses that are compared at once, and runs of all of them whose boxes meet.
+_MOST_PAIRS, _MOST_RUNS = 1 << 20, 1 << 26
 
 
 def in_order(logs: Mapping[Kind, Log], clocks: Sequence[NDArray[np.int64]]) -> bool:
@@ -61,5 +61,7 @@ def _apart(log: Log, other: Log, first: NDArray[np.int64], behind: NDArray[np.in
     mine = np.repeat(np.arange(len(counts)), counts)
     its = np.arange(total) + np.repeat(start - np.cumsum(counts) + counts, counts)
     meet = (log.low[mine] <= other.high[its]) & (other.low[its] <= log.high[mine])
-    pairs = zip(mine[meet].tolist(), its[meet].tolist(), strict=True)
+    pairs = list(zip(mine[meet].tolist(), its[meet].tolist(), strict=True))
+    if sum(runs(log.regions[a]) + runs(other.regions[b]) for a, b in pairs) > _MOST_RUNS:
+        return False
     return not any(overlap(log.regions[a], other.regions[b]) for a, b in pairs)

@@ -19,6 +19,9 @@ LIMIT = 1 << 22
 #: Ways through the programs that are followed, and instructions on all of them but the first.
 MAX_WAYS = 4096
 MAX_WAY_INSTRUCTIONS = 1 << 22
+#: Bytes that the ways which are still to be followed may take, and states that are remembered to join ways.
+MAX_WAY_BYTES = 1 << 29
+MAX_STATES = 1 << 16
 _MEET = "ways that end in the same state meet again at a fence of all units"
 
 
@@ -80,13 +83,16 @@ class _Proof:
         self.figures = Figures()
         self.ways = 1
         self._open = [Way(Timeline(config.queue_depth), Written(config) if require_written else None)]
+        self._open_bytes = self._open[0].bytes
         self._seen: dict[tuple, list[tuple[int, ...]]] = {}
+        self._states = 0
 
     def run(self) -> Report:
         """Follow all ways; ValidationError from the first that does harm."""
         spent = 0
         while self._open:
             way = self._open.pop()
+            self._open_bytes -= way.bytes
             before = way.figures.instructions + way.steps
             self._follow(way)
             self.figures.join(way.figures)
@@ -155,13 +161,22 @@ class _Proof:
         if self.ways > MAX_WAYS:
             reason = f"the data may choose among more than {MAX_WAYS} ways to here; {_MEET}"
             raise self._sequencer(way).refuse(way, "statistics", reason)
-        return way.fork()
+        other = way.fork()
+        self._open_bytes += other.bytes
+        if self._open_bytes > MAX_WAY_BYTES:
+            reason = (
+                f"the ways that the data may choose take more than {MAX_WAY_BYTES} bytes to follow; {_MEET}"
+            )
+            raise self._sequencer(way).refuse(way, "statistics", reason)
+        return other
 
     def _been_here(self, way: Way) -> bool:
         """Whether a way that had no less time left has been in this state."""
         state, spent = way.settle(), (way.steps, *way.work)
-        before = self._seen.setdefault(state, [])
+        before = self._seen.get(state, [])
         if any(all(a >= b for a, b in zip(other, spent, strict=True)) for other in before):
             return True
-        before.append(spent)
+        if self._states < MAX_STATES:
+            self._states += 1
+            self._seen[state] = [*before, spent]
         return False

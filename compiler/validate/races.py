@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from compiler.validate.errors import Place
-from compiler.validate.regions import Region, overlap
+from compiler.validate.regions import Region, overlap, runs
 from hw.isa.enums import Unit
 
 #: How many commands of each unit are known to have retired.
@@ -16,6 +16,18 @@ START: Clock = (0, 0, 0, 0)
 _UNITS = tuple(Unit)
 #: Accesses up to which one comparison after the other is faster than numpy.
 _FEW = 24
+#: Accesses that may be without order at a time.
+MAX_ACCESSES = 1 << 18
+#: Comparisons of accesses in a call, weighted by the addresses that they look at.
+MAX_COMPARED = 1 << 31
+#: Weight of an exact comparison of two regions, besides their runs.
+_EXACT = 1 << 11
+#: Accesses above which those that every later command knows to have retired are dropped.
+_CROWDED = 1 << 14
+
+
+class ComparisonLimitError(Exception):
+    """More comparisons than a call may take."""
 
 
 class Clash(NamedTuple):
@@ -28,6 +40,19 @@ class Clash(NamedTuple):
 
 class Races(Protocol):
     """Who is told of commands as they start."""
+
+    #: Weight of the comparisons made during this call.
+    compared: int
+
+    @property
+    def total(self) -> int:
+        """Number of accesses held."""
+        ...
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it is time for `forget`."""
+        ...
 
     def clash(self, unit: Unit, known: Clock, regions: Sequence[Region]) -> tuple[Region, Clash] | None:
         """An access of a command that clashes with an earlier one, and that; `known` has retired for certain."""
@@ -57,17 +82,34 @@ class _Log:
         self.regions.append(region)
         self.places.append(place)
 
-    def clash(self, known: int, region: Region) -> int:
-        """Index of an access by command `known` or a later one that shares an address with `region`; -1 if none."""
+    def clash(self, known: int, region: Region, allowed: int) -> tuple[int, int]:
+        """Index of an access by command `known` or a later one that shares an address with `region`; -1 if none.
+
+        Returns the index and the weight of the comparisons made.
+
+        Raises
+        ------
+        ComparisonLimitError
+            The weight would exceed `allowed`.
+        """
         first = bisect_left(self.numbers, known)
         if first == len(self.numbers):
-            return -1
+            return -1, 0
         candidates = range(first, len(self.numbers))
+        weight = len(candidates)
+        if weight > allowed:
+            raise ComparisonLimitError
         if len(candidates) > _FEW:
             self._extend()
             low, high = self._boxes[:, first : len(self.numbers)]
             candidates = (first + np.flatnonzero((low <= region.high) & (high >= region.low))).tolist()
-        return next((index for index in candidates if overlap(self.regions[index], region)), -1)
+        for index in candidates:
+            weight += _EXACT + runs(self.regions[index]) + runs(region)
+            if weight > allowed:
+                raise ComparisonLimitError
+            if overlap(self.regions[index], region):
+                return index, weight
+        return -1, weight
 
     def _extend(self) -> None:
         """Bring the array of boxes up to date."""
@@ -92,8 +134,18 @@ class _Log:
 class Accesses:
     """All accesses that some later command might still race with."""
 
-    def __init__(self) -> None:
+    def __init__(self, compared: int = 0) -> None:
         self._logs: dict[tuple[Unit, str, bool], _Log] = {}
+        self._limit = _CROWDED
+        #: Weight of the comparisons made during this call.
+        self.compared = compared
+        #: Number of accesses held.
+        self.total = 0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it is time for `forget`."""
+        return self.total > self._limit
 
     def clash(self, unit: Unit, known: Clock, regions: Sequence[Region]) -> tuple[Region, Clash] | None:
         """An access of a command that clashes with an earlier one, and that.
@@ -102,6 +154,11 @@ class Accesses:
         ----------
         known : Clock
             What has certainly retired when the command starts.
+
+        Raises
+        ------
+        ComparisonLimitError
+            The comparisons of this call exceed `MAX_COMPARED`.
         """
         for region in regions:
             for other in _UNITS:
@@ -111,8 +168,11 @@ class Accesses:
                     continue
                 for write in (True, False) if region.write else (True,):
                     log = self._logs.get((other, region.space, write))
-                    index = -1 if log is None else log.clash(known[other], region)
-                    if log and index >= 0:
+                    if log is None:
+                        continue
+                    index, weight = log.clash(known[other], region, MAX_COMPARED - self.compared)
+                    self.compared += weight
+                    if index >= 0:
                         return region, Clash(other, log.places[index], log.regions[index])
         return None
 
@@ -120,9 +180,12 @@ class Accesses:
         """Enter the accesses of a command, which is so many of its unit's."""
         for region in regions:
             self._logs.setdefault((unit, region.space, region.write), _Log()).add(number, region, place)
+        self.total += len(regions)
 
     def forget(self, known: Clock) -> "Accesses":
         """A copy without what every later command knows to have retired."""
-        accesses = Accesses()
+        accesses = Accesses(self.compared)
         accesses._logs = {key: log.forget(known[key[0]]) for key, log in self._logs.items()}
+        accesses.total = sum(len(log.numbers) for log in accesses._logs.values())
+        accesses._limit = max(_CROWDED, 2 * accesses.total)
         return accesses

@@ -6,10 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from compiler.kept import Kept
+
 #: Dimensions of a walk: (count, stride) with counts above 1 and growing strides above 0.
 Steps = tuple[tuple[int, int], ...]
 #: Runs that are looked at one by one; a walk of more of them counts as all between its first and last address.
 MAX_RUNS = 1 << 16
+#: Stretches that `intervals` caches, of all walks together.
+_MAX_CACHED = 1 << 22
 
 
 class Region(NamedTuple):
@@ -35,6 +39,9 @@ class Region(NamedTuple):
     steps: Steps
     run: int
     write: bool
+
+
+_intervals: Kept[tuple[np.ndarray, np.ndarray]] = Kept(_MAX_CACHED)
 
 
 def region(
@@ -83,9 +90,24 @@ def _overlap(
     return bool((a[0][first[inside]] < b[1][inside] + shift).any())
 
 
-@lru_cache(maxsize=1 << 12)
+def runs(item: Region) -> int:
+    """How many stretches of addresses `overlap` looks at, at most MAX_RUNS."""
+    count = 1
+    for steps, _ in item.steps:
+        count *= steps
+    return min(count, MAX_RUNS)
+
+
 def intervals(steps: Steps, run: int, last: int) -> tuple[np.ndarray, np.ndarray]:
     """Starts and ends (exclusive) of the stretches that a walk from 0 to `last` touches, sorted and apart."""
+    found = _intervals.get((steps, run, last))
+    if found is None:
+        found = _walked(steps, run, last)
+        _intervals.put((steps, run, last), found, len(found[0]))
+    return found
+
+
+def _walked(steps: Steps, run: int, last: int) -> tuple[np.ndarray, np.ndarray]:
     starts, ends = np.zeros(1, np.int64), np.full(1, run, np.int64)
     for count, stride in steps:
         if len(starts) * count > MAX_RUNS:

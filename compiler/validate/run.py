@@ -43,6 +43,8 @@ class Run:
 class _Clocks:
     """In place of accesses: what each command knows when it starts."""
 
+    compared, total, crowded = 0, 0, False
+
     def __init__(self) -> None:
         self.known: list[list[Clock]] = [[] for _ in Unit]
 

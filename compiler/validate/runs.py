@@ -17,12 +17,12 @@ from compiler.validate.commands import Line
 from compiler.validate.report import Figures, Report
 from compiler.validate.run import Run, run_of
 from compiler.validate.trace import Trace, begins_fenced, follow, operands_of
-from compiler.validate.way import Code
+from compiler.validate.way import MAX_CACHED_WORDS, Code
 from cosim.golden.checks import Window
 from hw.config import MlaConfig
 
-#: Programs, commands of traces, and runs that are kept.
-_MOST_PROGRAMS, _MOST_COMMANDS, _MOST_RUNS = 1 << 10, 1 << 16, 1 << 10
+#: Commands of traces, and runs that are kept.
+_MOST_COMMANDS, _MOST_RUNS = 1 << 16, 1 << 10
 _READ, _WRITE = 1, 2
 
 
@@ -107,7 +107,7 @@ class _Memo:
     def __init__(self, config: MlaConfig):
         self.config = config
         self._numbers = count()
-        self._programs: Kept[Known] = Kept(_MOST_PROGRAMS)
+        self._programs: Kept[Known] = Kept(MAX_CACHED_WORDS)
         # What cannot be had is known, too: (None,).
         self._traces: Kept[tuple[Trace | None]] = Kept(_MOST_COMMANDS)
         self._proved: Kept[tuple[Run | None]] = Kept(_MOST_RUNS)
@@ -118,7 +118,7 @@ class _Memo:
         known = self._programs.get(words)
         if known is None:
             known = Known(next(self._numbers), code, operands_of(code), begins_fenced(code))
-            self._programs.put(words, known)
+            self._programs.put(words, known, len(words))
         return known
 
     def run(self, codes: Sequence[Known], line: Line | None) -> Run | None:

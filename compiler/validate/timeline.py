@@ -1,8 +1,10 @@
 """The order of unit commands: queues, semaphores, and what is known to have retired.
 
-Units and sequencer form a network of processes that only wait for tokens with one taker each, so which commands can
-start does not depend on timing: it is enough to let everybody move as soon as possible. For each command a clock
-says which commands have retired, whatever the timing, when it starts.
+Every semaphore has one producer and one consumer, so a command that can start stays able to start until it does, and
+starting it never takes away what another unit or the sequencer waits for. All interleavings therefore end in the same
+state, and it is enough to follow the one where everybody moves as soon as possible: whenever the sequencer has issued
+a command or made room in a full semaphore, every command that can start does. For each command a vector clock says
+which commands have retired, whatever the timing, when it starts.
 """
 
 from collections import deque
@@ -11,7 +13,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from compiler.validate.errors import Place, ValidationError
-from compiler.validate.races import START, Accesses, Clash, Clock, Races
+from compiler.validate.races import (
+    MAX_ACCESSES,
+    MAX_COMPARED,
+    START,
+    Accesses,
+    Clash,
+    Clock,
+    ComparisonLimitError,
+    Races,
+)
 from compiler.validate.regions import Region
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
@@ -113,8 +124,8 @@ class Timeline:
 
     def new_epoch(self) -> tuple[int, ...]:
         """Forget a past that nothing can race with any more; only when quiet. Returns the counts of all semaphores."""
+        self.accesses = self.accesses.forget(tuple(self.issued))  # type: ignore[arg-type]
         self.issued, self.known, self._started = [0] * len(Unit), START, [START] * len(Unit)
-        self.accesses = Accesses()
         for row in self._tokens:
             for tokens in row:
                 for index, (_, place) in enumerate(tokens):
@@ -142,9 +153,13 @@ class Timeline:
         command = Pending(unit, self.issued[unit], bits(wait), bits(signal), self.known, regions, place)
         self.issued[unit] += 1
         queue.append(command)
-        if self._move(unit) and any(self._queues):
-            while any(self._move(other) for other in _UNITS if self._queues[other]):
-                pass
+        if self._move(unit):
+            self._move_all()
+
+    def _move_all(self) -> None:
+        """Start commands until none can start."""
+        while any(self._move(unit) for unit in _UNITS if self._queues[unit]):
+            pass
 
     def _move(self, unit: Unit) -> bool:
         """Start what a unit can start; whether it was anything."""
@@ -169,10 +184,21 @@ class Timeline:
         for i in command.waits:
             known = later(known, self._tokens[unit][i].popleft()[0])
         self._started[unit] = known
-        clash = self.accesses.clash(unit, known, command.regions)
+        try:
+            clash = self.accesses.clash(unit, known, command.regions)
+        except ComparisonLimitError:
+            reason = (
+                f"more than {MAX_COMPARED} comparisons of accesses that nothing orders; a fence orders them"
+            )
+            raise ValidationError("endless", command.place, reason) from None
         if clash:
             raise _race(command, *clash)
         self.accesses.enter(unit, command.number, command.regions, command.place)
+        if self.accesses.crowded:
+            self.accesses = self.accesses.forget(self._least())
+            if self.accesses.total > MAX_ACCESSES:
+                reason = f"more than {MAX_ACCESSES} accesses that nothing orders; a fence orders them"
+                raise ValidationError("endless", command.place, reason)
         if command.signals:
             token = (self._retired(unit, command.number + 1), command.place)
             for i in command.signals:
@@ -183,7 +209,10 @@ class Timeline:
         known = later(self._started[unit], self.known)
         for i in bits(wait):
             known = later(known, self._tokens[unit][i][0][0])
-        return self.accesses.clash(unit, known, regions) is not None
+        try:
+            return self.accesses.clash(unit, known, regions) is not None
+        except ComparisonLimitError:
+            return True
 
     def _retired(self, unit: Unit, count: int) -> Clock:
         """What is known once the last command that `unit` has started has retired."""
@@ -191,13 +220,16 @@ class Timeline:
         return (*known[:unit], count, *known[unit + 1 :])  # type: ignore[return-value]
 
     def wait(self, number: int, place: Place) -> None:
-        """The sequencer takes a token; ValidationError if it waits for ever."""
+        """The sequencer takes a token, which may make room for a unit; ValidationError if it waits for ever."""
         tokens = self._tokens[SEQUENCER][number]
+        full = len(tokens) >= SEMAPHORE_MAX
         if not tokens:
             name = semaphore(number >> 2, SEQUENCER, number & 3)
             stuck = self._blocked(number >> 2) or "no command issued before it does"
             raise ValidationError("deadlock", place, f"nobody signals {name}: {stuck}")
         self.known = later(self.known, tokens.popleft()[0])
+        if full:
+            self._move_all()
 
     def fence(self, mask: int, place: Place) -> None:
         """The sequencer waits for units; ValidationError if it waits for ever."""
@@ -221,6 +253,7 @@ class Timeline:
                     f"the program halts and {self._blocked(unit)}; all commands must be able to finish without a"
                     " later macro-instruction",
                 )
+        self.accesses.compared = 0
 
     def end(self) -> None:
         """ValidationError if tokens are left."""

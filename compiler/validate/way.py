@@ -1,9 +1,9 @@
 """One way through the programs: the sequencer's state, and everything its commands have done so far."""
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
 
+from compiler.kept import Kept
 from compiler.validate.bits import Word
 from compiler.validate.commands import Line
 from compiler.validate.races import Clock
@@ -19,6 +19,10 @@ from hw.isa.program import Program
 
 #: Segment of the program that a call runs; pinned programs have their numbers.
 OWN = -1
+#: Words of all programs whose decoded form is cached.
+MAX_CACHED_WORDS = 1 << 20
+#: What a way takes in memory: by itself, and for each access.
+_WAY_BYTES, _ACCESS_BYTES = 1 << 13, 24
 
 
 class Code(NamedTuple):
@@ -30,12 +34,14 @@ class Code(NamedTuple):
 
 def code_of(program: Program) -> Code:
     """Decode a program."""
-    return Code(program, _decoded(program.words))
+    words = _decoded.get(program.words)
+    if words is None:
+        words = tuple(decoded(word) for word in program.words)
+        _decoded.put(program.words, words, len(words))
+    return Code(program, words)
 
 
-@lru_cache(maxsize=1 << 9)
-def _decoded(words: tuple[int, ...]) -> tuple[tuple[MicroOp, int, int, int, int], ...]:
-    return tuple(decoded(word) for word in words)
+_decoded: Kept[tuple[tuple[MicroOp, int, int, int, int], ...]] = Kept(MAX_CACHED_WORDS)
 
 
 @dataclass
@@ -112,6 +118,15 @@ class Way:
             list(self.work),
             self.line,
             dict(self.ends),
+        )
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory this way takes by itself."""
+        return (
+            _WAY_BYTES
+            + _ACCESS_BYTES * self.timeline.accesses.total
+            + (self.written.bytes if self.written else 0)
         )
 
     @property

@@ -30,6 +30,11 @@ class Written:
             "table": np.zeros(config.table_slots * 512, bool),
         }
 
+    @property
+    def bytes(self) -> int:
+        """Size of the flags."""
+        return sum(flags.nbytes for flags in self._flags.values())
+
     def copy(self) -> "Written":
         """The same flags, to go another way from here."""
         other = Written(self._config)
