@@ -22,6 +22,7 @@ from compiler.runtime import Session
 from compiler.stages import LayerInfo
 from cosim.device import Device
 from cosim.golden import GoldenDevice
+from hw.errors import InputError
 
 if TYPE_CHECKING:
     from cosim.rtl.records import Recording
@@ -89,11 +90,20 @@ def back_to_back(network: Network, samples: int) -> int:
 def run_samples(
     device: Device, network: Network, samples: Sequence[Arrays], say: Callable[[str], None], *,
     recorder: "RtlDevice | None" = None, steadily: bool = True, proofs: Store | None = None,
+    rate: float | None = None,
 ) -> Run:  # fmt: skip
     """Run every batch of samples by itself, then, unless told not to, some back to back; `say` hears of progress.
 
     The last batch is filled up with its last sample; the machine may have programs for fewer. Given as `recorder` too,
-    a device with a probe records what its units do during the first one. `proofs` is as in `Session`.
+    a device with a probe records what its units do during the first one. `proofs` is as in `Session`; `rate` are the
+    bytes that the memory moves in a cycle (left out: a row of N).
+
+    Raises
+    ------
+    ValidationError
+        A program could do harm where the samples lie.
+    InputError
+        Samples back to back took fewer cycles than their work: a program skips some of it.
     """
     clocked = not isinstance(device, GoldenDevice)
     sizes, groups = _sizes(network, len(samples)), []
@@ -128,7 +138,20 @@ def run_samples(
         return Run(len(samples), sizes, outputs, None, None, None, None, *done)
     parts = split(sum(cycles), counts, tags[-1]) if tags else None
     steady = session.steady(filled[:together], sizes[:together]) if steadily else None
+    if steady is not None:
+        _check_steady(network, steady, floors[:together], rate)
     return Run(len(samples), sizes, outputs, cycles, steady, session.load_cycles, parts, *done, recording)
+
+
+def _check_steady(network: Network, steady: float, floors: Sequence[Floor], rate: float | None) -> None:
+    """InputError if batches back to back took fewer cycles each than the least that their work takes."""
+    rate = bus_rate(network.config, rate)
+    least = sum(floor.cycles(network.config, rate) for floor in floors) / len(floors)
+    if steady < least:
+        raise InputError(
+            f"{network.name}: samples back to back took {steady:,.0f} cycles each, fewer than the {least:,.0f} that"
+            " their work takes at least: the programs skip work; compile the model anew"
+        )
 
 
 def _sizes(network: Network, samples: int) -> list[int]:

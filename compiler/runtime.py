@@ -21,6 +21,7 @@ from compiler.stages import Stage
 from compiler.validate import Call
 from cosim.device import Device
 from cosim.driver import Driver
+from cosim.golden.checks import Window
 from hw.errors import InputError
 from hw.isa.macro import SLOT_BYTES
 
@@ -54,7 +55,8 @@ class Session:
     device : Device
         RTL or golden model, with DRAM of at least `dram_bytes`.
     network : Network
-        What to run; its programs are proved harmless before they are loaded.
+        What to run. Every stream of macro-instructions is proved harmless before it is enqueued: that of the first
+        sample, and that of all samples back to back, before a program is loaded.
     samples : int
         How many samples there is room for at once.
     proofs : Store or None
@@ -71,8 +73,6 @@ class Session:
         What loading programs took so far.
     seconds : float
         Wall time from doorbells to interrupts so far.
-    window : (int, int, int)
-        The DRAM that programs may touch: first byte, last byte, permissions.
     progress : callable
         Hears now and then how many cycles a long run has taken so far.
     look : callable or None
@@ -87,11 +87,13 @@ class Session:
         self.look: Callable[[Loaded, int], None] | None = None
         self._cycles, self._trips = 0, Trips()
         self._counts = [network.count(network.batch)] * samples
-        self.window = (self.driver.memory.used, device.dram.size - 1, 3)
         self._opcodes: dict[int, int] = {}  # by identity of the part
         self.loaded = [self._place(stage, stage.code, samples) for stage in network.walk() if stage.code]
+        self._proved: set[tuple[int, tuple[int, ...]]] = set()
+        self._open: list[Window] | None = None
         for place in self.loaded:
-            self._prove(place)
+            self._prove(place, [0])
+            self._prove(place, range(samples))
         self._places = {id(place.stage): place for place in self.loaded}
         parts = [part for each in self.loaded for part in each.code.parts]
         self.resident = len(batches(network.config, parts)) == 1
@@ -182,6 +184,11 @@ class Session:
         """Cycles a sample takes when they come one right behind the other; None if the host has to take part.
 
         Of each, if it is a batch, so many samples count.
+
+        Raises
+        ------
+        ValidationError
+            The programs could do harm where these samples lie.
         """
         if len(self.network.stages) != 1 or not self.network.stages[0].code or not self.resident:
             return None
@@ -189,7 +196,10 @@ class Session:
         self._counts[: len(samples)] = [self.network.count(count) for count in counts]
         for number, sample in enumerate(samples):
             self._put(place, self.network.check(sample), number)
-        return self._go(place, place.code.parts, range(len(samples))) / len(samples)
+        numbers = range(len(samples))
+        self._prove(place, numbers)
+        self._open_windows(place, numbers)
+        return self._go(place, place.code.parts, numbers) / len(samples)
 
     def _place(self, stage: Stage, code: Code, samples: int) -> Loaded:
         memory = self.driver.memory
@@ -204,15 +214,35 @@ class Session:
             )
         return place
 
-    def _prove(self, place: Loaded) -> None:
-        """Refuse programs that could do harm; samples may follow one another without a pause."""
-        samples = [0, min(1, len(place.samples) - 1)]
+    def _prove(self, place: Loaded, samples: Sequence[int]) -> None:
+        """Refuse programs that could do harm to samples that follow one another without a pause, from rest on.
+
+        The first sample comes once more behind the others: so the stream leaves everything as it finds it.
+        """
+        key = id(place), tuple(samples)
+        if key in self._proved:
+            return
         calls = [
             Call(part.program, (*place.operands(sample), *self.network.any_count), instead=part.instead)
-            for sample in samples
+            for sample in (*samples, samples[0])
             for part in place.code.parts
         ]
-        prove(self.network.config, calls, [self.window], self.proofs)
+        config = self.network.config
+        prove(config, calls, place.windows(samples, config.windows), self.proofs)
+        self._proved.add(key)
+
+    def _open_windows(self, place: Loaded, samples: Sequence[int]) -> None:
+        """Let programs touch what these samples need and nothing else; the machine is at rest."""
+        most = self.network.config.windows
+        windows = place.windows(samples, most)
+        if windows == self._open:
+            return
+        for index in range(most):
+            first, last, permissions = windows[index] if index < len(windows) else (0, -1, 0)
+            self.driver.set_window(
+                index, first, last + 1 - first, read=bool(permissions & 1), write=bool(permissions & 2)
+            )
+        self._open = windows
 
     def _put(self, place: Loaded, values: Arrays, sample: int = 0) -> None:
         for tensor in place.stage.inputs:
@@ -228,6 +258,8 @@ class Session:
 
     def _stage(self, place: Loaded, sample: int = 0) -> int:
         parts, cycles = place.code.parts, 0
+        self._prove(place, [sample])
+        self._open_windows(place, [sample])
         for batch in [range(len(parts))] if self.resident else batches(self.network.config, parts):
             if not self.resident:
                 self._bring(parts[batch.start : batch.stop])

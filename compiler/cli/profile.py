@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         result = run_samples(
             device, network, samples, say, recorder=device if probe else None,
-            proofs=None if args.no_cache else Store(),
+            proofs=None if args.no_cache else Store(), rate=rate,
         )  # fmt: skip
     whole = head(args, "rtl", rate) | document(network, result, rate)
     if args.trace and result.recording:

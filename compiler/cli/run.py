@@ -57,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
         named(args.model),
         open_device(network, args.device, together, args.dram_latency, rate, say) as device,
     ):
-        result = run_samples(device, network, samples, say, proofs=None if args.no_cache else Store())
+        proofs = None if args.no_cache else Store()
+        result = run_samples(device, network, samples, say, proofs=proofs, rate=rate)
     whole = head(args, args.device, rate) | document(network, result, rate)
     if args.out:
         buffer = io.BytesIO()

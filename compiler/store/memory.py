@@ -27,17 +27,21 @@ class Placement:
     ----------
     operands : tuple of tuples of int
         For each code of an entry the operands of its macro-instructions.
-    windows : tuple of (int, int, int)
-        Parts of DRAM that programs may touch, as `compiler.validate.validate` takes them.
+    windows : tuple of tuples of (int, int, int)
+        For each code the parts of DRAM that its programs may touch, as `compiler.validate.validate` takes them.
     """
 
     operands: tuple[tuple[int, ...], ...]
-    windows: tuple[Window, ...]
+    windows: tuple[tuple[Window, ...], ...]
 
     @staticmethod
     def of(session: Session) -> "Placement":
         """Where a session has laid its network, for the first of its samples."""
-        return Placement(tuple(tuple(each.operands(0)) for each in session.loaded), (session.window,))
+        most = session.network.config.windows
+        return Placement(
+            tuple(tuple(each.operands(0)) for each in session.loaded),
+            tuple(tuple(each.windows([0], most)) for each in session.loaded),
+        )
 
 
 @dataclass
@@ -144,6 +148,6 @@ class MemoryCache:
 
 def _prove(entry: Entry, placement: Placement, proofs: Store | None) -> None:
     """Prove each code of an entry; its macro-instructions may follow one another without a pause."""
-    for code, operands in zip(entry.codes, placement.operands, strict=True):
+    for code, operands, windows in zip(entry.codes, placement.operands, placement.windows, strict=True):
         calls = [Call(program, operands) for _ in range(2) for program in code.programs]
-        prove(code.config, calls, placement.windows, proofs)
+        prove(code.config, calls, windows, proofs)

@@ -137,7 +137,10 @@ def test_a_program_is_proved_once_for_each_place(counted, placement, proved):
     for _ in range(5):
         assert cache.runnable(key(), placement) is cache.best(key()) is not None
     assert len(proved) == 1
-    moved = replace(placement, operands=tuple(tuple(o + 64 for o in each) for each in placement.operands))
+    moved = Placement(
+        tuple(tuple(o + 64 for o in each) for each in placement.operands),
+        tuple(tuple((a + 64, b + 64, how) for a, b, how in each) for each in placement.windows),
+    )
     assert cache.runnable(key(), moved) is not None and cache.runnable(key(), placement) is not None
     assert len(proved) == 2
     cache.forget()
@@ -159,8 +162,8 @@ def test_proofs_are_known_from_run_to_run(counted, placement, proved):
 def test_a_program_that_could_do_harm_is_a_miss(counted, placement, caplog):
     counted.put_best(stored.entry(key()))
     cache = MemoryCache(counted)
-    first, last, permissions = placement.windows[0]
-    narrow = replace(placement, windows=((first, first + 1, permissions),))
+    ((first, last, permissions), *_) = placement.windows[0]
+    narrow = replace(placement, windows=(((first, first + 1, permissions),),))
     assert cache.runnable(key(), narrow) is None
     assert f"the best program of subgraph {key().subgraph} is not used: " in caplog.text
     assert last > first and cache.runnable(key(), placement) is not None
