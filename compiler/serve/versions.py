@@ -108,6 +108,19 @@ def _shape(network: Network) -> list[tuple[object, ...]]:
     ]
 
 
+def _every_pair(slots: int) -> list[int]:
+    """Slots in an order in which each follows each, itself included, the first once more at the end.
+
+    A request takes any slot that is free, so any may come behind any other. This is the de Bruijn sequence of order 2.
+    """
+    order = [0]
+    for first in range(slots):
+        order += [first] if first else []
+        for second in range(first + 1, slots):
+            order += [first, second]
+    return [*order, 0]
+
+
 class Versions:
     """Places versions in DRAM and proves that they do no harm there.
 
@@ -171,10 +184,10 @@ class Versions:
         return Version(self._count, network, bases, (start, start + size - 1))
 
     def _prove(self, among: Sequence[Version]) -> None:
-        """Of each stage of the first the calls of all slots, one behind the other, over to the others' and back."""
+        """Of each stage of the first the calls of every slot behind every slot, over to the others' and back."""
         version = among[0]
         for stage in range(len(version.bases)):
-            order = [(version, slot) for slot in range(self.buffers.slots)]
+            order = [(version, slot) for slot in _every_pair(self.buffers.slots)]
             order += [(each, slot) for each in reversed(among) for slot in (0, self.buffers.slots - 1)]
             order.append((version, 0))
             calls = [

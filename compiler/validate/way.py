@@ -126,7 +126,7 @@ class Way:
         return (
             _WAY_BYTES
             + _ACCESS_BYTES * self.timeline.accesses.total
-            + (self.written.bytes if self.written else 0)
+            + (self.written.size if self.written else 0)
         )
 
     @property

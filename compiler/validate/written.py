@@ -31,8 +31,8 @@ class Written:
         }
 
     @property
-    def bytes(self) -> int:
-        """Size of the flags."""
+    def size(self) -> int:
+        """Bytes of all flags."""
         return sum(flags.nbytes for flags in self._flags.values())
 
     def copy(self) -> "Written":

@@ -13,6 +13,8 @@ from compiler.codegen.programs import Part
 from compiler.network import Network
 from compiler.package import to_bytes
 from compiler.runtime import Session, dram_bytes
+from compiler.serve.room import serving_bytes
+from compiler.serve.stream import Server
 from compiler.validate import ValidationError
 from compiler.validate.network import validate_network
 from cosim.golden import GoldenDevice
@@ -176,3 +178,24 @@ def test_windows_are_as_narrow_as_the_machine_allows(windows: int, network: Netw
             for tensor, how in [(t, 1) for t in place.stage.inputs] + [(t, 2) for t in place.stage.outputs]:
                 start = place.samples[sample][tensor.name]
                 assert any(a <= start and start + tensor.bytes - 1 <= b and p & how for a, b, p in found)
+
+
+def test_serving_proves_every_slot_behind_every_slot(network: Network) -> None:
+    """Slots are taken as they become free: a race of slot 1 right behind slot 2 alone is found."""
+    with GoldenDevice(network.config, serving_bytes(network)) as device:
+        server = Server(device, network)
+        buffers, version = server.versions.buffers, server.current
+        one, two = (buffers.operands(version, 0, slot)[1] for slot in (1, 2))
+
+    def extra(name: str, address: int, text: str) -> Part:
+        source = f"add r1, {address >> 16}\nshl r1, r1, 16\nor r1, r1, {address & 0xFFFF}\nbne op1, r1, end\n"
+        return Part(replace(assemble(f"{source}{text}\nend: halt"), name=name), ())
+
+    before = extra("before", one, "set load.word, fill=1\nissue load")
+    behind = extra("behind", two, "set store.dram, op2\nissue store")
+    bad = changed(network, lambda parts: (before, *parts, behind))
+    with (
+        GoldenDevice(network.config, serving_bytes(bad)) as device,
+        pytest.raises(ValidationError, match="race: load writes sp"),
+    ):
+        Server(device, bad)
