@@ -191,8 +191,8 @@ def test_serving_proves_every_slot_behind_every_slot(network: Network) -> None:
         source = f"add r1, {address >> 16}\nshl r1, r1, 16\nor r1, r1, {address & 0xFFFF}\nbne op1, r1, end\n"
         return Part(replace(assemble(f"{source}{text}\nend: halt"), name=name), ())
 
-    before = extra("before", one, "set load.word, fill=1\nissue load")
-    behind = extra("behind", two, "set store.dram, op2\nissue store")
+    before = extra("before", one, "set load.word, fill=1\nset load.dst, 262128\nissue load")
+    behind = extra("behind", two, "set store.dram, op2\nset store.src, 262128\nissue store")
     bad = changed(network, lambda parts: (before, *parts, behind))
     with (
         GoldenDevice(network.config, serving_bytes(bad)) as device,
