@@ -192,10 +192,10 @@ def read_schedule(path: Path) -> "Schedule":
 
 def run(args: argparse.Namespace) -> int:
     """Compile and write."""
-    from compiler.listing import listing
-    from compiler.package import to_bytes
     from compiler.cli.memory_table import memory_lines
+    from compiler.listing import listing
     from compiler.memory.usage import memory_use
+    from compiler.package import to_bytes
     from compiler.quantize.report import summary
 
     claim(args, "output", "save_schedule", "listing")

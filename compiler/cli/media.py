@@ -53,9 +53,9 @@ def read_image(path: Path, tensor: Tensor, scale: tuple[float, float] | None) ->
 def _layout(path: Path, tensor: Tensor) -> tuple[int, int, int, bool]:
     """Channels, height and width of an input, and whether the channels come first."""
     shape = tensor.shape
-    while len(shape) > 3 and shape[0] == 1:
+    while len(shape) > 2 and shape[0] == 1:
         shape = shape[1:]
-    if len(shape) == 2:
+    if len(shape) == 2 and 1 not in shape:
         return 1, *shape, False
     if len(shape) == 3 and shape[2] in _MODES:
         return shape[2], *shape[:2], False
@@ -101,7 +101,7 @@ def _converted(path: Path, image: "Image", channels: int) -> "Image":
     if image.mode.startswith("I"):
         raise InputError(f"{path}: must have 8 bits a channel, not 16")
     if image.has_transparency_data:
-        if image.convert("RGBA").getextrema()[3] != (255, 255):
+        if image.convert("RGBA").getchannel("A").getextrema() != (255, 255):
             raise InputError(f"{path}: has transparent pixels: put the image on a background first")
         image = image.convert("RGB")
     if gray != (channels == 1):
@@ -173,7 +173,7 @@ def read_sound(path: Path, tensor: Tensor) -> NDArray[np.float32]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (wave.Error, EOFError) as error:
-        raise InputError(f"{path}: must be a PCM .wav file: {error or 'it is cut short'}") from None
+        raise InputError(f"{path}: must be a PCM .wav file: {str(error) or 'it is cut short'}") from None
     if len(data) != 2 * length:
         raise InputError(f"{path}: must be a PCM .wav file: it is cut short")
     print(f"{path}: {length:,} samples at {form.framerate:,} Hz as -1..1", file=sys.stderr)

@@ -87,8 +87,8 @@ def add_samples(parser: argparse.ArgumentParser, models: str) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help=models)
     parser.add_argument(
         "--input", metavar="FILE", type=Path,
-        help=".npy, or .npz with an array for each input; first axis: samples. One sample: .png of the model's size, or "
-        "16-bit mono .wav of its length",
+        help=".npy, or .npz with an array for each input; first axis: samples. One sample: .png of the model's size, "
+        "or 16-bit mono .wav of its length",
     )  # fmt: skip
     parser.add_argument(
         "--input-scale", metavar="MEAN,STD", type=_scale,
