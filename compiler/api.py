@@ -44,6 +44,7 @@ def compile(
     batch: int = 1,
     batches: Sequence[int] = (),
     skip: str | None = None,
+    keep_float: Sequence[str] = (),
     dram: Dram = USUAL,
     limits: Limits = NONE,
     cache: bool | None = None,
@@ -88,6 +89,8 @@ def compile(
     skip : str or None
         A tensor, or the node that makes it, by its name: where all of it is zero, what follows is not carried out, and
         its results, which are constants then, are only written (docs/dispatch.md).
+    keep_float : sequence of str
+        Nodes or operators of a float model, by name, that are not quantized: they run in float32 on the host.
     dram : Dram
         The memory to schedule for. Programs run with any, and outputs are the same.
     limits : Limits
@@ -108,6 +111,7 @@ def compile(
     seed, offset = (arguments.integer(*each, 0) for each in (("seed", seed), ("offset", offset)))
     batch = arguments.integer("batch", batch, 1)
     batches = arguments.integers("batches", batches, 1)
+    keep_float = arguments.texts("keep_float", keep_float)
     _check_types(schedule, dram, strict, cache, record)
     arguments.of_type("limits", limits, Limits, "a Limits")
     config = load_target(target) if isinstance(target, str) else target
@@ -123,7 +127,8 @@ def compile(
         source.store = source.store or Store()
     options = Options(
         rounding=_rounding(source, rounding), schedule=schedule, strict=strict, calibration=calibration,
-        seed=seed, offset=offset, batch=batch, batches=batches, skip=skip, dram=dram, limits=limits,
+        seed=seed, offset=offset, batch=batch, batches=batches, skip=skip, keep_float=keep_float,
+        dram=dram, limits=limits,
     )  # fmt: skip
     place = (
         _place(source.store, source, config, options) if named and record is None and source.store else None

@@ -40,6 +40,13 @@ def integers(name: str, values: Any, least: int) -> tuple[int, ...]:
     return tuple(integer(name, value, least) for value in values)
 
 
+def texts(name: str, values: Any) -> tuple[str, ...]:
+    """Several names as a tuple; InputError if they are not a list of strings."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise InputError(f"{name} must be a list of names, not {shown(values)}")
+    return tuple(of_type(f"each of {name}", value, str, "a name") for value in values)
+
+
 def array(name: str, value: Any) -> NDArray:
     """Numbers as an array; InputError if they are none, or rows of different lengths."""
     try:

@@ -156,4 +156,9 @@ def _code(code: Code, programs: Iterator[Program]) -> Code:
     for part in code.parts:
         instead = tuple(replace(variant, program=fresh(variant.program)) for variant in part.instead)
         parts.append(replace(part, instead=instead, program=fresh(part.program)))
-    return replace(code, parts=tuple(parts))
+    same = all(
+        new.words == old.words
+        for part, other in zip(parts, code.parts, strict=True)
+        for new, old in zip(part.programs, other.programs, strict=True)
+    )
+    return replace(code, parts=tuple(parts), peak=code.peak if same else None)

@@ -1,7 +1,7 @@
 """A compiled network: what a session needs to run it, and reports to describe it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from compiler.cache.digest import name
 from compiler.codegen.code import Code
 from compiler.hosted import HostNode
 from compiler.ir.graph import Graph
-from compiler.ir.tensor import Tensor
+from compiler.ir.tensor import Tensor, signature
 from compiler.lower.layer import Layer
 from compiler.profile.floors import Floor
 from compiler.quantize.report import QuantizationReport
@@ -19,7 +19,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.stages import LayerInfo, Smaller, Stage
 from cosim.golden import GoldenDevice
 from hw.config import MlaConfig
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 
 class Origin(StrEnum):
@@ -79,12 +79,20 @@ class Network:
     rounding: str
     floor: Floor
     graph: Graph | None = None
-    layers: tuple[Layer, ...] = field(default=(), repr=False)
-    quantization: QuantizationReport | None = field(default=None, repr=False)
+    layers: tuple[Layer, ...] = ()
+    quantization: QuantizationReport | None = None
     batch: int = 1
     smaller: tuple[Smaller, ...] = ()
     origin: Origin = Origin.COMPILED
     compile_seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        programs = sum(len(code.all_programs) for code in self.codes)
+        return (
+            f"<Network {shown(self.name)}: {len(self.infos)} layers in {programs} programs for a "
+            f"{self.config.n}x{self.config.n} array, {len(self.host)} nodes on the host; "
+            f"{signature(self.inputs, self.outputs)}>"
+        )
 
     @property
     def sample(self) -> tuple[Tensor, ...]:
@@ -219,7 +227,7 @@ def _checked(tensors: Sequence[Tensor], inputs: Mapping[str, NDArray]) -> dict[s
         if array.shape != tensor.shape or array.dtype != tensor.dtype:
             raise InputError(
                 f"input {tensor.name!r} must be {tensor.dtype}{list(tensor.shape)}, not "
-                f"{array.dtype}{list(array.shape)}"
+                f"{array.dtype}{list(array.shape)}{tensor.meaning}"
             )
         out[tensor.name] = array
     return out

@@ -30,6 +30,7 @@ class Options:
     batch: int = 1
     batches: tuple[int, ...] = ()
     skip: str | None = None
+    keep_float: tuple[str, ...] = ()
     single: bool = False
     dram: Dram = USUAL
     limits: Limits = NONE

@@ -115,7 +115,9 @@ def _stage(put: _Put, folder: str, stage: Stage) -> dict[str, Any]:
         put(f"{folder}/image.bin", code.image.tobytes())
         out["code"] = {
             "layers": [part.layers for part in code.parts], "tags": code.tags, "memory": code.memory,
-            "places": code.places, "infos": [asdict(info) for info in stage.infos],
+            "places": code.places,
+            "peak": None if code.peak is None else asdict(code.peak),
+            "infos": [asdict(info) for info in stage.infos],
             "guards": [[asdict(variant.guard) for variant in part.instead] for part in code.parts],
             "floor": None if stage.floor is None else asdict(stage.floor),
             "spared": None if stage.spared is None else asdict(stage.spared),

@@ -18,6 +18,7 @@ from compiler.ir.control import mismatch
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
+from compiler.memory.peak import Peak
 from compiler.network import Network
 from compiler.package_checks import by_name, same, tuples, typed
 from compiler.profile.floors import Floor
@@ -186,8 +187,17 @@ class PackageReader:
             raise ValueError(
                 f"{folder}: {len(parts[-1].instead)} guards, which is not as many as there should be"
             )
-        made = Code(self.config, parts, tags, image, memory, places)
+        made = Code(self.config, parts, tags, image, memory, places, self._peak(code.get("peak")))
         return Stage(inputs, outputs, code=made, infos=infos, floor=floor, spared=spared)
+
+    def _peak(self, values: dict | None) -> Peak | None:
+        """Greatest use of the memories on the chip; files need not hold it."""
+        if values is None:
+            return None
+        sp, acc = (typed(values[key], int, f"peak of {key}") for key in ("sp", "acc"))
+        if not (0 <= sp <= self.config.sp_bytes and 0 <= acc <= self.config.acc_bytes):
+            raise ValueError("peak is more than the machine has")
+        return Peak(sp, acc)
 
     def _part(self, member: str, layers: list, guards: list) -> Part:
         """A program, and those behind guards."""

@@ -87,6 +87,8 @@ class Prepared:
             graph, self.report = _quantized(graph, options)
         elif options.calibration is not None:
             raise InputError(f"{graph.name} {why}; calibration is for float models")
+        elif options.keep_float:
+            raise InputError(f"{graph.name} {why}; keep_float is for float models")
         else:
             graph = chains_as_tables(graph, options.rounding)
         self.graph = with_batch(name_apart(graph), options.batch)
@@ -159,7 +161,13 @@ def _quantized(graph: Graph, options: Options) -> tuple[Graph, QuantizationRepor
     """A float model quantized, with made-up samples if there are none."""
     given = options.calibration
     samples = random_samples(graph, options.seed) if given is None else given
-    made, report = quantize(graph, samples, rounding=cast(Kernels, options.rounding), random=given is None)
+    made, report = quantize(
+        graph,
+        samples,
+        skip=options.keep_float,
+        rounding=cast(Kernels, options.rounding),
+        random=given is None,
+    )
     return simplify(made), report
 
 

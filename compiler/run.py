@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from compiler.batches import apart, joined
 from compiler.cache.store import Store
 from compiler.dispatch.report import layers, variants, work
+from compiler.memory.usage import memory_use
 from compiler.network import Network
+from compiler.profile.clock import at_clock
 from compiler.profile.counts import COUNTED, ByTag, Split, bound, growth, read_counts, split
 from compiler.profile.energy import energy_parts_uj, energy_uj
 from compiler.profile.floors import Floor, bus_rate
@@ -177,21 +179,38 @@ def _together(arrays: list[NDArray]) -> NDArray:
     return np.concatenate(arrays) if first.ndim and len(first) == 1 else np.stack(arrays)
 
 
-def document(network: Network, run: Run, rate: float | None = None) -> dict[str, Any]:
-    """The parts of `mla run`'s report that do not depend on how it was called, but for the memory's bytes a cycle."""
+def document(
+    network: Network, run: Run, rate: float | None = None, clock: float | None = None
+) -> dict[str, Any]:
+    """The parts of `mla run`'s report that depend on the network and the run alone.
+
+    Parameters
+    ----------
+    network : Network
+        The network that was run.
+    run : Run
+        Its results.
+    rate : float or None
+        Bytes per cycle of DRAM; None: one row of the machine.
+    clock : float or None
+        Clock frequency in MHz for times and power; None: these are None.
+    """
     rate = bus_rate(network.config, rate)
     config, macs = network.config, _of_samples(network, run, sum(floor.macs for floor in run.floors))
     infos = layers(network, run.runs, run.taken)
     totals = {name: sum(row[name] for row in run.counts.values()) for name in COUNTED}
     cycles = None if run.cycles is None else sum(run.cycles)
+    each = None if run.cycles is None else _each(run, median(run.cycles))
+    steady = None if run.steady is None else _each(run, run.steady)
+    energy = None if cycles is None else energy_uj(config, totals)
     return {
         "samples": run.samples,
         "batch": network.batch,
         "batches": network.batches,
         "variants": variants(network, run.taken),
         "cycles": cycles,
-        "cycles_per_sample": None if run.cycles is None else _each(run, median(run.cycles)),
-        "steady_cycles_per_sample": None if run.steady is None else _each(run, run.steady),
+        "cycles_per_sample": each,
+        "steady_cycles_per_sample": steady,
         "load_cycles": run.load_cycles,
         "macs": macs,
         "utilization": None if not cycles else macs / (cycles * config.n**2),
@@ -199,8 +218,10 @@ def document(network: Network, run: Run, rate: float | None = None) -> dict[str,
         "floor_layerwise_cycles": sum(info.floor.cycles(config, rate) * times for info, times in infos),
         "dram_bytes_read": totals["load_bytes"],
         "dram_bytes_written": totals["store_bytes"],
-        "energy_uj": None if cycles is None else energy_uj(config, totals),
+        "energy_uj": energy,
         "energy_parts_uj": None if cycles is None else energy_parts_uj(config, totals),
+        **at_clock(clock, cycles, each, steady, energy),
+        "memory": memory_use(network),
         "where": None if run.split is None else run.split.where,
         "host_ops": [asdict(each) for each in network.host],
         "compile_seconds": network.compile_seconds,

@@ -22,7 +22,7 @@ from compiler.validate import Call
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden.checks import Window
-from hw.errors import InputError
+from hw.errors import InputError, shown
 from hw.isa.macro import SLOT_BYTES
 
 _ALIGN = 64
@@ -101,6 +101,9 @@ class Session:
             self._bring(parts)
         # After reset the machine clears its counters, and a change of tag waits for that; so does this.
         self.driver.counters.read("cycles", 0)
+
+    def __repr__(self) -> str:
+        return f"<Session of {shown(self.network.name)} on {self.device!r}>"
 
     def run(self, inputs: Arrays, count: int | None = None) -> dict[str, NDArray]:
         """Outputs of one sample, or of a batch."""

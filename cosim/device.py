@@ -226,6 +226,10 @@ class Device(ABC):
     @abstractmethod
     def _set_dram_faults(self, faults: list[DramFault]) -> None: ...
 
+    def __repr__(self) -> str:
+        n = self.config.n
+        return f"<{type(self).__name__}: {n}x{n} array, {self.dram.size:,} bytes of DRAM>"
+
     def __enter__(self) -> Self:
         return self
 

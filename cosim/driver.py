@@ -70,6 +70,9 @@ class Driver:
         self.set_window(0, self.memory.used, device.dram.size - self.memory.used)
         self.set("CONTROL", 3)
 
+    def __repr__(self) -> str:
+        return f"<Driver of {self.device!r}: {self.ring_slots} ring slots, {len(self.programs.programs)} programs>"
+
     def get(self, name: str) -> int:
         """Read a register by name."""
         return self.registers.get(name)

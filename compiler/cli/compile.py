@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from compiler.cli.claims import claim
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer, size
 from compiler.cli.output import report, write_output
+from compiler.cli.warn import warn, warnings
 
 if TYPE_CHECKING:
     from compiler.cache.source import Source
@@ -63,6 +64,11 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         help="quantize a float model with these samples: .npy, or .npz with an array for each input",
     )
     parser.add_argument(
+        "--keep-float", metavar="NODE", action="append", default=[],
+        help="do not quantize this node of a float model (or all of this operator): it runs in float32 on the host; "
+        "again for others",
+    )  # fmt: skip
+    parser.add_argument(
         "--batch", metavar="B", type=integer(1, MOST_SAMPLES),
         help="samples at a time, so that weights are loaded once for them (default: 1)",
     )  # fmt: skip
@@ -115,7 +121,7 @@ def compile_model(
     return compile(
         source, args.target, rounding=options.rounding, schedule=schedule, strict=options.strict,
         calibration=options.calibration, seed=options.seed, batch=options.batch, batches=options.batches,
-        skip=options.skip, dram=options.dram,
+        skip=options.skip, keep_float=options.keep_float, dram=options.dram,
         limits=options.limits, cache=keep, record=record,
     )  # fmt: skip
 
@@ -145,9 +151,18 @@ def source_of(
     return source, Options(
         rounding=args.rounding or Source(args.model).rounding, strict=args.strict, calibration=calibration,
         seed=args.seed, batch=args.batch or 1, batches=vars(args).get("batches", ()),
-        skip=vars(args).get("skip"), dram=dram,
+        skip=vars(args).get("skip"), keep_float=tuple(args.keep_float), dram=dram,
         limits=Limits(args.sp_limit, args.acc_limit, args.dram_limit),
     )  # fmt: skip
+
+
+def warn_of_quality(network: "Network") -> None:
+    """Warn of outputs of a quantized float model that have little to do with the float model's."""
+    from compiler.quantize.report import quality_warnings
+
+    if network.quantization is not None:
+        for message in quality_warnings(network.quantization.document()):
+            warn(message)
 
 
 def say_how_made(args: argparse.Namespace, network: "Network") -> None:
@@ -177,7 +192,9 @@ def read_schedule(path: Path) -> "Schedule":
 
 def run(args: argparse.Namespace) -> int:
     """Compile and write."""
+    from compiler.cli.memory_table import memory_lines
     from compiler.listing import listing
+    from compiler.memory.usage import memory_use
     from compiler.package import to_bytes
     from compiler.quantize.report import summary
 
@@ -190,6 +207,7 @@ def run(args: argparse.Namespace) -> int:
     programs = [program for code in network.codes for program in code.all_programs]
     if args.listing:
         write_output(args.listing, listing(network).encode())
+    warn_of_quality(network)
     document = {
         "model": str(args.model),
         "target": Path(args.target).stem,
@@ -200,19 +218,22 @@ def run(args: argparse.Namespace) -> int:
         },
         "layers": len(network.infos),
         "programs": [{"name": program.name, "words": len(program.words)} for program in programs],
-        "memory": sum(code.memory for code in network.codes),
+        "memory": memory_use(network),
         "batch": network.batch,
         "batches": network.batches,
         "compile_seconds": network.compile_seconds,
         "origin": network.origin,
         "host_ops": [vars(each) for each in network.host],
         "quantization": None if network.quantization is None else network.quantization.document(),
+        "warnings": warnings(),
     }
     text = (
         f"{len(network.infos)} layers in {len(programs)} programs of "
-        f"{sum(len(program.words) for program in programs):,} words; {document['memory']:,} bytes of DRAM"
+        f"{sum(len(program.words) for program in programs):,} words; "
+        f"{sum(code.memory for code in network.codes):,} bytes of DRAM"
     )
     lines = [f"on the host: {each.node} ({each.op}): {each.reason}" for each in network.host]
+    lines += memory_lines(document["memory"])
     if network.quantization is not None:
         lines += summary(network.quantization.document())
     report(document, "\n".join([*lines, text]), args.json)

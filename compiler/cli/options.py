@@ -1,6 +1,7 @@
 """Options that several verbs share, so that they are spelled, checked and explained alike."""
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from hw.errors import shown
 
 #: What the DRAM's model takes, in cycles and in bytes.
 _MAX_LATENCY = _MAX_RATE = 1_000_000
+#: Clock frequencies in MHz.
+_MAX_MHZ = 100_000
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -24,6 +27,27 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def frequency(text: str) -> float:
+    """Argument type: a clock frequency in MHz."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= _MAX_MHZ:
+        raise argparse.ArgumentTypeError(
+            f"must be a frequency in MHz above 0, at most {_MAX_MHZ}, not {shown(text)}"
+        )
+    return value
+
+
+def add_clock(parser: argparse.ArgumentParser) -> None:
+    """Add `--clock`; pass its value to `compiler.run.document`."""
+    parser.add_argument(
+        "--clock", metavar="MHZ", type=frequency,
+        help="clock frequency: report milliseconds, inferences per second and estimated milliwatts too",
+    )  # fmt: skip
 
 
 #: The machine where none is named.
@@ -62,9 +86,27 @@ def add_samples(parser: argparse.ArgumentParser, models: str) -> None:
     """Add the model, what kinds of it there are, and the samples of its inputs."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=models)
     parser.add_argument(
-        "--input", metavar="FILE", type=Path, help=".npy, or .npz with an array for each input; first axis: samples"
+        "--input", metavar="FILE", type=Path,
+        help=".npy, or .npz with an array for each input; first axis: samples. One sample: .png of the model's size, "
+        "or 16-bit mono .wav of its length",
+    )  # fmt: skip
+    parser.add_argument(
+        "--input-scale", metavar="MEAN,STD", type=_scale,
+        help="scale the pixels p of a .png to (p - MEAN) / STD "
+        "(default: 0,255 for float inputs; integers of 8 bits take the pixels' whole range)",
     )  # fmt: skip
     parser.add_argument("--limit", metavar="K", type=integer(1), help="only the first K samples")
+
+
+def _scale(text: str) -> tuple[float, float]:
+    """Argument type: `MEAN,STD`."""
+    try:
+        mean, std = (float(part) for part in text.split(","))
+    except ValueError:
+        mean = std = 0.0
+    if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+        raise argparse.ArgumentTypeError(f"must be MEAN,STD with STD above 0, not {shown(text)}")
+    return mean, std
 
 
 def size(text: str) -> tuple[str, int]:

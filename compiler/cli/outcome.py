@@ -12,6 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from compiler.cli.claims import release
+from compiler.cli.warn import recorded_warnings
 from hw.errors import MlaError
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -35,7 +36,7 @@ def _unwinding_signals() -> Iterator[None]:
 
 def run_to_status(name: str, work: Callable[[], int]) -> int:
     """Run `work`, which gives a status; its expected failures become one line that begins with `name`, and a status."""
-    with _unwinding_signals():
+    with _unwinding_signals(), recorded_warnings():
         try:
             status = work()
             sys.stdout.flush()

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
-from compiler.cli.options import add_json, add_memory, add_samples, add_seed, add_target
+from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target
 from compiler.cli.output import report, write_output
+from compiler.cli.warn import warnings
 
 SUMMARY = "run a model on the simulated chip and show where its cycles went"
 EXAMPLE = "mla profile network.tflite --report network.html --trace network.json"
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the units over time during the first sample, for ui.perfetto.dev",
     )  # fmt: skip
     parser.add_argument("--report", metavar="FILE.html", type=Path, help="write a page with pictures")
+    add_clock(parser)
     add_compile(parser)
     add_target(parser)
     add_memory(parser)
@@ -41,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     claim(args, "trace", "report")
     network = network_of(args)
-    samples = read_samples(network.sample, args.input, args.limit, args.seed, network)
+    samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     rate = args.dram_bytes_per_cycle or network.config.n
     probe = bool(args.trace or args.report)
     together = back_to_back(network, len(samples))
@@ -53,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
             device, network, samples, say, recorder=device if probe else None,
             proofs=None if args.no_cache else Store(), rate=rate,
         )  # fmt: skip
-    whole = head(args, "rtl", rate) | document(network, result, rate)
+    whole = head(args, "rtl", rate) | document(network, result, rate, args.clock)
+    whole["warnings"] = warnings()
     if args.trace and result.recording:
         names = {layer["tag"]: ", ".join(layer["names"]) for layer in whole["layers"]}
         write_output(args.trace, trace_json(result.recording, names, network.config.n).encode())

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from compiler.cli.clock_table import clock_lines
 from compiler.cli.run_table import short_name
 
 
@@ -27,7 +28,7 @@ def table(document: Mapping[str, Any]) -> str:
         f"cycles; {document['dram_bytes_read']:,} bytes read, {document['dram_bytes_written']:,} written; "
         f"{document['energy_uj']:.1f} uJ"
     )
-    return "\n".join(lines)
+    return "\n".join([*lines, *clock_lines(document)])
 
 
 def _heading(cause: str) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cli.samples import Sample, read_samples
+from compiler.cli.warn import warn
 from compiler.ir.tensor import Tensor
 from compiler.network import Network
 from compiler.serve.requests import Requests
@@ -41,7 +42,7 @@ def requests_of(args: argparse.Namespace, network: Network) -> Requests:
         return Requests(itertools.islice(_from_stdin(network, lines), args.requests), lines.ready)
     if args.input is None:
         count = args.requests or 1
-        print(f"no input: {count} random samples from seed {args.seed} on", file=sys.stderr)
+        warn(f"no input: {count} random samples from seed {args.seed} on")
         return Requests(_made_up(network, args.seed, count))
     samples = read_samples(network.sample, args.input, args.requests, args.seed, network)
     return Requests(itertools.islice(itertools.cycle(samples), args.requests or len(samples)))
@@ -139,6 +140,7 @@ def _array(where: str, tensor: Tensor, value: Any) -> NDArray:
     if array.dtype.kind not in numbers:
         raise InputError(
             f"{what}, not {array.dtype.name} such as {shown(array.flat[0].item() if array.size else value)}"
+            f"{tensor.meaning}"
         )
     inner = tensor.shape[1:] if tensor.shape and tensor.shape[0] == 1 else tensor.shape
     if array.shape not in (tensor.shape, inner):

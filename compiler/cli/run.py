@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.claims import claim
-from compiler.cli.compile import REFERENCE, add_compile, add_dispatch, compile_model, say_how_made
-from compiler.cli.options import add_json, add_memory, add_samples, add_seed, add_target
+from compiler.cli.compile import (
+    REFERENCE,
+    add_compile,
+    add_dispatch,
+    compile_model,
+    say_how_made,
+    warn_of_quality,
+)
+from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target
 from compiler.cli.output import report, write_output
+from compiler.cli.warn import warnings
 
 if TYPE_CHECKING:
     from compiler.network import Network
@@ -27,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("rtl", "golden"), default="rtl", help="what to run on (default: %(default)s)"
     )
     parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs as .npz")
+    parser.add_argument(
+        "--show", action="store_true",
+        help="print the values of the outputs, and the best classes of those that are class scores",
+    )  # fmt: skip
+    add_clock(parser)
     add_compile(parser)
     add_dispatch(parser)
     add_target(parser)
@@ -42,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cache.store import Store
     from compiler.cli.run_table import table
     from compiler.cli.samples import read_samples
+    from compiler.cli.show import show_outputs, top_classes
     from compiler.devices import open_device
     from compiler.run import back_to_back, document, run_samples
 
@@ -49,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     network = network_of(args)
     for each in network.host:
         say(f"on the host: {each.node} ({each.op}): {each.reason}")
-    samples = read_samples(network.sample, args.input, args.limit, args.seed, network)
+    samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
     say_how_made(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
     together = back_to_back(network, len(samples))
@@ -59,17 +73,29 @@ def run(args: argparse.Namespace) -> int:
     ):
         proofs = None if args.no_cache else Store()
         result = run_samples(device, network, samples, say, proofs=proofs, rate=rate)
-    whole = head(args, args.device, rate) | document(network, result, rate)
+    whole = head(args, args.device, rate) | document(network, result, rate, args.clock)
+    whole["warnings"] = warnings()
     if args.out:
         buffer = io.BytesIO()
         np.savez(buffer, **result.outputs)  # pyright: ignore[reportArgumentType]: names are the user's
         write_output(args.out, buffer.getvalue())
-    report(whole, table(whole), args.json)
+    text = table(whole)
+    if args.show:
+        for tensor in network.outputs:
+            whole["outputs"][tensor.name]["top"] = top_classes(tensor, result.outputs[tensor.name])
+        text += "\n" + "\n".join(show_outputs(network.outputs, result.outputs))
+    report(whole, text, args.json)
     return 0
 
 
 def network_of(args: argparse.Namespace) -> "Network":
     """The network of a compiled file, or of a model that is compiled now."""
+    network = _network_of(args)
+    warn_of_quality(network)
+    return network
+
+
+def _network_of(args: argparse.Namespace) -> "Network":
     from compiler.hosted import check_strict
     from compiler.package import SUFFIX, read_package
     from hw.errors import InputError
@@ -78,6 +104,8 @@ def network_of(args: argparse.Namespace) -> "Network":
         return compile_model(args)
     if args.calibrate:
         raise InputError(f"{args.model} is compiled already: --calibrate is for float models")
+    if args.keep_float:
+        raise InputError(f"{args.model} is compiled already: --keep-float is for float models")
     if args.size:
         raise InputError(f"{args.model} is compiled already: --size is for models with open dimensions")
     if vars(args).get("skip") is not None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from compiler.cli.clock_table import clock_lines
+from compiler.cli.memory_table import memory_lines
 from compiler.quantize.report import summary
 
 
@@ -14,7 +16,7 @@ def table(document: Mapping[str, Any]) -> str:
     if document["cycles"] is None:
         lines += [f"  {short_name(layer)}" for layer in document["layers"]]
     else:
-        lines += _cycles(document)
+        lines += _cycles(document) + clock_lines(document)
     lines += [
         f"{each['program']} ran {each['runs']} times, {'else' if each['guard'] is None else 'if ' + each['guard']}"
         for each in document.get("variants", ())
@@ -23,6 +25,7 @@ def table(document: Mapping[str, Any]) -> str:
         f"output {name}: {each['dtype']}{each['shape']}, sha256 {each['sha256'][:16]}"
         for name, each in document["outputs"].items()
     ]
+    lines += memory_lines(document["memory"])
     if document.get("quantization"):
         lines += summary(document["quantization"])
     return "\n".join(lines)

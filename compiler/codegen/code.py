@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.programs import Part
+from compiler.memory.peak import Peak
 from hw.config import MlaConfig
 from hw.isa.program import Program
 
@@ -29,6 +30,8 @@ class Code:
         Bytes of the model's memory.
     places : dict
         Operand that holds the address of each input and output.
+    peak : Peak or None
+        Greatest use of scratchpad and accumulator; None if it is not known.
     """
 
     config: MlaConfig
@@ -37,6 +40,7 @@ class Code:
     image: NDArray[np.uint8]
     memory: int
     places: dict[str, int]
+    peak: Peak | None = None
 
     @property
     def programs(self) -> tuple[Program, ...]:

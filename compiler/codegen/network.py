@@ -18,6 +18,7 @@ from compiler.codegen.sync import Issued, reach, synchronize
 from compiler.codegen.tidy import tidy
 from compiler.lower.lower import Lowered
 from compiler.lower.lowering import image_of
+from compiler.memory.peak import peak_use
 from compiler.memory.plan import MemoryFullError, plan
 from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.schedule import Schedule
@@ -116,7 +117,8 @@ class _Generator:
             name: self.regions[self.homes[name].ring] for name in (*self.graph.inputs, *self.graph.outputs)
         }
         making = Making(self.lowered, self.homes, commands, starts, issued)
-        return Code(self.config, parts, self.tags, image, memory, places), making
+        peak = peak_use(self.config, lives)
+        return Code(self.config, parts, self.tags, image, memory, places, peak), making
 
     def _tags(self, before: int, count: int) -> tuple[int, ...]:
         """Of each layer: its number, as far as there are so many, or that of the layer before."""

@@ -11,6 +11,7 @@ from compiler.codegen.code import Code
 from compiler.dispatch.guard import Variant, at_most
 from compiler.dispatch.memory import together
 from compiler.dispatch.rebase import rebased
+from compiler.memory.peak import joint_peak
 from compiler.network import Network
 from compiler.options import Options
 from compiler.stages import Smaller, Stage
@@ -116,4 +117,5 @@ def _code(options: Options, codes: Sequence[Code], count: int) -> Code:
     guards = [at_most(count, size) for size in sizes[:-1]]
     instead = tuple(Variant(guard, each) for guard, each in zip(guards, programs, strict=False))
     part = replace(codes[-1].parts[0], program=programs[-1], instead=instead)
-    return replace(codes[-1], parts=(part,), image=memory.image, memory=memory.size)
+    peak = joint_peak([code.peak for code in codes])
+    return replace(codes[-1], parts=(part,), image=memory.image, memory=memory.size, peak=peak)

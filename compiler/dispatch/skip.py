@@ -21,6 +21,7 @@ from compiler.dispatch.short import constants, probe
 from compiler.dispatch.single import tensor_named
 from compiler.dispatch.sizes import check_room
 from compiler.ir.tensor import Tensor
+from compiler.memory.peak import joint_peak
 from compiler.network import Network
 from compiler.stages import Stage
 from hw.config import MlaConfig
@@ -126,7 +127,8 @@ def _joined(
         guard, looks, begin = equal(Statistic.FUSE_MAX, zero), [], _until_drained(begin)
     layers = tuple(layer + len(a.tags) for layer in b.parts[0].layers)
     parts = (replace(a.parts[0], program=begin), *looks, Part(end, layers))
-    code = Code(config, parts, (*a.tags, *b.tags), memory.image, middle + up(tensor.bytes), places)
+    size, peak = middle + up(tensor.bytes), joint_peak([a.peak, b.peak])
+    code = Code(config, parts, (*a.tags, *b.tags), memory.image, size, places, peak)
     return Stage(
         first.inputs, second.outputs, code=_guarded(code, second.outputs, guard, memory.more),
         infos=(*first.infos, *second.infos), spared=second.spared,

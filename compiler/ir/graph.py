@@ -7,8 +7,8 @@ import networkx as nx
 
 from compiler.ir.control import Ends, mismatch
 from compiler.ir.ops import KINDS, OPS, Attributes
-from compiler.ir.tensor import Tensor
-from hw.errors import InputError
+from compiler.ir.tensor import Tensor, signature
+from hw.errors import InputError, shown
 
 #: Characters of an attribute in a listing.
 _MOST_SHOWN = 120
@@ -220,6 +220,9 @@ class Graph:
 
     def _available(self, name: str) -> bool:
         return name in self._producer or name in self.inputs or self.tensors[name].constant
+
+    def __repr__(self) -> str:
+        return f"<Graph {shown(self.name)}: {len(self.nodes)} nodes; {signature(*self.ends)}>"
 
     def __str__(self) -> str:
         return "\n".join(self._lines(f"graph {self.name}"))

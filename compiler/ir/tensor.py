@@ -1,14 +1,19 @@
 """Tensors of the graph, and what their integers mean."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hw.errors import shown
+
 #: A tensor must fit the machine's 32-bit addresses.
 MOST_ELEMENTS = 1 << 31
+#: Tensors of a signature that are named, of each side.
+_MOST_SHOWN = 2
 
 
 def same_numbers(a: "Quantization | None", b: "Quantization | None") -> bool:
@@ -63,6 +68,10 @@ class Quantization:
         return ((values.astype(np.int64) - zero) * scale).astype(np.float32)
 
 
+#: Of integers that stand for themselves.
+_PLAIN = Quantization((1.0,), (0,))
+
+
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """One value of the graph.
@@ -115,6 +124,14 @@ class Tensor:
         """Its contents are part of the model."""
         return self.data is not None
 
+    @property
+    def meaning(self) -> str:
+        """The end of a message about its type: scale and zero point; empty for integers that stand for themselves."""
+        q = self.quantization
+        if q is None or not q.whole or q == _PLAIN:
+            return ""
+        return f"; its scale is {q.scale[0]:.6g}, its zero point {q.zero_point[0]}"
+
     @cached_property
     def elements(self) -> int:
         """Number of elements."""
@@ -133,3 +150,14 @@ class Tensor:
         if q.whole:
             return f"{text} * {q.scale[0]:.6g}" + (f" @ {q.zero_point[0]}" if q.zero_point[0] else "")
         return f"{text} * {len(q.scale)} scales along {q.axis}"
+
+
+def signature(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+    """Names, types and shapes of what goes in and comes out, on one line; of many tensors the first."""
+    return " -> ".join(
+        ", ".join(
+            [f"{shown(each.name)} {each.dtype}{list(each.shape)}" for each in tensors[:_MOST_SHOWN]]
+            + (["..."] if len(tensors) > _MOST_SHOWN else [])
+        )
+        for tensors in (inputs, outputs)
+    )

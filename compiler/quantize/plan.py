@@ -59,10 +59,10 @@ def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = (
     InputError
         `skip` names neither a node nor an operator of the graph.
     """
-    known = {*graph.nodes, *(node.op for node in graph)}
+    known = names_in(graph)
     for name in skip:
         if name not in known:
-            raise InputError(f"skip: {graph.name!r} has no node and no operator {shown(name)}")
+            raise InputError(f"{graph.name!r} has no node and no operator {shown(name)} to keep float")
     edge = _edges(graph)
     reasons = {}
     for node in graph:
@@ -72,6 +72,11 @@ def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = (
         if why is not None:
             reasons[node.name] = why
     return reasons
+
+
+def names_in(graph: Graph) -> set[str]:
+    """Names of all nodes and operators of a graph and its subgraphs."""
+    return {name for _, node in graph.walk() for name in (node.name, node.op)}
 
 
 def _edges(graph: Graph) -> set[str]:

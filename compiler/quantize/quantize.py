@@ -12,7 +12,7 @@ from compiler.passes import simplify
 from compiler.quantize.alone import measured_alone
 from compiler.quantize.bodies import Watched, quantize_bodies
 from compiler.quantize.floating import is_float, obstacle, without_hybrids
-from compiler.quantize.plan import EDGE, EDGE_INSIDE, Sharing, kept_float
+from compiler.quantize.plan import EDGE, EDGE_INSIDE, Sharing, kept_float, names_in
 from compiler.quantize.prepare import means_as_pools
 from compiler.quantize.ranges import Choice, Seen, choose
 from compiler.quantize.report import Errors, QuantizationReport, TensorReport, output_reports
@@ -54,7 +54,7 @@ def quantize(
     per_channel : bool
         Weights get a scale for each output channel.
     skip : collection of str
-        Nodes or operators, by name, that stay float.
+        Nodes or operators, by name, that stay float; those of subgraphs of control flow as well.
     rounding : Kernels
         Whose rounding the errors are measured with.
     random : bool
@@ -82,7 +82,9 @@ def quantize(
     choices = _choices(sharing, counting, floors)
     inside, reports, unseen = quantize_bodies(
         within, watched,
-        lambda body, runs: quantize(body, runs, per_channel=per_channel, rounding=rounding, random=random), is_float,
+        lambda body, runs: quantize(
+            body, runs, per_channel=per_channel, skip=names_in(body) & set(skip), rounding=rounding, random=random
+        ), is_float,
     )  # fmt: skip
     rewriter = Rewriter(inside, kept, lambda name: choices[sharing.root(name)].quantization, per_channel)
     made = rewriter.run()

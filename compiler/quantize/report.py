@@ -115,7 +115,7 @@ class QuantizationReport:
         return QuantizationReport(**counts, random=bool(document["random"]), **fields)
 
     def __str__(self) -> str:
-        lines = summary(self.document())
+        lines = [*summary(self.document()), *quality_warnings(self.document())]
         lines.append(f"{'tensor':<44}{'scale':>12}{'zero':>6}{'SQNR':>10}{'alone':>10}  range")
         for each in self.tensors:
             name = _short(each.node or each.name)
@@ -134,8 +134,6 @@ def summary(document: Mapping[str, Any]) -> list[str]:
     ]
     for each in document["outputs"]:
         lines.append(f"  output {each['name']}: {_output(each)}")
-    if not document["random"]:
-        lines += _warnings(document["outputs"])
     noisy = sorted(
         (each["alone_db"], each["node"]) for each in document["tensors"] if each.get("alone_db") is not None
     )
@@ -156,12 +154,16 @@ def _nothing(reasons: Collection[str]) -> str:
     return f"nothing is quantized: no node has a form in 8 bits, {len(reasons)} stay float"
 
 
-def _warnings(outputs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each output that has little to do with the float graph's."""
+def quality_warnings(document: Mapping[str, Any]) -> list[str]:
+    """A message for each output with a low signal-to-noise ratio; none if the samples were random."""
+    if document["random"]:
+        return []
+    outputs = document["outputs"]
     bad = [each for each in outputs if each["sqnr_db"] is not None and each["sqnr_db"] < _LEAST_DB]
     return [
-        f"  warning: output {each['name']} has less than {_LEAST_DB} dB, which is hardly the float model's: calibrate "
-        "with more samples of the model's own, or keep the nodes that add most noise float (`skip` in Python)"
+        f"warning: output {each['name']} has less than {_LEAST_DB} dB, which is hardly the float model's: calibrate "
+        "with more samples of the model's own, or keep the nodes that add most noise float (--keep-float, "
+        "`keep_float` in Python)"
         for each in bad
         if each.get("quantized", True) and each.get("left_out", 0) < max(each.get("values", 0), 1)
     ]

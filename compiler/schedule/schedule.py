@@ -133,6 +133,9 @@ class Schedule:
     layers: dict[str, LayerSchedule] = field(default_factory=dict)
     programs: dict[str, ProgramText] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Schedule: {len(self.layers)} layers, {len(self.fusions)} fusions, {len(self.programs)} program texts>"
+
     def to_json(self) -> str:
         """As text."""
         return json.dumps({"schema_version": VERSION} | asdict(self), indent=1)

@@ -93,8 +93,11 @@ def test_files_that_do_not_fit(complains, samples, tmp_path):
     complains(
         2, "must be int8[samples, 49, 10, 1], not int8[2, 49, 10]", *run, "--input", tmp_path / "shape.npy"
     )
-    np.save(tmp_path / "dtype.npy", np.zeros((2, 49, 10, 1), np.float32))
-    complains(2, "not float32[2, 49, 10, 1]", *run, "--input", tmp_path / "dtype.npy")
+    np.save(tmp_path / "dtype.npy", np.zeros((2, 49, 10, 1), np.int16))
+    wrong = "not int16[2, 49, 10, 1]; its scale is 0.584703, its zero point 83"
+    complains(2, wrong, *run, "--input", tmp_path / "dtype.npy")
+    np.save(tmp_path / "nan.npy", np.full((1, 49, 10, 1), np.nan))
+    complains(2, "'input_1' must be finite numbers", *run, "--input", tmp_path / "nan.npy")
     np.save(tmp_path / "none.npy", np.zeros((0, 49, 10, 1), np.int8))
     complains(2, "at least one", *run, "--input", tmp_path / "none.npy")
     np.save(tmp_path / "object.npy", np.array([{}], object), allow_pickle=True)

@@ -34,6 +34,8 @@ INPUTS = "inputs must be a list, a dict by name, or one array, not"
         ("batches", "12", "batches must be a list of integers, not '12'"),
         ("batches", (1, "2"), "batches must be an integer of at least 1, not '2'"),
         ("batches", (2, 1), "batches must ascend, not be 2, 1"),
+        ("keep_float", "conv1", "keep_float must be a list of names, not 'conv1'"),
+        ("keep_float", ["conv1", 3], "each of keep_float must be a name, not 3"),
         ("skip", 3, "skip must be the name of a tensor, or None, not 3"),
         ("schedule", {}, "schedule must be a Schedule or None, not {}"),
         ("dram", None, "dram must be a Dram, not None"),

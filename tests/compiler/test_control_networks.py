@@ -170,6 +170,10 @@ def test_float_branches_are_quantized_apart(tmp_path: Path) -> None:
         assert np.square(found - wanted).mean() < 1e-3 * np.square(wanted).mean()
     half = compiled(tmp_path, made, calibration=samples[::2])
     assert {each.node: each.reason for each in half.host}["Conv:c"] == "no calibration sample came here"
+    kept = compiled(tmp_path, made, calibration=samples, keep_float=["Conv:t"])
+    assert {each.node: each.reason for each in kept.host}["Conv:t"] == "asked to stay float"
+    on_device = {name for info in kept.infos for name in info.nodes}
+    assert "Conv:c" in on_device and "Conv:t" not in on_device
 
 
 def test_loops_that_take_no_step(tmp_path: Path) -> None:
