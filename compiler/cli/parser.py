@@ -17,7 +17,6 @@ VERBS = (
     "compile",
     "run",
     "exec",
-    "explore",
     "profile",
     "fuse",
     "tune",

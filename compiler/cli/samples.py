@@ -72,7 +72,7 @@ def first_sample(path: Path | None) -> Sample | NDArray | None:
     """
     if path is None:
         return None
-    loaded = _loaded(path)
+    loaded = load_arrays(path)
     arrays = loaded if isinstance(loaded, dict) else {"": loaded}
     if not arrays or any(not array.ndim or not len(array) for array in arrays.values()):
         raise InputError(f"{path}: must hold at least one sample, along the first axis")
@@ -80,7 +80,8 @@ def first_sample(path: Path | None) -> Sample | NDArray | None:
     return first if isinstance(loaded, dict) else first[""]
 
 
-def _loaded(path: Path) -> Sample | NDArray:
+def load_arrays(path: Path) -> Sample | NDArray:
+    """The array of a .npy file, or the arrays of an .npz file by name; InputError if it cannot be read."""
     try:
         loaded = np.load(path, allow_pickle=False)
         return {name: loaded[name] for name in loaded.files} if hasattr(loaded, "files") else loaded
@@ -92,7 +93,7 @@ def _loaded(path: Path) -> Sample | NDArray:
 
 
 def _arrays(path: Path, tensors: Sequence[Tensor]) -> Sample:
-    arrays = _loaded(path)
+    arrays = load_arrays(path)
     names = [tensor.name for tensor in tensors]
     if not isinstance(arrays, dict):
         if len(names) != 1:
