@@ -124,13 +124,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _arrays(args: argparse.Namespace) -> "list[np.ndarray]":
     """The arrays of `--put`, little endian; InputError if a file cannot be read or has another dtype."""
-    from compiler.cli.samples import load_arrays
+    from compiler.cli.samples import read_array
 
     arrays = []
     for put in args.put:
-        array = load_arrays(put.path)
-        if isinstance(array, dict):
-            raise InputError(f"{put.path}: must be a .npy file with one array, not an .npz file")
+        array = read_array(put.path)
         if array.dtype.name not in _DTYPES:
             raise InputError(f"{put.path}: dtype must be one of {', '.join(_DTYPES)}, not {array.dtype}")
         if not array.size:

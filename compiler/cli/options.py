@@ -9,6 +9,8 @@ from hw.errors import shown
 
 #: What the DRAM's model takes, in cycles and in bytes.
 _MAX_LATENCY = _MAX_RATE = 1_000_000
+#: Clock frequencies in MHz.
+_MAX_MHZ = 100_000
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -25,6 +27,26 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def frequency(text: str) -> float:
+    """Argument type: a clock frequency in MHz."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= _MAX_MHZ:
+        raise argparse.ArgumentTypeError(
+            f"must be a frequency in MHz above 0, at most {_MAX_MHZ}, not {shown(text)}"
+        )
+    return value
+
+
+def add_clock(parser: argparse.ArgumentParser) -> None:
+    """Add `--clock`, a frequency in MHz by which cycles become milliseconds."""
+    parser.add_argument(
+        "--clock", metavar="MHZ", type=frequency, help="clock frequency: report milliseconds too"
+    )
 
 
 #: The machine where none is named.

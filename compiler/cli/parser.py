@@ -17,6 +17,7 @@ VERBS = (
     "compile",
     "run",
     "exec",
+    "explore",
     "profile",
     "fuse",
     "tune",

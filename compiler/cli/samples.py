@@ -72,7 +72,7 @@ def first_sample(path: Path | None) -> Sample | NDArray | None:
     """
     if path is None:
         return None
-    loaded = load_arrays(path)
+    loaded = _loaded(path)
     arrays = loaded if isinstance(loaded, dict) else {"": loaded}
     if not arrays or any(not array.ndim or not len(array) for array in arrays.values()):
         raise InputError(f"{path}: must hold at least one sample, along the first axis")
@@ -80,8 +80,7 @@ def first_sample(path: Path | None) -> Sample | NDArray | None:
     return first if isinstance(loaded, dict) else first[""]
 
 
-def load_arrays(path: Path) -> Sample | NDArray:
-    """The array of a .npy file, or the arrays of an .npz file by name; InputError if it cannot be read."""
+def _loaded(path: Path) -> Sample | NDArray:
     try:
         loaded = np.load(path, allow_pickle=False)
         return {name: loaded[name] for name in loaded.files} if hasattr(loaded, "files") else loaded
@@ -93,7 +92,7 @@ def load_arrays(path: Path) -> Sample | NDArray:
 
 
 def _arrays(path: Path, tensors: Sequence[Tensor]) -> Sample:
-    arrays = load_arrays(path)
+    arrays = _loaded(path)
     names = [tensor.name for tensor in tensors]
     if not isinstance(arrays, dict):
         if len(names) != 1:
@@ -118,3 +117,11 @@ def _fit(path: Path, tensor: Tensor, array: NDArray) -> NDArray:
             f"{array.dtype}{list(array.shape)}"
         )
     return array.reshape(len(array), *tensor.shape)
+
+
+def read_array(path: Path) -> NDArray:
+    """The array of a .npy file; InputError if it cannot be read, or is an .npz file."""
+    loaded = _loaded(path)
+    if isinstance(loaded, dict):
+        raise InputError(f"{path}: must be a .npy file with one array, not an .npz file")
+    return loaded
