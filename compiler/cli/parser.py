@@ -56,9 +56,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Advice to append to a message about a misspelled word: the nearest names, or "" if none is near."""
-    near = get_close_matches(word, list(names), n=2)
-    return f" (did you mean {' or '.join(near)}?)" if near else ""
+    """Advice to append to a message about a misspelled word: the nearest name, or "" if none is near."""
+    near = get_close_matches(word, list(names), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class _Version(argparse.Action):
