@@ -92,14 +92,22 @@ class Registry(Mapping[str, type[T]]):
             value = guarded(found[0].load, f"{title} cannot be imported")
         return self._guarded(value, title)
 
-    def _guarded(self, value: object, title: str) -> type[T]:
+    def _guarded(self, value: Any, title: str) -> type[T]:
         base = _object(self._base)
         if not isinstance(value, type) or not issubclass(value, base):
-            raise InputError(f"{title} must be a subclass of {base.__module__}.{base.__name__}, not {shown(value)}")
+            raise InputError(
+                f"{title} must be a subclass of {base.__module__}.{base.__name__}, not {shown(value)}"
+            )
         if missing := sorted(getattr(value, "__abstractmethods__", ())):
             raise InputError(f"{title} must define {', '.join(missing)}")
         own = value.__module__.partition(".")[0] == __name__.partition(".")[0]
-        return value if own else _object(self._guard)(value, title)
+        guard = _passed if own else _object(self._guard)
+        return guard(value, title)
+
+
+def _passed(kind: Any, _title: str) -> Any:
+    """A class of this project, whose failures are defects and keep their traceback."""
+    return kind
 
 
 def blamed(work: Callable[[], _Result], title: str, doing: str) -> _Result:

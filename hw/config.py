@@ -184,7 +184,9 @@ def _target_file(name: str) -> Path:
             return path
     except (OSError, ValueError):  # no file can have such a name
         pass
-    raise InputError(f"target must be one of {' '.join(target_names())} or an existing .toml file, not {shown(name)}")
+    raise InputError(
+        f"target must be one of {' '.join(target_names())} or an existing .toml file, not {shown(name)}"
+    )
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -150,14 +150,16 @@ def _check_ranges(args: argparse.Namespace, arrays: "list[np.ndarray]") -> None:
     for name, address, size in (*windows, *puts, *dumps):
         if address < 0 or address + size > _DRAM_BYTES:
             raise InputError(f"{name} is outside DRAM, which is 0..{_DRAM_BYTES - 1:#x}")
-    for number, (name, address, size) in enumerate(puts):
-        for other, start, length in puts[:number]:
+    for index, (name, address, size) in enumerate(puts):
+        for other, start, length in puts[:index]:
             if address < start + length and start < address + size:
                 raise InputError(f"{name} overlaps {other}, {start:#x}..{start + length - 1:#x}")
     names = [each.name for each in args.dump]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"--dump {name}: the address is given twice: give it once, with the greater length")
+            raise InputError(
+                f"--dump {name}: the address is given twice: give it once, with the greater length"
+            )
 
 
 def _prove(args: argparse.Namespace, config: "MlaConfig", program: "Program") -> None:

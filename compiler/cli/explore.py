@@ -125,10 +125,10 @@ def _measured(
         result = run_samples(device, network, samples, tell, steadily=False, proofs=proofs)
     found = document(network, result, rate)
     cycles, energy = found["cycles_per_sample"], found["energy_uj"]
-    timed = cycles is not None and args.clock is not None
+    clock: float | None = args.clock
     figures = (
         cycles,
-        cycles / (1000 * args.clock) if timed else None,
+        None if cycles is None or clock is None else cycles / (1000 * clock),
         found["utilization"],
         None if energy is None else energy / len(samples),
         (found["dram_bytes_read"] + found["dram_bytes_written"]) / len(samples),

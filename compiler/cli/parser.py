@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         """Leave with status 2 after one line on standard error."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
         """Refuse unknown arguments in the parser of the verb that they were given to, which knows its options."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:

@@ -30,12 +30,12 @@ def add_method(parser: argparse.ArgumentParser, default: str) -> None:
     """Add `--method` and `--generator`; call `check_method` before their values are used."""
     parser.add_argument(
         "--method", metavar="NAME", choices=_Names(METHODS, LLM),
-        help=f"search strategy: %(choices)s (default: {default}; with --generator {GENERATORS_METHOD}); a class of your "
-        "own is a subclass of compiler.search.method.Method, found from the current folder on",
+        help=f"search strategy: %(choices)s (default: {default}; with --generator {GENERATORS_METHOD}); a class of "
+        "your own is a subclass of compiler.search.method.Method, found from the current folder on",
     )  # fmt: skip
     parser.add_argument(
         "--generator", metavar="NAME", choices=_Names(GENERATORS), action="append",
-        help=f"propose candidates with this generator instead of all: %(choices)s (repeatable); a class of your own is "
+        help="propose candidates with this generator instead of all: %(choices)s (repeatable); a class of your own is "
         "a subclass of compiler.specialize.generator.Generator",
     )  # fmt: skip
     parser.set_defaults(default_method=default)

@@ -36,7 +36,9 @@ def guarded_method(kind: type[Method], title: str) -> type[Method]:
         check_schedule(schedule, f"{title}: propose must return a Schedule")
         broken = self.constraints.broken(schedule, self.first)
         if broken is not None:
-            raise InputError(f"{title}: propose must change no {broken}, which is forbidden: ask `fresh` first")
+            raise InputError(
+                f"{title}: propose must change no {broken}, which is forbidden: ask `fresh` first"
+            )
         return schedule
 
     def learn(self: Method, trial: Trial) -> None:

@@ -137,7 +137,13 @@ class Searcher:
             self._known.append(dram)
         baseline = measurer.baseline()
         self._method = method_of(
-            job.method, measurer, job.goal, baseline, job.seed, author=self._author, generator=job.generators or None
+            job.method,
+            measurer,
+            job.goal,
+            baseline,
+            job.seed,
+            author=self._author,
+            generator=job.generators or None,
         )
         keep_best(self._recall, self._method)
         out = [Finding("first", dram, first, baseline, 0)]

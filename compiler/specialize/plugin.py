@@ -50,7 +50,7 @@ def guarded_generator(kind: type[Generator], title: str) -> type[Generator]:
 
     def tell(self: Any, candidate: Candidate, result: Result) -> None:
         unmeasured = isinstance(result, Rejected) and result.stage in _UNMEASURED
-        self._refused_in_a_row = self.__refused + 1 if unmeasured else 0
+        self._refused_in_a_row = self._refused_in_a_row + 1 if unmeasured else 0
         blamed(lambda: kind.tell(self, candidate, result), title, "tell")
 
     return type(

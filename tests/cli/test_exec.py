@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_hexdump_is_that_of_hexdump():
             lines.append(f"{start:08x}  {left:<23}  {right:<23}  |{text}|")
         assert [line for line in made if line != "*"] == [line for line in lines if line in made]
         assert made[:1] == lines[:1] and made[-1:] == lines[-1:]
-        repeated = [one[10:] == other[10:] for one, other in zip(lines, lines[1:-1], strict=False)]
+        repeated = [one[10:] == other[10:] for one, other in pairwise(lines[:-1])]
         assert ("*" in made) == any(repeated)
 
 

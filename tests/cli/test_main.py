@@ -80,7 +80,10 @@ def test_help_has_an_example(mla, verb):
         (["doctor", "--jsn", "-"], "unrecognized arguments: --jsn - (did you mean --json?)"),
         (["run", "x", "--dram-latncy=5"], "--dram-latncy=5 (did you mean --dram-latency?)"),
         (["llm", "sample", "--tempratur", "1"], "mla llm sample: unrecognized arguments"),
-        (["run", "x", "--rounding", "xnpack"], "--rounding: invalid choice: 'xnpack' (did you mean xnnpack?)"),
+        (
+            ["run", "x", "--rounding", "xnpack"],
+            "--rounding: invalid choice: 'xnpack' (did you mean xnnpack?)",
+        ),
         (["verilog"], "required: -o/--output"),
         (["bench", "mnist"], "suite must be gemm, conv, nets, tiny, conditions or sim, not 'mnist'"),
         (["bench", "gemm", "--dram-latency", "0"], "must be an integer in 1..1000000, not '0'"),
