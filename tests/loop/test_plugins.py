@@ -106,8 +106,8 @@ def test_a_generator_hears_of_each_candidate(measurer: Measurer, made: Any) -> N
 
     found = tune(measurer, "generators", 1, generator=Endless)
     assert (
-        (len(found.trials) == 1 and found.best.cost == found.baseline.cycles) or found.best is found.trials[0]
-    )
+        len(found.trials) == 1 and found.best.cost == found.baseline.cycles
+    ) or found.best is found.trials[0]
     layers = len(found.baseline.layers)
     assert len(told) == 200 * (1 + layers)
     assert all(isinstance(each, Rejected) and each.stage == "search" for each in told)
