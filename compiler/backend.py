@@ -5,8 +5,8 @@
     with backend.prepare(model, "MLA:n16") as network:
         (scores,) = network.run([image])
 
-A device is "MLA", or "MLA:" and a machine (`n4 n8 n16 n32` or a TOML file), on the golden model; with ":rtl" behind it
-on the simulated chip. "CPU" is ONNX's name for the default, "MLA:n16".
+A device is "MLA", or "MLA:" and a target (as `hw.config.load_target` takes it), on the golden model; with ":rtl" behind
+it on the simulated chip. "CPU" is ONNX's name for the default, "MLA:n16".
 """
 
 import weakref

@@ -35,39 +35,45 @@ class Driver:
         RTL or golden model.
     ring_slots : int
         Slots of the command ring, a power of two.
+    ring : int or None
+        Address of the command ring, a multiple of its slots' size; `memory` ends there. None: the start of DRAM, in
+        front of what `memory` hands out.
 
     Attributes
     ----------
     memory : Allocator
-        DRAM. The command ring lies at its start, outside the window that programs may touch.
+        DRAM beside the command ring, which is outside the window that programs may touch.
     programs : ProgramStore
         Loads programs and binds opcodes.
     counters : CounterReader
         Performance counters.
     """
 
-    def __init__(self, device: Device, ring_slots: int = 64):
+    def __init__(self, device: Device, ring_slots: int = 64, ring: int | None = None):
         if ring_slots < 1 or ring_slots & (ring_slots - 1) or ring_slots > 1 << 16:
             raise InputError(f"ring_slots must be a power of two up to 65536, not {ring_slots!r}")
         self.device = device
         self.config = device.config
         self.registers = Registers(device)
-        self.memory = Allocator(device.dram.size)
+        ring_bytes = ring_slots * SLOT_BYTES
+        if ring is not None and not (ring % SLOT_BYTES == 0 and 0 <= ring <= device.dram.size - ring_bytes):
+            raise InputError(
+                f"ring must be a multiple of {SLOT_BYTES} in 0..{device.dram.size - ring_bytes:#x}, not {ring!r}"
+            )
+        self.memory = Allocator(device.dram.size if ring is None else ring)
         self.programs = ProgramStore(self.registers, self.memory)
         self.counters = CounterReader(self.registers)
         self.ring_slots = ring_slots
         self._head = self._tail = self._rung = 0
         if self.get("ID") != ID:
             raise WorkError(f"the device's ID is {self.get('ID'):#x}, not {ID:#x}: it is no MLA")
-        self._ring = self.memory.take(ring_slots * SLOT_BYTES, SLOT_BYTES, "command ring")
-        self._slots = (
-            device.dram[self._ring : self._ring + ring_slots * SLOT_BYTES].view("<u4").reshape(ring_slots, -1)
-        )
+        self._ring = self.memory.take(ring_bytes, SLOT_BYTES, "command ring") if ring is None else ring
+        self._slots = device.dram[self._ring : self._ring + ring_bytes].view("<u4").reshape(ring_slots, -1)
         self.set("RING_BASE", self._ring)
         self.set("RING_LOG2", ring_slots.bit_length() - 1)
         self.set("IRQ_ENABLE", 15)
         self.set("WATCHDOG", WATCHDOG_CYCLES)
-        self.set_window(0, self.memory.used, device.dram.size - self.memory.used)
+        self.set_window(0, self.memory.used, self.memory.size - self.memory.used)
         self.set("CONTROL", 3)
 
     def __repr__(self) -> str:

@@ -12,7 +12,10 @@ from compiler.devices import open_device
 from compiler.network import Network
 from compiler.schedule.dram import Dram
 from cosim.device import Device
-from hw.config import load_target
+from hw.config import load_target, targets_by_lanes
+
+_TARGET = "n16"
+_LANES = load_target(_TARGET).n
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Condition:
     """
 
     name: str
-    target: str = "n16"
+    target: str = _TARGET
     latency: int = 100
     share: float = 1.0
     batch: int = 1
@@ -42,8 +45,11 @@ class Condition:
 
 CONDITIONS = (
     Condition("as above"),
-    Condition("N = 8", target="n8"),
-    Condition("N = 32", target="n32"),
+    *(
+        Condition(f"N = {lanes}", target=name)
+        for lanes, name in targets_by_lanes().items()
+        if lanes in (_LANES // 2, _LANES * 2)
+    ),
     Condition("latency 20", latency=20),
     Condition("latency 400", latency=400),
     Condition("half the bandwidth", share=0.5),

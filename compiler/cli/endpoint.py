@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.options import integer
 from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Limits, Prices, fields_of
+from compiler.search.methods import LLM
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
     from compiler.llm.author import Author
 
-METHOD = "llm"
 _LIMITS = ("seconds", "requests", "tokens", "cost", "prices")
 _FIELDS = ("model", "key", "context", "answer", "grammar", "fields")
 _LEAST_CONTEXT, _LEAST_ANSWER = 1024, 64
@@ -19,7 +19,7 @@ _LEAST_CONTEXT, _LEAST_ANSWER = 1024, 64
 
 def add_endpoint(parser: argparse.ArgumentParser) -> None:
     """Add the options of `--method llm`; what was not given is None."""
-    group = parser.add_argument_group(f"language model of --method {METHOD}")
+    group = parser.add_argument_group(f"language model of --method {LLM}")
     group.add_argument(
         "--endpoint", metavar="URL",
         help="OpenAI-compatible: what /chat/completions comes behind, such as http://localhost:8080/v1",
@@ -71,7 +71,7 @@ def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Author |
         It cannot be reached, or fails.
     """
     endpoint = _endpoint_of(args)
-    if args.method != METHOD:
+    if args.method != LLM:
         return None
     from compiler.llm.choice import language_model
 
@@ -87,8 +87,8 @@ def _endpoint_of(args: argparse.Namespace) -> Endpoint | None:
     if not given:
         return None
     option = next(option for option, name in every.items() if name in given).replace("_", "-")
-    if args.method != METHOD:
-        raise InputError(f"--{option} is for --method {METHOD}")
+    if args.method != LLM:
+        raise InputError(f"--{option} is for --method {LLM}")
     for name in ("url", "model"):
         if name not in given:
             raise InputError(f"--{option} needs --endpoint URL and --endpoint-model NAME")

@@ -6,6 +6,7 @@
 import sys
 from collections.abc import Sequence
 
+BAD_USAGE = 2
 INTERRUPTED = 130
 
 
@@ -18,7 +19,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         from compiler.cli.outcome import run_to_status
         from compiler.cli.parser import build_parser
 
-        args = build_parser().parse_args(argv)
+        parser = build_parser()
+        argv = sys.argv[1:] if argv is None else argv
+        if not argv:
+            parser.print_help(sys.stderr)
+            return BAD_USAGE
+        args = parser.parse_args(argv)
         level = logging.INFO if args.verbose else logging.WARNING
         logging.basicConfig(stream=sys.stderr, level=level, format="%(message)s")
         return run_to_status(f"mla {args.verb}", lambda: args.run(args))

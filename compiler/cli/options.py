@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from hw.config import target_names
 from hw.errors import shown
 
 #: What the DRAM's model takes, in cycles and in bytes.
@@ -60,7 +61,7 @@ def add_target(parser: argparse.ArgumentParser, default: str | None = TARGET, ot
         "--target",
         metavar="T",
         default=default,
-        help="n4, n8, n16, n32, ulx3s-85f or a TOML file of the same fields "
+        help=f"{', '.join(target_names())} or a TOML file of the same fields "
         f"(default: {otherwise or default})",
     )
 

@@ -168,3 +168,11 @@ def _quantized(path: Path, tensor: Tensor, array: NDArray, rounding: str) -> NDA
 
 def _note(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+def read_array(path: Path) -> NDArray:
+    """The array of a .npy file; InputError if it cannot be read, or is an .npz file."""
+    loaded = _loaded(path)
+    if isinstance(loaded, dict):
+        raise InputError(f"{path}: must be a .npy file with one array, not an .npz file")
+    return loaded

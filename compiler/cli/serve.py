@@ -12,7 +12,7 @@ from compiler.cli.compile import REFERENCE, add_compile, add_dispatch
 from compiler.cli.endpoint import add_endpoint, author_of
 from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import write_output, write_report
-from compiler.cli.tune import METHODS
+from compiler.cli.search import add_method, check_method
 from hw.errors import shown
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adapt", action="store_true", help="search for better programs meanwhile, and swap them in"
     )
-    parser.add_argument(
-        "--method", choices=METHODS, default="evolution", help="who chooses candidates (default: %(default)s)"
-    )
+    add_method(parser, "evolution")
     parser.add_argument(
         "--pace", metavar="T", type=integer(0, _PACE),
         help="candidates tried for each request, in step, so that runs repeat (default: as fast as it goes)",
@@ -103,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
     claim(args, "out", "profile", "picture")
     _check(args)
+    check_method(args)
     network, job = _network(args)
     serving = Serving(
         network, _dram(args), job, args.flights, args.pace, args.adapt_from or 0, tuple(args.conditions_at),
@@ -164,7 +163,7 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
     if args.adapt and args.model.suffix.lower() == SUFFIX:
         raise InputError(f"{args.model} is compiled already: --adapt needs the model itself")
-    for name in ("pace", "adapt_from", "schedule", "db", "endpoint"):
+    for name in ("pace", "adapt_from", "schedule", "db", "endpoint", "generator"):
         if vars(args)[name] is not None and not args.adapt:
             raise InputError(f"--{name.replace('_', '-')} is for --adapt")
     if args.picture and args.device == "golden":
@@ -193,7 +192,7 @@ def _network(args: argparse.Namespace) -> "tuple[Network, Job | None]":
     source, options = source_of(args)
     job = Job(
         source.graph, load_target(args.target), options, args.method, seed=args.seed, db=args.db,
-        endpoint=author.endpoint if author else None,
+        endpoint=author.endpoint if author else None, generators=tuple(args.generator or ()),
     )  # fmt: skip
     schedule = read_schedule(args.schedule) if args.schedule else None
     return Prepared(job.graph, job.config, options).network(schedule), job

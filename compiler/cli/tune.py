@@ -10,6 +10,7 @@ from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.endpoint import add_endpoint, author_of, spending_table
 from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import report, write_output
+from compiler.cli.search import add_method, check_method
 
 if TYPE_CHECKING:
     from compiler.measure.measurer import Measurer
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 SUMMARY = "measure other ways to carry out a model on the simulated chip, and keep the best"
 EXAMPLE = "mla tune network.tflite --trials 100 --save-schedule network.json"
-METHODS = ("random", "evolution", "coordinate", "hpm", "generators", "edits", "llm")
 GOALS = ("latency", "energy", "throughput")
 _DEVICES = 64
 
@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trials", metavar="N", type=integer(1), required=True, help="measurements to ask for"
     )
-    parser.add_argument(
-        "--method", choices=METHODS, default="coordinate", help="who chooses them (default: %(default)s)"
-    )
+    add_method(parser, "coordinate")
     parser.add_argument(
         "--goal", choices=GOALS, default="latency", help="what is to be small or great (default: %(default)s)"
     )
@@ -71,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from hw.errors import InputError
 
     claim(args, "save_schedule")
+    check_method(args)
     try:
         constraints = Constraints(frozenset(args.forbid))
     except InputError as error:
@@ -99,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
             hear,
             recall,
             author,
+            args.generator,
         )
         rate = measurer.conditions.rate
     if args.save_schedule:
@@ -150,6 +150,7 @@ def _document(args: argparse.Namespace, tuned: "Tuned") -> dict[str, Any]:
     reasons = [why for trial in tuned.trials if (why := why_not(trial))]
     return {
         "method": args.method,
+        "generators": args.generator,
         "goal": args.goal,
         "seed": args.seed,
         "forbidden": sorted(set(args.forbid)),

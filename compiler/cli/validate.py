@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING
 
 from compiler.cli.claims import claim
 from compiler.cli.options import TARGET, add_json, add_target, integer
-from compiler.cli.output import read_input, report
+from compiler.cli.output import report
+from compiler.cli.programs import add_call, read_program
 from compiler.cli.where import in_network, in_program
-from hw.errors import InputError, shown
+from hw.errors import InputError
 
 if TYPE_CHECKING:
     from compiler.validate import ValidationError
     from hw.config import MlaConfig
-    from hw.isa.program import Program
 
 SUMMARY = "prove that a micro-program can do no harm"
 EXAMPLE = "mla validate copy.mlap --operands 0x4000,0x8000,64 --window 0x4000:0x8000"
 
-_PERMISSIONS = {"r": 1, "w": 2, "rw": 3}
 _REFUSED = 1
 _MAX_CALLS = 1 << 16
 
@@ -28,21 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "program", metavar="FILE", type=Path, help="what mla asm or mla compile wrote, or assembly text (.s)"
     )
-    parser.add_argument(
-        "--operands",
-        metavar="A,B,...",
-        type=_operands,
-        default=(),
-        help="operands of the macro-instruction (default: none); --operands=-1,... if the first is negative",
-    )
-    parser.add_argument(
-        "--window",
-        metavar="FIRST:BYTES[:rw]",
-        type=_window,
-        action="append",
-        default=[],
-        help="DRAM that it may touch, r, w or rw (the default); may be given several times (default: none at all)",
-    )
+    add_call(parser)
     parser.add_argument(
         "--pinned",
         metavar="FILE",
@@ -68,27 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_target(parser, None, f"{TARGET}, or what a network was compiled for")
     add_json(parser)
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text, 0)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must hold integers, not {shown(text)}") from None
-
-
-def _operands(text: str) -> tuple[int, ...]:
-    return tuple(_number(part) for part in text.split(",")) if text.strip() else ()
-
-
-def _window(text: str) -> tuple[int, int, int]:
-    first, *rest = text.split(":")
-    if len(rest) not in (1, 2) or (len(rest) == 2 and rest[1] not in _PERMISSIONS):
-        raise argparse.ArgumentTypeError(f"must be FIRST:BYTES or FIRST:BYTES:r, w or rw, not {shown(text)}")
-    start, size = _number(first), _number(rest[0])
-    if start < 0 or size < 1 or start + size > 1 << 32:
-        raise argparse.ArgumentTypeError(f"must hold bytes of 0..{(1 << 32) - 1:#x}, not {shown(text)}")
-    return start, start + size - 1, _PERMISSIONS[rest[1] if len(rest) == 2 else "rw"]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -131,7 +95,7 @@ def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
     from compiler.validate import Call, ValidationError, validate
 
     paths = [args.program, *args.pinned]
-    programs = [_read(path) for path in paths]
+    programs = [read_program(path) for path in paths]
     limit = {} if args.limit is None else {"limit": args.limit}
     try:
         found = validate(
@@ -152,17 +116,3 @@ def _refuse(args: argparse.Namespace, error: "ValidationError", where: str) -> i
     text = f"refused: {where}: {error.kind}: {error.reason}"
     report({"valid": False, "refusal": error.to_json()}, text, args.json)
     return _REFUSED
-
-
-def _read(path: Path) -> "Program":
-    """A program file, or assembly text, which knows its lines."""
-    from compiler.cli.asm import one_program_in
-    from hw.isa.program import MAGIC, Program
-
-    data = read_input(path)
-    if path.suffix == ".s" and data[: len(MAGIC)] != MAGIC:
-        return one_program_in(path)
-    try:
-        return Program.from_bytes(data)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error

@@ -27,8 +27,6 @@ class Coordinate(Method):
     Neighbours do not change in the same trial, since one layer's loads may come while the one before it computes.
     """
 
-    name = "coordinate"
-
     def __init__(
         self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
         constraints: Constraints = FREE,

@@ -16,8 +16,6 @@ _PATIENCE = 100
 class RandomSearch(Method):
     """Draws schedules independently of what came of others, around the static compiler's."""
 
-    name = "random"
-
     def propose(self) -> Schedule:
         """Some layers drawn from all their tilings, then changed a little."""
         first = self.first

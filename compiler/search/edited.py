@@ -33,8 +33,6 @@ class Edited(Method):
         For each schedule that has any, as JSON, the edits of each program.
     """
 
-    name = "edits"
-
     def __init__(
         self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
         constraints: Constraints = FREE, patience: int | None = None,

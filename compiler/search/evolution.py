@@ -24,8 +24,6 @@ class Evolution(Method):
     Layers are genes: a child has each layer from one of its two parents, then a few change.
     """
 
-    name = "evolution"
-
     def __init__(
         self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
         constraints: Constraints = FREE,

@@ -32,8 +32,6 @@ class Generated(Method):
         Who is asked; None: all of the library.
     """
 
-    name = "generators"
-
     def __init__(
         self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
         constraints: Constraints = FREE, generators: Sequence[Generator] | None = None,

@@ -60,8 +60,6 @@ class Guided(Method):
     whole trial.
     """
 
-    name = "hpm"
-
     def __init__(
         self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
         constraints: Constraints = FREE,

@@ -39,9 +39,6 @@ class Method(ABC):
         What must not be changed.
     """
 
-    #: Its name on the command line.
-    name: str
-
     def __init__(
         self, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
         constraints: Constraints = FREE,

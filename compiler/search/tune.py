@@ -1,6 +1,6 @@
 """A search from its first trial to its last."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -9,26 +9,18 @@ from compiler.hpm.errors import Errors
 from compiler.measure.measurement import Measurement, Rejected
 from compiler.measure.measurer import Measurer
 from compiler.search.constraints import FREE, Constraints
-from compiler.search.coordinate import Coordinate
-from compiler.search.drawn import RandomSearch
-from compiler.search.edited import Edited
-from compiler.search.evolution import Evolution
 from compiler.search.generated import Generated
 from compiler.search.goals import Goal
-from compiler.search.guided import Guided
 from compiler.search.method import Method, Trial
+from compiler.search.methods import GENERATORS_METHOD, LLM, METHODS
 from compiler.specialize.generator import Generator
-from hw.errors import InputError
+from compiler.specialize.library import Given, generators_of
+from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
     from compiler.schedule.schedule import Schedule
     from compiler.store.recall import Recall
 
-METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (RandomSearch, Evolution, Coordinate, Guided, Generated, Edited)
-}
-#: The method that asks a language model.
-LLM = "llm"
 #: Of the trials a part that schedules of other conditions may have, and how many at most.
 _STARTS_PART, _STARTS = 4, 4
 
@@ -65,10 +57,11 @@ class Tuned:
 
 
 def tune(
-    measurer: Measurer, method: str, trials: int, goal: Goal = Goal.LATENCY, seed: int = 0,
+    measurer: Measurer, method: str | type[Method] | Method, trials: int, goal: Goal = Goal.LATENCY, seed: int = 0,
     constraints: Constraints = FREE, seconds: float | None = None,
     hear: Callable[[int, Trial, Trial], None] = lambda _number, _trial, _best: None,
     recall: "Recall | None" = None, author: Generator | None = None,
+    generator: "Given | Sequence[Given] | None" = None,
 ) -> Tuned:  # fmt: skip
     """Search for a schedule of less cost.
 
@@ -76,8 +69,8 @@ def tune(
     ----------
     measurer : Measurer
         Of the network.
-    method : str
-        A key of METHODS, or `LLM`.
+    method : str, subclass of Method, or Method
+        A key of METHODS, `LLM`, `module:Class`, a class, or an instance made for this measurer, goal and constraints.
     trials : int
         Measurements that may be asked for, beside the baseline's.
     goal : Goal
@@ -94,17 +87,20 @@ def tune(
         What is known of earlier searches; the measurer has the same as its memory.
     author : Generator or None
         The language model that `LLM` asks.
+    generator : str, subclass of Generator, Generator, or sequence of them, optional
+        Generators that a method of kind `Generated` asks, in this order, instead of all registered ones.
 
     Raises
     ------
     InputError
-        There is no language model to ask.
+        There is no such method or generator, they do not go together, a plug-in fails, or there is no language model
+        to ask.
     WorkError
         The baseline cannot be measured.
     """
     end = None if seconds is None else monotonic() + seconds
     baseline = measurer.baseline()
-    searcher = method_of(method, measurer, goal, baseline, seed, constraints, author)
+    searcher = method_of(method, measurer, goal, baseline, seed, constraints, author, generator)
     before = measurer.remembered
     keep_best(recall, searcher)
     starts = starts_of(recall, searcher, -(-trials // _STARTS_PART))
@@ -126,15 +122,58 @@ def tune(
 
 
 def method_of(
-    name: str, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int, constraints: Constraints = FREE,
-    author: Generator | None = None,
+    method: str | type[Method] | Method, measurer: Measurer, goal: Goal, baseline: Measurement, seed: int,
+    constraints: Constraints = FREE, author: Generator | None = None,
+    generator: "Given | Sequence[Given] | None" = None,
 ) -> Method:  # fmt: skip
-    """The method of a name; InputError: it asks a language model, and there is none."""
-    if name != LLM:
-        return METHODS[name](measurer, goal, baseline, seed, constraints)
-    if author is None:
-        raise InputError(f"the method {LLM} needs a language model to ask")
-    return Generated(measurer, goal, baseline, seed, constraints, [author])
+    """An instance of a search method; parameters and errors as in `tune`."""
+    if isinstance(method, Method):
+        _check_instance(method, measurer, goal, constraints, generator)
+        return method
+    check_generators(method, generator)
+    if method == LLM:
+        if author is None:
+            raise InputError(f"the method {LLM} needs a language model to ask")
+        return Generated(measurer, goal, baseline, seed, constraints, [author])
+    kind = METHODS.resolve(method)
+    if generator is None:
+        return kind(measurer, goal, baseline, seed, constraints)
+    asked = {"generators": generators_of(generator)}
+    return kind(measurer, goal, baseline, seed, constraints, **asked)
+
+
+def check_generators(method: str | type[Method], generator: "Given | Sequence[Given] | None") -> None:
+    """Load a method and generators, as `tune` has them, before anything is measured.
+
+    Raises
+    ------
+    InputError
+        There is no such method or generator, or the method asks no generators.
+    """
+    kind = None if method == LLM else METHODS.resolve(method)
+    if generator is None:
+        return
+    generators_of(generator)
+    if kind is None or not issubclass(kind, Generated):
+        name = method if isinstance(method, str) else method.__qualname__
+        raise InputError(
+            f"generators are for a method that asks them, such as {GENERATORS_METHOD}, not for {name}"
+        )
+
+
+def _check_instance(
+    method: Method, measurer: Measurer, goal: Goal, constraints: Constraints, generator: object
+) -> None:
+    """InputError if a method was made for another search."""
+    if generator is not None:
+        raise InputError("generators are for a method that is named: give them to this one when it is made")
+    if method.prepared is not measurer.prepared:
+        raise InputError("the method was made for another measurer")
+    for name, own, asked in (
+        ("goal", method.goal, goal), ("constraints", method.constraints, constraints),
+    ):  # fmt: skip
+        if own != asked:
+            raise InputError(f"the method was made for the {name} {shown(own)}, not {shown(asked)}")
 
 
 def starts_of(recall: "Recall | None", searcher: Method, limit: int = _STARTS) -> "list[Schedule]":

@@ -37,7 +37,8 @@ _ALIKE = 0.1
 class Job:
     """What is searched for: a better schedule of a model on a machine.
 
-    `db`: where measurements are kept; `endpoint`: where the language model is that the method `llm` asks.
+    `method` is a name, or `module:Class`; `generators` are those that it asks, () for all. `db`: where measurements are
+    kept; `endpoint`: where the language model is that the method `llm` asks.
     """
 
     graph: Graph
@@ -48,6 +49,7 @@ class Job:
     seed: int = 0
     db: str | Path | None = None
     endpoint: Endpoint | None = None
+    generators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,15 @@ class Searcher:
         if dram not in self._known:
             self._known.append(dram)
         baseline = measurer.baseline()
-        self._method = method_of(job.method, measurer, job.goal, baseline, job.seed, author=self._author)
+        self._method = method_of(
+            job.method,
+            measurer,
+            job.goal,
+            baseline,
+            job.seed,
+            author=self._author,
+            generator=job.generators or None,
+        )
         keep_best(self._recall, self._method)
         out = [Finding("first", dram, first, baseline, 0)]
         if served != first:

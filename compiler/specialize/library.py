@@ -1,9 +1,45 @@
-"""The generators there are."""
+"""The generators by name. To add one, write its class and register it here (docs/generators.md)."""
 
-from compiler.specialize.fusing import Fusing
-from compiler.specialize.generator import Generator
-from compiler.specialize.polish import Polish
-from compiler.specialize.tiling import Tilings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from compiler.registry import Registry
+
+if TYPE_CHECKING:
+    from compiler.specialize.generator import Generator
 
 #: In the order in which they are asked: programs are polished when schedules are found.
-GENERATORS: dict[str, type[Generator]] = {each.name: each for each in (Fusing, Tilings, Polish)}
+GENERATORS: "Registry[Generator]" = Registry(
+    "generator",
+    group="mla.generators",
+    base="compiler.specialize.generator:Generator",
+    guard="compiler.specialize.plugin:guarded_generator",
+    classes={
+        "fusion": "compiler.specialize.fusing:Fusing",
+        "tiling": "compiler.specialize.tiling:Tilings",
+        "polish": "compiler.specialize.polish:Polish",
+    },
+)
+
+#: A generator as a user names it.
+Given = "str | type[Generator] | Generator"
+
+
+def generators_of(given: "Given | Sequence[Given]") -> "list[Generator]":
+    """The generators that a user asked for.
+
+    Parameters
+    ----------
+    given : str, class, instance, or sequence of them
+        A name, `module:Class`, a subclass of Generator, or an instance of one, which is taken as it is.
+
+    Raises
+    ------
+    InputError
+        There is no such generator, or it cannot be made without arguments.
+    """
+    from compiler.specialize.generator import Generator
+
+    if isinstance(given, str | type | Generator):
+        given = [given]
+    return [each if isinstance(each, Generator) else GENERATORS.resolve(each)() for each in given]

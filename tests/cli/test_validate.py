@@ -101,7 +101,7 @@ def test_options(mla, program):
     ("arguments", "text"),
     [
         (["--operands", "1,x"], "--operands: must hold integers, not 'x'"),
-        (["--window", "5"], "must be FIRST:BYTES or FIRST:BYTES:r, w or rw, not '5'"),
+        (["--window", "5"], "must be START:LENGTH or START:LENGTH:r, w or rw, not '5'"),
         (["--window", "0:16:x"], "r, w or rw, not '0:16:x'"),
         (["--window", "0:0"], "must hold bytes of 0..0xffffffff, not '0:0'"),
         (["--window", "1:4294967296"], "must hold bytes of 0..0xffffffff"),

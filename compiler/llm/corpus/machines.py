@@ -6,7 +6,7 @@ from compiler.limits import Limits
 from compiler.measure.conditions import Conditions
 from compiler.options import Options
 from compiler.schedule.dram import USUAL, Dram
-from hw.config import load_target
+from hw.config import load_target, targets_by_lanes
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,20 @@ class Machine:
         return Options(rounding="reference", dram=self.conditions.dram, limits=Limits(sp_bytes=self.sp_bytes))
 
 
+_USUAL = "n16"
+_HELD_OUT_LANES = 8
+_OTHERS = {lanes: name for lanes, name in targets_by_lanes().items() if name != _USUAL}
 #: What samples come from, and how often.
 TRAINING = {
-    "usual": (Machine("n16"), 8), "bandwidth / 4": (Machine("n16", slow=4), 2),
-    "latency 400": (Machine("n16", latency=400), 2), "latency 20": (Machine("n16", latency=20), 1),
-    "SP 64 KiB": (Machine("n16", sp_bytes=1 << 16), 1), "N = 4": (Machine("n4"), 1), "N = 32": (Machine("n32"), 1),
+    "usual": (Machine(_USUAL), 8), "bandwidth / 4": (Machine(_USUAL, slow=4), 2),
+    "latency 400": (Machine(_USUAL, latency=400), 2), "latency 20": (Machine(_USUAL, latency=20), 1),
+    "SP 64 KiB": (Machine(_USUAL, sp_bytes=1 << 16), 1),
+} | {
+    f"N = {lanes}": (Machine(name), 1) for lanes, name in _OTHERS.items() if lanes != _HELD_OUT_LANES
 }  # fmt: skip
 #: What the language model is tried on and has never seen.
 HELD_OUT = {
-    "N = 8": Machine("n8"), "bandwidth / 2": Machine("n16", slow=2), "latency 200": Machine("n16", latency=200),
+    f"N = {_HELD_OUT_LANES}": Machine(_OTHERS[_HELD_OUT_LANES]), "bandwidth / 2": Machine(_USUAL, slow=2),
+    "latency 200": Machine(_USUAL, latency=200),
 }  # fmt: skip
 MACHINES = {name: machine for name, (machine, _) in TRAINING.items()} | HELD_OUT
