@@ -16,7 +16,7 @@ from compiler.frontends.onnx.fold import foldable
 from compiler.frontends.onnx.fuse import fuse
 from compiler.frontends.onnx.host import NO_WAY, on_host
 from compiler.frontends.onnx.meanings import meanings, targets
-from compiler.frontends.onnx.node import FileNode, Model
+from compiler.frontends.onnx.node import FileNode, Model, taken
 from compiler.frontends.onnx.patterns import recognize
 from compiler.frontends.onnx.registry import CONVERSIONS, Conversion, converts
 from compiler.frontends.onnx.rewrite import expand
@@ -61,7 +61,7 @@ class GraphReader:
         for node in model.nodes:
             self._convert(emitter, node, values)
         missing = [output.name for output in model.outputs if output.name not in values]
-        if self.refused:
+        if self.refused and missing:  # else nothing but branches that are never taken reads what they make
             raise UnsupportedNodesError(self.refused)
         if missing:
             raise InputError(f"nothing makes the output {shown(missing[0])}")
@@ -102,6 +102,8 @@ class GraphReader:
 
     def _convert(self, emitter: Emitter, node: FileNode, values: dict[str, Value]) -> None:
         """Add what a node becomes; remember it if there is no conversion."""
+        test = values.get(node.inputs[0]) if node.inputs else None
+        node = taken(node, test if isinstance(test, Fixed) else None)
         inputs = [values.get(name) for name in node.inputs]
         absent = [name for name, value in zip(node.inputs, inputs, strict=True) if name and value is None]
         if absent:
