@@ -47,7 +47,7 @@ class Beforehand:
         self.room = _MOST_COMPUTED + 8 * sum(value.data.size for value in model.constants.values())
 
     def folded(self, model: Model) -> Model:
-        """Without the nodes whose outputs are known beforehand, branches that are never taken, and what nobody needs."""
+        """Without nodes whose outputs are known beforehand, branches that are never taken, and what nobody needs."""
         constants, nodes = dict(model.constants), list[FileNode]()
         for each in model.nodes:
             node = taken(each, constants.get(each.inputs[0])) if each.inputs else each

@@ -5,8 +5,10 @@ from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
+from numpy.typing import NDArray
 from onnx import ModelProto
 
+from compiler.frontends.bind import bound_value, check_names
 from compiler.frontends.onnx.beforehand import Beforehand
 from compiler.frontends.onnx.emit import Emitter
 from compiler.frontends.onnx.errors import Refused, UnsupportedNodesError, listed, naming
@@ -16,7 +18,7 @@ from compiler.frontends.onnx.fold import foldable
 from compiler.frontends.onnx.fuse import fuse
 from compiler.frontends.onnx.host import NO_WAY, on_host
 from compiler.frontends.onnx.meanings import meanings, targets
-from compiler.frontends.onnx.node import FileNode, Model, taken
+from compiler.frontends.onnx.node import Declared, FileNode, Model, taken
 from compiler.frontends.onnx.patterns import recognize
 from compiler.frontends.onnx.registry import CONVERSIONS, Conversion, converts
 from compiler.frontends.onnx.rewrite import expand
@@ -33,13 +35,14 @@ _MOST_REPEATED = 1 << 14
 class GraphReader:
     """One file on its way to a graph."""
 
-    def __init__(self, source: Path | ModelProto, sizes: dict[str, int]):
+    def __init__(self, source: Path | ModelProto, sizes: dict[str, int], bind: dict[str, NDArray]):
         path = source if isinstance(source, Path) else None
         proto = source if isinstance(source, ModelProto) else parsed(source)
         self.name = path.stem if path else proto.graph.name or "model"
         self.refused: list[Refused] = []
         model = read_proto(proto, path.parent if path else None)
         declared = with_sizes(model.inputs, sizes)
+        model, declared = _bound(model, declared, bind)
         self.beforehand = Beforehand(model)  # shared with the readers of subgraphs
         self.model = replace(model, inputs=declared).used()
         self.left = [_MOST_REPEATED]  # shared with the readers of subgraphs
@@ -164,6 +167,19 @@ class GraphReader:
             self.refused.append((node.name, node.op, f"output {first + 1} is read: {error}"))
             return made
         return [*made, *rest[len(made) :]]
+
+
+def _bound(model: Model, inputs: list[Declared], bind: Mapping[str, NDArray]) -> tuple[Model, list[Declared]]:
+    """The model and its inputs with constants in place of some of these."""
+    check_names([declared.name for declared in inputs], bind)
+    constants, left = dict(model.constants), list[Declared]()
+    for declared in inputs:
+        name, shape = declared.name, tuple(n for n in declared.shape or () if isinstance(n, int))
+        if name in bind:
+            constants[name] = Fixed(name, bound_value(name, bind[name], shape, declared.dtype))
+        else:
+            left.append(declared)
+    return replace(model, constants=constants), left
 
 
 @converts(":refused", inputs=(0, None))

@@ -10,7 +10,6 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
 
-
 _log = logging.getLogger(__name__)
 
 
@@ -40,7 +39,10 @@ def _output(emitter: Emitter, declared: Declared, value: Value) -> Tensor:
     ):
         sizes = ", ".join(str(size if size is not None else "?") for size in declared.shape)
         _log.warning(
-            "output %r is declared as [%s], but has shape %s, which it keeps", declared.name, sizes, list(value.shape)
+            "output %r is declared as [%s], but has shape %s, which it keeps",
+            declared.name,
+            sizes,
+            list(value.shape),
         )
     flow = emitter.flow(value)
     if declared.dtype == "float32":

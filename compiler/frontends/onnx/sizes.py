@@ -29,7 +29,10 @@ def with_sizes(inputs: list[Declared], sizes: Mapping[str, int]) -> list[Declare
     made = [replace(v, shape=tuple(_sizes(v, batches, sizes, used, missing))) for v in inputs]
     if missing:
         dimensions, have = " and ".join(missing.values()), "has" if len(missing) == 1 else "have"
-        options, them = " ".join(f"--size {name}=N" for name in missing), "it" if len(missing) == 1 else "them"
+        options, them = (
+            " ".join(f"--size {name}=N" for name in missing),
+            "it" if len(missing) == 1 else "them",
+        )
         raise InputError(f"{dimensions} {have} no size; give {them} as {options}")
     unused = [name for name in sizes if name not in used]
     if unused:
