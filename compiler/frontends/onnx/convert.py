@@ -55,11 +55,15 @@ class GraphReader:
         values: dict[str, Value] = dict(model.constants)
         for declared in model.inputs:
             shape = tuple(n for n in declared.shape or () if isinstance(n, int))
-            q = emitter.meanings.get(declared.name) if declared.dtype not in ("float32", "bool") else None
+            plainly = declared.dtype in ("float16", "float32", "bool")
+            q = None if plainly else emitter.meanings.get(declared.name)
             try:
                 tensor = emitter.build.graph.add_input(Tensor(declared.name, shape, declared.dtype, q))
             except ValueError as error:
                 raise InputError(f"input {shown(declared.name)}: {error}") from None
+            if declared.dtype == "float16":
+                wide = Tensor(emitter.build.fresh(f"{declared.name}:wide"), shape, "float32")
+                tensor = emitter.build.node(f"{declared.name}:wide", "dequantize", [tensor], wide)
             values[declared.name] = Flow(declared.name, tensor, plain(len(shape)))
         for node in model.nodes:
             self._convert(emitter, node, values)
@@ -176,7 +180,7 @@ def _bound(model: Model, inputs: list[Declared], bind: Mapping[str, NDArray]) ->
     for declared in inputs:
         name, shape = declared.name, tuple(n for n in declared.shape or () if isinstance(n, int))
         if name in bind:
-            constants[name] = Fixed(name, bound_value(name, bind[name], shape, declared.dtype))
+            constants[name] = Fixed(name, bound_value(name, bind[name], shape, declared.dtype).astype(declared.held))
         else:
             left.append(declared)
     return replace(model, constants=constants), left

@@ -45,8 +45,12 @@ def _output(emitter: Emitter, declared: Declared, value: Value) -> Tensor:
             list(value.shape),
         )
     flow = emitter.flow(value)
-    if declared.dtype == "float32":
-        return emitter.operand(flow, plain(flow.rank), FLOAT)
+    if declared.dtype in ("float16", "float32"):
+        real = emitter.operand(flow, plain(flow.rank), FLOAT)
+        if declared.dtype == "float32":
+            return real
+        half = Tensor(emitter.build.fresh(f"{declared.name}:half"), real.shape, "float16")
+        return emitter.build.node(f"{declared.name}:half", "dequantize", [real], half)
     tensor = emitter.in_order(flow, plain(flow.rank)).tensor
     if flow.real or tensor.dtype == "float32":  # integers that are computed as real numbers
         tensor = emitter.operand(flow, plain(flow.rank), FLOAT)

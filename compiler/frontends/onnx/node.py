@@ -98,6 +98,11 @@ class Declared:
     dtype: str
     shape: tuple[int | str | None, ...] | None
 
+    @property
+    def held(self) -> str:
+        """The type that the graph computes on."""
+        return "float32" if self.dtype == "float16" else self.dtype
+
 
 @dataclass
 class Model:
