@@ -21,7 +21,10 @@ def rates(path: Path) -> onnx.ModelProto:
     """A model that does one thing for a rate of 16,000, and another, of another shape, for others."""
     branches = [
         helper.make_graph([each], name, [], [onnx.ValueInfoProto(name=each.output[0])])
-        for name, each in (("then", node("Relu", "x", "t")), ("else", node("ReduceMax", "x", "e", keepdims=0)))
+        for name, each in (
+            ("then", node("Relu", "x", "t")),
+            ("else", node("ReduceMax", "x", "e", keepdims=0)),
+        )
     ]
     nodes = [
         node("Equal", "rate known", "same"),
@@ -80,7 +83,9 @@ def test_what_does_not_fit_is_named(bind: dict[str, np.ndarray], message: str, t
 def test_what_is_remembered_is_of_the_values(tmp_path: Path) -> None:
     """The cache's key of a graph tells bound values apart."""
     rates(tmp_path / "rates.onnx")
-    sources = [Source(tmp_path / "rates.onnx", bind={"rate": np.array(rate)}) for rate in (16000, 8000, 16000)]
+    sources = [
+        Source(tmp_path / "rates.onnx", bind={"rate": np.array(rate)}) for rate in (16000, 8000, 16000)
+    ]
     first, other, again = (source.digest for source in sources)
     assert first == again != other
     assert sources[0]._key() != sources[1]._key()

@@ -180,7 +180,9 @@ def _bound(model: Model, inputs: list[Declared], bind: Mapping[str, NDArray]) ->
     for declared in inputs:
         name, shape = declared.name, tuple(n for n in declared.shape or () if isinstance(n, int))
         if name in bind:
-            constants[name] = Fixed(name, bound_value(name, bind[name], shape, declared.dtype).astype(declared.held))
+            constants[name] = Fixed(
+                name, bound_value(name, bind[name], shape, declared.dtype).astype(declared.held)
+            )
         else:
             left.append(declared)
     return replace(model, constants=constants), left
