@@ -39,6 +39,7 @@ def compile(
     example: Any = None,
     dynamic_shapes: Any = None,
     sizes: Mapping[str, int] | None = None,
+    bind: Mapping[str, Any] | None = None,
     seed: int = 0,
     offset: int = 0,
     batch: int = 1,
@@ -76,6 +77,9 @@ def compile(
         Dimensions that its export leaves open.
     sizes : dict
         Sizes of dimensions that an ONNX file only names, or that are open; a first one that is not named is 1.
+    bind : dict
+        Values of inputs that become constants of the network, by name: one number for all elements, or an array of the
+        input's shape; of a quantized input, integers as they are stored.
     seed : int
         Of these random numbers.
     offset : int
@@ -108,6 +112,7 @@ def compile(
     """
     started = time.monotonic()
     sizes, calibration = arguments.sizes(sizes), arguments.calibration(calibration)
+    bind = None if bind is None else arguments.arrays("bind", bind)
     seed, offset = (arguments.integer(*each, 0) for each in (("seed", seed), ("offset", offset)))
     batch = arguments.integer("batch", batch, 1)
     batches = arguments.integers("batches", batches, 1)
@@ -120,7 +125,7 @@ def compile(
     source = (
         model
         if isinstance(model, Source)
-        else Source(model, sizes=sizes, example=example, dynamic_shapes=dynamic_shapes)
+        else Source(model, sizes=sizes, example=example, dynamic_shapes=dynamic_shapes, bind=bind)
     )
     named = isinstance(source.model, (str, Path)) if cache is None else cache
     if named and record is None:

@@ -7,8 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from compiler.cache.digest import name, version
 from compiler.cache.store import Store
+from compiler.frontends.bind import bind_inputs
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 
@@ -37,16 +40,18 @@ class Source:
         What to compile.
     store : Store or None
         Remembers graphs of files.
-    sizes, example, dynamic_shapes
+    sizes, example, dynamic_shapes, bind
         As of `read_model`.
     """
 
     def __init__(
         self, model: Path | str | Graph | Any, store: Store | None = None, *,
         sizes: Mapping[str, int] | None = None, example: Any = None, dynamic_shapes: Any = None,
+        bind: Mapping[str, NDArray] | None = None,
     ):  # fmt: skip
         self.model, self.store = model, store
         self.sizes, self.example, self.dynamic_shapes = dict(sizes or {}), example, dynamic_shapes
+        self.bind = dict(bind or {})
 
     @cached_property
     def graph(self) -> Graph:
@@ -58,12 +63,13 @@ class Source:
             The file cannot be read.
         """
         if isinstance(self.model, Graph):
-            return self.model
+            return bind_inputs(self.model, self.bind)
         from compiler.frontends.model import read_model
 
         return read_model(
-            self.model, self.sizes or None, example=self.example, dynamic_shapes=self.dynamic_shapes
-        )
+            self.model, self.sizes or None, example=self.example, dynamic_shapes=self.dynamic_shapes,
+            bind=self.bind,
+        )  # fmt: skip
 
     @property
     def rounding(self) -> str:
@@ -123,4 +129,9 @@ class Source:
             data = path.read_bytes()
         except OSError:
             return None  # whoever reads the graph says what is wrong
-        return None if _ELSEWHERE in data else name(version(), path.stem, kind, self.sizes, data)
+        if _ELSEWHERE in data:
+            return None
+        bind = {
+            each: (value.dtype.name, list(value.shape), value.tobytes()) for each, value in self.bind.items()
+        }
+        return name(version(), path.stem, kind, self.sizes, bind, data)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler.cli.claims import claim
-from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer, size
+from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, integer, size
 from compiler.cli.output import report, write_output
 from compiler.cli.warn import warn, warnings
 
@@ -76,6 +76,10 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         "--size", metavar="NAME=N", type=size, action="append", default=[],
         help="size of a dimension that an .onnx file only names, or a PyTorch module leaves open; again for others",
     )  # fmt: skip
+    parser.add_argument(
+        "--bind", metavar="NAME=VALUE", type=bound, action="append", default=[],
+        help="make an input a constant: a number for all its elements, or a .npy file; again for others",
+    )  # fmt: skip
     for name, what in (
         ("sp", "scratchpad"),
         ("acc", "accumulator"),
@@ -132,7 +136,7 @@ def source_of(
     """Where a model comes from, and how it is compiled, as the options of `add_compile` and `--seed` say."""
     from compiler.cache.source import Source
     from compiler.cache.store import Store
-    from compiler.cli.samples import first_sample, read_samples
+    from compiler.cli.samples import first_sample, read_bound, read_samples
     from compiler.frontends.torch_reference import is_reference
     from compiler.limits import Limits
     from compiler.options import Options
@@ -142,7 +146,8 @@ def source_of(
     if graph is None and is_reference(args.model):
         example = first_sample(args.calibrate or vars(args).get("input"))
     source = Source(
-        args.model if graph is None else graph, Store() if keep else None, sizes=dict(args.size), example=example
+        args.model if graph is None else graph, Store() if keep else None, sizes=dict(args.size), example=example,
+        bind=read_bound(args.bind),
     )  # fmt: skip
     calibration = None
     if args.calibrate:

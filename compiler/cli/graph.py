@@ -68,12 +68,12 @@ def _format(args: argparse.Namespace) -> str:
 
 
 def _read(args: argparse.Namespace) -> "Graph":
-    from compiler.cli.samples import first_sample
+    from compiler.cli.samples import first_sample, read_bound
     from compiler.frontends.model import read_model
     from compiler.frontends.torch_reference import is_reference
 
     example = first_sample(args.calibrate) if is_reference(args.model) else None
-    return read_model(args.model, dict(args.size), example=example)
+    return read_model(args.model, dict(args.size), example=example, bind=read_bound(args.bind))
 
 
 def _record(args: argparse.Namespace, stage: str) -> "Record":

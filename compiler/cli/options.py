@@ -118,6 +118,25 @@ def size(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
+def bound(text: str) -> tuple[str, int | float | bool | Path]:
+    """Argument type: `NAME=VALUE`, an input's value: a number, true, false, or a .npy file."""
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {shown(text)}")
+    if value.endswith(".npy"):
+        return name, Path(value)
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    raise argparse.ArgumentTypeError(
+        f"VALUE must be a number, true, false or a .npy file, not {shown(value)}"
+    )
+
+
 def add_db(parser: argparse.ArgumentParser, otherwise: str) -> None:
     """Add `--db`, for `compiler.store.database.Database`. `otherwise`: what is done if it is left out, for its help."""
     parser.add_argument(

@@ -108,6 +108,8 @@ def _network_of(args: argparse.Namespace) -> "Network":
         raise InputError(f"{args.model} is compiled already: --keep-float is for float models")
     if args.size:
         raise InputError(f"{args.model} is compiled already: --size is for models with open dimensions")
+    if args.bind:
+        raise InputError(f"{args.model} is compiled already: --bind is for models")
     if vars(args).get("skip") is not None:
         raise InputError(f"{args.model} is compiled already: --skip is for models")
     for name in ("sp_limit", "acc_limit", "dram_limit"):

@@ -5,16 +5,17 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler import arguments
 from compiler.cli.warn import warn
 from compiler.ir.tensor import Tensor
 from compiler.made_up import made_up
 from compiler.places import places_in
-from hw.errors import InputError
+from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
     from compiler.network import Network
@@ -70,6 +71,23 @@ def read_samples(
         raise InputError(f"{path}: all inputs must have as many samples, at least one, not {sorted(counts)}")
     count = min(counts.pop(), limit or 1 << 62)
     return [{name: array[i] for name, array in fitted.items()} for i in range(count)]
+
+
+def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:
+    """Values of bound inputs by name, those in files read.
+
+    Raises
+    ------
+    InputError
+        A file cannot be read or holds no array of numbers; an input is bound twice; a number is beyond 64 bits.
+    """
+    made: dict[str, NDArray] = {}
+    for name, value in given:
+        if name in made:
+            raise InputError(f"input {shown(name)} is bound twice")
+        loaded = _loaded(value) if isinstance(value, Path) else value
+        made[name] = arguments.array(f"value of {name!r}", loaded)
+    return made
 
 
 def first_sample(path: Path | None) -> Sample | NDArray | None:

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from compiler.host import onnx_single
+from compiler.host import int16, onnx_single
 from compiler.host.call import Array, Call, Operator, Real
 from compiler.host.fixed import half_away, multiplied
 from compiler.host.hard_swish import hard_swish_steps
@@ -63,12 +63,15 @@ def _unary(
     *,
     in_xnnpack: bool = False,
     in_onnxruntime: Callable[[Single], Array] | None = None,
+    in_int16: Callable[[Call], Array] | None = None,
+    int16_table: bool = False,
 ) -> Operator:
     """An operator that is a function of each number.
 
     Quantized to 8 bits it is a table, which LiteRT fills in single precision: `single`, or by default the function
     rounded to that. What is `in_xnnpack` has a table there, filled in double precision. `in_onnxruntime` is what
-    its kernel gives between quantized numbers where that is not the function rounded to single precision.
+    its kernel gives between quantized numbers where that is not the function rounded to single precision; `in_int16`
+    is LiteRT's kernel of int16 numbers, `int16_table` says that it interpolates between entries of a table.
     """
 
     def double(x: Single) -> Array:
@@ -79,6 +82,10 @@ def _unary(
         return _table_steps(call, double if delegated or single is None else single, delegated)
 
     def operator(call: Call) -> Array:
+        if in_int16 is not None and int16.is_unit(call):
+            return in_int16(call)
+        if int16_table and int16.is_int16(call):
+            return int16.by_table(call, single or double)
         if call.in_integers():
             return _by_table(call, steps)
         if in_onnxruntime is not None and call.quantized():
@@ -102,7 +109,7 @@ def _single_gelu(x: Single, tanh: bool) -> Array:
 
 def _gelu(call: Call) -> Array:
     tanh = call["tanh"]
-    return _unary(lambda x: gelu(x, tanh), lambda x: _single_gelu(x, tanh))(call)
+    return _unary(lambda x: gelu(x, tanh), lambda x: _single_gelu(x, tanh), int16_table=True)(call)
 
 
 def _elu(call: Call) -> Array:
@@ -117,6 +124,12 @@ def _elu(call: Call) -> Array:
 def softplus(x: Real) -> Real:
     """Logarithm of 1 + exp(x), without overflow."""
     return np.logaddexp(0, x)
+
+
+def _log(call: Call) -> Array:
+    if int16.is_int16(call):
+        return int16.of_positive(call, lambda x: np.log(x.astype(np.float64)), greatest=False)
+    return _unary(np.log)(call)
 
 
 def _hard_swish(call: Call) -> Array:
@@ -159,13 +172,15 @@ def _prelu(call: Call) -> Array:
 ACTIVATION: dict[str, Operator] = {
     "leaky_relu": _leaky_relu,
     "prelu": _prelu,
-    "sigmoid": _unary(sigmoid, _single_sigmoid, in_xnnpack=True, in_onnxruntime=onnx_single.sigmoid),
-    "tanh": _unary(np.tanh, in_xnnpack=True, in_onnxruntime=onnx_single.tanh),
+    "sigmoid": _unary(
+        sigmoid, _single_sigmoid, in_xnnpack=True, in_onnxruntime=onnx_single.sigmoid, in_int16=int16.sigmoid
+    ),
+    "tanh": _unary(np.tanh, in_xnnpack=True, in_onnxruntime=onnx_single.tanh, in_int16=int16.tanh),
     "hard_swish": _hard_swish,
     "gelu": _gelu,
     "silu": _unary(lambda x: x * sigmoid(x)),
-    "exp": _unary(np.exp),
-    "log": _unary(np.log),
+    "exp": _unary(np.exp, int16_table=True),
+    "log": _log,
     **ROOTS,
     "elu": _elu,
     "softplus": _unary(softplus),

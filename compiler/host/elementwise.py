@@ -79,9 +79,20 @@ def _limit(call: Call, value: float) -> int:
     return int(max(least, min(float(steps) + call.output_zero, most)))
 
 
+def floor_div(call: Call) -> Array:
+    """Quotient rounded down, of stored integers whatever they mean, as LiteRT's kernel takes them."""
+    a, b = call.values
+    if not b.all():
+        raise call.error("divides by zero")
+    if a.dtype.kind == "f":
+        return np.floor(a.astype(np.float64) / b)
+    return (a.astype(np.int64) // b).astype(call.output.dtype)
+
+
 ELEMENTWISE: dict[str, Operator] = {
     "add": lambda call: _summed(call, 1),
     "sub": lambda call: _summed(call, -1),
     "mul": mul,
     "clip": clip,
+    "floor_div": floor_div,
 }

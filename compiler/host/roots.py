@@ -1,7 +1,8 @@
-"""Magnitudes, square roots and their reciprocals, of 8 bits as LiteRT's kernels have them, without tables."""
+"""Magnitudes, square roots and their reciprocals, as LiteRT's kernels have them, without tables in 8 bits."""
 
 import numpy as np
 
+from compiler.host import int16
 from compiler.host.call import Array, Call, Operator
 from compiler.host.fixed import multiplied
 from compiler.host.gemmlowp import ONE, shifted, times
@@ -22,18 +23,16 @@ def _in_bytes(call: Call) -> bool:
 
 def _magnitude(call: Call) -> Array:
     """Scaled after the sign is gone, which decides halves."""
-    if not _in_bytes(call):
+    if not call.in_integers():
         return np.abs(call.numbers())
     if call.scale() == call.output_scale:
         return np.abs(call.centred()) + call.output_zero
-    return (
-        multiplied(np.abs(call.centred()), float(call.scale()) / float(call.output_scale)) + call.output_zero
-    )
+    return multiplied(np.abs(call.centred()), float(call.scale() / call.output_scale)) + call.output_zero
 
 
 def _root(call: Call) -> Array:
     """What lies between two integers becomes the lesser; a number below zero has none, and becomes zero."""
-    if not _in_bytes(call):
+    if not call.in_integers():
         return np.sqrt(call.numbers().astype(np.float64))
     real = np.maximum(call.centred(), 0).astype(np.float32) * call.scale()
     return (np.sqrt(real) / call.output_scale).astype(np.int64) + call.output_zero
@@ -41,6 +40,8 @@ def _root(call: Call) -> Array:
 
 def _inverse_root(call: Call) -> Array:
     """Numbers that are not above zero make the greatest."""
+    if int16.is_int16(call):
+        return int16.of_positive(call, lambda x: np.float32(1) / np.sqrt(x), greatest=True)
     if not _in_bytes(call):
         return 1 / np.sqrt(call.numbers().astype(np.float64))
     x, limits = call.centred(), np.iinfo(call.output.dtype)

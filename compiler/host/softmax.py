@@ -1,7 +1,10 @@
 """Softmax: in real numbers, in LiteRT's fixed point, and as its optimized kernel has it, by a table of float32."""
 
+from collections.abc import Callable
+
 import numpy as np
 
+from compiler.host import int16
 from compiler.host.call import Array, Call, Operator
 from compiler.host.fixed import Int64
 from compiler.host.gemmlowp import exp_negative, reciprocal, shifted, times
@@ -15,13 +18,20 @@ _DIFFERENCE_BITS, _SUM_BITS = 5, 12
 def softmax(call: Call) -> Array:
     """Softmax of beta * x along an axis."""
     axis = call["axis"]
-    if call.in_integers() and _eighth(call):
+    if call.in_integers() and (int16.is_unit(call) or _eighth(call)):
         rows = np.moveaxis(call.values[0].astype(np.int64), axis, -1)
         away = rows - rows.max(-1, keepdims=True)
-        return np.moveaxis((_by_table if call.kernels == "xnnpack" else _fixed)(call, away), -1, axis)
+        return np.moveaxis(_kernel(call)(call, away), -1, axis)
     x = call["beta"] * call.numbers().astype(np.float64)
     powers = np.exp(x - x.max(axis, keepdims=True))
     return powers / powers.sum(axis, keepdims=True)
+
+
+def _kernel(call: Call) -> Callable[[Call, Int64], Int64]:
+    """LiteRT's kernel for the node's type."""
+    if int16.is_unit(call):
+        return int16.softmax
+    return _by_table if call.kernels == "xnnpack" else _fixed
 
 
 def _eighth(call: Call) -> bool:

@@ -176,6 +176,7 @@ OPS: dict[str, Spec] = {
         "an output of an operator of ONNX that only the host has; `model`, in base 64, is of that node",
         {"operator": "text", "model": "text", "number": "int", "why": "text"},
     ),
+    "floor_div": Spec((2, 2), "quotient of the stored numbers, rounded down to a whole number"),
     "equal": Spec((2, 2), "whether numbers are the same"),
     "less": Spec((2, 2), "whether those of the first are less"),
     "less_equal": Spec((2, 2), "whether those of the first are less or the same"),

@@ -88,13 +88,11 @@ def weights_of(low: Lowering) -> tuple[Tensor, Tensor | None]:
     Raises
     ------
     UnsupportedError
-        They are no constants, or not of bytes.
+        They are no constants.
     """
     _, weights, *bias = low.graph.ins(low.anchor)
     if weights.data is None or (bias and bias[0].data is None):
         raise UnsupportedError("weights and bias must be constants")
-    if weights.dtype not in ("int8", "uint8") or low.x.dtype not in ("int8", "uint8"):
-        raise UnsupportedError(f"products of {low.x.dtype} and {weights.dtype} are not for the array")
     return _one_zero(weights), bias[0] if bias else None
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from compiler.lower.layer import Layer
-from compiler.lower.lowering import Lowering, UnsupportedError
+from compiler.lower.lowering import Lowering
 
 #: Rows of the accumulator for what is found, beside one for each tile.
 ROWS = 16
@@ -20,6 +20,4 @@ class DynamicLayer(Layer):
 
 def lower_dynamic(low: Lowering) -> Layer:
     """The layer of one of the three operators."""
-    if low.x.dtype != "float32":
-        raise UnsupportedError(f"{low.anchor.op} of {low.x.dtype} tensors")
     return DynamicLayer(**low.common(), makes=low.anchor.op)

@@ -8,7 +8,7 @@ from compiler.kernels.mul import mul
 from compiler.lower.elementwise_layer import ElementwiseLayer, laid_over
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine, clip_range
-from compiler.lower.unary import EIGHT_BITS, is_unary, table_of
+from compiler.lower.unary import is_unary, table_of
 from hw.isa.enums import Op, Requant, Rounding
 
 #: How sums are rounded: halves up, or away from zero, or, of float32 numbers, to even.
@@ -40,8 +40,8 @@ def lower_binary(low: Lowering) -> Layer:
     if spread is None:
         shapes = [list(tensor.shape) for tensor in graph.ins(node)]
         raise UnsupportedError(f"operands of shapes {shapes[0]} and {shapes[1]} for {list(low.y.shape)}")
-    if a.constant or {a.dtype, b.dtype, low.y.dtype} - {*EIGHT_BITS}:
-        raise UnsupportedError(f"{node.op} of {a.dtype} and {b.dtype}")
+    if a.constant:
+        raise UnsupportedError(f"{node.op} of a constant and a smaller tensor")
     fields = _product(low, a, b) if node.op == "mul" else _sum(low, a, b, turned=turned)
     return ElementwiseLayer(**low.common(b.name, x=a.name), other=b.name, spread=spread, **fields)
 

@@ -5,18 +5,11 @@ import math
 import numpy as np
 
 from compiler.kernels.scaling import bytes_word, halves_word
-from compiler.lower.dynamic import QUANTIZED, SCALE, ZERO
 from compiler.lower.elementwise_layer import ElementwiseLayer
 from compiler.lower.layer import Drain, Layer
 from compiler.lower.lowering import Lowering, UnsupportedError
 from hw.isa.enums import Requant, Rounding
 
-FLOAT = "float32"
-#: Operators that may have float32 operands: those that convert, and those that only move them.
-OPERATORS = frozenset(
-    ("quantize", "dequantize", QUANTIZED, SCALE, ZERO, "reshape", "transpose", "slice", "concat", "gather",
-     "resize_nearest")
-)  # fmt: skip
 #: How quotients become integers.
 _NEAREST = {"reference": Rounding.AWAY, "xnnpack": Rounding.EVEN, "onnxruntime": Rounding.EVEN}
 #: Greatest magnitude of a zero point that is subtracted from an operand.
@@ -74,8 +67,6 @@ def _layer(
     fields: dict[str, int],
 ) -> Layer:  # fmt: skip
     common = low.common()
-    if {low.x.dtype, low.y.dtype} - {FLOAT, "int8", "uint8", "int16", "int32"} or low.x.dtype == low.y.dtype:
-        raise UnsupportedError(f"{low.anchor.op} of {low.x.dtype} to {low.y.dtype}")
     if len(pairs) == 1:
         (mult, exponent), (zero,) = pairs[0], bias
         src = {"requant": Requant.IMM, "rounding": rounding}

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from compiler.ir.graph import Graph, Node
 
 _LAYOUT = ("transpose", "reshape")
-_FLOAT = "float32"
+_FLOATS = ("float32", "float16")
 
 
 def interface(graph: Graph, host: Collection[str]) -> set[str]:
@@ -26,13 +26,14 @@ def handed_over(graph: Graph, host: Collection[str]) -> set[str]:
 
 
 def _is_float(graph: Graph, name: str) -> bool:
-    return graph.tensors[name].dtype == _FLOAT
+    return graph.tensors[name].dtype in _FLOATS
 
 
 def _behind_inputs(graph: Graph, host: Collection[str]) -> set[str]:
     fresh, found = {name for name in graph.inputs if _is_float(graph, name)}, set()
     for node in graph:
-        if node.name in host and node.op in ("quantize", *_LAYOUT) and node.inputs[0] in fresh:
+        widens = node.op == "dequantize" and _is_float(graph, node.inputs[0])
+        if node.name in host and (widens or node.op in ("quantize", *_LAYOUT)) and node.inputs[0] in fresh:
             found.add(node.name)
             fresh |= {name for name in node.outputs if _is_float(graph, name)}
     return found

@@ -12,8 +12,7 @@ from compiler.lower.cumsum import lower_cumsum
 from compiler.lower.drains import drain_of, rounding_of, weights_of, zero_of
 from compiler.lower.dynamic import QUANTIZED, SCALE, ZERO, lower_dynamic
 from compiler.lower.elementwise import lower_binary, lower_unary
-from compiler.lower.floats import FLOAT, lower_dequantize, lower_quantize
-from compiler.lower.floats import OPERATORS as FLOATS
+from compiler.lower.floats import lower_dequantize, lower_quantize
 from compiler.lower.groups import Group
 from compiler.lower.layer import (
     ConvLayer,
@@ -30,7 +29,8 @@ from compiler.lower.parts import find_parts
 from compiler.lower.places import IN_PLACE
 from compiler.lower.pool import inside_counts
 from compiler.lower.prelu import lower_prelu
-from compiler.lower.reduce import bytes_only, lower_global_average, lower_reduce, scaled
+from compiler.lower.reduce import lower_global_average, lower_reduce, scaled
+from compiler.lower.types import check_types
 from compiler.lower.unary import BINARY, TABLES
 from compiler.passes.zeros import times_over
 from hw.isa.enums import Rounding
@@ -90,23 +90,12 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> Lowered:
                 raise UnsupportedError("all it reads is constant")
             if op == "onnx":
                 raise UnsupportedError(lowering.anchor.attributes["why"])
-            if op not in FLOATS and _has_floats(graph, nodes):
-                raise UnsupportedError(f"{op} of {FLOAT} tensors")
-            if op in IN_PLACE:
-                out.layers += IN_PLACE[op](out, lowering)
-            elif op in LOWERINGS:
-                out.layers.append(LOWERINGS[op](lowering))
-            else:
-                raise UnsupportedError(f"no way to do {op} on the accelerator")
+            for node in nodes:
+                check_types(graph, node)
+            out.layers += IN_PLACE[op](out, lowering) if op in IN_PLACE else [LOWERINGS[op](lowering)]
         except UnsupportedError as error:
             out.refused |= {node.name: str(error) for node in nodes}
     return out
-
-
-def _has_floats(graph: Graph, nodes: Group) -> bool:
-    """Whether numbers that are not known beforehand are float32."""
-    tensors = (graph.tensors[name] for node in nodes for name in (*node.inputs, *node.outputs))
-    return any(tensor.dtype == FLOAT and not tensor.constant for tensor in tensors)
 
 
 def _conv(low: Lowering) -> Layer:
@@ -186,7 +175,6 @@ def _pool(low: Lowering) -> Layer:
             **low.common(), **window, clip=clip_range(low.y), x_zp=affine(low.x).zero_point, scaled=factors
         )
     if not average and same_meaning(low.x, low.y):
-        bytes_only(low.x)
         limits = np.iinfo(low.y.dtype)
         return PoolLayer(**low.common(), **window, clip=(int(limits.min), int(limits.max)))
     if affine(low.x) != affine(low.y):
@@ -200,7 +188,6 @@ def _softmax(low: Lowering) -> Layer:
     a, x = low.anchor.attributes, low.x
     if a["axis"] != len(x.shape) - 1:
         raise UnsupportedError("softmax is along the last dimension only")
-    bytes_only(x, low.y)
     y = affine(low.y)
     if not _FINEST <= y.scale <= 1:
         raise UnsupportedError(f"steps of a probability must be within {_FINEST:.2g}..1, not {y.scale:.3g}")

@@ -14,8 +14,6 @@ from compiler.lower.transposes import strides_of
 from compiler.lower.unary import table_of
 from hw.isa.enums import Dtype, Rounding
 
-_BYTES = ("int8", "uint8")
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stack:
@@ -90,16 +88,14 @@ def lower_matmul(low: Lowering) -> MatmulLayer:
     Raises
     ------
     UnsupportedError
-        Types or sizes that the array does not take.
+        Sizes that the array does not take.
     """
     graph, node = low.graph, low.anchor
     first, second = graph.ins(node)
     made = graph.out(node)
-    for tensor, dtypes in ((first, _BYTES), (second, _BYTES), (made, (*_BYTES, "int32"))):
-        if tensor.dtype not in dtypes or len(tensor.shape) < 2:
-            raise UnsupportedError(
-                f"{tensor.dtype}{list(tensor.shape)} is no factor or product for the array"
-            )
+    for tensor in (first, second, made):
+        if len(tensor.shape) < 2:
+            raise UnsupportedError(f"{tensor.name!r} of shape {list(tensor.shape)} is no matrix")
     m, n = made.shape[-2:]
     k = first.shape[-1]
     batch = made.shape[:-2]

@@ -11,11 +11,22 @@ from compiler.host.call import Kernels, quantize_real
 from compiler.host.fixed import half_away
 from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
-from compiler.lower.copies import along, expect, layer, moved, rescale, strides_of, walks, whole
+from compiler.lower.copies import (
+    along,
+    exact,
+    expect,
+    layer,
+    moved,
+    rescale,
+    rescale_exactly,
+    strides_of,
+    walks,
+    whole,
+)
 from compiler.lower.elementwise import lower_unary
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine, image_of
-from compiler.lower.unary import is_unary, table_of
+from compiler.lower.unary import is_unary
 from compiler.lower.walk import Copy, Rescale, Stretch, stretches
 from cosim.golden.scale import scale
 from hw.isa.enums import Rounding
@@ -27,27 +38,16 @@ _LEAST, _MOST = 1 / 256, 128
 def _requantize(low: Lowering) -> Layer:
     expect(low, low.x.shape)
     ratio = affine(low.x).scale / affine(low.y).scale
-    change = rescale(low, low.x)
+    if is_unary(low.graph, low.anchor) and not exact(low, low.x, rescale(low, low.x)):
+        return lower_unary(low)
+    change = rescale_exactly(low, low.x)
     delegated = low.rounding == "xnnpack" and low.x.dtype == low.y.dtype and _LEAST <= ratio <= _MOST
     if change and delegated:
         eighths = float(np.rint(np.float32(256) * np.float32(ratio))) / 256
         change = Rescale(change.x_zp, change.y_zp, *quantize_multiplier(eighths), Rounding.SINGLE)
-    if change and low.rounding == "onnxruntime" and not _tabled(low, change):
-        return lower_unary(low)  # float32's errors decide on halves there, which no multiplier does
     step = strides_of(low.x.shape)
     axes = [whole(size) for size in low.x.shape]
     return layer(low, [Copy(low.x.name, walk, change) for walk in walks(step, step, axes)])
-
-
-def _tabled(low: Lowering, change: Rescale) -> bool:
-    """Whether a multiplier makes of every number of 8 bits what the operator makes of it; true for wider numbers."""
-    if not is_unary(low.graph, low.anchor):
-        return True
-    given, limits = np.iinfo(low.x.dtype), np.iinfo(low.y.dtype)
-    every = np.arange(given.min, given.max + 1, dtype=np.int64)
-    found = scale(every - change.x_zp, change.mult, change.exponent, 0, change.rounding) + change.y_zp
-    wanted = table_of(low.graph, low.anchor, low.rounding)[every & 255]
-    return np.array_equal(np.clip(found, limits.min, limits.max), wanted)
 
 
 def reshape(low: Lowering) -> Layer:
@@ -89,7 +89,7 @@ def _joined(low: Lowering, x: Tensor) -> Rescale | None:
 
     Where scales make halves, float32's error decides: a neighbouring multiplier decides likewise, or none does.
     """
-    change, y = rescale(low, x), low.y
+    change, y = rescale_exactly(low, x), low.y
     if change is None or low.rounding == "onnxruntime":
         return change
     if not {x.dtype, y.dtype} <= {"int8", "uint8"}:
@@ -147,7 +147,7 @@ def _fill_byte(low: Lowering, value: float) -> int:
     else:
         stored = int(quantize_real(np.array(value), x, cast(Kernels, low.rounding)))
     stored = int(np.clip(stored, limits.min, limits.max))
-    change, limits = rescale(low, x), np.iinfo(y.dtype)
+    change, limits = rescale_exactly(low, x), np.iinfo(y.dtype)
     if change:
         centred = np.array([stored - change.x_zp], np.int64)
         scaled = scale(centred, change.mult, change.exponent, 0, change.rounding)

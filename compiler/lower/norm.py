@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from compiler.ir.tensor import Tensor
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine, clip_range
-from compiler.lower.reduce import bytes_only
 
 #: Most elements of a row: more could lose a small variance among large squares.
 _MOST = 8192
@@ -57,10 +56,9 @@ def lower_norm(low: Lowering) -> NormLayer:
     Raises
     ------
     UnsupportedError
-        Another axis, types, or numbers that its fixed point does not take.
+        Another axis, or numbers that its fixed point does not take.
     """
     x, y, node = low.x, low.y, low.anchor
-    bytes_only(x, y)
     if not x.shape or node.attributes["axis"] % len(x.shape) != len(x.shape) - 1:
         raise UnsupportedError("a normalization is along the last dimension only")
     columns = x.shape[-1]

@@ -12,7 +12,6 @@ from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
 from compiler.lower.elementwise_layer import ElementwiseLayer
 from compiler.lower.lowering import DTYPES, Lowering, UnsupportedError, affine, clip_range
-from compiler.lower.reduce import bytes_only
 from cosim.golden.scale import scale
 from hw.isa.enums import Dtype, Rounding
 
@@ -59,7 +58,6 @@ def lower_prelu(low: Lowering) -> PReluLayer:
     """
     x, slope = low.graph.ins(low.anchor)
     y, channels = low.y, low.x.shape[-1] if low.x.shape else 1
-    bytes_only(x, slope, y)
     if slope.data is None:
         raise UnsupportedError("its slopes are no constants")
     given, factor = affine(x), affine(slope)

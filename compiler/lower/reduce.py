@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine, clip_range, same_meaning
@@ -54,11 +53,10 @@ def lower_reduce(low: Lowering) -> ReduceLayer:
     Raises
     ------
     UnsupportedError
-        Types, sizes or axes that it has no way for.
+        Sizes or axes that it has no way for.
     """
     op, a = low.anchor.op.removeprefix("reduce_"), low.anchor.attributes
     x, y = low.x, low.y
-    bytes_only(x, y)
     dims, lanes = _dims(x.shape, a["axes"])
     count = x.elements // y.elements
     fields: dict[str, Any] = {"dims": dims, "lanes": lanes, **low.common()}
@@ -83,7 +81,6 @@ def lower_global_average(low: Lowering) -> ReduceLayer:
     UnsupportedError
         Too many pixels.
     """
-    bytes_only(low.x, low.y)
     batch, h, w, c = low.x.shape
     count = h * w
     if count > _MOST:
@@ -100,19 +97,6 @@ def lower_global_average(low: Lowering) -> ReduceLayer:
         rounding=Rounding.AWAY,
         fields={"post_mult": mult, "post_shift": exponent, "post_lo": clip[0], "post_hi": clip[1]},
     )  # fmt: skip
-
-
-def bytes_only(*tensors: Tensor) -> None:
-    """Refuse tensors of anything but bytes.
-
-    Raises
-    ------
-    UnsupportedError
-        One is of something else.
-    """
-    for tensor in tensors:
-        if tensor.dtype not in ("int8", "uint8"):
-            raise UnsupportedError(f"tensor {tensor.name!r} must be int8 or uint8, not {tensor.dtype}")
 
 
 def scaled(low: Lowering, count: int) -> dict[str, Any]:

@@ -190,7 +190,18 @@ class _Batcher:
 _Rule = Callable[[_Batcher, Node], tuple[Attributes, set[str]]]
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(
-        ("add", "sub", "mul", "prelu", "equal", "less", "less_equal", "logical_and", "logical_or"),
+        (
+            "add",
+            "sub",
+            "mul",
+            "prelu",
+            "equal",
+            "less",
+            "less_equal",
+            "logical_and",
+            "logical_or",
+            "floor_div",
+        ),
         _Batcher.aligned,
     ),
     **dict.fromkeys(("softmax", "layer_norm", "rms_norm"), _Batcher.axis),

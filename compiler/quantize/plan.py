@@ -105,6 +105,8 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
         return INTEGERS
     if node.op == "dequantize":
         x = graph.ins(node)[0]
+        if "float16" in (x.dtype, graph.out(node).dtype):
+            return "float16 numbers are converted as they are handed over"
         return None if as_int8(x) else f"{x.dtype} numbers become real ones"
     if not quantizable(node.op):
         return f"{node.op} has no quantized form"

@@ -88,8 +88,8 @@ def test_uint8() -> None:
 @pytest.mark.parametrize(
     ("op", "dtypes", "reason"),
     [
-        ("add", ("int8", "int16"), "add of int8 and int16"),
-        ("mul", ("int16", "int16"), "mul of int16 and int16"),
+        ("add", ("int8", "int16"), "tensor 'x2' must be int8 or uint8, not int16"),
+        ("mul", ("int16", "int16"), "tensor 'x1' must be int8 or uint8, not int16"),
     ],
 )
 def test_what_cannot_be_done_says_why(op: str, dtypes: tuple[str, str], reason: str) -> None:

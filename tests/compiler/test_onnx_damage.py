@@ -159,16 +159,22 @@ def test_a_variant_that_the_accelerator_lacks_is_the_hosts_and_says_why(tmp_path
          "dimension 1 of input 'x' has no size; give it as --size width=N"),
         (small(node("Relu", "x", "y"), shape=("n", None)),
          "dimension 1 of input 'x' has no size; give it as --size x.1=N"),
+        (small(node("Transpose", "x", "y"), shape=("n", "height", None)),
+         "dimension 1 of input 'x' and dimension 2 of input 'x' have no size; give them as --size height=N "
+         "--size x.2=N"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit(tmp_path: Path, made: onnx.ModelProto, message: str) -> None:
     assert refusal(tmp_path, made) == message
 
 
-def test_declared_shapes_hold(tmp_path: Path) -> None:
+def test_declared_shapes_give_way(caplog: pytest.LogCaptureFixture) -> None:
+    """As onnxruntime, which only warns: the shape is the one that follows."""
     made = small(node("Relu", "x", "y"))
     made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, (3, 2)))
-    assert refusal(tmp_path, made) == "output 'y' is declared as [3, 2], but has shape [2, 3]"
+    graph = read_onnx(made)
+    assert graph.tensors["y"].shape == (2, 3)
+    assert caplog.messages == ["output 'y' is declared as [3, 2], but has shape [2, 3], which it keeps"]
 
 
 @pytest.mark.parametrize(

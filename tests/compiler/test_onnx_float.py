@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
-from tests.compiler.onnx_models import check, model, node, ops
+from compiler.frontends.onnx import read_onnx
+from tests.compiler.onnx_models import check, evaluated, model, node, ops
 
 IMAGE, SIGNAL, ROWS = (2, 4, 7, 6), (2, 4, 9), (2, 3, 5)
 
@@ -212,3 +215,20 @@ def test_fast_gelu_with_bias(tmp_path: Path) -> None:
     inputs, held = {"x": numbers(3, 8)}, {"b": numbers(8)}
     made = model([node("FastGelu", "x b", "y", domain="com.microsoft")], inputs, ["y"], held)
     assert ops(check(tmp_path, made, inputs)) == {"add": 1, "gelu": 1}
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 5, 6), (2, 4, 6), (2, 4, 5, 4)])
+def test_prelu_with_a_vector_of_slopes(shape: tuple[int, ...]) -> None:
+    """One for each channel, as exports from before broadcasting have it, where it does not broadcast."""
+    slope = np.array([0.1, 0.5, -0.25, 2], np.float32)
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("PRelu", ["x", "s"], ["y"])], "prelu",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(slope, "s")],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=8)
+    along = slope if shape[-1] == 4 else slope.reshape(-1, *(1,) * (len(shape) - 2))
+    found = evaluated(read_onnx(made), {"x": x})["y"]
+    np.testing.assert_allclose(found, np.where(x < 0, x * along, x), rtol=1e-6)

@@ -57,7 +57,8 @@ def function(kind: str, scale: float | None = None, zero: int | None = None, low
     def case(d: Draft) -> None:
         least, d.positive = np.iinfo(d.dtype).min if d.dtype != "float32" else 0, low
         x = d.input(shape_of(d, 3, 9), zero=least if low else None)
-        d.op(kind, [x], d.tensors[x][0], scale=scale, zero=None if zero is None else least + zero)
+        made = 2.0**-15 if d.dtype == "int16" and zero is not None else scale
+        d.op(kind, [x], d.tensors[x][0], scale=made, zero=None if zero is None else least + zero)
 
     return case
 
@@ -88,7 +89,7 @@ def binary(kind: str) -> Case:
         a, meaning = d.input(shape), {}
         other = [shape, shape, shape[3:], ()][pick]
         b = d.input(other) if pick == 0 else d.constant(other)
-        if kind == "MUL" and d.dtype != "float32":
+        if kind == "MUL" and d.meaning:
             (first, _), (second, _) = d.meaning[a], d.meaning[b]  # type: ignore[misc]
             meaning = {"scale": first * second * d.rng.uniform(20, 120)}
         settings = {} if kind == "MUL" else {"potScaleInt16": False}
@@ -125,7 +126,7 @@ def batch_matmul(d: Draft) -> None:
     held = bool(d.rng.integers(2))
     b = d.constant(right) if held else d.input(right)
     scale = None
-    if d.dtype != "float32":
+    if d.meaning:
         (first, _), (second, _) = d.meaning[a], d.meaning[b]  # type: ignore[misc]
         scale = first * second * k**0.5 * 60
     d.op(
@@ -413,10 +414,13 @@ def add_n(d: Draft) -> None:
 def softmax(d: Draft) -> None:
     x = d.input(shape_of(d, 3, 20))
     zero = np.iinfo(d.dtype).min if d.dtype != "float32" else None
-    d.op("SOFTMAX", [x], d.tensors[x][0], options("Softmax", beta=1.0), scale=1 / 256, zero=zero)
+    scale = 2.0**-15 if d.dtype == "int16" else 1 / 256
+    d.op("SOFTMAX", [x], d.tensors[x][0], options("Softmax", beta=1.0), scale=scale, zero=zero)
 
 
 def requantize(d: Draft) -> None:
-    """To either type of bytes."""
-    x = d.input(shape_of(d, 4, 9))
-    d.op("QUANTIZE", [x], d.tensors[x][0], options("Quantize"), dtype=str(d.rng.choice(["int8", "uint8"])))
+    """To either type of bytes; LiteRT converts wider integers to int8 alone."""
+    x, bytes_ = d.input(shape_of(d, 4, 9)), ["int8", "uint8"] if d.dtype in ("int8", "uint8") else ["int8"]
+    if d.dtype == "int32":
+        d.meaning[x] = (float(np.float32(d.rng.uniform(1e-9, 1e-8))), 0)
+    d.op("QUANTIZE", [x], d.tensors[x][0], options("Quantize"), dtype=str(d.rng.choice(bytes_)))

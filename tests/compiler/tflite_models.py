@@ -28,7 +28,7 @@ class Draft:
     rng : Generator
         Chooses constants and quantizations.
     dtype : str
-        Of tensors that are not said to be of another: int8, uint8 or float32.
+        Of tensors that are not said to be of another: int8, uint8, int16, int32 (not quantized) or float32.
     """
 
     def __init__(self, rng: np.random.Generator, dtype: str):
@@ -64,13 +64,17 @@ class Draft:
         They are for the tensor `of`, by default the first input.
         """
         name, count = f"w{len(self.tensors)}", shape[axis]
-        x = self.meaning[of or self.inputs[0]] if self.dtype != "float32" else None
+        x = self.meaning.get(of or self.inputs[0])
         if self.dtype == "float32":
             self.tensors[name] = self.rng.normal(0, 0.3, shape).astype(np.float32)
             self.tensors[f"{name}:b"] = self.rng.normal(0, 1, count).astype(np.float32)
             return name, f"{name}:b"
+        if self.dtype == "int32":
+            self.tensors[name] = self.rng.integers(-9, 10, shape).astype(np.int32)
+            self.tensors[f"{name}:b"] = self.rng.integers(-99, 100, count).astype(np.int32)
+            return name, f"{name}:b"
         assert isinstance(x, tuple)
-        if self.dtype == "int8":
+        if self.dtype != "uint8":
             scales = tuple(float(np.float32(s)) for s in self.rng.uniform(0.002, 0.02, count))
             self.meaning[name] = Quantization(scales, (0,) * count, axis)
             self.tensors[name] = self.rng.integers(-127, 128, shape).astype(np.int8)
@@ -81,7 +85,8 @@ class Draft:
             self.meaning[name] = (scale, int(self.rng.integers(100, 156)))
             self.tensors[name] = self.rng.integers(0, 256, shape).astype(np.uint8)
             self.meaning[f"{name}:b"] = (float(np.float32(x[0]) * np.float32(scale)), 0)
-        self.tensors[f"{name}:b"] = self.rng.integers(-2000, 2000, count).astype(np.int32)
+        wide = np.int64 if self.dtype == "int16" else np.int32
+        self.tensors[f"{name}:b"] = self.rng.integers(-2000, 2000, count).astype(wide)
         return name, f"{name}:b"
 
     def op(
@@ -125,7 +130,7 @@ class Draft:
     ) -> str:  # fmt: skip
         dtype = dtype or (self.tensors[like][1] if like else self.dtype)
         self.tensors[name] = (tuple(int(size) for size in shape), dtype)
-        if dtype in ("int8", "uint8"):
+        if dtype in ("int8", "uint8", "int16"):
             if like is not None:
                 self.meaning[name] = self.meaning[like]
                 return name
@@ -134,6 +139,8 @@ class Draft:
                 real = 2.0 ** round(np.log2(real))
             low = np.iinfo(dtype).min
             meaning = int(self.rng.integers(low, low + 256)) if zero is None else zero
+            if dtype == "int16":  # TFLite's int16 has no zero point
+                real, meaning = (real / 256 if scale is None else real), 0
             self.meaning[name] = (float(np.float32(real)), meaning)
         return name
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from compiler.frontends.onnx.emit import Emitter
 from compiler.frontends.onnx.errors import naming
 from compiler.frontends.onnx.fold import fold, foldable
-from compiler.frontends.onnx.node import FileNode, Model
+from compiler.frontends.onnx.node import FileNode, Model, taken
 from compiler.frontends.onnx.registry import CONVERSIONS
 from compiler.frontends.onnx.values import Fixed, UnsupportedError
 from hw.errors import InputError
@@ -47,9 +47,10 @@ class Beforehand:
         self.room = _MOST_COMPUTED + 8 * sum(value.data.size for value in model.constants.values())
 
     def folded(self, model: Model) -> Model:
-        """Without the nodes whose outputs are known beforehand."""
+        """Without nodes whose outputs are known beforehand, branches that are never taken, and what nobody needs."""
         constants, nodes = dict(model.constants), list[FileNode]()
-        for node in model.nodes:
+        for each in model.nodes:
+            node = taken(each, constants.get(each.inputs[0])) if each.inputs else each
             inputs = [constants.get(name) for name in node.inputs]
             ready = all(
                 value is not None or not name for value, name in zip(inputs, node.inputs, strict=True)
@@ -59,7 +60,7 @@ class Beforehand:
                 nodes.append(node)
             else:
                 constants |= dict(zip(node.outputs, made, strict=False))
-        return replace(model, nodes=nodes, constants=constants)
+        return replace(model, nodes=nodes, constants=constants).used()
 
     def computed(self, node: FileNode, inputs: Sequence[Fixed | None]) -> list[Fixed]:
         """Outputs of a node that `fold` can compute."""

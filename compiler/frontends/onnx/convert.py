@@ -5,8 +5,10 @@ from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
+from numpy.typing import NDArray
 from onnx import ModelProto
 
+from compiler.frontends.bind import bound_value, check_names
 from compiler.frontends.onnx.beforehand import Beforehand
 from compiler.frontends.onnx.emit import Emitter
 from compiler.frontends.onnx.errors import Refused, UnsupportedNodesError, listed, naming
@@ -16,7 +18,7 @@ from compiler.frontends.onnx.fold import foldable
 from compiler.frontends.onnx.fuse import fuse
 from compiler.frontends.onnx.host import NO_WAY, on_host
 from compiler.frontends.onnx.meanings import meanings, targets
-from compiler.frontends.onnx.node import FileNode, Model
+from compiler.frontends.onnx.node import Declared, FileNode, Model, taken
 from compiler.frontends.onnx.patterns import recognize
 from compiler.frontends.onnx.registry import CONVERSIONS, Conversion, converts
 from compiler.frontends.onnx.rewrite import expand
@@ -33,13 +35,14 @@ _MOST_REPEATED = 1 << 14
 class GraphReader:
     """One file on its way to a graph."""
 
-    def __init__(self, source: Path | ModelProto, sizes: dict[str, int]):
+    def __init__(self, source: Path | ModelProto, sizes: dict[str, int], bind: dict[str, NDArray]):
         path = source if isinstance(source, Path) else None
         proto = source if isinstance(source, ModelProto) else parsed(source)
         self.name = path.stem if path else proto.graph.name or "model"
         self.refused: list[Refused] = []
         model = read_proto(proto, path.parent if path else None)
         declared = with_sizes(model.inputs, sizes)
+        model, declared = _bound(model, declared, bind)
         self.beforehand = Beforehand(model)  # shared with the readers of subgraphs
         self.model = replace(model, inputs=declared).used()
         self.left = [_MOST_REPEATED]  # shared with the readers of subgraphs
@@ -52,16 +55,20 @@ class GraphReader:
         values: dict[str, Value] = dict(model.constants)
         for declared in model.inputs:
             shape = tuple(n for n in declared.shape or () if isinstance(n, int))
-            q = emitter.meanings.get(declared.name) if declared.dtype not in ("float32", "bool") else None
+            plainly = declared.dtype in ("float16", "float32", "bool")
+            q = None if plainly else emitter.meanings.get(declared.name)
             try:
                 tensor = emitter.build.graph.add_input(Tensor(declared.name, shape, declared.dtype, q))
             except ValueError as error:
                 raise InputError(f"input {shown(declared.name)}: {error}") from None
+            if declared.dtype == "float16":
+                wide = Tensor(emitter.build.fresh(f"{declared.name}:wide"), shape, "float32")
+                tensor = emitter.build.node(f"{declared.name}:wide", "dequantize", [tensor], wide)
             values[declared.name] = Flow(declared.name, tensor, plain(len(shape)))
         for node in model.nodes:
             self._convert(emitter, node, values)
         missing = [output.name for output in model.outputs if output.name not in values]
-        if self.refused:
+        if self.refused and missing:  # else nothing but branches that are never taken reads what they make
             raise UnsupportedNodesError(self.refused)
         if missing:
             raise InputError(f"nothing makes the output {shown(missing[0])}")
@@ -102,6 +109,8 @@ class GraphReader:
 
     def _convert(self, emitter: Emitter, node: FileNode, values: dict[str, Value]) -> None:
         """Add what a node becomes; remember it if there is no conversion."""
+        test = values.get(node.inputs[0]) if node.inputs else None
+        node = taken(node, test if isinstance(test, Fixed) else None)
         inputs = [values.get(name) for name in node.inputs]
         absent = [name for name, value in zip(node.inputs, inputs, strict=True) if name and value is None]
         if absent:
@@ -162,6 +171,21 @@ class GraphReader:
             self.refused.append((node.name, node.op, f"output {first + 1} is read: {error}"))
             return made
         return [*made, *rest[len(made) :]]
+
+
+def _bound(model: Model, inputs: list[Declared], bind: Mapping[str, NDArray]) -> tuple[Model, list[Declared]]:
+    """The model and its inputs with constants in place of some of these."""
+    check_names([declared.name for declared in inputs], bind)
+    constants, left = dict(model.constants), list[Declared]()
+    for declared in inputs:
+        name, shape = declared.name, tuple(n for n in declared.shape or () if isinstance(n, int))
+        if name in bind:
+            constants[name] = Fixed(
+                name, bound_value(name, bind[name], shape, declared.dtype).astype(declared.held)
+            )
+        else:
+            left.append(declared)
+    return replace(model, constants=constants), left
 
 
 @converts(":refused", inputs=(0, None))

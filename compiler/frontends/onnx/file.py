@@ -13,7 +13,7 @@ from onnx import AttributeProto
 from compiler.frontends.onnx.local import inlined
 from compiler.frontends.onnx.node import Declared, FileNode, Model, Source
 from compiler.frontends.onnx.order import in_order
-from compiler.frontends.onnx.tensors import DTYPES, NARROW, read_tensor, type_name
+from compiler.frontends.onnx.tensors import INTERFACE, NARROW, read_tensor, type_name
 from compiler.frontends.onnx.values import Fixed
 from compiler.frontends.onnx.versions import DEFAULT, LEAST, check_version, versions_of
 from hw.errors import InputError, shown
@@ -136,14 +136,14 @@ def _declared(value: Any) -> Declared:
             else f"be a tensor, not a {form.removesuffix('_type')}"
         )
         raise InputError(f"input or output {shown(value.name)} must {what}")
-    if kind.elem_type not in DTYPES:
+    if kind.elem_type not in INTERFACE:
         raise InputError(f"tensor {shown(value.name)}: type {type_name(kind.elem_type)} is not supported")
     shape = None
     if kind.HasField("shape"):
         for size in kind.shape.dim:
             _check_text(size.dim_param)
         shape = tuple(d.dim_value if d.dim_value > 0 else d.dim_param or None for d in kind.shape.dim)
-    return Declared(value.name, DTYPES[kind.elem_type], shape)
+    return Declared(value.name, INTERFACE[kind.elem_type], shape)
 
 
 def _node(index: int, source: Source, opset: int, folder: Path | None) -> FileNode:

@@ -1,5 +1,6 @@
 """The last step from an ONNX file to a graph: outputs as the file declares them, and nothing that no output needs."""
 
+import logging
 from dataclasses import replace
 
 from compiler.frontends.onnx.emit import ONE, Emitter
@@ -9,9 +10,11 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
 
+_log = logging.getLogger(__name__)
+
 
 def finished(emitter: Emitter, outputs: list[Declared], values: dict[str, Value]) -> Graph:
-    """The graph with the outputs of the file, under their names, in their shapes and types."""
+    """The graph with the outputs of the file, under their names and of their types; shapes are those that follow."""
     names: dict[str, str] = {}
     for declared in outputs:
         try:
@@ -35,12 +38,19 @@ def _output(emitter: Emitter, declared: Declared, value: Value) -> Tensor:
         or any(isinstance(n, int) and n != size for n, size in zip(declared.shape, value.shape, strict=True))
     ):
         sizes = ", ".join(str(size if size is not None else "?") for size in declared.shape)
-        raise InputError(
-            f"output {declared.name!r} is declared as [{sizes}], but has shape {list(value.shape)}"
+        _log.warning(
+            "output %r is declared as [%s], but has shape %s, which it keeps",
+            declared.name,
+            sizes,
+            list(value.shape),
         )
     flow = emitter.flow(value)
-    if declared.dtype == "float32":
-        return emitter.operand(flow, plain(flow.rank), FLOAT)
+    if declared.dtype in ("float16", "float32"):
+        real = emitter.operand(flow, plain(flow.rank), FLOAT)
+        if declared.dtype == "float32":
+            return real
+        half = Tensor(emitter.build.fresh(f"{declared.name}:half"), real.shape, "float16")
+        return emitter.build.node(f"{declared.name}:half", "dequantize", [real], half)
     tensor = emitter.in_order(flow, plain(flow.rank)).tensor
     if flow.real or tensor.dtype == "float32":  # integers that are computed as real numbers
         tensor = emitter.operand(flow, plain(flow.rank), FLOAT)

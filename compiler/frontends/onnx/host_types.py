@@ -102,7 +102,7 @@ def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> Made:
         sizes = None if wished is None else list(wished)
     elif wished is not None and len(wished) == len(sizes):
         sizes = [b if a is None else a for a, b in zip(sizes, wished, strict=True)]
-    dtype = DTYPES.get(kind.elem_type) or (declared.dtype if declared and not kind.elem_type else None)
+    dtype = DTYPES.get(kind.elem_type) or (declared.held if declared and not kind.elem_type else None)
     if dtype is None:
         named = type_name(kind.elem_type) if output.type.WhichOneof("value") == "tensor_type" else "no tensor"
         raise UnsupportedError(f"its output is of type {named}, which the graph does not have")

@@ -66,6 +66,22 @@ class FileNode:
         return value
 
 
+def taken(node: FileNode, condition: Fixed | None) -> FileNode:
+    """An If whose condition is known, with the branch that runs in place of both; any other node as it is.
+
+    What only the other branch reads is no input any more.
+    """
+    keys = ("then_branch", "else_branch")
+    bodies = [node.attributes.get(key) for key in keys]
+    if node.op != "If" or condition is None or condition.data.size != 1:
+        return node
+    body = bodies[0 if condition.data.reshape(-1)[0] else 1]
+    if not all(isinstance(each, Model) for each in bodies) or not isinstance(body, Model):
+        return node
+    inputs = (*node.inputs[:1], *body.captured)
+    return replace(node, inputs=inputs, attributes=node.attributes | dict.fromkeys(keys, body))
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """A node as the file has it, with the versions of all operators."""
@@ -81,6 +97,11 @@ class Declared:
     name: str
     dtype: str
     shape: tuple[int | str | None, ...] | None
+
+    @property
+    def held(self) -> str:
+        """The type that the graph computes on."""
+        return "float32" if self.dtype == "float16" else self.dtype
 
 
 @dataclass

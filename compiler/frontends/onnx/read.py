@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto
 
 # Importing them enters their conversions and rewrites.
@@ -31,7 +32,11 @@ from compiler.ir.graph import Graph
 from hw.errors import InputError, shown
 
 
-def read_onnx(source: Path | ModelProto, sizes: Mapping[str, int] | None = None) -> Graph:
+def read_onnx(
+    source: Path | ModelProto,
+    sizes: Mapping[str, int] | None = None,
+    bind: Mapping[str, NDArray] | None = None,
+) -> Graph:
     """The graph of an ONNX model.
 
     Inputs and outputs keep the file's names, shapes and types; inside, images have their channels last. Quantized
@@ -43,6 +48,8 @@ def read_onnx(source: Path | ModelProto, sizes: Mapping[str, int] | None = None)
         A file, whose external data must lie below its folder; or a model in memory, which cannot have any.
     sizes : dict
         Sizes of dimensions that the file only names. A first dimension that is not named here is 1.
+    bind : dict
+        Values of inputs that become constants, by name: one number, or an array of the input's shape.
 
     Raises
     ------
@@ -54,7 +61,7 @@ def read_onnx(source: Path | ModelProto, sizes: Mapping[str, int] | None = None)
     called = source if isinstance(source, Path) else shown(source.graph.name or "model")
     try:
         with np.errstate(all="ignore"):  # what overflows in a damaged file is seen by its result
-            return GraphReader(source, dict(sizes or {})).graph()
+            return GraphReader(source, dict(sizes or {}), dict(bind or {})).graph()
     except UnsupportedNodesError as error:
         error.args = (f"{called}: {error}",)
         raise

@@ -58,6 +58,17 @@ def _divide(c: Conversion) -> None:
     c.make_activated("mul", [x, reciprocal], activation)
 
 
+@converts("FLOOR_DIV")
+def _floor_divide(c: Conversion) -> None:
+    a, b = c.given(2)[:2]
+    broadcast(c, a, b)
+    if not a.dtype == b.dtype == c.output.dtype:
+        raise c.error(
+            f"operands and result must be of one type, not {a.dtype}, {b.dtype} and {c.output.dtype}"
+        )
+    c.make("floor_div", [a, b])
+
+
 @converts("NEG")
 def _negative(c: Conversion) -> None:
     x = c.given(1)[0]

@@ -192,7 +192,7 @@ def finite(number: float) -> float:
 @converts("PRelu", inputs=(2, 2))
 def _prelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     """The slope is one number, or one for each channel, which comes last, or any that can be spread over x."""
-    x, slope = emitter.flow(inputs[0]), known(inputs[1], "a slope")
+    x, slope = emitter.flow(inputs[0]), _slope(emitter.flow(inputs[0]), known(inputs[1], "a slope"))
     shape = broadcast([x.shape, slope.shape])
     if shape != x.shape:
         raise InputError(f"slopes {list(slope.shape)} do not fit x {list(x.shape)}")
@@ -210,6 +210,14 @@ def _prelu(emitter: Emitter, node: FileNode, inputs: list[Any]) -> Sequence[Valu
         flat = flat.reshaped((slope.data.size,))
     operands = [emitter.operand(x, order, kind), emitter.operand(flat, plain(len(flat.shape)), kind)]
     return [emitter.emit(node, "prelu", operands, shape, order, kind)]
+
+
+def _slope(x: Flow, slope: Fixed) -> Fixed:
+    """Old exports have one slope for each channel as a vector, which does not broadcast to images."""
+    channels = x.shape[1] if x.rank > 1 else None
+    if slope.shape != (channels,) or channels in (1, x.shape[-1]):
+        return slope
+    return slope.reshaped((channels, *(1,) * (x.rank - 2)))
 
 
 @converts("HardSigmoid", inputs=(1, 1))
