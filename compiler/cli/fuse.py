@@ -40,25 +40,30 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from compiler.cli.compile import source_of
-    from compiler.cli.run import head, say
+    from compiler.cli.run import head
     from compiler.fusion.engine import Engine
     from compiler.hpm.default import find_model
     from compiler.measure.conditions import Conditions
     from compiler.measure.measurer import Measurer
     from compiler.pipeline import Prepared
     from compiler.schedule.dram import Dram
+    from compiler.util.progress import progress, say
     from hw.config import load_target
 
     source, options = source_of(args)
     conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
-    prepared = Prepared(source.graph, conditions.config, replace(options, dram=conditions.dram))
-    now = prepared.network().schedule
-    engine = Engine(prepared, conditions, find_model(conditions))
-    sites = engine.sites(now)
-    found = engine.options(now, sites)
+    with progress(f"predicting what fusions of {args.model.name} gain"):
+        prepared = Prepared(source.graph, conditions.config, replace(options, dram=conditions.dram))
+        now = prepared.network().schedule
+        engine = Engine(prepared, conditions, find_model(conditions))
+        sites = engine.sites(now)
+        found = engine.options(now, sites)
     measured: dict[str, int | str] = {}
     if args.trials and found:
-        with Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer:
+        with (
+            progress("measuring"),
+            Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer,
+        ):
             measured = _measured(measurer, now, found[: args.trials])
     whole = head(args, "rtl", conditions.rate) | _document(engine, now, sites, found, measured)
     report(whole, _table(whole, everything=args.all), args.json)

@@ -31,13 +31,14 @@ def run(args: argparse.Namespace) -> int:
     """Compile, run with a probe, report."""
     from compiler.cache.store import Store
     from compiler.cli.profile_table import table
-    from compiler.cli.run import head, named, network_of, say
+    from compiler.cli.run import head, named, network_of
     from compiler.cli.samples import read_samples
     from compiler.devices import open_rtl
     from compiler.profile.page import page
     from compiler.profile.timeline import spans
     from compiler.profile.trace import trace_json
     from compiler.run import back_to_back, document, run_samples
+    from compiler.util.progress import say
 
     claim(args, "trace", "report")
     network = network_of(args)

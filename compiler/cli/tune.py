@@ -63,11 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, report."""
-    from compiler.cli.run import head, say
+    from compiler.cli.run import head
     from compiler.search.constraints import Constraints
     from compiler.search.goals import Goal
     from compiler.search.tune import tune, why_not
     from compiler.store.recall import Recall
+    from compiler.util.progress import progress, say
     from hw.errors import InputError
 
     claim(args, "save_schedule")
@@ -87,19 +88,13 @@ def run(args: argparse.Namespace) -> int:
         def hear(number: int, trial: Any, best: Any) -> None:
             what = why_not(trial) or f"{trial.cost:,.0f}"
             say(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
+            task.advance(number - task.done)
 
-        tuned = tune(
-            measurer,
-            args.method,
-            args.trials,
-            Goal(args.goal),
-            args.seed,
-            constraints,
-            args.seconds,
-            hear,
-            recall,
-            author,
-        )
+        with progress(f"tuning {args.model.name}", args.trials, "trials") as task:
+            tuned = tune(
+                measurer, args.method, args.trials, Goal(args.goal), args.seed, constraints, args.seconds,
+                hear, recall, author,
+            )  # fmt: skip
         rate = measurer.conditions.rate
     if args.save_schedule:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
@@ -124,11 +119,11 @@ def open_measurer(args: argparse.Namespace) -> "Measurer":
     from functools import partial
 
     from compiler.cli.compile import source_of
-    from compiler.cli.run import say
     from compiler.measure.conditions import Conditions
     from compiler.measure.measurer import Measurer
     from compiler.schedule.dram import Dram
     from compiler.search.goals import Goal
+    from compiler.util.progress import say
     from hw.config import load_target
 
     source, options = source_of(args)
