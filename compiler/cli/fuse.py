@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import report
+from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
     from compiler.fusion.engine import Engine, Option
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "list which layers could be carried out together, with predicted and measured gains"
 EXAMPLE = "mla fuse network.tflite --trials 8"
+_COLUMNS = (
+    Column("layers", shrinks=True), Column("kind"), Column("now"),
+    *figures("bytes", "gain", "+-", "measured"), Column("what"),
+)  # fmt: skip
 #: Options of a site in the report.
 _OPTIONS = 4
 
@@ -120,8 +125,8 @@ def _table(document: dict[str, Any], *, everything: bool) -> str:
     lines = [
         f"{document['model']} on {document['target']}: {document['predicted_cycles']:,} cycles predicted"
         + (f", {first:,} measured" if first is not None else ""),
-        f"{'layers':<44} {'way':<9} {'now':<4} {'bytes':>9} {'gain':>9} {'+-':>7} {'measured':>9}  what",
     ]
+    rows: list[list[str]] = []
     able = [site for site in document["sites"] if site["options"]]
     able.sort(key=lambda site: -site["options"][0]["predicted_gain"])
     for site in able:
@@ -131,18 +136,17 @@ def _table(document: dict[str, Any], *, everything: bool) -> str:
         )
         more = f" (and {count - 1} more)" if count > 1 else ""
         why = f"; refused: {best['rejected']}" if best["rejected"] else ""
-        lines.append(
-            f"{_head(site)} {best['predicted_gain']:>9,} {best['expected_error']:>7,} {gain:>9}  "
-            f"{best['what']}{more}{why}"
-        )
+        rows.append([
+            *_head(site), f"{best['predicted_gain']:,}", f"{best['expected_error']:,}", gain,
+            f"{best['what']}{more}{why}",
+        ])  # fmt: skip
     refused = [site for site in document["sites"] if not site["possible"]]
-    lines += [f"{_head(site)} {'no: ' + site['reason']}" for site in refused if everything]
+    rows += [[*_head(site), "", "", "", f"no: {site['reason']}"] for site in refused if everything]
+    lines.append(format_table(_COLUMNS, rows))
     if refused and not everything:
         lines.append(f"{len(refused)} more cannot be done (--all says why)")
     return "\n".join(lines)
 
 
-def _head(site: dict[str, Any]) -> str:
-    names = " + ".join(site["layers"])
-    short = names if len(names) <= 44 else f"{names[:41]}..."
-    return f"{short:<44} {site['kind']:<9} {'yes' if site['done'] else 'no':<4} {site['bytes']:>9,}"
+def _head(site: dict[str, Any]) -> list[str]:
+    return [" + ".join(site["layers"]), site["kind"], "yes" if site["done"] else "no", f"{site['bytes']:,}"]

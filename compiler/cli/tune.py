@@ -10,6 +10,7 @@ from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.endpoint import add_endpoint, author_of, spending_table
 from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import report, write_output
+from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
     from compiler.measure.measurer import Measurer
@@ -167,11 +168,14 @@ def _table(document: dict[str, Any]) -> str:
     before, after, floor = (document[f"{name}_cycles"] for name in ("baseline", "best", "floor"))
     closed = (before - after) / (before - floor) if before > floor else 0.0
     asked = document["endpoint"]
+    rows = [
+        ["cycles", f"{before:,}", f"{after:,}", f"{floor:,}"],
+        ["energy, uJ", f"{document['baseline_energy_uj']:.1f}", f"{document['best_energy_uj']:.1f}", ""],
+    ]
     return (
-        f"{before:,} -> {after:,} cycles in {document['trials']} trials ({document['method']}), "
-        f"{100 * closed:.1f}% of what is above the floor of {floor:,}\n"
-        f"{document['baseline_energy_uj']:.1f} -> {document['best_energy_uj']:.1f} uJ; every output exact; "
-        f"{document['rejected']} candidates rejected\n"
+        f"{format_table([Column(''), *figures('static compiler', 'best found', 'lower bound')], rows)}\n"
+        f"{document['trials']} trials ({document['method']}) closed {100 * closed:.1f}% of the gap to the lower "
+        f"bound; every output exact; {document['rejected']} candidates rejected\n"
         f"{document['cache_hits']} measurements were remembered, "
         f"{document['neighbour_schedules']} schedules came from other conditions"
         + (f"\n{spending_table(asked)}" if asked else "")
