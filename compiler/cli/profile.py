@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         names = {layer["tag"]: ", ".join(layer["names"]) for layer in whole["layers"]}
         write_output(args.trace, trace_json(result.recording, names, network.config.n).encode())
     if args.report and result.recording:
-        write_output(args.report, page(whole, spans(result.recording)).encode())
+        memory = {"DRAM": sum(code.memory for code in network.codes)}
+        write_output(args.report, page(whole, spans(result.recording), memory=memory).encode())
     report(whole, table(whole), args.json)
     return 0
