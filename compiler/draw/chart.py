@@ -24,7 +24,7 @@ INCH = 72.0
 WIDTH, TITLE, LABEL, SMALL = 830.0, 14.0, 10.0, 9.0
 #: Columns of a key of layers, and pixels from one row to the next.
 _KEY_COLUMNS, _KEY_ROW = 4, 16.0
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "mla", "font.family": "DejaVu Sans", "font.size": LABEL,
     "axes.edgecolor": LINE, "axes.labelcolor": SOFT, "axes.labelsize": LABEL, "axes.axisbelow": True,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": GRID,

@@ -29,7 +29,7 @@ OKABE_ITO = {
     "blue": "#0072b2", "purple": "#cc79a7",
 }  # fmt: skip
 #: One for each cause of cycles; the two greys in the middle are of causes that the machine never counts.
-CAUSE_COLOURS = dict(
+CAUSE_COLOURS: dict[str, str] = dict(
     zip(
         CAUSES,
         (

@@ -1,7 +1,5 @@
 """What the causes of cycles mean, in a sentence each."""
 
-from hw.isa.counters import CAUSES
-
 #: By cause, in the order of `hw.isa.counters.CAUSES`.
 MEANINGS = {
     "useful": "a row of activations enters the array.",
@@ -15,4 +13,3 @@ MEANINGS = {
     "wait_sequencer": "the array waits for the program to issue its next command.",
     "idle": "nothing was left to do: no macro-instruction was under way.",
 }
-assert tuple(MEANINGS) == CAUSES

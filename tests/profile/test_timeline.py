@@ -179,7 +179,8 @@ def test_page_fits_phones_and_dark_rooms_and_has_a_key():
         assert f'fill="{colour}"' in text
 
 
-def test_no_two_causes_have_one_colour():
+def test_every_cause_has_a_meaning_and_a_colour_of_its_own():
+    assert tuple(MEANINGS) == CAUSES
     assert len(set(CAUSE_COLOURS.values())) == len(CAUSES)
     counted = [
         c for cause, c in CAUSE_COLOURS.items() if cause not in ("wait_activations", "wait_accumulator")
