@@ -31,9 +31,17 @@ def open_rtl(
     probe: bool = False,
 ) -> "RtlDevice":  # fmt: skip
     """The RTL for a network; with `probe` it can record what its units do."""
+    from compiler.util.progress import building
     from cosim.rtl.build import Variant
     from cosim.rtl.rtl_device import RtlDevice
 
-    say("opening the machine (the first time its simulator is built: minutes)")
+    say("opening the machine")
     size, variant = dram_bytes(network, samples), Variant(probe=probe)
-    return RtlDevice(network.config, size, latency=latency, bytes_per_cycle=bytes_per_cycle, variant=variant)
+    return RtlDevice(
+        network.config,
+        size,
+        latency=latency,
+        bytes_per_cycle=bytes_per_cycle,
+        variant=variant,
+        monitor=building,
+    )

@@ -22,6 +22,7 @@ from compiler.profile.energy import energy_parts_uj, energy_uj
 from compiler.profile.floors import Floor, bus_rate
 from compiler.runtime import Session
 from compiler.stages import LayerInfo
+from compiler.util.progress import progress
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 from hw.errors import InputError
@@ -118,22 +119,24 @@ def run_samples(
     tags = [tag for code in network.codes for tag in code.tags]
     before = read_counts(session.driver, max(tags, default=-1) + 1)
     cycles, results, floors, recording = [], [], [], None
-    for number, (group, inputs) in enumerate(zip(groups, filled, strict=True), 1):
-        runs, taken = session.runs, session.taken
-        if recorder and number == 1:
-            recorder.start_probe()
-        result, took = session.measure(inputs, len(group))
-        if recorder and number == 1:
-            recording = recorder.stop_probe()
-        ran = [now - then for now, then in zip(session.runs, runs, strict=True)]
-        chosen = [now - then for now, then in zip(session.taken, taken, strict=True)]
-        floors.append(work(network, ran, chosen, len(group)))
-        cycles.append(took)
-        results += apart(network, result, len(group))
-        say(
-            _progress(network, len(results), len(group), len(samples))
-            + (f": {took:,} cycles" if clocked else "")
-        )
+    with progress(f"running {network.name}", len(samples), "samples") as task:
+        for number, (group, inputs) in enumerate(zip(groups, filled, strict=True), 1):
+            runs, taken = session.runs, session.taken
+            if recorder and number == 1:
+                recorder.start_probe()
+            result, took = session.measure(inputs, len(group))
+            if recorder and number == 1:
+                recording = recorder.stop_probe()
+            ran = [now - then for now, then in zip(session.runs, runs, strict=True)]
+            chosen = [now - then for now, then in zip(session.taken, taken, strict=True)]
+            floors.append(work(network, ran, chosen, len(group)))
+            cycles.append(took)
+            results += apart(network, result, len(group))
+            say(
+                _progress(network, len(results), len(group), len(samples))
+                + (f": {took:,} cycles" if clocked else "")
+            )
+            task.advance(len(group))
     counts = growth(before, read_counts(session.driver, max(tags, default=-1) + 1))
     outputs, done = _gathered(results), (counts, floors, session.runs, session.taken, session.seconds)
     if not clocked:

@@ -32,6 +32,7 @@ from compiler.serve.requests import Requests
 from compiler.serve.room import FLIGHTS
 from compiler.serve.run import Change, Serving, open_machine, serve
 from compiler.serve.searcher import Job
+from compiler.util.progress import progress
 from hw.config import load_target
 from scripts.networks.digits import MODEL
 
@@ -109,11 +110,9 @@ def adaptation(name: str, method: str, seed: int) -> list[Row]:
     serving = Serving(network, USUAL, job, pace=1, changes=changes)
     count = moments[1] + _BETWEEN
     history = History(clocked=True)
-    progress = Progress(sys.stderr, count, clocked=True)
     samples = islice(cycle(random_samples(job.graph, seed, _SOME)), count)
-    with open_machine(serving) as device:
-        serve(serving, device, Requests(samples), [history, progress])
-    progress.clear()
+    with open_machine(serving) as device, progress(f"serving {name}", count, "requests") as task:
+        serve(serving, device, Requests(samples), [history, Progress(task, clocked=True)])
     return [
         _row(name, at, dram, history, _from_scratch(job, dram))
         for at, dram in zip(moments, (_SLOW, USUAL), strict=True)

@@ -27,6 +27,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.serve.room import VERSIONS, serving_bytes
 from compiler.serve.stream import Server
 from compiler.specialize.space import spaces_of
+from compiler.util.progress import building
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError
@@ -76,7 +77,8 @@ def measure(source: Source, seed: int = 1) -> list[Times]:
     prepared = Prepared(source.graph, config, Options(rounding=source.rounding))
     network = prepared.network()
     out: list[Times] = []
-    with RtlDevice(config, serving_bytes(network, versions=2 * VERSIONS)) as device:
+    size = serving_bytes(network, versions=2 * VERSIONS)
+    with RtlDevice(config, size, monitor=building) as device:
         server = Server(device, network)
         for layer, schedule in candidates(prepared, network.schedule, seed):
             times = _times(prepared, server, layer, schedule)

@@ -68,7 +68,10 @@ def write_curve(folder: Path, points: Sequence[Mapping[str, Any]]) -> str:
         f"best of {TOGETHER}, median": [each["some_median"] for each in points],
     }  # fmt: skip
     picture = draw_rounds(
-        "What the model's answers cost", "cycles of unseen layers over the static compiler's, n16", lines
+        "What the model's answers cost",
+        "cycles of unseen layers over the static compiler's, n16",
+        lines,
+        "as many as the static compiler",
     )
     write_output(folder / "curve.json", (json.dumps(points, indent=1) + "\n").encode())
     write_output(folder / "curve.svg", picture.encode())

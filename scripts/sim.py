@@ -9,10 +9,8 @@ Example: .venv/bin/python -m scripts.sim --images 40
 
 import argparse
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from compiler.serve.progress import Progress
 from compiler.serve.requests import Requests
 from compiler.serve.run import Serving, open_machine, serve
 from compiler.serve.searcher import Job
+from compiler.util.progress import progress
 from cosim.device import Device
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
@@ -63,32 +62,11 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@contextmanager
-def _ticking(what: str, say: Say) -> Iterator[None]:
-    """Say every ten seconds that something still goes on."""
-    done, start = threading.Event(), time.monotonic()
-
-    def tick() -> None:
-        with suppress(BrokenPipeError):  # whoever reads has gone; the main thread will notice
-            while not done.wait(10):
-                say(f"  {what}: {time.monotonic() - start:.0f} s")
-
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
 def _open(serving: Serving, args: argparse.Namespace, say: Say) -> Device:
     if args.device == "golden":
         return open_machine(serving, "golden")
     start = time.monotonic()
-    say("building the chip's simulator, unless it is in the cache")
-    with _ticking("still building", say):
-        chip = open_machine(serving, waves=args.waves is not None)
+    chip = open_machine(serving, waves=args.waves is not None)
     say(f"chip ready after {time.monotonic() - start:.1f} s")
     if args.waves is not None:
         assert isinstance(chip, RtlDevice)
@@ -150,15 +128,13 @@ def _run(args: argparse.Namespace) -> int:
     _, held_out = load_digits_split()
     digits = Digits(held_out.images[:images], held_out.labels[:images])
     clocked = args.device == "rtl"
-    serving, compiled = plan(images, adapt=clocked and not args.waves)
+    with progress("compiling digits"):
+        serving, compiled = plan(images, adapt=clocked and not args.waves)
     say(sim_report.environment(serving, compiled, args.device))
     marks, history = Marks(compiled, digits.labels), History(clocked=clocked)
-    progress = Progress(
-        out, images, clocked=clocked, noun="images", note=lambda: f"{marks.accuracy:.1%} right"
-    )
-    with _open(serving, args, say) as device:
-        status = serve(serving, device, requests_of(compiled, digits), [marks, history, progress])
-    progress.clear()
+    with _open(serving, args, say) as device, progress("serving digits", images, "images") as task:
+        watcher = Progress(task, clocked=clocked, note=lambda: f"{marks.accuracy:.1%} right")
+        status = serve(serving, device, requests_of(compiled, digits), [marks, history, watcher])
     if status:
         return status
     say(sim_report.report(marks, history, compiled.floor.macs))

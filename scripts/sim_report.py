@@ -4,12 +4,14 @@ import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
+from textwrap import indent
 from typing import Any
 
 from compiler.network import Network
 from compiler.serve.history import History
 from compiler.serve.run import Serving
 from compiler.serve.windows import Window
+from compiler.util.tables import Column, figures, format_table
 from hw.isa.counters import CAUSES
 from scripts.sim_marks import Marks
 
@@ -65,24 +67,24 @@ def _windows(history: History, macs: int) -> list[str]:
 
 def _causes(ends: Sequence[Window], macs: int) -> str:
     """Cycles of an image by cause at both ends."""
-    rows: list[tuple[str, ...]] = [("cycles per image", "beginning", "end")]
+    rows: list[tuple[str, ...]] = []
     for cause in CAUSES:
         counts = [window.where[cause] / window.requests for window in ends]
         if any(round(count) for count in counts):
             rows.append((cause.replace("_", " "), *(f"{count:,.0f}" for count in counts)))
     rows.append(("all", *(f"{window.cycles:,.0f}" for window in ends)))
     rows.append(("array utilized", *(f"{macs / (window.cycles * 256):.1%}" for window in ends)))
-    return _table(rows)
+    return _table("cycles per image", rows)
 
 
 def _layers(before: Window, after: Window) -> str:
     """Cycles of an image by layer at both ends; those of the beginning are parts of those of the end."""
-    rows: list[tuple[str, ...]] = [("cycles per image by layer", "beginning", "end")]
+    rows: list[tuple[str, ...]] = []
     for names, cycles in after.layers.items():
         earlier = sum(count for nodes, count in before.layers.items() if set(nodes) & set(names))
         counts = (earlier / before.requests, cycles / after.requests)
         rows.append((" + ".join(names), *(f"{count:,.0f}" for count in counts)))
-    return _table(rows)
+    return _table("cycles per image by layer", rows)
 
 
 def document(device: str, marks: Marks, history: History) -> dict[str, Any]:
@@ -99,13 +101,7 @@ def document(device: str, marks: Marks, history: History) -> dict[str, Any]:
     }
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  "
-        + "  ".join(
-            [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    )
+def _table(what: str, rows: Sequence[Sequence[str]]) -> str:
+    """Figures at the beginning and the end of the stream, a row for each name."""
+    columns = [Column(what, shrinks=True), *figures("beginning", "end")]
+    return indent(format_table(columns, rows), "  ")

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from compiler.bench.peers import peer_of
-from compiler.draw.style import CAUSE_COLOURS, SOFT, text_width
+from compiler.draw.style import CAUSE_COLOURS, SOFT, shortened
 from compiler.draw.svg import Svg
 
 Documents = Mapping[str, Mapping[str, Any]]
@@ -19,7 +19,8 @@ TITLES = {
 }
 #: Suites of whole networks.
 ENERGY = ("tiny", "nets")
-_NAME, _BAR, _ROW = 180.0, 760.0, 24.0
+#: Pixels: room for names, the length of a bar, room for its cycles, and from one bar to the next.
+_NAME, _BAR, _COUNT, _ROW = 156.0, 562.0, 64.0, 24.0
 
 
 def benchmark_page(documents: Documents, picture: str) -> str:
@@ -103,12 +104,8 @@ def benchmark_picture(documents: Documents) -> str:
     """A bar for each case, its cycles by cause."""
     svg = Svg("where the cycles went")
     svg.text(16, 26, "Where the cycles went", 15, bold=True)
-    x = 16.0
-    for cause, colour in CAUSE_COLOURS.items():
-        svg.box(x, 40, 10, 10, colour, radius=1)
-        svg.text(x + 14, 49, cause, 10, fill=SOFT)
-        x += 30 + 1.1 * text_width(cause, 10)
-    y = 76.0
+    svg.key(16, 49, [(cause, colour, "none", False) for cause, colour in CAUSE_COLOURS.items()])
+    y = svg.height + 20
     for suite in (name for name in TITLES if name != "conditions"):
         for result in documents.get(suite, {"results": []})["results"]:
             _bar(svg, y, result)
@@ -118,7 +115,7 @@ def benchmark_picture(documents: Documents) -> str:
 
 
 def _bar(svg: Svg, y: float, result: Mapping[str, Any]) -> None:
-    svg.text(16, y + 12, result["name"], 10)
+    svg.text(16, y + 12, shortened(result["name"], _NAME - 8, 10), 10)
     x, cycles = 16 + _NAME, result["cycles"]
     for cause, colour in CAUSE_COLOURS.items():
         count = result["where"][cause]
@@ -135,4 +132,4 @@ def _bar(svg: Svg, y: float, result: Mapping[str, Any]) -> None:
             )
             x += width
     svg.text(16 + _NAME + _BAR + 8, y + 12, f"{cycles:,}", 10, fill=SOFT)
-    svg.room(16 + _NAME + _BAR + 90, y + _ROW)
+    svg.room(16 + _NAME + _BAR + 8 + _COUNT, y + _ROW)

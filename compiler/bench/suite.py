@@ -12,6 +12,7 @@ from compiler.bench.conditions import run_conditions
 from compiler.devices import open_device
 from compiler.network import Network
 from compiler.schedule.dram import Dram
+from compiler.util.progress import progress
 from cosim.device import Device
 from hw.config import MlaConfig
 from hw.errors import InputError, shown
@@ -81,18 +82,21 @@ def run_suite(
         "bars": None,
     }
     cases, dram = SUITES[suite](case), Dram(dram_latency, bytes_per_cycle)
-    _say(f"on {target} (the first time its simulator is built: minutes)")
+    _say(f"on {target}")
     bare = [_bare_khz()] if suite == "sim" else []
     cycles = seconds = 0.0
-    for index, each in enumerate(cases):
-        _say(f"[{index + 1}/{len(cases)}] {suite} {each.name}")
-        rng = np.random.default_rng([seed, index])
-        result, taken = run_case(each, config, rng, open_machine or open_rtl, _say, dram=dram)
-        document["results"].append(result)
-        cycles, seconds = cycles + (result["cycles"] or 0), seconds + taken.seconds
+    with progress(f"measuring {suite}", len(cases), "cases") as task:
+        for index, each in enumerate(cases):
+            _say(f"[{index + 1}/{len(cases)}] {suite} {each.name}")
+            rng = np.random.default_rng([seed, index])
+            result, taken = run_case(each, config, rng, open_machine or open_rtl, _say, dram=dram)
+            document["results"].append(result)
+            cycles, seconds = cycles + (result["cycles"] or 0), seconds + taken.seconds
+            task.advance()
     if suite == "conditions":
         document["target"] = "n16 and others"
-        document["results"] = list(run_conditions(seed, _say))
+        with progress("measuring conditions"):
+            document["results"] = list(run_conditions(seed, _say))
     if cycles:
         document["sim_khz"] = cycles / seconds / 1000
     if bare:  # taken before and after, because the host's own speed changes

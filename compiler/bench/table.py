@@ -4,27 +4,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from compiler.bench.speed import bare_array_share
+from compiler.util.tables import Column, figures, format_table
 
-_HEADINGS = ("case", "cycles", "floor", "of floor", "MACs", "utilized", "exact", "cycles not useful")
+_COLUMNS = (
+    Column("case", shrinks=True), *figures("cycles", "floor", "of floor", "MACs", "utilized", "exact"),
+    Column("cycles not useful"),
+)  # fmt: skip
 #: Causes that a line names: those of at least this share, largest first.
 _LEAST_SHARE = 0.005
 
 
-def format_table(document: Mapping[str, Any]) -> str:
+def format_document(document: Mapping[str, Any]) -> str:
     """One line for each result, then the speed of the simulator."""
-    rows = [_HEADINGS, *(_row(result) for result in document["results"])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     dram = document["dram"]
     lines = [
         f"{document['suite']} on {document['target']}, DRAM {dram['bytes_per_cycle']:g} bytes a cycle, "
         f"latency {dram['latency']}"
     ]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column in (0, 7) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
+    lines.append(format_table(_COLUMNS, [_row(result) for result in document["results"]]))
     return "\n".join([*lines, *_speed(document)])
 
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure; the status is as STATUS says."""
-    from compiler.bench import format_table, run_suite
+    from compiler.bench import format_document, run_suite
     from hw.config import load_target
 
     claim(args)
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         dram_bytes_per_cycle=args.dram_bytes_per_cycle or config.n,
         seed=args.seed,
     )
-    report(document, format_table(document), args.json)
+    report(document, format_document(document), args.json)
     exact = all(result["exact"] for result in document["results"])
     bars = document.get("bars")
     return 0 if exact and (bars is None or bars["bare_array_share_met"]) else 1

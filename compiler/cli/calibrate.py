@@ -41,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, learn, write, report."""
-    from compiler.cli.run import say
     from compiler.hpm.calibrate import calibrate
     from compiler.hpm.default import journal_path, model_path
     from compiler.hpm.journal import Journal
     from compiler.measure.conditions import Conditions
     from compiler.schedule.dram import Dram
     from compiler.specialize.space import spaces_of
+    from compiler.util.progress import progress, say
     from hw.config import load_target
 
     claim(args, "out")
@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     journal = Journal(journal_path(conditions, args.seed), conditions.key, args.seed)
     if journal.samples:
         say(f"going on from {len(journal.samples)} measurements in {journal.path}")
-    found = calibrate(conditions, args.seconds, journal, spaces_of, args.seed, args.devices, say)
+    with progress("learning"):  # the measurements before that show their own
+        found = calibrate(conditions, args.seconds, journal, spaces_of, args.seed, args.devices, say)
     path = args.out or model_path(conditions)
     whole = {
         "target": Path(args.target).stem,

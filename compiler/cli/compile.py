@@ -119,15 +119,17 @@ def compile_model(
 ) -> "Network":
     """The network of a model's file, or its graph, as the options of `add_compile` and `--seed` say."""
     from compiler.api import compile
+    from compiler.util.progress import progress
 
     keep = record is None and not args.no_cache
     source, options = source_of(args, graph, keep)
-    return compile(
-        source, args.target, rounding=options.rounding, schedule=schedule, strict=options.strict,
-        calibration=options.calibration, seed=options.seed, batch=options.batch, batches=options.batches,
-        skip=options.skip, keep_float=options.keep_float, dram=options.dram,
-        limits=options.limits, cache=keep, record=record,
-    )  # fmt: skip
+    with progress(f"compiling {args.model.name}"):
+        return compile(
+            source, args.target, rounding=options.rounding, schedule=schedule, strict=options.strict,
+            calibration=options.calibration, seed=options.seed, batch=options.batch, batches=options.batches,
+            skip=options.skip, keep_float=options.keep_float, bind=options.bind, dram=options.dram,
+            limits=options.limits, cache=keep, record=record,
+        )  # fmt: skip
 
 
 def source_of(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import report
+from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
     from compiler.fusion.engine import Engine, Option
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 SUMMARY = "list which layers could be carried out together, with predicted and measured gains"
 EXAMPLE = "mla fuse network.tflite --trials 8"
+_COLUMNS = (
+    Column("layers", shrinks=True), Column("kind"), Column("now"),
+    *figures("bytes", "gain", "+-", "measured"), Column("what"),
+)  # fmt: skip
 #: Options of a site in the report.
 _OPTIONS = 4
 
@@ -40,25 +45,30 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from compiler.cli.compile import source_of
-    from compiler.cli.run import head, say
+    from compiler.cli.run import head
     from compiler.fusion.engine import Engine
     from compiler.hpm.default import find_model
     from compiler.measure.conditions import Conditions
     from compiler.measure.measurer import Measurer
     from compiler.pipeline import Prepared
     from compiler.schedule.dram import Dram
+    from compiler.util.progress import progress, say
     from hw.config import load_target
 
     source, options = source_of(args)
     conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
-    prepared = Prepared(source.graph, conditions.config, replace(options, dram=conditions.dram))
-    now = prepared.network().schedule
-    engine = Engine(prepared, conditions, find_model(conditions))
-    sites = engine.sites(now)
-    found = engine.options(now, sites)
+    with progress(f"predicting what fusions of {args.model.name} gain"):
+        prepared = Prepared(source.graph, conditions.config, replace(options, dram=conditions.dram))
+        now = prepared.network().schedule
+        engine = Engine(prepared, conditions, find_model(conditions))
+        sites = engine.sites(now)
+        found = engine.options(now, sites)
     measured: dict[str, int | str] = {}
     if args.trials and found:
-        with Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer:
+        with (
+            progress("measuring"),
+            Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer,
+        ):
             measured = _measured(measurer, now, found[: args.trials])
     whole = head(args, "rtl", conditions.rate) | _document(engine, now, sites, found, measured)
     report(whole, _table(whole, everything=args.all), args.json)
@@ -115,8 +125,8 @@ def _table(document: dict[str, Any], *, everything: bool) -> str:
     lines = [
         f"{document['model']} on {document['target']}: {document['predicted_cycles']:,} cycles predicted"
         + (f", {first:,} measured" if first is not None else ""),
-        f"{'layers':<44} {'way':<9} {'now':<4} {'bytes':>9} {'gain':>9} {'+-':>7} {'measured':>9}  what",
     ]
+    rows: list[list[str]] = []
     able = [site for site in document["sites"] if site["options"]]
     able.sort(key=lambda site: -site["options"][0]["predicted_gain"])
     for site in able:
@@ -126,18 +136,17 @@ def _table(document: dict[str, Any], *, everything: bool) -> str:
         )
         more = f" (and {count - 1} more)" if count > 1 else ""
         why = f"; refused: {best['rejected']}" if best["rejected"] else ""
-        lines.append(
-            f"{_head(site)} {best['predicted_gain']:>9,} {best['expected_error']:>7,} {gain:>9}  "
-            f"{best['what']}{more}{why}"
-        )
+        rows.append([
+            *_head(site), f"{best['predicted_gain']:,}", f"{best['expected_error']:,}", gain,
+            f"{best['what']}{more}{why}",
+        ])  # fmt: skip
     refused = [site for site in document["sites"] if not site["possible"]]
-    lines += [f"{_head(site)} {'no: ' + site['reason']}" for site in refused if everything]
+    rows += [[*_head(site), "", "", "", f"no: {site['reason']}"] for site in refused if everything]
+    lines.append(format_table(_COLUMNS, rows))
     if refused and not everything:
         lines.append(f"{len(refused)} more cannot be done (--all says why)")
     return "\n".join(lines)
 
 
-def _head(site: dict[str, Any]) -> str:
-    names = " + ".join(site["layers"])
-    short = names if len(names) <= 44 else f"{names[:41]}..."
-    return f"{short:<44} {site['kind']:<9} {'yes' if site['done'] else 'no':<4} {site['bytes']:>9,}"
+def _head(site: dict[str, Any]) -> list[str]:
+    return [" + ".join(site["layers"]), site["kind"], "yes" if site["done"] else "no", f"{site['bytes']:,}"]

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> int:
     """Search, compare, print."""
     from compiler.cli.llm_sample import model_of
-    from compiler.cli.run import say
     from compiler.llm.corpus.machines import HELD_OUT, MACHINES
     from compiler.llm.evaluate import held_out_points, race
     from compiler.llm.sampled import TOGETHER, figures, sampled
     from compiler.measure.measurer import Measurer
     from compiler.search.tune import LLM, METHODS
+    from compiler.util.progress import say
 
     others = [name for name in args.methods.split(",") if name]
     for name in others:

@@ -41,19 +41,20 @@ def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
     """Compile the model for the machine, and open that."""
     from pathlib import Path
 
-    from compiler.cli.run import say
     from compiler.llm.along import Along
     from compiler.llm.corpus.texts import texts
     from compiler.llm.language import LANGUAGE
     from compiler.llm.onchip import ChipGpt
     from compiler.schedule.dram import Dram
+    from compiler.util.progress import building, say
     from cosim.rtl.rtl_device import RtlDevice
     from hw.config import MlaConfig, load_target
 
     dram = Dram(args.dram_latency, args.dram_bytes_per_cycle)
 
     def opened(config: MlaConfig, size: int) -> RtlDevice:
-        return RtlDevice(config, size, latency=dram.latency, bytes_per_cycle=dram.bytes_per_cycle or config.n)
+        rate = dram.bytes_per_cycle or config.n
+        return RtlDevice(config, size, latency=dram.latency, bytes_per_cycle=rate, monitor=building)
 
     say("quantizing and compiling the language model")
     known = [LANGUAGE.encode(text) for text in texts(_TEXTS)]

@@ -22,11 +22,12 @@ ASKED = (_SCHEDULES, _EDITS, "programs")
 def run(args: argparse.Namespace) -> int:
     """Measure the network once, ask about its layers, print the answers."""
     from compiler.cli.compile import source_of
-    from compiler.cli.run import head, say
+    from compiler.cli.run import head
     from compiler.measure.conditions import Conditions
     from compiler.measure.measurer import Measurer
     from compiler.schedule.dram import Dram
     from compiler.specialize.task import Task
+    from compiler.util.progress import say
     from hw.config import load_target
 
     model = model_of(args)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     """Learn, write, report."""
-    from compiler.cli.run import say
     from compiler.llm.corpus.default import CORPUS
     from compiler.llm.corpus.journal import read
     from compiler.llm.weights import grown, save
+    from compiler.util.progress import say
 
     try:
         from compiler.llm.training.train import plan_of, train

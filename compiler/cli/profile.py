@@ -33,13 +33,14 @@ def run(args: argparse.Namespace) -> int:
     """Compile, run with a probe, report."""
     from compiler.cache.store import Store
     from compiler.cli.profile_table import table
-    from compiler.cli.run import head, named, network_of, say
+    from compiler.cli.run import head, named, network_of
     from compiler.cli.samples import read_samples
     from compiler.devices import open_rtl
     from compiler.profile.page import page
     from compiler.profile.timeline import spans
     from compiler.profile.trace import trace_json
     from compiler.run import back_to_back, document, run_samples
+    from compiler.util.progress import say
 
     claim(args, "trace", "report")
     network = network_of(args)
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         names = {layer["tag"]: ", ".join(layer["names"]) for layer in whole["layers"]}
         write_output(args.trace, trace_json(result.recording, names, network.config.n).encode())
     if args.report and result.recording:
-        write_output(args.report, page(whole, spans(result.recording)).encode())
+        memory = {"DRAM": sum(code.memory for code in network.codes)}
+        write_output(args.report, page(whole, spans(result.recording), memory=memory).encode())
     report(whole, table(whole), args.json)
     return 0

@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from compiler.cli.compile import (
 from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target
 from compiler.cli.output import report, write_output
 from compiler.cli.warn import warnings
+from compiler.util.progress import say
 
 if TYPE_CHECKING:
     from compiler.network import Network
@@ -162,8 +162,3 @@ def head(args: argparse.Namespace, device: str, bytes_per_cycle: float) -> dict[
         "model": str(args.model), "target": Path(args.target).stem, "device": device,
         "dram": {"latency": args.dram_latency, "bytes_per_cycle": bytes_per_cycle},
     }  # fmt: skip
-
-
-def say(text: str) -> None:
-    """Tell of progress."""
-    print(f"mla: {text}", file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ from typing import Any
 from compiler.cli.clock_table import clock_lines
 from compiler.cli.memory_table import memory_lines
 from compiler.quantize.report import summary
+from compiler.util.tables import Column, figures, format_table
 
 
 def table(document: Mapping[str, Any]) -> str:
@@ -33,12 +34,17 @@ def table(document: Mapping[str, Any]) -> str:
 
 def _cycles(document: Mapping[str, Any]) -> list[str]:
     total = document["cycles"]
-    lines = [f"{'layer':<44}{'cycles':>12}{'share':>8}{'floor':>12}{'utilization':>13}  bound"]
-    for layer in document["layers"]:
-        share = layer["cycles"] / max(total, 1)
-        used = "" if layer["utilization"] is None else f"{layer['utilization']:.1%}"
-        figures = f"{layer['cycles']:>12,}{share:>8.1%}{layer['floor_cycles']:>12,}{used:>13}"
-        lines.append(f"{short_name(layer):<44}{figures}  {layer['bound']}")
+    columns = [
+        Column("layer", shrinks=True), *figures("cycles", "share", "floor", "utilization"), Column("bound"),
+    ]  # fmt: skip
+    rows = [
+        [
+            short_name(layer), f"{layer['cycles']:,}", f"{layer['cycles'] / max(total, 1):.1%}",
+            f"{layer['floor_cycles']:,}",
+            "" if layer["utilization"] is None else f"{layer['utilization']:.1%}", layer["bound"],
+        ]
+        for layer in document["layers"]
+    ]  # fmt: skip
     where = ", ".join(
         f"{cause} {cycles / total:.1%}"
         for cause, cycles in (document["where"] or {}).items()
@@ -47,7 +53,7 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
     steady = document["steady_cycles_per_sample"]
     steady = "the host takes part" if steady is None else f"{steady:,.0f} back to back"
     return [
-        *lines,
+        format_table(columns, rows),
         f"{document['cycles_per_sample']:,.0f} cycles a sample, {steady}; "
         f"utilization {document['utilization'] or 0:.1%}, floor {document['floor_cycles'] // document['samples']:,}, "
         f"layer by layer {document['floor_layerwise_cycles'] // document['samples']:,}",
@@ -60,5 +66,4 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
 def short_name(layer: Mapping[str, Any]) -> str:
     """First of a layer's nodes, and how many more there are."""
     first, *rest = layer["names"]
-    text = first + (f" + {len(rest)}" if rest else "")
-    return text if len(text) < 44 else f"{text[:40]}..."
+    return first + (f" + {len(rest)}" if rest else "")

@@ -92,12 +92,13 @@ def run(args: argparse.Namespace) -> int:
     """Serve."""
     from compiler.cache.store import Store
     from compiler.cli.requests import requests_of
-    from compiler.cli.run import named, say
+    from compiler.cli.run import named
     from compiler.serve.history import History
     from compiler.serve.lines import Lines
     from compiler.serve.listener import Listener
     from compiler.serve.progress import Progress
     from compiler.serve.run import Serving, open_machine, serve
+    from compiler.util.progress import progress, say
 
     claim(args, "out", "profile", "picture")
     _check(args)
@@ -110,13 +111,15 @@ def run(args: argparse.Namespace) -> int:
     requests = requests_of(args, network)
     clocked = args.device == "rtl"
     listeners: list[Listener] = [history := History(clocked=clocked)]
-    if args.out:
-        listeners.append(Progress(sys.stderr, args.requests, clocked=clocked))
     if clocked:
-        say("opening the machine (the first time its simulator is built: minutes)")
+        say("opening the machine")
     with named(args.model), _lines(args) as stream, open_machine(serving, args.device) as device:
+        listeners.append(Lines(stream, clocked=clocked))
         try:
-            return serve(serving, device, requests, [*listeners, Lines(stream, clocked=clocked)])
+            if not args.out:  # the lines on standard output are progress enough
+                return serve(serving, device, requests, listeners)
+            with progress(f"serving {args.model.name}", args.requests, "requests") as task:
+                return serve(serving, device, requests, [*listeners, Progress(task, clocked=clocked)])
         finally:
             _end(args, network, history)
 
@@ -181,9 +184,10 @@ def _dram(args: argparse.Namespace) -> "Dram":
 def _network(args: argparse.Namespace) -> "tuple[Network, Job | None]":
     """What is served first, and what is to be improved."""
     from compiler.cli.compile import read_schedule, source_of
-    from compiler.cli.run import network_of, say
+    from compiler.cli.run import network_of
     from compiler.pipeline import Prepared
     from compiler.serve.searcher import Job
+    from compiler.util.progress import say
     from hw.config import load_target
 
     if not args.adapt:

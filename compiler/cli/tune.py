@@ -11,6 +11,7 @@ from compiler.cli.endpoint import add_endpoint, author_of, spending_table
 from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
 from compiler.cli.output import report, write_output
 from compiler.cli.search import add_method, check_method
+from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
     from compiler.measure.measurer import Measurer
@@ -61,11 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, report."""
-    from compiler.cli.run import head, say
+    from compiler.cli.run import head
     from compiler.search.constraints import Constraints
     from compiler.search.goals import Goal
     from compiler.search.tune import tune, why_not
     from compiler.store.recall import Recall
+    from compiler.util.progress import progress, say
     from hw.errors import InputError
 
     claim(args, "save_schedule")
@@ -86,20 +88,22 @@ def run(args: argparse.Namespace) -> int:
         def hear(number: int, trial: Any, best: Any) -> None:
             what = why_not(trial) or f"{trial.cost:,.0f}"
             say(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
+            task.advance(number - task.done)
 
-        tuned = tune(
-            measurer,
-            args.method,
-            args.trials,
-            Goal(args.goal),
-            args.seed,
-            constraints,
-            args.seconds,
-            hear,
-            recall,
-            author,
-            args.generator,
-        )
+        with progress(f"tuning {args.model.name}", args.trials, "trials") as task:
+            tuned = tune(
+                measurer,
+                args.method,
+                args.trials,
+                Goal(args.goal),
+                args.seed,
+                constraints,
+                args.seconds,
+                hear,
+                recall,
+                author,
+                args.generator,
+            )
         rate = measurer.conditions.rate
     if args.save_schedule:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
@@ -124,11 +128,11 @@ def open_measurer(args: argparse.Namespace) -> "Measurer":
     from functools import partial
 
     from compiler.cli.compile import source_of
-    from compiler.cli.run import say
     from compiler.measure.conditions import Conditions
     from compiler.measure.measurer import Measurer
     from compiler.schedule.dram import Dram
     from compiler.search.goals import Goal
+    from compiler.util.progress import say
     from hw.config import load_target
 
     source, options = source_of(args)
@@ -173,11 +177,14 @@ def _table(document: dict[str, Any]) -> str:
     before, after, floor = (document[f"{name}_cycles"] for name in ("baseline", "best", "floor"))
     closed = (before - after) / (before - floor) if before > floor else 0.0
     asked = document["endpoint"]
+    rows = [
+        ["cycles", f"{before:,}", f"{after:,}", f"{floor:,}"],
+        ["energy, uJ", f"{document['baseline_energy_uj']:.1f}", f"{document['best_energy_uj']:.1f}", ""],
+    ]
     return (
-        f"{before:,} -> {after:,} cycles in {document['trials']} trials ({document['method']}), "
-        f"{100 * closed:.1f}% of what is above the floor of {floor:,}\n"
-        f"{document['baseline_energy_uj']:.1f} -> {document['best_energy_uj']:.1f} uJ; every output exact; "
-        f"{document['rejected']} candidates rejected\n"
+        f"{format_table([Column(''), *figures('static compiler', 'best found', 'lower bound')], rows)}\n"
+        f"{document['trials']} trials ({document['method']}) closed {100 * closed:.1f}% of the gap to the lower "
+        f"bound; every output exact; {document['rejected']} candidates rejected\n"
         f"{document['cache_hits']} measurements were remembered, "
         f"{document['neighbour_schedules']} schedules came from other conditions"
         + (f"\n{spending_table(asked)}" if asked else "")

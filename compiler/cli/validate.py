@@ -70,6 +70,7 @@ def _network(args: argparse.Namespace) -> int:
     """A compiled network, which brings its own operands, windows and machine."""
     from compiler.cli.run import check_machine
     from compiler.package import read_package
+    from compiler.util.progress import progress
     from compiler.validate import ValidationError
     from compiler.validate.network import validate_network
 
@@ -81,7 +82,8 @@ def _network(args: argparse.Namespace) -> int:
     if args.target is not None:
         check_machine(args.program, network, args.target)
     try:
-        reports = validate_network(network, samples=args.calls, require_written=args.require_written)
+        with progress(f"proving {args.program.name}"):
+            reports = validate_network(network, samples=args.calls, require_written=args.require_written)
     except ValidationError as error:
         return _refuse(args, error, in_network(error, network, args.program))
     stages = [{"stage": index, **found.to_json()} for index, found in reports.items()]
@@ -92,20 +94,22 @@ def _network(args: argparse.Namespace) -> int:
 
 def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
     """One program, with the operands and windows given."""
+    from compiler.util.progress import progress
     from compiler.validate import Call, ValidationError, validate
 
     paths = [args.program, *args.pinned]
     programs = [read_program(path) for path in paths]
     limit = {} if args.limit is None else {"limit": args.limit}
     try:
-        found = validate(
-            config,
-            [Call(programs[0], args.operands)] * args.calls,
-            args.window,
-            pinned=programs[1:],
-            require_written=args.require_written,
-            **limit,
-        )
+        with progress(f"proving {args.program.name}"):
+            found = validate(
+                config,
+                [Call(programs[0], args.operands)] * args.calls,
+                args.window,
+                pinned=programs[1:],
+                require_written=args.require_written,
+                **limit,
+            )
     except ValidationError as error:
         return _refuse(args, error, in_program(error, programs, paths))
     report({"valid": True, **found.to_json()}, str(found), args.json)

@@ -21,11 +21,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file; it appears whole or not at all."""
+    from compiler.util.progress import progress
+    from cosim.rtl.source import EMIT_SECONDS
     from hw.config import load_target
     from hw.emit import emit_verilog
 
     claim(args, "output")
     config = load_target(args.target)
-    with atomic_output(args.output) as path:
+    what = f"emitting the Verilog of the {config.n}x{config.n} chip"
+    with atomic_output(args.output) as path, progress(what, seconds=EMIT_SECONDS):
         emit_verilog(config, path)
     return 0

@@ -7,14 +7,16 @@ import networkx as nx
 
 from compiler.draw.folded import folded
 from compiler.draw.layered import Key, Layered, cut, layered
-from compiler.draw.style import INK, LINE, SOFT, colours, shortened, text_width
-from compiler.draw.svg import Point, Svg, point
+from compiler.draw.style import INK, LINE, QUIET, SOFT, colours, shortened, text_width
+from compiler.draw.svg import PAGE, SMALL, Point, Svg, point
 from compiler.views.view import View, size
 
 _TITLE, _LINE = 11.5, 9.5
 _PAD, _STEP, _MOST = 9.0, 12.5, 230.0
 _GAP, _DOWN = 22.0, 34.0
 _GUTTER = 26.0
+#: Names of kinds of nodes that do not say enough by themselves.
+_CALLED = {"host": "on the host", "control": "control flow"}
 #: Width over height of a picture that fits a slide.
 _SHAPE = 2.0
 _TOP = 58.0
@@ -77,7 +79,8 @@ class _Flow:
 
     def _width(self, key: Key) -> float:
         lines = [text_width(line, _LINE) for line in self.lines[key]]
-        return min(max([text_width(self._data(key)["label"], _TITLE) * 1.05, *lines, 60]) + 2 * _PAD, _MOST)
+        title = text_width(self._data(key)["label"], _TITLE, bold=True)
+        return min(max([title, *lines, 60]) + 2 * _PAD, _MOST)
 
     def _height(self, key: Key) -> float:
         return 2 * _PAD + 8 + _STEP * len(self.lines[key])
@@ -93,8 +96,22 @@ class _Flow:
         about = self.view.graph
         self.svg.text(16, 28, about["name"], 16, bold=True)
         self.svg.text(16, 45, f"{about['stage']}, {about['target']}", 11, fill=SOFT)
-        self.svg.room(16 + text_width(about["name"], 16.8), 50)
+        self.svg.room(16 + text_width(about["name"], 16, bold=True), 50)
+        self.svg.key(16, self.svg.height + 24, self._key(), max(self.svg.width, 320))
         return self.svg.render()
+
+    def _key(self) -> list[tuple[str, str, str, bool]]:
+        """What the colours mean, of those that there are."""
+        found: dict[str, tuple[str, str]] = {}
+        for key in self.graph:
+            data = self._data(key)
+            kind = data["kind"]
+            if kind in ("operator", "layer"):
+                kind = f"{kind} without the array" if colours(data) == QUIET else f"{kind} on the array"
+            elif kind in ("input", "output"):
+                kind = "input, output"
+            found.setdefault(_CALLED.get(kind, kind), colours(data))
+        return [(name, *pair, False) for name, pair in found.items()]
 
     def _columns(self) -> None:
         """Put columns of ranks side by side."""
@@ -102,7 +119,9 @@ class _Flow:
         self.rank = {key: number_ for number_, keys in enumerate(ranks) for key in keys}
         total = sum(self.heights) + _DOWN * len(self.heights)
         low, high = self._extent([key for rank in ranks for key in rank])
-        count = max(1, round((_SHAPE * total / max(high - low + 2 * _GUTTER, 1)) ** 0.5))
+        wide = max(high - low + 2 * _GUTTER, 1)
+        # Wider than a page, it would be shrunk until nobody could read it.
+        count = max(1, min(round((_SHAPE * total / wide) ** 0.5), int(PAGE / wide)))
         passing = [len(rank) for rank in ranks]
         for way in self.layout.ways.values():
             for key in way[:-1]:
@@ -165,7 +184,7 @@ class _Flow:
                 count = max(self.bytes[way[0], way[-1]] for way in ways)
                 x += -6 if left else 6
                 anchor = "end" if left else "start"
-                self.svg.text(x, y + self._half(key) + 13, size(count), 8.5, fill=SOFT, anchor=anchor)
+                self.svg.text(x, y + self._half(key) + 13, size(count), SMALL, fill=SOFT, anchor=anchor)
 
     def _side(self, a: Key, b: Key) -> int:
         """Where an edge turns to: -1 left, 1 right, 0 nowhere."""
@@ -200,7 +219,7 @@ class _Flow:
         self.svg.text(
             x + _PAD,
             y + _PAD + 8,
-            shortened(data["label"], w - 2 * _PAD, _TITLE),
+            shortened(data["label"], w - 2 * _PAD, _TITLE, bold=True),
             _TITLE,
             bold=True,
             fill=INK,

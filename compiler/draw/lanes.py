@@ -1,23 +1,31 @@
 """The schedule as a band for each layer, with a lane for each memory and unit that data pass on their way."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.draw.style import COLOURS, INK, SOFT, shortened
-from compiler.draw.svg import Svg, point
+from compiler.draw.style import COLOURS, INK, SOFT, shortened, text_width
+from compiler.draw.svg import SMALL, Point, Svg, point
 from compiler.views.view import View
 
-#: Lanes from left to right: what stands in them, and how wide they are.
+#: Lanes from left to right: what stands in them, and how wide they are; all of them fit a page.
 _LANES = (
-    ("DRAM", 130.0), ("LOAD", 120.0), ("scratchpad, parameters", 150.0), ("MATRIX", 100.0), ("accumulator", 110.0),
-    ("FUSE", 100.0), ("scratchpad", 130.0), ("STORE", 110.0), ("DRAM", 120.0),
+    ("DRAM", 70.0), ("LOAD", 82.0), ("scratchpad", 76.0), ("MATRIX", 82.0), ("accumulator", 70.0),
+    ("FUSE", 82.0), ("scratchpad", 70.0), ("STORE", 82.0), ("DRAM", 66.0),
 )  # fmt: skip
-_UNITS = {"load": 1, "matrix": 3, "fuse": 5, "store": 7}
+_FETCHED, _LOAD, _READ, _WRITTEN, _STORE, _STORED = 0, 1, 2, 6, 7, 8
+_UNITS = {"load": _LOAD, "matrix": 3, "fuse": 5, "store": _STORE}
 #: What the host does takes the place of all units.
 _HOST = {"host": 1, "control": 1}
 _WORK = _UNITS | _HOST
-_ACROSS, _LEFT, _TOP = 40.0, 130.0, 92.0
-_ROW, _BOX, _BETWEEN = 46.0, 36.0, 14.0
+_ACROSS, _LEFT, _TOP = 14.0, 14.0, 92.0
+_ROW, _BOX, _HEAD, _BETWEEN = 51.0, 42.0, 24.0, 6.0
+_NAME, _PITCH = 11.0, 11.5
+#: What the colours of boxes mean; those of units stand above their lanes.
+_KEY = {
+    "constant": "constants", "input": "input, output", "buffer": "tile in a memory", "host": "on the host",
+    "control": "control flow",
+}  # fmt: skip
 
 
 @dataclass
@@ -28,6 +36,7 @@ class _Item:
     lane: int
     made_elsewhere: bool = False
     host: bool = False
+    row: int = 0
     x: float = 0.0
     y: float = 0.0
 
@@ -61,7 +70,9 @@ class _Lanes:
         """Heads of the lanes, then band after band."""
         about = self.view.graph
         self.svg.text(16, 28, about["name"], 16, bold=True)
-        self.svg.text(16, 45, f"scheduled, {about['target']}: what moves where, band by band", 11, fill=SOFT)
+        self.svg.text(
+            16, 45, f"scheduled, {about['target']}: what moves where, a band for each layer", 11, fill=SOFT
+        )
         y = _TOP
         head = len(self.svg.parts)
         for number_, layer in enumerate(self._sorted()):
@@ -72,9 +83,12 @@ class _Lanes:
             fill = COLOURS[name.lower()][0] if unit else "#eceef1"
             lanes.box(x - 4, _TOP - 30, width + 8, 20, fill, "none", radius=4)
             lanes.text(
-                x + width / 2, _TOP - 16, name, 10.5, bold=True, anchor="middle", fill=INK if unit else SOFT
+                x + width / 2, _TOP - 16, name, SMALL, bold=unit, anchor="middle", fill=INK if unit else SOFT
             )
         self.svg.parts[head:head] = lanes.parts
+        kinds = {data["kind"] for _, data in self.view.nodes(data=True)}
+        key = [(name, *COLOURS[kind], False) for kind, name in _KEY.items() if kind in kinds]
+        self.svg.key(16, self.svg.height + 24, [*key, ("made by another layer", *COLOURS["buffer"], True)])
         return self.svg.render()
 
     def _sorted(self) -> list[str]:
@@ -98,18 +112,16 @@ class _Lanes:
             self._buffers(items, key, written=False)
         for key in units:
             self._buffers(items, key, written=True)
-        stacks: dict[int, list[_Item]] = {}
-        for item in items.values():
-            stacks.setdefault(item.lane, []).append(item)
-        height = max(len(stack) for stack in stacks.values()) * _ROW + _BETWEEN
+        self._rows(items, units)
+        height = _HEAD + (max(item.row for item in items.values()) + 1) * _ROW + _BETWEEN
         if shaded:
             self.svg.box(8, y, self.right, height, "#f8f9fb", "none", radius=6)
-        for lane, stack in stacks.items():
-            stack.sort(key=lambda item: self._rank(item.key))
-            for row, item in enumerate(stack):
-                item.x, item.y = self.starts[lane], y + _BETWEEN / 2 + _ROW * row + _ROW / 2
-        self.svg.text(18, y + 24, shortened(layer, _LEFT - 26, 12), 12, bold=True)
-        self._summary(units, y + 40)
+        for item in items.values():
+            item.x, item.y = self.starts[item.lane], y + _HEAD + _ROW * (item.row + 0.5)
+        busy = self._busy(units)
+        name = shortened(layer, self.right - 40 - text_width(busy, SMALL), _NAME, bold=True)
+        self.svg.text(_LEFT, y + 17, name, _NAME, bold=True)
+        self.svg.text(_LEFT + text_width(name, _NAME, bold=True) + 12, y + 17, busy, SMALL, fill=SOFT)
         for key in units:
             self._edges(items, key)
         for item in items.values():
@@ -117,17 +129,57 @@ class _Lanes:
         self.svg.room(self.right, y + height)
         return y + height
 
-    def _summary(self, units: list[str], y: float) -> None:
-        """Busy cycles of each unit in a layer: the greatest is what it is bound by."""
+    def _rows(self, items: dict[str, _Item], units: list[str]) -> None:
+        """Rows of boxes: a transfer beside the tile that it fills or empties, and what it moves from or to as well."""
+        placed: set[str] = set()
+        taken: set[tuple[int, int]] = set()
+
+        def place(key: str, row: int) -> None:
+            """The row, or the next one that is free in the lane."""
+            item = items[key]
+            if key not in placed:
+                while (item.lane, row) in taken:
+                    row += 1
+                item.row = row
+                placed.add(key)
+                taken.update((lane, row) for lane in (range(_LOAD, _STORED) if item.host else (item.lane,)))
+
+        def ordered(lane: int) -> list[str]:
+            return sorted((key for key, item in items.items() if item.lane == lane), key=self._rank)
+
+        row = 0
+        for key in ordered(_READ):
+            loads = [
+                unit for unit in ordered(_LOAD) if unit in self.view.predecessors(key) and unit not in placed
+            ]
+            place(key, row)
+            for number, load in enumerate(loads):
+                place(load, row + number)
+                for source in self.view.predecessors(load):
+                    if source in items and items[source].lane == _FETCHED:
+                        place(source, items[load].row)
+            row += max(len(loads), 1)
+        for lane in (_LOAD, _FETCHED, 3, 4, 5, _WRITTEN):
+            for key in ordered(lane):
+                place(key, 0)
+        for key in ordered(_STORE):
+            place(key, min((items[end].row for end in self._ends(key) if end in items), default=0))
+            for target in self.view.successors(key):
+                if target in items and items[target].lane == _STORED:
+                    place(target, items[key].row)
+        for key in ordered(_STORED):
+            place(key, 0)
+
+    def _busy(self, units: list[str]) -> str:
+        """Busy cycles of the unit that has most of them in a layer."""
         busy: dict[str, int] = {}
         for key in units:
             if self.view.nodes[key]["kind"] in _HOST:
-                self.svg.text(18, y, "on the host", 9.5, fill=SOFT)
-                return
+                return "on the host"
             data = self.view.nodes[key]
             busy[data["kind"]] = busy.get(data["kind"], 0) + data["cycles"]
         kind = max(busy, key=lambda name: busy[name])
-        self.svg.text(18, y, f"{kind.upper()} {busy[kind]:,} cycles", 9.5, fill=SOFT)
+        return f"{kind.upper()} {busy[kind]:,} cycles"
 
     def _rank(self, key: str) -> tuple[int, int]:
         """What comes first: tensors for the array, weights, tensors for FUSE alone, parameters and tables."""
@@ -190,7 +242,7 @@ class _Lanes:
             unit = self.view.nodes[key]["kind"]
             width = 1.0 + min(edge["bytes"], 1 << 20) ** 0.5 / 250
             tip = f"{edge['bytes']:,} bytes, {edge['cycles']:,} cycles, {edge['pj'] / 1e3:,.1f} nJ"
-            self.svg.curve(_across(a, b), COLOURS[unit][1], width, tip=tip)
+            self.svg.curve(_across(a, b, items.values()), COLOURS[unit][1], width, tip=tip)
 
     def _box(self, item: _Item, layer: str) -> None:
         data: dict[str, Any] = self.view.nodes[item.key]
@@ -199,19 +251,34 @@ class _Lanes:
         y, width = item.y - _BOX / 2, item.width
         self.svg.box(item.x, y, width, _BOX, fill, outline, tip=tip, dashed=item.made_elsewhere)
         unit = data["kind"] in _WORK
-        label = shortened(data["label"].removeprefix(f"{layer}."), width - 14, 10.5)
-        self.svg.text(item.x + 8, y + 15, label, 10.5, bold=unit)
-        detail = "; ".join(data["text"][:2] if unit else data["text"][:1])
-        self.svg.text(item.x + 8, y + 28, shortened(detail, width - 12, 8.5), 8.5, fill=SOFT)
+        label = data["label"].removeprefix(f"{layer}.")
+        self.svg.text(item.x + 5, y + 13, shortened(label, width - 9, SMALL, bold=unit), SMALL, bold=unit)
+        for number, text in enumerate(data["text"][: 2 if unit else 1], 1):
+            line = shortened(text, width - 9, SMALL)
+            self.svg.text(item.x + 5, y + 13 + _PITCH * number, line, SMALL, fill=SOFT)
 
 
-def _across(a: _Item, b: _Item) -> str:
-    """From the right side of one box to the left of another; back the other way round, a little lower."""
-    forward = a.lane < b.lane
-    shift = 0 if forward else 8
-    start = (a.x + (a.width if forward else 0), a.y + shift)
-    end = (b.x + (0 if forward else b.width), b.y + shift)
-    bend = max(abs(end[0] - start[0]) / 2, 18) * (1 if forward else -1)
+def _across(a: _Item, b: _Item, items: Iterable[_Item]) -> str:
+    """From the right side of one box to the left of another, around those between; back a little lower."""
+    if a.lane >= b.lane:
+        start, end = (a.x, a.y + 8), (b.x + b.width, b.y + 8)
+        bend = -max(abs(end[0] - start[0]) / 2, 18)
+        return _bent(start, end, bend)
+    start, end = (a.x + a.width, a.y), (b.x, b.y)
+    between = [item for item in items if a.lane < item.lane < b.lane]
+    if not between:
+        return _bent(start, end, max((end[0] - start[0]) / 2, 6))
+    # Straight past the boxes at a height where there is none: that of an end, or between two rows.
+    heights = (a.y, b.y, a.y + _ROW / 2, b.y + _ROW / 2)
+    y = next((y for y in heights if all(abs(item.y - y) > _BOX / 2 + 2 for item in between)), a.y + _ROW / 2)
+    first, last = start[0] + _ACROSS, end[0] - _ACROSS
+    return (
+        f"M{point(start)} C{point((start[0] + 8, a.y))} {point((first - 8, y))} {point((first, y))} "
+        f"L{point((last, y))} C{point((last + 8, y))} {point((end[0] - 8, b.y))} {point(end)}"
+    )
+
+
+def _bent(start: Point, end: Point, bend: float) -> str:
     return (
         f"M{point(start)} C{point((start[0] + bend, start[1]))} {point((end[0] - bend, end[1]))} {point(end)}"
     )

@@ -1,61 +1,88 @@
 """Memories over time: what lies where, and when."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from compiler.draw.axes import Axis, hue
-from compiler.draw.style import INK, SOFT, shortened
-from compiler.draw.svg import Svg
+from compiler.draw.chart import LABEL, SMALL, WIDTH, Chart, chart, count_axis, key_rows, layer_key
+from compiler.draw.style import GRID, INK, SOFT, hue, shortened
 from compiler.views.view import View
 
-_LEFT, _TOP = 124.0, 70.0
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LEFT, _RIGHT, _TOP, _BETWEEN = 124.0, 16.0, 62.0, 18.0
+_PIXELS = WIDTH - _LEFT - _RIGHT
 #: Memories from top to bottom: name, height, unit.
 _MAPS = (("sp", "scratchpad", 320.0), ("acc", "accumulator", 130.0), ("slot", "parameter slots", 80.0))
 #: Slots have no banks: so many at least are shown.
 _STEP = 8
+#: Pixels: no tile is smaller, and one has its name inside if it is so tall.
+_LEAST, _NAMED = 0.8, 11.0
 
 
 def draw_memory(view: View) -> str:
-    """The picture."""
-    svg, about = Svg(f"{view.graph['name']}: memories over time"), view.graph
-    nodes = [(key, data) for key, data in view.nodes(data=True) if "starts" in data]
-    end = max((max(data["last"]) for _, data in nodes), default=1)
-    axis = Axis(_LEFT, end)
-    svg.text(16, 28, about["name"], 16, bold=True)
-    svg.text(16, 45, f"placed, {about['target']}: what lies where over time, by estimate", 11, fill=SOFT)
-    layers: dict[str, int] = {}
-    top = _TOP
-    for memory, name, height in _MAPS:
-        capacity, banks = about["memories"][memory]
-        here = [data for _, data in nodes if data["memory"] == memory]
-        used = max((at + data["size"] for data in here for at in data["starts"]), default=0)
-        bank = capacity // banks if banks > 1 else _STEP
-        shown = min(max(-(-used // bank), 1) * bank, capacity)
-        svg.text(16, top + 12, name, 11, bold=True)
-        svg.text(16, top + 26, f"{used / capacity:.0%} used", 9, fill=SOFT)
-        if banks > 1:
-            svg.text(16, top + 39, f"banks 0..{shown // bank - 1} of {banks}", 9, fill=SOFT)
-        svg.box(_LEFT, top, axis.long(end), height, "#fafbfc", "#c9ced6", radius=0, stroke=0.8)
-        for line in range(bank, shown, bank):
-            y = top + height * line / shown
-            svg.line([(_LEFT, y), (_LEFT + axis.long(end), y)], "#e3e6ea", 0.8)
-        for data in here:
-            layer = data["label"].rpartition(".")[0] or data["label"]
-            _tiles(svg, axis, data, (top, height / shown), hue(layers.setdefault(layer, len(layers))))
-        top += height + 18
-    axis.draw(svg, top - 18, top - 18)
-    return svg.render()
+    """The chart."""
+    about = view.graph
+    nodes = [data for _, data in view.nodes(data=True) if "starts" in data]
+    end = max((max(data["last"]) for data in nodes), default=1)
+    names = list(
+        dict.fromkeys(_layer(data) for memory, _, _ in _MAPS for data in nodes if data["memory"] == memory)
+    )
+    colours = {name: hue(number) for number, name in enumerate(names)}
+    bottom = _TOP + sum(height + _BETWEEN for _, _, height in _MAPS) - _BETWEEN
+    with chart(f"{about['name']}: memories over time", bottom + 62 + key_rows(names)) as drawn:
+        drawn.heading(about["name"], f"placed, {about['target']}: what lies where over time, by estimate")
+        top = _TOP
+        for memory, name, height in _MAPS:
+            here = [data for data in nodes if data["memory"] == memory]
+            axes = _frame(drawn, (top, height), name, about["memories"][memory], here, max(end, 1))
+            for data in here:
+                _tiles(drawn, axes, data, height, colours[_layer(data)])
+            if memory != _MAPS[-1][0]:
+                axes.tick_params(axis="x", length=0, labelbottom=False)
+                axes.set_xlabel("")
+            top += height + _BETWEEN
+        layer_key(drawn, bottom + 62, [(name, colours[name]) for name in names])
+        return drawn.svg()
 
 
-def _tiles(
-    svg: Svg, axis: Axis, data: dict[str, Any], vertical: tuple[float, float], colours: tuple[str, str]
-) -> None:
-    """The tiles of a buffer, each as long as it is in use; `vertical`: top of the memory, and how tall a unit is."""
-    top, unit = vertical
+def _layer(data: dict[str, Any]) -> str:
+    return data["label"].rpartition(".")[0] or data["label"]
+
+
+def _frame(
+    drawn: Chart, vertical: tuple[float, float], name: str, size: tuple[int, int], here: list[dict[str, Any]], end: int
+) -> "Axes":  # fmt: skip
+    """The axes of a memory, as far as it is in use, with a line between banks; `vertical`: its top and height."""
+    (top, height), (capacity, banks) = vertical, size
+    used = max((at + data["size"] for data in here for at in data["starts"]), default=0)
+    bank = capacity // banks if banks > 1 else _STEP
+    shown = min(max(-(-used // bank), 1) * bank, capacity)
+    drawn.text(16, top + 12, name, LABEL, weight="bold")
+    drawn.text(16, top + 26, f"{used / capacity:.0%} used", SMALL, color=SOFT)
+    if banks > 1:
+        drawn.text(16, top + 39, f"banks 0..{shown // bank - 1} of {banks}", SMALL, color=SOFT)
+    axes = drawn.axes(_LEFT, top, _PIXELS, height)
+    axes.set_xlim(0, end)
+    axes.set_ylim(shown, 0)
+    axes.set_yticks([])
+    axes.grid(visible=False, axis="y")
+    for line in range(bank, shown, bank):
+        axes.axhline(line, color=GRID, linewidth=0.8)
+    count_axis(axes.xaxis, "cycles")
+    return axes
+
+
+def _tiles(drawn: Chart, axes: "Axes", data: dict[str, Any], height: float, colours: tuple[str, str]) -> None:
+    """The tiles of a buffer, each as long as it is in use, in a memory so many pixels high."""
+    from matplotlib.patches import Rectangle
+
+    across, down = axes.get_xlim()[1] / _PIXELS, axes.get_ylim()[0] / height
     for at, first, last in zip(data["starts"], data["first"], data["last"], strict=True):
-        x, width = axis.at(first), max(axis.long(last - first), 0.8)
-        y, tall = top + unit * at, max(unit * data["size"], 0.8)
-        tip = "\n".join([data["label"], *data["text"], f"cycles {first:,}..{last:,}"])
-        svg.box(x, y, width, tall, *colours, radius=0, stroke=0.5, tip=tip)
-        label = shortened(data["label"], width - 5, 8.5)
-        if tall > 9 and len(label) > 4:
-            svg.text(x + 3, y + min(tall / 2 + 3, 12), label, 8.5, fill=INK)
+        width, tall = max(last - first, _LEAST * across), max(data["size"], _LEAST * down)
+        tile = Rectangle((first, at), width, tall, facecolor=colours[0], edgecolor=colours[1], linewidth=0.5)
+        axes.add_patch(tile)
+        drawn.tip(tile, "\n".join([data["label"], *data["text"], f"cycles {first:,}..{last:,}"]))
+        label = shortened(data["label"], width / across - 6, SMALL)
+        if tall / down > _NAMED and len(label) > 4:
+            middle = at + min(tall / 2, 8 * down)
+            axes.text(first + 3 * across, middle, label, size=SMALL, color=INK, va="center_baseline")

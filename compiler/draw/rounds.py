@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from compiler.draw.axes import hue
-from compiler.draw.style import SOFT
-from compiler.draw.svg import Svg
+from compiler.draw.chart import LABEL, WIDTH, chart
+from compiler.draw.style import INK, OKABE_ITO, SOFT
 
-_LEFT, _TOP, _STEP, _HEIGHT = 70.0, 60.0, 110.0, 260.0
-_LINES = 6
+_LEFT, _TOP, _HEIGHT, _BELOW = 64.0, 66.0, 270.0, 52.0
+_KEY = 250.0
+_COLOURS = tuple(OKABE_ITO[name] for name in ("blue", "vermilion", "sky", "orange", "green", "purple"))
+_MARKERS = "osD^vP"
 
 
-def draw_rounds(title: str, unit: str, lines: Mapping[str, Sequence[float]]) -> str:
-    """A picture of some figures, by name: of each round, the first of which is number 0.
+def draw_rounds(
+    title: str, unit: str, lines: Mapping[str, Sequence[float]], baseline: str = "no change"
+) -> str:
+    """A chart of ratios, by name: of each round, the first of which is number 0.
 
     Parameters
     ----------
@@ -19,33 +22,26 @@ def draw_rounds(title: str, unit: str, lines: Mapping[str, Sequence[float]]) -> 
         What is shown; what the figures are.
     lines : mapping
         Figures of each round, as many for each name, at least one.
+    baseline : str
+        What the dashed line at 1.0 means.
     """
-    svg, figures = Svg(title), [each for line in lines.values() for each in line]
-    low, high = min(figures), max(figures)
-    margin = (high - low) * 0.08 or 0.01
-    low, high = low - margin, high + margin
-    rounds = max(map(len, lines.values()))
-    wide = _STEP * max(rounds - 1, 1)
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    def at(number: int, figure: float) -> tuple[float, float]:
-        return _LEFT + number * _STEP, _TOP + (high - figure) / (high - low) * _HEIGHT
-
-    svg.text(_LEFT - 40, 24, title, 13, bold=True)
-    svg.text(_LEFT - 40, 42, unit, 10, fill=SOFT)
-    for part in range(_LINES):
-        figure = low + (high - low) * part / (_LINES - 1)
-        (x, y) = at(0, figure)
-        svg.line([(x, y), (x + wide, y)], "#e3e6ea", 0.8)
-        svg.text(x - 8, y + 3, f"{figure:.3f}", 9, fill=SOFT, anchor="end")
-    for number in range(rounds):
-        svg.text(at(number, low)[0], _TOP + _HEIGHT + 18, f"round {number}", 9, fill=SOFT, anchor="middle")
-    for index, (name, line) in enumerate(lines.items()):
-        colour, points = hue(index)[1], [at(*each) for each in enumerate(line)]
-        if len(points) > 1:
-            svg.line(points, colour, 2)
-        for (x, y), figure in zip(points, line, strict=True):
-            svg.box(x - 3.5, y - 3.5, 7, 7, colour, radius=3.5, tip=f"{name}: {figure:.4f}")
-        x, y = points[-1]
-        svg.text(x + 10, y + 3.5, f"{name} {line[-1]:.3f}", 10, fill=colour)
-    svg.room(_LEFT + wide + 190, _TOP + _HEIGHT + 24)
-    return svg.render()
+    with chart(title, _TOP + _HEIGHT + _BELOW) as drawn:
+        drawn.heading(title, unit)
+        axes = drawn.axes(_LEFT, _TOP, WIDTH - _LEFT - _KEY, _HEIGHT)
+        axes.axhline(1.0, color=INK, linewidth=1.2, linestyle=(0, (5, 3)), label=f"1.0: {baseline}")
+        for index, (name, figures) in enumerate(lines.items()):
+            colour, marker = _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)]
+            label = f"{name} {figures[-1]:.3f}"
+            axes.plot(figures, color=colour, linewidth=1.8, marker=marker, markersize=5, label=label)
+            for number, figure in enumerate(figures):
+                (point,) = axes.plot([number], [figure], color=colour, marker=marker, markersize=9, alpha=0)
+                drawn.tip(point, f"{name}: {figure:.4f}")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"round {value:.0f}"))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
+        rounds = max(map(len, lines.values()))
+        axes.set_xlim(-0.2, max(rounds - 1, 1) + 0.2)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=LABEL, labelcolor=SOFT)
+        return drawn.svg()

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from html import escape
 
-from compiler.draw.style import FONT, INK, LINE
+from compiler.draw.style import FONT, INK, LINE, SOFT, text_width
 
 Point = tuple[float, float]
+#: Pixels: width of a rendered page, and the least size of text that is read there.
+PAGE, SMALL = 830.0, 9.0
+_SWATCH = 16.0
 
 
 def point(at: Point) -> str:
@@ -61,6 +64,30 @@ class Svg:
         if halo:
             self.parts.append(f'<text{more} stroke="#ffffff" stroke-width="3">{escape(text)}</text>')
         self.parts.append(f'<text{more} fill="{fill}">{escape(text)}</text>')
+
+    def key(
+        self, x: float, y: float, entries: Sequence[tuple[str, str, str, bool]], width: float = PAGE
+    ) -> None:
+        """A key of colours, in lines of a width; y is the first one's baseline.
+
+        Parameters
+        ----------
+        x, y : float
+            Left end of the first line, in pixels.
+        entries : sequence
+            Of each entry: name, fill, outline, and whether that is dashed.
+        width : float
+            Where lines end, in pixels from the left of the picture.
+        """
+        left = x
+        for name, fill, outline, dashed in entries:
+            room = _SWATCH + 5 + text_width(name, SMALL)
+            if x > left and x + room > width:
+                x, y = left, y + 16
+            self.box(x, y - 9, _SWATCH, 10, fill, outline, radius=2, dashed=dashed)
+            self.text(x + _SWATCH + 5, y, name, SMALL, fill=SOFT)
+            self.room(x + room, y + 4)
+            x += room + 14
 
     def line(
         self, points: Sequence[Point], colour: str = LINE, width: float = 1.0, dashed: bool = False

@@ -1,50 +1,69 @@
 """Commands over time, a row for each unit."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from compiler.draw.axes import Axis, hue
-from compiler.draw.style import INK, SOFT, shortened
-from compiler.draw.svg import Svg
+from compiler.draw.chart import LABEL, SMALL, WIDTH, chart, count_axis, key_rows, layer_key
+from compiler.draw.style import SOFT, hue
 from compiler.views.view import View
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _ROWS = ("load", "matrix", "fuse", "store")
-_LEFT, _TOP, _ROW, _BAR = 84.0, 86.0, 40.0, 26.0
-#: Commands that end so shortly after one another are drawn as one.
-_APART = 1.2
+_LEFT, _RIGHT, _TOP, _ROW, _BAR = 84.0, 16.0, 62.0, 42.0, 28.0
+_PIXELS = WIDTH - _LEFT - _RIGHT
+#: Pixels: commands that end so shortly after one another are drawn as one, and none is narrower than this.
+_APART, _LEAST = 1.2, 0.8
 
 
 def draw_units(view: View) -> str:
-    """The picture."""
-    svg, about = Svg(f"{view.graph['name']}: units over time"), view.graph
-    axis = Axis(_LEFT, about["cycles"])
-    layers = {name: i for i, name in enumerate(dict.fromkeys(d["group"] for _, d in view.nodes(data=True)))}
-    svg.text(16, 28, about["name"], 16, bold=True)
-    svg.text(16, 45, f"timeline, {about['target']}: {about['cycles']:,} cycles by estimate", 11, fill=SOFT)
+    """The chart."""
+    from matplotlib.patches import Rectangle
+
+    about = view.graph
+    cycles = max(about["cycles"], 1)
+    names = list(dict.fromkeys(data["group"] for _, data in view.nodes(data=True)))
+    colours = {name: hue(number) for number, name in enumerate(names)}
     bottom = _TOP + _ROW * len(_ROWS)
-    axis.draw(svg, _TOP, bottom)
-    for row, unit in enumerate(_ROWS):
-        y = _TOP + _ROW * row
-        busy = sum(data["cycles"] for _, data in view.nodes(data=True) if data["kind"] == unit)
-        svg.text(16, y + 17, unit.upper(), 11, bold=True)
-        svg.text(16, y + 30, f"{busy / max(about['cycles'], 1):.0%} busy", 9, fill=SOFT)
-    for unit, layer, begin, end, tip in _bars(view, axis):
-        fill, outline = hue(layers[layer])
-        y = _TOP + _ROW * _ROWS.index(unit) + (_ROW - _BAR) / 2
-        width = max(axis.long(end - begin), 0.8)
-        svg.box(axis.at(begin), y, width, _BAR, fill, outline, radius=1.5, tip=tip, stroke=0.5)
-    _names(svg, view, axis)
-    return svg.render()
+    with chart(f"{about['name']}: units over time", bottom + 62 + key_rows(names)) as drawn:
+        drawn.heading(about["name"], f"timeline, {about['target']}: {about['cycles']:,} cycles by estimate")
+        axes = drawn.axes(_LEFT, _TOP, _PIXELS, _ROW * len(_ROWS))
+        _frame(axes, cycles)
+        for row, unit in enumerate(_ROWS):
+            busy = sum(data["cycles"] for _, data in view.nodes(data=True) if data["kind"] == unit)
+            y = _TOP + _ROW * row
+            drawn.text(16, y + 19, unit.upper(), LABEL, weight="bold")
+            drawn.text(16, y + 32, f"{busy / cycles:.0%} busy", SMALL, color=SOFT)
+        for unit, layer, begin, end, tip in _bars(view, cycles):
+            fill, outline = colours[layer]
+            corner = begin, _ROWS.index(unit) + (1 - _BAR / _ROW) / 2
+            width = max(end - begin, _LEAST * cycles / _PIXELS)
+            bar = Rectangle(corner, width, _BAR / _ROW, facecolor=fill, edgecolor=outline, linewidth=0.5)
+            axes.add_patch(bar)
+            drawn.tip(bar, tip)
+        layer_key(drawn, bottom + 62, [(name, colours[name]) for name in names])
+        return drawn.svg()
 
 
-def _bars(view: View, axis: Axis) -> Iterator[tuple[str, str, int, int, str]]:
+def _frame(axes: "Axes", cycles: int) -> None:
+    axes.set_xlim(0, cycles)
+    axes.set_ylim(len(_ROWS), 0)
+    axes.set_yticks(range(len(_ROWS) + 1), [""] * (len(_ROWS) + 1))
+    axes.tick_params(axis="y", length=0)
+    count_axis(axes.xaxis, "cycles")
+
+
+def _bars(view: View, cycles: int) -> Iterator[tuple[str, str, int, int, str]]:
     """Unit, layer, begin, end, explanation; commands too short to be told apart are one."""
+    apart = _APART * cycles / _PIXELS
     for unit in _ROWS:
         waiting: tuple[str, int, int, int] | None = None  # layer, begin, end, commands
         for _, data in view.nodes(data=True):
             if data["kind"] != unit or not data["cycles"]:
                 continue
             layer, begin, end, count = data["group"], data["begin"], data["end"], 1
-            if waiting and waiting[0] == layer and axis.long(end - waiting[2]) < _APART:
+            if waiting and waiting[0] == layer and end - waiting[2] < apart:
                 begin, count = waiting[1], waiting[3] + 1
             elif waiting:
                 yield _bar(unit, *waiting)
@@ -56,18 +75,3 @@ def _bars(view: View, axis: Axis) -> Iterator[tuple[str, str, int, int, str]]:
 def _bar(unit: str, layer: str, begin: int, end: int, count: int) -> tuple[str, str, int, int, str]:
     times = f" x {count}" if count > 1 else ""
     return unit, layer, begin, end, f"{layer}: {unit.upper()}{times}, cycles {begin:,}..{end:,}"
-
-
-def _names(svg: Svg, view: View, axis: Axis) -> None:
-    """Layers over the part of the timeline in which they compute."""
-    spans: dict[str, tuple[int, int]] = {}
-    for _, data in view.nodes(data=True):
-        if data["kind"] in ("matrix", "fuse"):
-            first, last = spans.get(data["group"], (data["begin"], data["end"]))
-            spans[data["group"]] = (min(first, data["begin"]), max(last, data["end"]))
-    free = 0.0
-    for name, (first, last) in spans.items():
-        x, width = max(axis.at(first), free), axis.long(last - first)
-        if width > 24:
-            svg.text(x + 2, _TOP - 8, shortened(name, width - 4, 9), 9, fill=INK)
-            free = x + width

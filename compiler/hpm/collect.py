@@ -21,6 +21,7 @@ from compiler.profile.floors import bus_rate
 from compiler.runtime import dram_bytes
 from compiler.schedule.dram import Dram
 from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.util.progress import building, progress
 from cosim.pool import DevicePool
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -95,8 +96,8 @@ class Collector:
             A simulator died, or the journal cannot be written.
         """
         before = len(self.journal.samples)
-        self.say("opening the machine (the first time its simulator is built: minutes)")
-        with DevicePool(self._open, devices) as pool:
+        self.say("opening the machine")
+        with DevicePool(self._open, devices) as pool, progress("measuring", seconds=seconds):
             end = monotonic() + seconds
             index = 0
             while monotonic() < end:
@@ -151,8 +152,9 @@ class Collector:
 
         dram = self.conditions.dram
         return RtlDevice(
-            self.conditions.config, _DRAM_BYTES, latency=dram.latency, bytes_per_cycle=self.conditions.rate
-        )
+            self.conditions.config, _DRAM_BYTES, latency=dram.latency, bytes_per_cycle=self.conditions.rate,
+            monitor=building,
+        )  # fmt: skip
 
 
 def point_of(n: int, rng: random.Random) -> Point:

@@ -15,6 +15,7 @@ from compiler.pipeline import Prepared
 from compiler.profile.floors import bus_rate
 from compiler.runtime import dram_bytes
 from compiler.schedule.schedule import Schedule
+from compiler.util.progress import building
 from cosim.device import SimulatorDiedError
 from hw.errors import InputError
 
@@ -155,8 +156,9 @@ class Bench:
 
         conditions = self.subject.conditions
         return RtlDevice(
-            conditions.config, self._bytes, latency=conditions.dram.latency, bytes_per_cycle=conditions.rate
-        )
+            conditions.config, self._bytes, latency=conditions.dram.latency, bytes_per_cycle=conditions.rate,
+            monitor=building,
+        )  # fmt: skip
 
     def _close(self) -> None:
         if self._device is not None:

@@ -112,7 +112,8 @@ class Measurer:
         places = [place for place, result in enumerate(found) if result is None]
         self.remembered += len(schedules) - len(places)
         if places and not self._opened:
-            self.say("opening the machine (the first time its simulator is built: minutes)")
+            self.say("opening the machine")
+            self._workers.prepare()
             self._opened = True
         for place, result in self._workers.results([orders[place] for place in places]):
             found[places[place]] = result

@@ -11,6 +11,7 @@ from typing import Self
 
 from compiler.measure.bench import Bench, Order, Subject
 from compiler.measure.measurement import Result
+from compiler.util.progress import building
 from hw.errors import MlaError, WorkError
 
 #: Processes that may die of one order.
@@ -37,6 +38,9 @@ class Workers(ABC):
         WorkError
             Simulators or processes die again and again, or a disk is full.
         """
+
+    def prepare(self) -> None:  # noqa: B027
+        """Build what they need, and show the progress of that; workers on other machines build it themselves."""
 
     @abstractmethod
     def close(self) -> None:
@@ -121,6 +125,12 @@ class Crew(Workers):
     def __init__(self, subject: Subject, count: int):
         self.subject, self.count = subject, count
         self._workers: list[_Worker] = []
+
+    def prepare(self) -> None:
+        """Build the simulator here: what the processes write does not reach the terminal in order."""
+        from cosim.rtl.rtl_device import simulator_of
+
+        simulator_of(self.subject.conditions.config, monitor=building)
 
     def results(self, orders: Sequence[Order]) -> Iterator[tuple[int, Result]]:
         """As they come."""

@@ -1,98 +1,152 @@
 """The report of `mla profile` as a page that needs nothing but a browser."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
+from pathlib import PurePath
 from typing import Any
 
-from compiler.draw.axes import PIXELS, Axis, hue
-from compiler.draw.style import CAUSE_COLOURS
-from compiler.draw.svg import Svg
+from compiler.draw.style import CAUSE_COLOURS, hue
+from compiler.profile.causes import MEANINGS
 from compiler.profile.timeline import LANES, Span
+from compiler.util.shorten import shorten_middle
 
-_LEFT, _LANE = 84.0, 22.0
+_TEMPLATE = "page.html.j2"
+#: Pixels of the timeline: all of it, its left margin, a lane, and from one lane to the next.
+_WIDTH, _LEFT, _LANE, _STEP = 1200, 76, 22, 28
 #: More spans than this are drawn together: nobody sees single ones.
 _MOST_SPANS = 4000
-
-_STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1240px; color: #222; }
-table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; }
-td, th { padding: 3px 8px; border-bottom: 1px solid #eee; white-space: nowrap; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-.bar { display: flex; height: 14px; min-width: 320px; } .bar span { display: block; height: 100%; }
-.key span { display: inline-block; margin-right: 1.2em; } .key i { display: inline-block; width: 12px; height: 12px;
-margin-right: 5px; vertical-align: -1px; } svg text { font: 12px system-ui, sans-serif; } h2 { margin-top: 2em; }
-"""
+_TICKS = 10
+#: Characters of a name in the table; all of it shows where the pointer rests.
+_NAME = 40
+_DEPTHWISE = "depthwise_conv2d"
 
 
-def page(document: Mapping[str, Any], work: Sequence[Span]) -> str:
-    """The page of a report of `mla profile`; `work` is the timeline of its first sample."""
-    title = f"{document['model']} on {document['target']}"
-    total = document["cycles"]
-    facts = (
-        f"samples: {document['samples']}; cycles of each: {document['cycles_per_sample']:,.0f}; utilization "
-        f"{document['utilization']:.1%}; at least {document['floor_cycles'] // document['samples']:,} cycles, layer by "
-        f"layer {document['floor_layerwise_cycles'] // document['samples']:,}; {document['energy_uj']:.1f} uJ in all; "
-        f"DRAM {document['dram']['bytes_per_cycle']:g} bytes a cycle, latency {document['dram']['latency']}"
+def page(
+    document: Mapping[str, Any], work: Sequence[Span], *, clock_hz: float | None = None,
+    memory: Mapping[str, int] | None = None,
+) -> str:  # fmt: skip
+    """The page of a report.
+
+    Parameters
+    ----------
+    document : mapping
+        The report of `mla profile`. Only the file's name of its model is shown, never the folder.
+    work : sequence of Span
+        The timeline of its first sample.
+    clock_hz : float or None
+        Clock frequency in hertz; with it the page has milliseconds.
+    memory : mapping or None
+        Bytes in use by name of a memory, such as {"DRAM": 4096}.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("compiler", "profile"), autoescape=True, undefined=StrictUndefined
     )
-    rows = "\n".join(_row(layer, total) for layer in document["layers"])
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body>\n<h1>{escape(title)}</h1>\n<p>{escape(facts)}</p>\n"
-        f'<p class="key">{_key()}</p>\n{_bar(document["where"], total, total)}\n'
-        f"<h2>Layers</h2>\n<table><tr><th>layer</th><th class=n>cycles</th><th class=n>floor</th>"
-        f"<th class=n>utilized</th><th>bound by</th><th>where its cycles went</th></tr>\n{rows}\n</table>\n"
-        f"<h2>Units over time</h2>\n{_timeline(document, work)}\n</body></html>\n"
-    )
+    total, longest = document["cycles"], max((layer["cycles"] for layer in document["layers"]), default=1)
+    name = PurePath(document["model"]).name
+    return environment.get_template(_TEMPLATE).render(
+        title=f"{name} on {document['target']}",
+        facts=_facts(document, clock_hz, memory or {}),
+        whole=_bar(document["where"], total, total),
+        causes=[
+            {
+                "name": cause, "colour": CAUSE_COLOURS[cause], "meaning": meaning,
+                "share": f"{document['where'][cause] / max(total, 1):.1%}",
+            }
+            for cause, meaning in MEANINGS.items()
+            if document["where"][cause]
+        ],
+        layers=[
+            _layer(number, layer, total, longest, clock_hz) for number, layer in enumerate(document["layers"])
+        ],
+        timed=clock_hz is not None,
+        depthwise=any(_DEPTHWISE in layer.get("ops", ()) for layer in document["layers"]),
+        timeline=_timeline(document, work),
+    )  # fmt: skip
 
 
-def _key() -> str:
-    return "".join(f'<span><i style="background:{c}"></i>{name}</span>' for name, c in CAUSE_COLOURS.items())
+def _facts(
+    document: Mapping[str, Any], clock_hz: float | None, memory: Mapping[str, int]
+) -> list[tuple[str, str]]:
+    each, samples, dram = document["cycles_per_sample"], document["samples"], document["dram"]
+    timed = [] if clock_hz is None else [
+        (f"time per sample at {clock_hz / 1e6:g} MHz", f"{each / clock_hz * 1e3:,.3f} ms"),
+        ("samples per second", f"{clock_hz / max(each, 1):,.1f}"),
+    ]  # fmt: skip
+    return [
+        ("samples", f"{samples:,}"),
+        ("cycles per sample", f"{each:,.0f}"),
+        *timed,
+        ("utilization of the array", f"{document['utilization']:.1%}"),
+        ("lower bound", f"{document['floor_cycles'] // samples:,} cycles"),
+        ("lower bound, layer by layer", f"{document['floor_layerwise_cycles'] // samples:,} cycles"),
+        ("energy in all (45 nm estimate)", f"{document['energy_uj']:,.1f} µJ"),
+        ("DRAM", f"{dram['bytes_per_cycle']:g} bytes a cycle, latency {dram['latency']} cycles"),
+        *((f"{name} in use", f"{count:,} bytes") for name, count in memory.items()),
+    ]
 
 
-def _bar(where: Mapping[str, int], cycles: int, longest: int) -> str:
-    """Cycles by cause, as long as `cycles` are of `longest`."""
-    parts = "".join(
-        f'<span style="width:{100 * where[cause] / longest:.3f}%;background:{colour}" '
-        f'title="{cause}: {where[cause]:,} cycles, {where[cause] / max(cycles, 1):.1%}"></span>'
+def _bar(where: Mapping[str, int], cycles: int, longest: int) -> list[dict[str, str]]:
+    """Cycles by cause; `longest` cycles are as long as there is room."""
+    return [
+        {
+            "width": f"{100 * where[cause] / max(longest, 1):.3f}", "colour": colour,
+            "tip": f"{cause}: {where[cause]:,} cycles, {where[cause] / max(cycles, 1):.1%}",
+        }
         for cause, colour in CAUSE_COLOURS.items()
         if where[cause]
-    )
-    return f'<div class="bar">{parts}</div>'
+    ]  # fmt: skip
 
 
-def _row(layer: Mapping[str, Any], total: int) -> str:
-    names = ", ".join(layer["names"])
-    short = names if len(names) <= 48 else names[:45] + "..."
-    used = "" if layer["utilization"] is None else f"{layer['utilization']:.1%}"
-    return (
-        f'<tr><td title="{escape(names)}">{escape(short)}</td><td class=n>{layer["cycles"]:,}</td>'
-        f"<td class=n>{layer['floor_cycles']:,}</td><td class=n>{used}</td><td>{layer['bound']}</td>"
-        f'<td style="width:40%">{_bar(layer["where"], layer["cycles"], max(layer["cycles"], 1))}'
-        f"</td></tr>"
-    )
+def _layer(
+    number: int, layer: Mapping[str, Any], total: int, longest: int, clock_hz: float | None
+) -> dict[str, Any]:
+    first, *rest = layer["names"]
+    return {
+        "name": shorten_middle(first, _is_short) + (f" + {len(rest)}" if rest else ""),
+        "names": ", ".join(layer["names"]),
+        "colour": hue(number)[0],
+        "cycles": f"{layer['cycles']:,}",
+        "share": f"{layer['cycles'] / max(total, 1):.1%}",
+        "ms": "" if clock_hz is None else f"{layer['cycles'] / clock_hz * 1e3:,.3f}",
+        "floor": f"{layer['floor_cycles']:,}",
+        "utilized": "" if layer["utilization"] is None else f"{layer['utilization']:.1%}",
+        "bound": layer["bound"] if layer["cycles"] else "",
+        "parts": _bar(layer["where"], layer["cycles"], longest),
+    }
 
 
-def _timeline(document: Mapping[str, Any], work: Sequence[Span]) -> str:
-    """One lane for each unit; a colour for each layer."""
+def _is_short(name: str) -> bool:
+    return len(name) <= _NAME
+
+
+def _timeline(document: Mapping[str, Any], work: Sequence[Span]) -> dict[str, Any]:
+    """One lane for each unit, one colour for each layer."""
+    from compiler.draw.chart import round_ticks
+
     end = max((span.end for span in work), default=1)
-    svg, axis = Svg("units over time"), Axis(_LEFT, end)
+    scale = (_WIDTH - _LEFT - 24) / end
     numbers = {layer["tag"]: number for number, layer in enumerate(document["layers"])}
-    axis.draw(svg, 0, len(LANES) * (_LANE + 6))
-    for number, lane in enumerate(LANES):
-        svg.text(0, number * (_LANE + 6) + 16, lane, bold=True)
+    spans = []
     for span in joined(work, end):
         number = numbers.get(span.tag, len(numbers))
         name = document["layers"][number]["names"][0] if span.tag in numbers else f"tag {span.tag}"
-        svg.box(
-            axis.at(span.start), LANES.index(span.lane) * (_LANE + 6), max(axis.long(span.end - span.start), 0.3),
-            _LANE, hue(number)[0], radius=1, tip=f"{name}: cycles {span.start:,} to {span.end:,}",
-        )  # fmt: skip
-    return svg.render()
+        spans.append({
+            "x": f"{_LEFT + span.start * scale:.1f}", "y": LANES.index(span.lane) * _STEP,
+            "width": f"{max((span.end - span.start) * scale, 0.3):.1f}", "colour": hue(number)[0],
+            "tip": f"{name}: cycles {span.start:,} to {span.end:,}",
+        })  # fmt: skip
+    bottom = len(LANES) * _STEP
+    return {
+        "width": _WIDTH, "height": bottom + 38, "bottom": bottom, "lane": _LANE, "spans": spans,
+        "ticks": [{"x": f"{_LEFT + at * scale:.1f}", "text": f"{at:,}"} for at in round_ticks(end, _TICKS)],
+        "lanes": [{"name": lane, "y": number * _STEP + 16} for number, lane in enumerate(LANES)],
+    }  # fmt: skip
 
 
 def joined(work: Sequence[Span], end: int) -> list[Span]:
     """Spans of one lane and layer with gaps too small to see are one."""
-    gap = 0 if len(work) <= _MOST_SPANS else end / PIXELS
+    gap = 0 if len(work) <= _MOST_SPANS else end / _WIDTH
     out: list[Span] = []
     for span in work:
         last = out[-1] if out else None

@@ -28,11 +28,12 @@ def trace_json(recording: Recording, layers: Mapping[int, str], row_bytes: int) 
         Bytes of a beat of the bus.
     """
     events = [*_lanes(), *_work(recording, layers), *_bus(recording, row_bytes)]
-    return json.dumps({"displayTimeUnit": "ns", "traceEvents": events})
+    about = {"time_unit": "1 ns of this trace is 1 clock cycle of the simulated chip"}
+    return json.dumps({"displayTimeUnit": "ns", "otherData": about, "traceEvents": events})
 
 
 def _lanes() -> Iterator[dict[str, Any]]:
-    yield {"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": "MLA"}}
+    yield {"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": "MLA (1 ns = 1 cycle)"}}
     for number, lane in enumerate(LANES):
         about = {"ph": "M", "pid": _PROCESS, "tid": number}
         yield about | {"name": "thread_name", "args": {"name": lane}}

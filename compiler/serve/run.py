@@ -91,12 +91,18 @@ def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) 
     size = serving_bytes(network, serving.flights, 2 * VERSIONS if serving.job else 1)
     if device == "golden":
         return GoldenDevice(network.config, size)
+    from compiler.util.progress import building
     from cosim.rtl.build import Variant
     from cosim.rtl.rtl_device import RtlDevice
 
     latency, rate = serving.dram.latency, serving.dram.bytes_per_cycle or network.config.n
     return RtlDevice(
-        network.config, size, latency=latency, bytes_per_cycle=rate, variant=Variant(waves=waves)
+        network.config,
+        size,
+        latency=latency,
+        bytes_per_cycle=rate,
+        variant=Variant(waves=waves),
+        monitor=building,
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from cocotb_tools.config import libs_dir
 
 from cosim.rtl import cache, toolchain
+from cosim.rtl.monitor import Build, Monitor, watch
 from cosim.rtl.runner import TOP, ModelRunner
 
 HERE = Path(__file__).parent
@@ -31,6 +32,9 @@ VERILATOR_FLAGS = (
 # Vectorising the scattered assignments of a model costs up to half its speed; -O3 gains nothing over -O2.
 MAKE_FLAGS = ("OPT_FAST=-O2 -fno-tree-vectorize", "OPT_GLOBAL=-O2")
 
+#: How many times as long the build of a simulator that records waves takes: all signals stay.
+_WAVES_TIMES = 6
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -45,6 +49,16 @@ class Variant:
         """Options for Verilator."""
         waves = ("--trace-fst", "--trace-structs", "-CFLAGS", f"-I{COMPRESSION}", "-LDFLAGS", "-L.")
         return (waves if self.waves else ()) + (("--coverage-line",) if self.coverage else ())
+
+    @property
+    def label(self) -> str:
+        """Names of the extras, "plain" without any."""
+        extras = [name for name, there in vars(self).items() if there]
+        return ", ".join(extras) or "plain"
+
+    def build_seconds(self, n: int) -> float:
+        """About how many seconds a build takes on two idle cores, for an array of n x n."""
+        return (60 + n * n / 4) * (_WAVES_TIMES if self.waves else 1)
 
     @property
     def fast(self) -> bool:
@@ -65,7 +79,7 @@ class Variant:
 PLAIN = Variant()
 
 
-def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
+def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Monitor | None = None) -> Path:
     """Path of the simulator of a chip, building it if the cache lacks it.
 
     Parameters
@@ -76,6 +90,8 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
         Width of its bus in bytes.
     variant : Variant
         Extras.
+    monitor : Monitor or None
+        Told if the simulator has to be built.
 
     Raises
     ------
@@ -108,4 +124,5 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
         (work / TOP).rename(folder / TOP)
         shutil.rmtree(work)
 
-    return cache.cached("sim", key, make) / TOP
+    build = Build(f"the simulator of the {n}x{n} chip ({variant.label})", variant.build_seconds(n))
+    return cache.cached("sim", key, make, watch(monitor, build)) / TOP

@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from cosim.device import DiskFullError
@@ -39,7 +39,10 @@ def cache_key(parts: Iterable[str | bytes]) -> str:
     return digest.hexdigest()[:32]
 
 
-def cached(kind: str, key: str, make: Callable[[Path, int], None]) -> Path:
+def cached(
+    kind: str, key: str, make: Callable[[Path, int], None],
+    watch: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Path:  # fmt: skip
     """Folder of entry `key`; if absent, `make(folder, lock)` fills an empty folder that becomes the entry.
 
     Parameters
@@ -51,6 +54,8 @@ def cached(kind: str, key: str, make: Callable[[Path, int], None]) -> Path:
     make : Callable
         Child processes it starts should inherit the file descriptor `lock`, so that the lock outlives this
         process if it is killed while they still write.
+    watch : Callable
+        Gives a context that is entered while the entry is made here, or awaited from another process.
 
     Raises
     ------
@@ -66,7 +71,7 @@ def cached(kind: str, key: str, make: Callable[[Path, int], None]) -> Path:
     _make_shelf(shelf)
     try:
         if not entry.exists():
-            with _locked(shelf / f"{key}.lock") as lock:
+            with watch(), _locked(shelf / f"{key}.lock") as lock:
                 if not entry.exists():
                     _fill(entry, make, lock)
             _prune(shelf)

@@ -14,6 +14,7 @@ from cosim.device import SETTLED, BusProtocolError, Device, RegisterError
 from cosim.dram import DramFault, check_dram_bytes
 from cosim.rtl import memories, records
 from cosim.rtl.build import PLAIN, Variant, build_simulator
+from cosim.rtl.monitor import Monitor
 from cosim.rtl.process import SimulatorProcess
 from cosim.rtl.source import chip_verilog
 from hw.config import MlaConfig
@@ -44,6 +45,8 @@ class RtlDevice(Device):
         Fills what no reset clears with random bits, up to 2**31 - 1; 0 fills it with zeros.
     verilog : str or None
         Text of another `mla_chip` with the pins of the machine; by default it is emitted for `config`.
+    monitor : Monitor or None
+        Told of what has to be built because the cache lacks it.
 
     Raises
     ------
@@ -53,7 +56,7 @@ class RtlDevice(Device):
 
     def __init__(self, config: MlaConfig, dram_bytes: int = 1 << 26, *, latency: int = 100,
                  bytes_per_cycle: float | None = None, variant: Variant = PLAIN, seed: int = 0,
-                 verilog: str | None = None) -> None:  # fmt: skip
+                 verilog: str | None = None, monitor: Monitor | None = None) -> None:  # fmt: skip
         self.config = config
         self.variant = variant
         self._cycle = 0
@@ -64,8 +67,7 @@ class RtlDevice(Device):
         self._timing = arguments.latency(latency), rate
         dram_bytes = check_dram_bytes(dram_bytes)
         seed = arguments.integer_in(seed, 0, MAX_SEED, "seed")
-        text = chip_verilog(config, fast=variant.fast, probe=variant.probe) if verilog is None else verilog
-        binary = build_simulator(text, config.n, variant)
+        binary = simulator_of(config, variant, verilog, monitor)
         dram_fd = os.memfd_create("mla-dram")
         try:
             os.ftruncate(dram_fd, dram_bytes)
@@ -216,6 +218,15 @@ class RtlDevice(Device):
 
     def _write_memory(self, banks: memories.Banks, rows: np.ndarray) -> None:
         self._request("write_memory", memories.take_apart(banks, rows), paths=memories.paths(banks))
+
+
+def simulator_of(
+    config: MlaConfig, variant: Variant = PLAIN, verilog: str | None = None, monitor: Monitor | None = None
+) -> Path:
+    """Path of a chip's simulator, which is built if the cache lacks it; parameters and errors as in `RtlDevice`."""
+    if verilog is None:
+        verilog = chip_verilog(config, fast=variant.fast, probe=variant.probe, monitor=monitor)
+    return build_simulator(verilog, config.n, variant, monitor)
 
 
 def _operations(accesses: Sequence[tuple[int, int | None]]) -> list[tuple[bool, int, int]]:

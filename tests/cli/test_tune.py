@@ -15,7 +15,9 @@ def test_tune(mla, tmp_path):
     document = json.loads(out.read_text())
     assert document["trials"] == 3 and document["exact"] and document["method"] == "random"
     assert document["best_cycles"] <= document["baseline_cycles"] and document["curve"][0][0] == 0
-    assert "trial 3 of 3" in result.err and "cycles in 3 trials" in result.out
+    assert "trial 3 of 3" in result.err and "\n3 trials (random) closed " in result.out
+    figures = [f"{document[f'{name}_cycles']:,}" for name in ("baseline", "best", "floor")]
+    assert result.out.splitlines()[1].split() == ["cycles", *figures]
     compiled = mla("compile", MODEL, "--target", "n4", "--schedule", schedule, "-o", tmp_path / "x.mla")
     assert compiled.status == 0, compiled.err
 

@@ -127,4 +127,4 @@ def test_the_command_line(local: LocalCluster, graph: Graph) -> None:
         "--method", "random", "--cluster", local.scheduler_address,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "cycles in 2 trials" in done.stdout, done.stderr
+    assert done.returncode == 0 and "\n2 trials (" in done.stdout, done.stderr

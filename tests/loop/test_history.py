@@ -2,7 +2,7 @@
 
 import io
 import json
-from html import escape
+from contextlib import redirect_stderr
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from compiler.serve.progress import Progress
 from compiler.serve.requests import Requests
 from compiler.serve.run import Serving, open_machine, serve
 from compiler.serve.searcher import Job
+from compiler.util.progress import Task
 from hw.config import load_target
 from hw.isa.counters import CAUSES
 from tests.loop.conftest import OPTIONS
@@ -37,13 +38,6 @@ EVENTS = [
 ]
 
 
-class Terminal(io.StringIO):
-    """A file that says it is one."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def of_a_request(version: int, cycles: int) -> Any:
     """As much of a result as progress and history look at."""
     result: Any = SimpleNamespace(cycles=cycles, together=1, version=SimpleNamespace(number=version))
@@ -59,12 +53,12 @@ def told(graph: Graph) -> tuple[History, str]:
     serving = Serving(
         plain, model.prepared.options.dram, Job(graph, config, OPTIONS, "random"), pace=1, adapt_from=FROM
     )
-    history, out = History(clocked=True), io.StringIO()
-    with open_machine(serving) as device:
+    history, out, task = History(clocked=True), io.StringIO(), Task("serving", REQUESTS, "requests")
+    with open_machine(serving) as device, redirect_stderr(out):
         requests = Requests(model.inputs(number) for number in range(REQUESTS))
-        status = serve(serving, device, requests, [history, Progress(out, REQUESTS, clocked=True)])
+        status = serve(serving, device, requests, [history, Progress(task, clocked=True)])
     assert status == 0
-    return history, out.getvalue()
+    return history, out.getvalue() + task.describe(3.0)
 
 
 def test_the_static_compiler_s_programs_come_first(told: tuple[History, str]) -> None:
@@ -97,40 +91,40 @@ def test_report_picture_and_progress(told: tuple[History, str]) -> None:
     ElementTree.fromstring(picture)
     assert picture.count(">reload at ") == history.count("reload")
     lines = out.splitlines()
-    assert any(line.startswith(f"[{20 * '#'}] 40 of 40 requests | ") for line in lines), out
-    assert f"  {in_words(next(e for e in history.events if e['event'] == 'reload'))}" in lines
+    assert lines[-1].startswith("serving: 40 of 40 requests, 3 s, "), out
+    assert f"mla: {in_words(next(e for e in history.events if e['event'] == 'reload'))}" in lines
 
 
 def test_every_decision_in_words_and_in_the_picture() -> None:
     picture = draw_serving("<net>", [3000] * 20, EVENTS)
-    ElementTree.fromstring(picture)
+    texts = [each.text for each in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]
     for event in EVENTS:
-        words = escape(in_words(event))
-        assert (words in picture) == (event["event"] not in ("kept", "rejected")), words
+        words = in_words(event)
+        assert (words in texts) == (event["event"] not in ("kept", "rejected")), words
     assert "&lt;net&gt;" in draw_serving("<net>", [], [])
 
 
-def test_progress_on_a_terminal_is_one_line_that_changes() -> None:
-    screen, paper = Terminal(), io.StringIO()
-    for out in (screen, paper):
-        progress = Progress(out, None, clocked=True, noun="images", note=lambda: "all right")
-        for event in EVENTS[:5]:
-            progress.event(event)
-        for number in range(3):
-            progress.result(of_a_request(2, 3000 + number))
-        progress.clear()
-    assert "3 images | all right | 3,002 cycles | 2 reloads, 1 rolled back | reload at 9" in screen.getvalue()
-    assert screen.getvalue().endswith("\r\x1b[2K") and screen.getvalue().count("\n") == 4
-    assert paper.getvalue().splitlines() == [
-        f"  {in_words(e)}" for e in EVENTS[:5] if e["event"] != "rejected"
+def test_progress_counts_requests_and_writes_decisions(capsys: pytest.CaptureFixture[str]) -> None:
+    task = Task("serving", unit="images")
+    progress = Progress(task, clocked=True, note=lambda: "all right")
+    for event in EVENTS[:5]:
+        progress.event(event)
+    for number in range(3):
+        progress.result(of_a_request(2, 3000 + number))
+    shown = task.describe(7.0)
+    assert shown.startswith(
+        "serving: 3 images, 7 s, all right, 3,002 cycles, 2 reloads, 1 rolled back, reload at 9"
+    )
+    assert capsys.readouterr().err.splitlines() == [
+        f"mla: {in_words(e)}" for e in EVENTS[:5] if e["event"] != "rejected"
     ]
 
 
 def test_a_machine_without_a_clock() -> None:
-    history, out = History(clocked=False), io.StringIO()
-    progress = Progress(out, 40, clocked=False)
+    history, task = History(clocked=False), Task("serving", 40, "requests")
+    progress = Progress(task, clocked=False)
     for _ in range(40):
         history.result(of_a_request(0, 0))
         progress.result(of_a_request(0, 0))
     assert history.summary(adapted=False) == "40 requests" and history.document()["cycles"] is None
-    assert out.getvalue() == "[####################] 40 of 40 requests\n"
+    assert task.describe(1.0) == "serving: 40 of 40 requests, 1 s"

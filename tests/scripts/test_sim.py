@@ -16,11 +16,11 @@ import sys, time
 from pathlib import Path
 from cosim.rtl import cache, source
 
-def build(parts, write):
+def build(parts, write, watch):
     def make(folder, lock):
         print("ready", flush=True)
         time.sleep(60)
-    cache.cached("verilog", "key", make)
+    cache.cached("verilog", "key", make, watch)
 
 source.cached_verilog = build
 sys.argv[1:] = ["--images", "2"]

@@ -13,6 +13,7 @@ from compiler.network import Network
 from compiler.pipeline import Prepared
 from compiler.profile.floors import bus_rate
 from compiler.runtime import dram_bytes
+from compiler.util.progress import building
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
 
@@ -37,7 +38,7 @@ class Devices:
         if machine.target not in self._open:
             from cosim.rtl.rtl_device import RtlDevice
 
-            device = self._stack.enter_context(RtlDevice(conditions.config, _DRAM_BYTES))
+            device = self._stack.enter_context(RtlDevice(conditions.config, _DRAM_BYTES, monitor=building))
             self._open[machine.target] = device
         device = self._open[machine.target]
         device.set_dram_timing(latency=conditions.dram.latency, bytes_per_cycle=conditions.rate)

@@ -1,0 +1,1 @@
+"""Helpers that any part of the compiler may use."""
