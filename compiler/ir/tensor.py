@@ -7,6 +7,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.identity import identity
+
 #: A tensor must fit the machine's 32-bit addresses.
 MOST_ELEMENTS = 1 << 31
 
@@ -16,6 +18,7 @@ def same_numbers(a: "Quantization | None", b: "Quantization | None") -> bool:
     return a == b or (a is not None and b is not None and (a.scale, a.zero_point) == (b.scale, b.zero_point))
 
 
+@identity("Quantization", "scale", "zero_point", "axis")
 @dataclass(frozen=True)
 class Quantization:
     """Affine meaning of integers: real = scale * (q - zero_point).
@@ -63,6 +66,7 @@ class Quantization:
         return ((values.astype(np.int64) - zero) * scale).astype(np.float32)
 
 
+@identity("Tensor", "name", "shape", "dtype", "quantization", "data")
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """One value of the graph.

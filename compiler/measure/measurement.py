@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from compiler.ir.identity import identity
 
+
+@identity("LayerCycles", "names", "cycles", "where")
 @dataclass(frozen=True)
 class LayerCycles:
     """Cycles of a layer, or of neighbours that share a tag.
@@ -22,6 +25,7 @@ class LayerCycles:
     where: dict[str, int]
 
 
+@identity("Measurement", "cycles", "layers", "energy_uj", "dram_bytes", "exact", "floor")
 @dataclass(frozen=True)
 class Measurement:
     """A schedule's cycles on the RTL.
@@ -59,6 +63,7 @@ class Measurement:
         return next(entry for entry in self.layers if name in entry.names)
 
 
+@identity("Rejected", "stage", "reason")
 @dataclass(frozen=True)
 class Rejected:
     """A schedule that could not be measured.
