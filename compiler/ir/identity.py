@@ -54,8 +54,9 @@ def identity(name: str, *parts: str) -> Callable[[T], T]:
     """
 
     def declare(kind: T) -> T:
-        own = list(kind.__members__) if issubclass(kind, Enum) else [item.name for item in fields(kind)]
-        base = next((_IDENTITIES[each].parts for each in kind.__mro__[1:] if each in _IDENTITIES), {})
+        own = _parts(kind)
+        bases = [each for each in kind.__mro__[1:] if each in _IDENTITIES]
+        base = _IDENTITIES[bases[0]].parts if bases else {}
         more = [each for each in own if each not in base]
         if len(more) != len(parts):
             raise TypeError(f"{name} must have {len(more)} names, one for each of {more}, not {len(parts)}")
@@ -66,6 +67,11 @@ def identity(name: str, *parts: str) -> Callable[[T], T]:
         return kind
 
     return declare
+
+
+def _parts(kind: Any) -> list[str]:
+    """Names in Python of the fields of a dataclass or the members of an enumeration."""
+    return list(kind.__members__) if issubclass(kind, Enum) else [item.name for item in fields(kind)]
 
 
 def identity_of(kind: type) -> Identity:
