@@ -8,6 +8,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.identity import identity
 from compiler.ir.ops import Attributes
 from compiler.ir.tensor import Tensor
+from compiler.lower.groups import anchor_index
 from compiler.profile.floors import Floor
 
 
@@ -33,6 +34,11 @@ class LayerInfo:
     floor: Floor
     tag: int
     program: str
+
+    @property
+    def name(self) -> str:
+        """Name of the layer, by which schedules and measurements know it: that of its anchor."""
+        return self.nodes[anchor_index(self.ops)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -92,7 +92,7 @@ class Layer:
     Parameters
     ----------
     name : str
-        That of its first node.
+        That of its anchor (`compiler.lower.groups.anchor_of`).
     nodes : tuple of str
         Nodes of the graph that it carries out.
     x, y : str

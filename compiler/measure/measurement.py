@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from compiler.ir.identity import identity
+from hw.errors import WorkError
 
 
 @identity("LayerCycles", "names", "cycles", "where")
@@ -59,8 +60,18 @@ class Measurement:
         return self.exact and self.cycles >= self.floor
 
     def of(self, name: str) -> LayerCycles:
-        """The entry that a layer has a part in."""
-        return next(entry for entry in self.layers if name in entry.names)
+        """The entry that a layer has a part in.
+
+        Raises
+        ------
+        WorkError
+            No entry has the layer: the measurement is of another network.
+        """
+        for entry in self.layers:
+            if name in entry.names:
+                return entry
+        known = ", ".join(name for entry in self.layers for name in entry.names)
+        raise WorkError(f"layer {name!r} was not measured, only {known or 'none'}")
 
 
 @identity("Rejected", "stage", "reason")
