@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from compiler.ir.identity import identity
 from hw.errors import InputError
 
 
+@identity("HostNode", "node", "op", "reason", "edge")
 @dataclass(frozen=True)
 class HostNode:
     """A node that runs on the host, and why; at the `edge` it only converts or lays out float inputs or outputs."""

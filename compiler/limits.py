@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, fields, replace
 
+from compiler.ir.identity import identity
 from hw.config import MlaConfig
 from hw.errors import InputError
 
 
+@identity("Limits", "sp_bytes", "acc_bytes", "dram_bytes")
 @dataclass(frozen=True)
 class Limits:
     """Bytes at most; None: all there are.

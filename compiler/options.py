@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from compiler.ir.identity import identity
 from compiler.limits import NONE, Limits
 from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.schedule import Schedule
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 
 
+@identity(
+    "Options", "rounding", "schedule", "strict", "calibration", "seed", "offset", "batch", "batches", "skip", "single",
+    "dram", "limits",
+)  # fmt: skip
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of `compiler.api.compile` that decide what comes out of it, as they are explained there.

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
+from compiler.ir.identity import stored
 from compiler.ir.tensor import Tensor
 from compiler.network import Network, Origin
 from compiler.package_reader import FORMAT, VERSION, PackageReader
@@ -40,14 +41,14 @@ def to_bytes(network: Network, *, whole: bool = False) -> bytes:
             "format": FORMAT,
             "version": VERSION,
             "name": network.name,
-            "config": asdict(network.config),
+            "config": stored(network.config),
             "rounding": network.rounding,
             "batch": network.batch,
-            "smaller": [asdict(each) for each in network.smaller],
+            "smaller": [stored(each) for each in network.smaller],
             "inputs": [_tensor(tensor) for tensor in network.inputs],
             "outputs": _with_contents(put, "output", network.outputs),
-            "host": [asdict(each) for each in network.host],
-            "floor": asdict(network.floor),
+            "host": [stored(each) for each in network.host],
+            "floor": stored(network.floor),
             "schedule": json.loads(network.schedule.to_json()),
             "stages": stages,
             "quantization": None if network.quantization is None else network.quantization.document(),
@@ -115,12 +116,11 @@ def _stage(put: _Put, folder: str, stage: Stage) -> dict[str, Any]:
         put(f"{folder}/image.bin", code.image.tobytes())
         out["code"] = {
             "layers": [part.layers for part in code.parts], "tags": code.tags, "memory": code.memory,
-            "places": code.places,
+            "places": code.places, "infos": [stored(info) for info in stage.infos],
             "peak": None if code.peak is None else asdict(code.peak),
-            "infos": [asdict(info) for info in stage.infos],
-            "guards": [[asdict(variant.guard) for variant in part.instead] for part in code.parts],
-            "floor": None if stage.floor is None else asdict(stage.floor),
-            "spared": None if stage.spared is None else asdict(stage.spared),
+            "guards": [[stored(variant.guard) for variant in part.instead] for part in code.parts],
+            "floor": None if stage.floor is None else stored(stage.floor),
+            "spared": None if stage.spared is None else stored(stage.spared),
         }  # fmt: skip
     if stage.graph:
         out["graph"] = _graph(put, folder, stage.graph)

@@ -16,6 +16,7 @@ from compiler.host.onnx_node import check_node
 from compiler.hosted import HostNode
 from compiler.ir.control import mismatch
 from compiler.ir.graph import Graph, Node
+from compiler.ir.identity import restored
 from compiler.ir.ops import KINDS, OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.memory.peak import Peak
@@ -48,7 +49,7 @@ class PackageReader:
     def network(self) -> Network:
         """All of it; raises what damage raises."""
         m = self.manifest
-        self.config = MlaConfig(**m["config"])
+        self.config = restored(MlaConfig, m["config"])
         inputs = self._tensors(m["inputs"])
         outputs = self._with_contents("output", m["outputs"])
         smaller = self._smaller(m["smaller"], m["batch"])

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 
 from compiler.codegen.code import Code
 from compiler.ir.graph import Graph
+from compiler.ir.identity import identity
 from compiler.ir.ops import Attributes
 from compiler.ir.tensor import Tensor
+from compiler.lower.groups import anchor_index
 from compiler.profile.floors import Floor
 
 
+@identity("LayerInfo", "nodes", "ops", "floor", "tag", "program")
 @dataclass(frozen=True)
 class LayerInfo:
     """A layer as reports show it.
@@ -31,6 +34,11 @@ class LayerInfo:
     floor: Floor
     tag: int
     program: str
+
+    @property
+    def name(self) -> str:
+        """Name of the layer, by which schedules and measurements know it: that of its anchor."""
+        return self.nodes[anchor_index(self.ops)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +124,7 @@ def control_of(graph: Graph, stages: Sequence[tuple[Stage, ...]]) -> Control:
     return Control(node.name, node.op, node.attributes, tuple(graph.ins(node)), outputs, tuple(bodies))
 
 
+@identity("Smaller", "batch", "floor", "infos")
 @dataclass(frozen=True)
 class Smaller:
     """The programs of a network that are for fewer samples.

@@ -3,7 +3,6 @@
 A graph's name is a tree of digests (a Merkle tree): of the bytes of each constant, of each tensor and node, of all.
 """
 
-import dataclasses
 import hashlib
 import importlib.metadata
 import struct
@@ -15,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.graph import Graph, Node
-from compiler.ir.tensor import Tensor
+from compiler.ir.graph import Graph
+from compiler.ir.identity import identity_of, items
 
 _ROOT = Path(__file__).parents[2]
 #: Packages whose sources say what a compiled network or a proof looks like.
@@ -26,12 +25,14 @@ _LIBRARIES = ("numpy", "onnx", "scipy", "tflite")
 
 
 def digest(value: Any) -> bytes:
-    """Digest of plain data, arrays, enumerations, data classes, graphs, and containers of them.
+    """Digest of plain data, arrays, enumerations, dataclasses, graphs, and containers of them.
+
+    Of types and fields it takes the stable names (`compiler.ir.identity`), not those that they have in Python.
 
     Raises
     ------
     TypeError
-        It is nothing of the kind.
+        It is nothing of the kind, or a type in it has no stable names.
     """
     return hashlib.sha256(_encoded(value)).digest()
 
@@ -46,7 +47,8 @@ def _encoded(value: Any) -> bytes:
     if value is None or isinstance(value, (bool, np.bool_)):
         return b"N" if value is None else b"T" if value else b"F"
     if isinstance(value, Enum):
-        return b"e" + _text(type(value).__name__) + _text(value.name)
+        kind, members = identity_of(type(value))
+        return b"e" + _text(kind) + _text(members[value.name])
     if isinstance(value, (int, np.integer)):
         return b"i" + _text(str(int(value)))
     if isinstance(value, (float, np.floating)):
@@ -72,10 +74,8 @@ def _whole(value: Any) -> bytes:
         tensors, nodes = ([digest(part) for part in parts.values()] for parts in (value.tensors, value.nodes))
         ends = [digest(value.name), digest(value.inputs), digest(value.outputs)]
         return b"g" + _many(b"l", tensors) + _many(b"l", nodes) + _many(b"l", ends)
-    if isinstance(value, (Node, Tensor)) or dataclasses.is_dataclass(value):
-        items = [(item.name, getattr(value, item.name)) for item in dataclasses.fields(value)]
-        return b"d" + _text(type(value).__name__) + _many(b"l", [digest(item) for item in items])
-    raise TypeError(f"{type(value).__name__} has no digest")
+    kind, _ = identity_of(type(value))
+    return b"d" + _text(kind) + _many(b"l", [digest(item) for item in items(value)])
 
 
 def _text(text: str) -> bytes:

@@ -127,7 +127,7 @@ def compile_model(
         return compile(
             source, args.target, rounding=options.rounding, schedule=schedule, strict=options.strict,
             calibration=options.calibration, seed=options.seed, batch=options.batch, batches=options.batches,
-            skip=options.skip, keep_float=options.keep_float, bind=options.bind, dram=options.dram,
+            skip=options.skip, keep_float=options.keep_float, dram=options.dram,
             limits=options.limits, cache=keep, record=record,
         )  # fmt: skip
 

@@ -79,5 +79,5 @@ def _layer(stage: "Stage", program: "Program", index: int) -> str:
 
     before = [decode(word) for word in program.words[:index]]
     tags = [values["imm"] for values in before if values["opcode"] == MicroOp.TAG]
-    names = [info.nodes[0] for info in stage.infos if tags and info.tag == tags[-1]]
+    names = [info.name for info in stage.infos if tags and info.tag == tags[-1]]
     return f", for layer {names[0]!r}" if names else ""

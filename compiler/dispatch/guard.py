@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from compiler.ir.identity import identity
 from cosim.golden.alu import MASK, signed
 from hw.errors import shown
 from hw.isa.enums import Compare
@@ -13,6 +14,7 @@ _SIGNS = {
 }  # fmt: skip
 
 
+@identity("Guard", "compare", "selector", "value")
 @dataclass(frozen=True)
 class Guard:
     """A comparison that the machine makes before a program begins (docs/machine.md, Ring and dispatch).

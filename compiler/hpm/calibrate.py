@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 
 from compiler import __version__
@@ -13,6 +13,7 @@ from compiler.hpm.features import Row
 from compiler.hpm.journal import Journal, Sample
 from compiler.hpm.model import Model, train
 from compiler.hpm.rows import rows_of
+from compiler.ir.identity import stored
 from compiler.lower.lower import Lowered
 from compiler.measure.conditions import Conditions
 from compiler.options import Options
@@ -100,7 +101,7 @@ def learn(conditions: Conditions, samples: Sequence[Sample], fresh: int, seed: i
 
     single, chain, everything = errors(1, 1), errors(2, 99), errors(1, 99)
     about = {
-        "compiler": __version__, "config": asdict(conditions.config), "dram_latency": conditions.dram.latency,
+        "compiler": __version__, "config": stored(conditions.config), "dram_latency": conditions.dram.latency,
         "dram_bytes_per_cycle": conditions.rate, "conditions": conditions.key, "samples": len(samples), "seed": seed,
         "single": single.as_json(), "chain": chain.as_json(),
     }  # fmt: skip

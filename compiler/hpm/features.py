@@ -3,9 +3,10 @@
 from math import log, log2
 from typing import NamedTuple
 
+from compiler.lower.kinds import kind_number
 from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
 from compiler.lower.matmul import MatmulLayer
-from compiler.schedule.flow.flows import KINDS, flow_of
+from compiler.schedule.flow.flows import flow_of
 from compiler.schedule.flow.pace import Pace, pace
 from compiler.schedule.flow.place import Place
 from compiler.schedule.schedule import LayerSchedule
@@ -35,8 +36,6 @@ NAMES = (
     "beat", "log_latency", "n",
 )  # fmt: skip
 _MOST = 64
-#: The number of each kind of layer.
-KIND = {kind: number for number, kind in enumerate(KINDS)}
 
 
 class Row(NamedTuple):
@@ -71,7 +70,7 @@ class Fixed:
             self.rows, in_c, out_c = layer.size
             self.width = 1
         self.columns, self.depth = -(-out_c // n), -(-in_c // n)
-        self.kind, self.macs, self.useful = float(KIND[type(layer)]), layer.macs, layer.macs / n**2
+        self.kind, self.macs, self.useful = float(kind_number(layer)), layer.macs, layer.macs / n**2
         weighted = isinstance(layer, (ConvLayer, DepthwiseLayer))
         #: Bytes of its weights, and of each tensor.
         self.weights = float(layer.weights.size if weighted else 0)

@@ -1,17 +1,19 @@
 """Measurements of a calibration, kept one by one as lines of JSON: another one goes on from there."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from compiler.hpm.points import Point
+from compiler.ir.identity import identity, restored, stored
 from compiler.schedule.schedule import LayerSchedule
 from hw.errors import InputError, WorkError
 
 FORMAT, VERSION = "mla-hpm-points", 2
 
 
+@identity("Sample", "index", "number", "point", "schedules", "layers")
 @dataclass(frozen=True)
 class Sample:
     """A point under one schedule, measured.
@@ -94,7 +96,7 @@ class Journal:
     def add(self, sample: Sample) -> None:
         """Keep a sample."""
         self.samples.append(sample)
-        self._write(asdict(sample))
+        self._write(stored(sample))
 
     def finish(self, index: int) -> None:
         """Nothing of a point is left to do."""
@@ -114,7 +116,7 @@ class Journal:
             if "done" in data:
                 self.done.add(int(data["done"]))
                 return
-            schedules = {name: LayerSchedule(**fields) for name, fields in data["schedules"].items()}
+            schedules = {name: restored(LayerSchedule, fields) for name, fields in data["schedules"].items()}
             layers = {str(name): int(cycles) for name, cycles in data["layers"].items()}
             point = Point.of(data["point"])
             self.samples.append(Sample(int(data["index"]), int(data["number"]), point, schedules, layers))

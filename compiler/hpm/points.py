@@ -3,11 +3,12 @@
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from compiler.hpm.draft import Draft
 from compiler.ir.graph import Graph
+from compiler.ir.identity import identity, restored, stored
 from compiler.ir.tensor import Tensor
 
 #: Multiply-accumulates over N*N, and elements over N, of a point at most: a fraction of a second of simulation.
@@ -18,6 +19,7 @@ _VECTORS = 0.7
 _WINDOWS = (1, 3, 3, 5)
 
 
+@identity("HpmOp", "kind", "size", "window", "stride", "groups")
 @dataclass(frozen=True)
 class Op:
     """One operator of a point.
@@ -39,6 +41,7 @@ class Op:
     groups: int = 1
 
 
+@identity("Point", "shape", "ops")
 @dataclass(frozen=True)
 class Point:
     """A network of one operator or a short chain.
@@ -65,13 +68,13 @@ class Point:
 
     def as_json(self) -> dict[str, Any]:
         """As numbers and text."""
-        return asdict(self)
+        return stored(self)
 
     @staticmethod
     def of(data: dict[str, Any]) -> "Point":
         """From what `as_json` gives."""
         h, w, c = data["shape"]
-        return Point((h, w, c), tuple(Op(**each) for each in data["ops"]))
+        return Point((h, w, c), tuple(restored(Op, each) for each in data["ops"]))
 
     @property
     def family(self) -> str:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compiler.hpm.features import KIND, Fixed, Row, row_of
+from compiler.hpm.features import Fixed, Row, row_of
+from compiler.lower.kinds import kind_number
 from compiler.lower.lower import Lowered
 from compiler.measure.conditions import Conditions
 from compiler.schedule.flow.flows import flow_of
@@ -95,14 +96,14 @@ class RowMaker:
                 beside |= {
                     "before": self.pace(number - 1, 0, spots).total,
                     "lead": self.pace(number - 1, _BACK, spots).lead,
-                    "kind_before": KIND[type(layers[number - 1])],
+                    "kind_before": kind_number(layers[number - 1]),
                     "turns_before": spots.schedules[layers[number - 1].name].overlap,
                 }
             if number < last:
                 behind = spots.schedules[layers[last].name]
                 beside |= {
                     "after": self.pace(last, 0, spots).total,
-                    "kind_after": KIND[type(layers[last])],
+                    "kind_after": kind_number(layers[last]),
                     "turns_after": behind.overlap,
                     "joined_after": behind.joined,
                 }

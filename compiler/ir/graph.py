@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import networkx as nx
 
 from compiler.ir.control import Ends, mismatch
+from compiler.ir.identity import identity
 from compiler.ir.ops import KINDS, OPS, Attributes
 from compiler.ir.tensor import Tensor, signature
 from hw.errors import InputError, shown
@@ -18,6 +19,7 @@ class GraphError(InputError):
     """A model, or what a pass made of it, is no graph that could run."""
 
 
+@identity("Node", "name", "op", "inputs", "outputs", "attributes", "bodies")
 @dataclass(frozen=True, eq=False)
 class Node:
     """One operator.

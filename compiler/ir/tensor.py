@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.identity import identity
 from hw.errors import shown
 
 #: A tensor must fit the machine's 32-bit addresses.
@@ -21,6 +22,7 @@ def same_numbers(a: "Quantization | None", b: "Quantization | None") -> bool:
     return a == b or (a is not None and b is not None and (a.scale, a.zero_point) == (b.scale, b.zero_point))
 
 
+@identity("Quantization", "scale", "zero_point", "axis")
 @dataclass(frozen=True)
 class Quantization:
     """Affine meaning of integers: real = scale * (q - zero_point).
@@ -72,6 +74,7 @@ class Quantization:
 _PLAIN = Quantization((1.0,), (0,))
 
 
+@identity("Tensor", "name", "shape", "dtype", "quantization", "data")
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """One value of the graph.

@@ -1,8 +1,9 @@
 """A layer's schedule as words: what is other than in the schedule it has now."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
+from compiler.ir.identity import identity_of
 from compiler.llm.numbers import following, number_words, take_number
 from compiler.schedule.schedule import LayerSchedule
 
@@ -23,17 +24,20 @@ class Span:
 
 
 _SIZE, _FLAG = Span(1, _ALL - 1, all_too=True), Span(0, 1)
-#: What each field may be, in the order of the words.
-SPANS = {
+#: What each field may be, by stable names (`compiler.ir.identity`) in the order of the words, which are the model's.
+_SPANS = {
     "rows": _SIZE, "band": _SIZE, "width": _SIZE, "columns": _SIZE, "depth": _SIZE, "slots": _SIZE,
     "slot_buffers": Span(1, 4), "order": _FLAG, "x_buffers": Span(1, 16), "w_buffers": Span(1, 64),
     "y_buffers": Span(1, 8), "acc_buffers": Span(1, 8), "fold": _FLAG, "strips": _FLAG, "together": Span(1, 64),
     "prefetch": Span(0, 256), "on_chip": _FLAG, "overlap": _FLAG, "common_scale": _FLAG, "ramp": _FLAG,
     "taper": _FLAG, "planes": Span(0, _ALL - 1), "joined": _FLAG, "counted": _FLAG,
 }  # fmt: skip
-assert [item.name for item in fields(LayerSchedule)] == list(SPANS)
+_FIELD = {stable: name for name, stable in identity_of(LayerSchedule).parts.items()}
+assert _FIELD.keys() == _SPANS.keys()
+#: The same by field.
+SPANS = {_FIELD[stable]: span for stable, span in _SPANS.items()}
 #: The word in front of the value of a field.
-NAMES = {name: f"set {name}" for name in SPANS}
+NAMES = {_FIELD[stable]: f"set {stable}" for stable in _SPANS}
 WORDS = (*NAMES.values(), ALL, END)
 _FIELDS = {word: name for name, word in NAMES.items()}
 

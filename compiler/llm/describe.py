@@ -7,9 +7,9 @@ from math import log2
 from compiler.llm.asking import Ask
 from compiler.llm.changes import changes_words
 from compiler.llm.numbers import number_words
+from compiler.lower.kinds import LAYER_KINDS, kind_of
 from compiler.lower.layer import ConvLayer, DepthwiseLayer, Layer
 from compiler.lower.matmul import MatmulLayer
-from compiler.schedule.flow.flows import KINDS
 from compiler.schedule.schedule import LayerSchedule
 from compiler.schedule.spot import Spot
 from hw.isa.counters import CAUSES
@@ -24,11 +24,10 @@ WANTED = (0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.005, 1.02, 1.05, 1.1
 BEST = "want best"
 ANSWER = "answer"
 
-_KIND = {kind: kind.__name__.removesuffix("Layer").lower() for kind in KINDS}
 _FLAGS = ("x on chip", "y on chip", "residual", "table", "one scale")
 _DEFAULT = LayerSchedule()
 WORDS = (
-    "machine", "layer", "now", "cost", ANSWER, *_KIND.values(), *_FLAGS,
+    "machine", "layer", "now", "cost", ANSWER, *LAYER_KINDS.values(), *_FLAGS,
     *(f"level {each}" for each in range(_MOST_LEVEL + 1)),
     *(f"cause {cause}" for cause in CAUSES), *(f"part {each}" for each in range(1, _PARTS + 1)),
     *(f"want {number}" for number in range(len(WANTED) + 1)), BEST,
@@ -122,7 +121,7 @@ class Subject:
         bytes_ = [image.h * image.w * image.c * DTYPE_BYTES[image.dtype] for image in (x, y)]
         levels = [*bytes_, 0 if weights is None else weights.size, layer.macs / n**2]
         return [
-            _KIND[type(layer)], *(word for size in sizes for word in number_words(size)),
+            kind_of(layer), *(word for size in sizes for word in number_words(size)),
             *(flag for flag, on in flags if on), *(_level(each) for each in levels),
         ]  # fmt: skip
 

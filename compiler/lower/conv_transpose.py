@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.identity import identity
 from compiler.lower.drains import drain_of, rounding_of, weights_of, zero_of
 from compiler.lower.layer import ConvLayer, Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine
 from hw.isa.enums import Rounding
 
 
+@identity("Phase", "conv", "offset")
 @dataclass(frozen=True, eq=False)
 class Phase:
     """The pixels of the output that are `strides` apart, from `offset` (row, column) on."""
@@ -23,6 +25,7 @@ class Phase:
     offset: tuple[int, int]
 
 
+@identity("ConvTransposeLayer", "phases", "strides")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvTransposeLayer(Layer):
     """Convolutions whose results are interleaved, `strides` (rows, columns) apart."""

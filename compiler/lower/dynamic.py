@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from compiler.ir.identity import identity
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering
 
@@ -11,6 +12,7 @@ ROWS = 16
 QUANTIZED, SCALE, ZERO = "dynamic_quantize", "dynamic_scale", "dynamic_zero"
 
 
+@identity("DynamicLayer", "makes")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DynamicLayer(Layer):
     """What makes bytes of float32 numbers, their scale, or their zero point: `makes` is the operator."""

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.identity import identity
 from compiler.lower.layer import Drain, Layer
 
 
+@identity("Spread", "ALL", "CHANNEL", "PIXEL", "SCALAR")
 class Spread(StrEnum):
     """How a tensor is laid over another."""
 
@@ -35,6 +37,7 @@ def laid_over(op: str, b: tuple[int, ...], a: tuple[int, ...]) -> Spread | None:
     return None
 
 
+@identity("ElementwiseLayer", "other", "spread", "stream", "src", "stage", "fields", "table", "drain")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ElementwiseLayer(Layer):
     """One FUSE pass over all elements of one or two tensors.

@@ -22,7 +22,12 @@ _INNER = ("matmul",)
 
 def anchor_of(nodes: Group) -> Node:
     """The node that says which kind of layer a group is: the first, but for what stands in front of a product."""
-    return next((node for node in nodes if node.op in _INNER), nodes[0])
+    return nodes[anchor_index([node.op for node in nodes])]
+
+
+def anchor_index(ops: Sequence[str]) -> int:
+    """Index of the anchor among the operators of a group: the layer has the name of that node."""
+    return next((index for index, op in enumerate(ops) if op in _INNER), 0)
 
 
 def find_fusions(graph: Graph) -> tuple[tuple[str, ...], ...]:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.identity import identity
 from compiler.lower.walk import Copy
 from hw.isa.enums import Dtype, Rounding
 
 
+@identity("Image", "h", "w", "c", "dtype")
 @dataclass(frozen=True)
 class Image:
     """Shape of a tensor as the machine sees it: rows, columns, channels, and the type of its elements."""
@@ -19,6 +21,7 @@ class Image:
     dtype: Dtype = Dtype.I8
 
 
+@identity("Residual", "tensor", "stage", "fields")
 @dataclass(frozen=True)
 class Residual:
     """An addition in the drain.
@@ -36,6 +39,7 @@ class Residual:
     fields: dict[str, int]
 
 
+@identity("Drain", "bias", "mult", "exponent", "zp", "clip", "rounding", "dtype", "residual", "table")
 @dataclass(frozen=True, eq=False)
 class Drain:
     """How sums become the integers of the output: one parameter for each channel.
@@ -80,6 +84,7 @@ class Drain:
         )
 
 
+@identity("Layer", "name", "nodes", "ops", "x", "y", "shapes", "macs", "batch")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layer:
     """One layer.
@@ -87,7 +92,7 @@ class Layer:
     Parameters
     ----------
     name : str
-        That of its first node.
+        That of its anchor (`compiler.lower.groups.anchor_of`).
     nodes : tuple of str
         Nodes of the graph that it carries out.
     x, y : str
@@ -115,6 +120,7 @@ class Layer:
         return (self.x,)
 
 
+@identity("ConvLayer", "weights", "drain", "strides", "pads", "dilations", "groups", "x_zp", "w_zp")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConvLayer(Layer):
     """Convolution, or product with constant weights (kernel 1x1, rows as image rows).
@@ -143,6 +149,7 @@ class ConvLayer(Layer):
         return (self.x, *([self.drain.residual.tensor] if self.drain.residual else []))
 
 
+@identity("DepthwiseLayer", "weights", "drain", "strides", "pads", "x_zp")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DepthwiseLayer(Layer):
     """Convolution of each channel by itself; weights (kernel_h, kernel_w, channels)."""
@@ -154,6 +161,7 @@ class DepthwiseLayer(Layer):
     x_zp: int = 0
 
 
+@identity("PoolLayer", "kernel", "strides", "pads", "average", "clip", "x_zp", "scaled")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PoolLayer(Layer):
     """Maximum or average of windows.
@@ -176,6 +184,7 @@ class PoolLayer(Layer):
     scaled: dict[int, dict[str, int]] = field(default_factory=dict)
 
 
+@identity("SoftmaxLayer", "scale", "step", "y_zp", "clip")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoftmaxLayer(Layer):
     """Softmax over the channels of each pixel.
@@ -196,6 +205,7 @@ class SoftmaxLayer(Layer):
     clip: tuple[int, int]
 
 
+@identity("MoveLayer", "copies", "constants")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MoveLayer(Layer):
     """Elements in another order, of one or more tensors.

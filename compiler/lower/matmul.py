@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.lower.drains import multiplier_of, rounding_of
 from compiler.lower.layer import Layer
@@ -15,6 +16,7 @@ from compiler.lower.unary import table_of
 from hw.isa.enums import Dtype, Rounding
 
 
+@identity("Stack", "name", "dtype", "zp", "starts", "pitch", "constant")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stack:
     """The matrices that a product reads or writes in a tensor.
@@ -43,6 +45,9 @@ class Stack:
     constant: bool = False
 
 
+@identity(
+    "MatmulLayer", "a", "b", "out", "transposed", "size", "mult", "exponent", "rounding", "clip", "table"
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MatmulLayer(Layer):
     """Products of matrices, one after the other.

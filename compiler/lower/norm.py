@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine, clip_range
@@ -15,6 +16,7 @@ _MOST = 8192
 _MARGIN = 257
 
 
+@identity("NormLayer", "centred", "x_zp", "epsilon", "gamma", "beta", "bits", "shift", "y_zp", "clip")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormLayer(Layer):
     """Rows less their mean (or not), divided by the root of mean square and epsilon, times gamma, plus beta.

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from compiler.host import Kernels, run_node
 from compiler.ir.graph import Graph, Node
+from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.kernels.scaling import quantize_multiplier
 from compiler.lower.elementwise_layer import ElementwiseLayer
@@ -19,6 +20,9 @@ _Ints = NDArray[np.int64]
 _MOST = (1 << 15) - 1
 
 
+@identity(
+    "PReluLayer", "slopes", "slope_dtype", "x_zp", "slope_zp", "y_zp", "positive", "negative", "rounding", "clip"
+)  # fmt: skip
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PReluLayer(ElementwiseLayer):
     """The sum of x above zero, scaled, and of x below zero times its slope, scaled.

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from compiler.ir.identity import identity
 from compiler.kernels.scaling import quantize_multiplier
 from compiler.lower.layer import Layer
 from compiler.lower.lowering import Lowering, UnsupportedError, affine, clip_range, same_meaning
@@ -16,6 +17,7 @@ _MOST = 1 << 22
 _COUNT, _STEP = 0xFFFF, 0x7FF
 
 
+@identity("ReduceLayer", "how", "dims", "lanes", "x_zp", "post", "rounding", "fields")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReduceLayer(Layer):
     """Reduction of a tensor seen as kept x reduced x kept x reduced x channels.

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from compiler.ir.identity import identity
 from hw.isa.enums import Rounding
 
 #: Steps of one dimension: number, distance in the source, distance in the destination.
 Dim = tuple[int, int, int]
 
 
+@identity("Walk", "dims", "x", "y")
 @dataclass(frozen=True)
 class Walk:
     """What goes where.
@@ -96,6 +98,7 @@ class Walk:
         return Walk(tuple(into), self.x, 0), Walk(tuple(out), 0, self.y)
 
 
+@identity("Rescale", "x_zp", "y_zp", "mult", "exponent", "rounding")
 @dataclass(frozen=True)
 class Rescale:
     """From one quantization to another.
@@ -117,6 +120,7 @@ class Rescale:
     rounding: Rounding
 
 
+@identity("Copy", "source", "walk", "rescale", "fill")
 @dataclass(frozen=True)
 class Copy:
     """Elements that go from one tensor to another.

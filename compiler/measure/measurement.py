@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
+from compiler.ir.identity import identity
+from hw.errors import WorkError
 
+
+@identity("LayerCycles", "names", "cycles", "where")
 @dataclass(frozen=True)
 class LayerCycles:
     """Cycles of a layer, or of neighbours that share a tag.
@@ -22,6 +26,7 @@ class LayerCycles:
     where: dict[str, int]
 
 
+@identity("Measurement", "cycles", "layers", "energy_uj", "dram_bytes", "exact", "floor")
 @dataclass(frozen=True)
 class Measurement:
     """A schedule's cycles on the RTL.
@@ -55,10 +60,21 @@ class Measurement:
         return self.exact and self.cycles >= self.floor
 
     def of(self, name: str) -> LayerCycles:
-        """The entry that a layer has a part in."""
-        return next(entry for entry in self.layers if name in entry.names)
+        """The entry that a layer has a part in.
+
+        Raises
+        ------
+        WorkError
+            No entry has the layer: the measurement is of another network.
+        """
+        for entry in self.layers:
+            if name in entry.names:
+                return entry
+        known = ", ".join(name for entry in self.layers for name in entry.names)
+        raise WorkError(f"layer {name!r} was not measured, only {known or 'none'}")
 
 
+@identity("Rejected", "stage", "reason")
 @dataclass(frozen=True)
 class Rejected:
     """A schedule that could not be measured.

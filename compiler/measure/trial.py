@@ -67,7 +67,7 @@ def layers_of(network: Network, by_tag: ByTag) -> tuple[LayerCycles, ...]:
     """Cycles by cause of each tag as those of its layers."""
     names: dict[int, list[str]] = {}
     for info in network.infos:
-        names.setdefault(info.tag, []).append(info.nodes[0])
+        names.setdefault(info.tag, []).append(info.name)
     return tuple(
         LayerCycles(tuple(each), sum(by_tag[tag].values()), by_tag[tag])
         for tag, each in sorted(names.items())

@@ -129,7 +129,7 @@ class Agent:
             return
         grown = {name: value - known[2][name] for name, value in counts.items()}
         infos = by_tag[tag]
-        names = tuple(info.nodes[0] for info in infos)
+        names = tuple(info.name for info in infos)
         self.infos[names] = infos
         seen = _look(network.config, infos, grown, (completed, completed - known[1], version), dram)
         self.layers.setdefault(names, deque(maxlen=_HISTORY)).append(seen)

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from math import ceil
 
 from compiler.ir.graph import Graph
+from compiler.ir.identity import identity
 from compiler.lower.layer import Layer
 from compiler.lower.lower import Lowered
 from compiler.profile.crossing import Crossing
 from hw.config import MlaConfig
 
 
+@identity("Floor", "macs", "bytes")
 @dataclass(frozen=True)
 class Floor:
     """Work that cannot be avoided.

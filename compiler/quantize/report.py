@@ -1,11 +1,13 @@
 """How well a quantized graph does what the float one did."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from compiler.ir.identity import identity, restored, stored
 
 #: What the reason of a node says that stays float for its numbers.
 ENDLESS = "has infinite numbers"
@@ -15,6 +17,7 @@ _LEAST_DB = 20
 _NOISIEST = 3
 
 
+@identity("TensorReport", "name", "scale", "zero_point", "method", "sqnr_db", "node", "alone_db")
 @dataclass(frozen=True)
 class TensorReport:
     """A tensor of the float graph that is quantized.
@@ -40,6 +43,7 @@ class TensorReport:
     alone_db: float | None = None
 
 
+@identity("OutputReport", "name", "max_abs", "sqnr_db", "top1", "quantized", "values", "left_out")
 @dataclass(frozen=True)
 class OutputReport:
     """An output of the model.
@@ -68,6 +72,7 @@ class OutputReport:
     left_out: int = 0
 
 
+@identity("QuantizationReport", "samples", "measured", "random", "outputs", "tensors", "kept")
 @dataclass(frozen=True)
 class QuantizationReport:
     """What quantization did to a model.
@@ -95,7 +100,7 @@ class QuantizationReport:
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        return stored(self)
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> "QuantizationReport":
@@ -107,8 +112,8 @@ class QuantizationReport:
             It is none.
         """
         fields = {
-            "outputs": tuple(OutputReport(**each) for each in document["outputs"]),
-            "tensors": tuple(TensorReport(**each) for each in document["tensors"]),
+            "outputs": tuple(restored(OutputReport, each) for each in document["outputs"]),
+            "tensors": tuple(restored(TensorReport, each) for each in document["tensors"]),
             "kept": {str(name): str(why) for name, why in document["kept"].items()},
         }
         counts = {name: int(document[name]) for name in ("samples", "measured")}

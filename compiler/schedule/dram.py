@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from compiler.ir.identity import identity
 
+
+@identity("Dram", "latency", "bytes_per_cycle")
 @dataclass(frozen=True)
 class Dram:
     """What is known of the DRAM. It decides when transfers are issued and how layers are cut, never a result.

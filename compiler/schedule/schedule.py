@@ -1,9 +1,10 @@
 """How a network is carried out on a machine: everything that may be chosen, and nothing that may not."""
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from compiler.ir.identity import identity, identity_of, restored, stored
 from compiler.schedule.texts import ProgramText, text_of
 from hw.errors import InputError, shown
 
@@ -16,6 +17,11 @@ _MOST = 1 << 24
 _MAY_BE_NONE = ("prefetch", "planes")
 
 
+@identity(
+    "LayerSchedule", "rows", "band", "width", "columns", "depth", "slots", "slot_buffers", "order", "x_buffers",
+    "w_buffers", "y_buffers", "acc_buffers", "fold", "strips", "together", "prefetch", "on_chip", "overlap",
+    "common_scale", "ramp", "taper", "planes", "joined", "counted",
+)  # fmt: skip
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
     """How one layer is carried out. Sizes are in the machine's blocks; a size past the layer's end means all of it.
@@ -115,6 +121,7 @@ class LayerSchedule:
             raise InputError(f'schedule: order must be "rows" or "channels", not {shown(self.order)}')
 
 
+@identity("Schedule", "fusions", "layers", "programs")
 @dataclass(frozen=True)
 class Schedule:
     """How all layers are carried out.
@@ -138,7 +145,7 @@ class Schedule:
 
     def to_json(self) -> str:
         """As text."""
-        return json.dumps({"schema_version": VERSION} | asdict(self), indent=1)
+        return json.dumps({"schema_version": VERSION} | stored(self), indent=1)
 
     @staticmethod
     def from_json(text: str) -> "Schedule":
@@ -191,12 +198,12 @@ def layer_schedule(name: str, values: Any) -> LayerSchedule:
     InputError
         They are not those of a layer's schedule; the message has the layer's name.
     """
-    known = {item.name for item in fields(LayerSchedule)}
+    known = set(identity_of(LayerSchedule).parts.values())
     if not isinstance(values, dict) or not values.keys() <= known:
         raise InputError(
             f"schedule: layer {name!r} must have fields among {', '.join(sorted(known))}, not {shown(values)}"
         )
     try:
-        return LayerSchedule(**values)
+        return restored(LayerSchedule, values)
     except InputError as error:
         raise InputError(f"layer {name!r}: {error}") from None

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass, fields
 from typing import Any
 
+from compiler.ir.identity import identity, identity_of, restored
 from hw.errors import InputError, shown
 from hw.isa.program import Program
 
@@ -11,6 +12,7 @@ from hw.isa.program import Program
 _MOST = 1 << 21
 
 
+@identity("ProgramText", "replaces", "text")
 @dataclass(frozen=True)
 class ProgramText:
     """A program in assembly.
@@ -51,10 +53,10 @@ def text_of(name: str, values: Any) -> ProgramText:
     InputError
         They are not those of a program; the message has its name.
     """
-    known = {item.name for item in fields(ProgramText)}
+    known = set(identity_of(ProgramText).parts.values())
     if not isinstance(values, dict) or values.keys() != known:
         raise InputError(f"schedule: program {name!r} must have the fields {', '.join(sorted(known))}")
     try:
-        return ProgramText(**values)
+        return restored(ProgramText, values)
     except InputError as error:
         raise InputError(f"program {name!r}: {error}") from None

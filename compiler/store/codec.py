@@ -3,9 +3,9 @@
 Reading raises ValueError (of which `json.JSONDecodeError` is one) or InputError for whatever is no entry.
 """
 
-from dataclasses import asdict
 from typing import Any
 
+from compiler.ir.identity import identity_of, restored, stored
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import LayerCycles, Measurement, Rejected, Result
 from compiler.schedule.dram import Dram
@@ -22,7 +22,7 @@ Values = dict[str, Any]
 
 def key_values(key: Key) -> Values:
     """A key as JSON values."""
-    return asdict(key)
+    return stored(key)
 
 
 def read_key(fields: Fields) -> Key:
@@ -32,7 +32,7 @@ def read_key(fields: Fields) -> Key:
 
 def schedule_values(schedule: AnySchedule) -> Values:
     """A schedule as JSON values that say which of the two it is."""
-    return {"of": "network" if isinstance(schedule, Schedule) else "layer"} | asdict(schedule)
+    return {"of": "network" if isinstance(schedule, Schedule) else "layer"} | stored(schedule)
 
 
 def read_schedule(values: Any) -> AnySchedule:
@@ -49,7 +49,7 @@ def read_schedule(values: Any) -> AnySchedule:
 
 def result_values(result: Result) -> Values:
     """What a trial gave, as JSON values."""
-    return asdict(result)
+    return stored(result)
 
 
 def read_result(values: Any) -> Result:
@@ -88,7 +88,7 @@ def read_trial(values: Any) -> Trial:
 
 def execution_values(execution: Execution) -> Values:
     """An execution as JSON values."""
-    values = asdict(execution)
+    values = stored(execution)
     return key_values(execution.key) | {name: each for name, each in values.items() if name != "key"}
 
 
@@ -108,7 +108,7 @@ def profile_values(profile: Profile) -> Values:
     """A hardware profile as JSON values."""
     conditions = profile.conditions
     return {
-        "config": asdict(conditions.config), "latency": conditions.dram.latency,
+        "config": stored(conditions.config), "latency": conditions.dram.latency,
         "bytes_per_cycle": conditions.rate, "behaviour": profile.behaviour, "when": profile.when,
     }  # fmt: skip
 
@@ -128,8 +128,7 @@ def read_profile(values: Any, *, trusted: bool = False) -> Profile:
 
 def read_config(values: Any) -> MlaConfig:
     """A machine from JSON values."""
-    known = MlaConfig.__dataclass_fields__.keys()
     given = Fields(values).values
-    if not given.keys() <= known:
+    if not given.keys() <= set(identity_of(MlaConfig).parts.values()):
         raise ValueError("a machine has no such field")
-    return MlaConfig(**given)
+    return restored(MlaConfig, given)

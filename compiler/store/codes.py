@@ -5,13 +5,13 @@ A head of JSON says what there is; then come the programs (each with its CRC-32)
 
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from compiler.codegen.code import Code
 from compiler.codegen.programs import Part
+from compiler.ir.identity import stored
 from compiler.store.checks import Fields, parsed, written
 from compiler.store.codec import read_config
 from hw.config import MlaConfig
@@ -33,7 +33,7 @@ def to_bytes(head: dict[str, Any], codes: Sequence[Code]) -> bytes:
         blobs += [*programs, code.image.tobytes()]
         stages.append(
             {
-                "config": asdict(code.config), "programs": [len(each) for each in programs],
+                "config": stored(code.config), "programs": [len(each) for each in programs],
                 "layers": [part.layers for part in code.parts], "tags": code.tags, "image": code.image.size,
                 "memory": code.memory, "places": code.places,
             }

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from compiler.codegen.code import Code
+from compiler.ir.identity import identity
 from compiler.measure.conditions import Conditions
 from compiler.measure.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -95,6 +96,10 @@ class Entry:
         return sum(code.image.nbytes for code in self.codes) + 40 * words
 
 
+@identity(
+    "Execution", "key", "when", "cycles", "utilization", "where", "load_bytes", "store_bytes", "conflicts", "reuse",
+    "energy_uj", "bound",
+)  # fmt: skip
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """How a subgraph ran once: an execution profile is their history.

@@ -8,18 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from compiler.cache.digest import name, version
+from compiler.cache.digest import name
 from compiler.ir.graph import Graph
+from compiler.ir.identity import identity, identity_of, items
 from compiler.lower.layer import Drain, Layer
 from hw.errors import InputError, shown
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-#: Fields of layers, and of what they are made of, that hold names of nodes and tensors.
+#: Version of the keys, which is part of each: entries with keys of another version are not found. It must become
+#: another text, any one, when measured cycles of an unchanged schedule become others (tests/fixtures/v1/cycles.json).
+#: This one is the digest of the sources of commit 077e149, the first whose databases later commits use.
+KEY_VERSION = "288a098a94dd4e6e116e6d07ddec81f3eb4418d667f2af56544a58cb765d4334"
+#: Fields (stable names) of layers, and of what they are made of, that hold names of nodes and tensors.
 _NAMES = frozenset({"name", "nodes", "x", "y", "tensor", "source", "other"})
 #: Those that hold names whose order says nothing.
 _NAME_SETS = frozenset({"constants"})
 
 
+@identity("Key", "subgraph", "profile", "options")
 @dataclass(frozen=True, order=True)
 class Key:
     """Where an entry belongs; each part is a SHA-256 in hexadecimal.
@@ -57,8 +63,8 @@ def is_digest(value: Any) -> bool:
 
 
 def options_of(**options: Any) -> str:
-    """Digest of options by name, and of the compiler's own sources: rounding, batch, goal, what else matters."""
-    return name("options", version(), options)
+    """Digest of options by name (rounding, batch, goal, what else matters), and of `KEY_VERSION`."""
+    return name("options", KEY_VERSION, options)
 
 
 def subgraph_of(what: Graph | Sequence[Layer]) -> str:
@@ -90,9 +96,11 @@ class _Anonymous:
         if isinstance(value, (tuple, list)):
             return tuple(self.value(each) for each in value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            parts = [(item.name, self.part(item.name, getattr(value, item.name))) for item in _fields(value)]
+            # Sets of names come last, when most of their names have been met.
+            fields = sorted(items(value), key=lambda item: item[0] in _NAME_SETS)
+            parts = [(field, self.part(field, each)) for field, each in fields]
             more = value.common_scale if isinstance(value, Drain) else None
-            return (type(value).__name__, parts, more)
+            return (identity_of(type(value)).name, parts, more)
         return value
 
     def part(self, field: str, value: Any) -> Any:
@@ -114,8 +122,3 @@ class _Anonymous:
     def number(self, value: str) -> int:
         """The number of a name."""
         return self.numbers.setdefault(value, len(self.numbers))
-
-
-def _fields(value: Any) -> list[dataclasses.Field]:
-    """Fields in an order in which sets of names come last, when most of their names have been met."""
-    return sorted(dataclasses.fields(value), key=lambda item: item.name in _NAME_SETS)

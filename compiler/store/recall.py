@@ -76,8 +76,13 @@ class Recall:
             database.put_profile(Profile(conditions=conditions))
 
     def known(self, schedule: Schedule) -> Result | None:
-        """What measuring a schedule gave before; None if it has not been measured."""
-        return self.database.measured(self.key, schedule)
+        """What measuring a schedule gave before; None: it must be measured."""
+        result = self.database.measured(self.key, schedule)
+        if isinstance(result, Measurement):
+            named = {name for entry in result.layers for name in entry.names}
+            if not schedule.layers.keys() <= named:
+                return None
+        return result
 
     def keep(self, schedule: Schedule, result: Result) -> None:
         """Remember a measurement; it is on the disk when this returns."""

@@ -139,7 +139,7 @@ class _Adder:
 def _macs(graph: Graph, rounding: str) -> dict[str, int]:
     """Multiply-accumulates of the nodes that have layers; lowering is what knows them."""
     lowered = lower(graph, [(node,) for node in graph if not node.bodies], rounding)
-    return {layer.nodes[0]: layer.macs for layer in lowered.layers}
+    return {layer.name: layer.macs for layer in lowered.layers}
 
 
 def shape_of(tensor: Tensor) -> str:

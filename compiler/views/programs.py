@@ -66,7 +66,7 @@ class _Adder:
     def _device(self, stage: Stage, code: Code, prefix: str) -> list[str]:
         names = []
         for part in code.parts:
-            layers = [stage.infos[layer].nodes[0] for layer in part.layers]
+            layers = [stage.infos[layer].name for layer in part.layers]
             names.append(f"{prefix}{part.program.name}")
             add_node(
                 self.view, names[-1], "program", part.program.name, f"{len(part.program.words):,} words",

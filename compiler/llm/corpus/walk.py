@@ -3,10 +3,11 @@
 And one program of it under one edit after another.
 """
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from compiler.hpm.points import Point
+from compiler.ir.identity import items, restored, stored
 from compiler.schedule.schedule import LayerSchedule
 from compiler.specialize.edits.edit import Edit, Move, Split
 from hw.isa.counters import CAUSES
@@ -135,10 +136,10 @@ class Walk:
         """Those of all layers in a step."""
         step = self.steps[number]
         if step.base < 0:
-            return [LayerSchedule(**each) for each in self.first]
+            return [restored(LayerSchedule, each) for each in self.first]
         layers = self.schedules(step.base)
-        values = asdict(layers[step.layer]) | step.changes
-        return [*layers[: step.layer], LayerSchedule(**values), *layers[step.layer + 1 :]]
+        values = stored(layers[step.layer]) | step.changes
+        return [*layers[: step.layer], restored(LayerSchedule, values), *layers[step.layer + 1 :]]
 
     def as_json(self) -> dict[str, Any]:
         """As numbers and text."""
@@ -209,9 +210,6 @@ def unusual(schedule: LayerSchedule) -> dict[str, Any]:
 
 
 def different(schedule: LayerSchedule, base: LayerSchedule) -> dict[str, Any]:
-    """Fields that are other than in another schedule."""
-    return {
-        item.name: getattr(schedule, item.name)
-        for item in fields(LayerSchedule)
-        if getattr(schedule, item.name) != getattr(base, item.name)
-    }
+    """Fields that are other than in another schedule, by their stable names."""
+    now = dict(items(base))
+    return {name: value for name, value in items(schedule) if value != now[name]}

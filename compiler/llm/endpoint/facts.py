@@ -31,7 +31,7 @@ def machine_facts(task: Task) -> str:
 def layer_facts(task: Task) -> str:
     """Each layer: what it computes, what that costs now and at least, and how it is carried out."""
     config = task.conditions.config
-    floors = {info.nodes[0]: info.floor.cycles(config, task.conditions.rate) for info in task.network.infos}
+    floors = {info.name: info.floor.cycles(config, task.conditions.rate) for info in task.network.infos}
     lines = []
     for layer in task.network.layers:
         if layer.name in task.layers:

@@ -32,8 +32,6 @@ _FLOWS: dict[type[Layer], Callable[[Any, LayerSchedule, Place], Flow]] = {
     ElementwiseLayer: elementwise_flow, SoftmaxLayer: softmax_flow, NormLayer: norm_flow, ReduceLayer: reduce_flow,
     MoveLayer: move_flow, PReluLayer: prelu_flow, DynamicLayer: dynamic_flow, ConvTransposeLayer: transposed_flow,
 }  # fmt: skip
-#: Kinds of layers, in the order of their numbers in features.
-KINDS = tuple(_FLOWS)
 
 
 def flow_of(layer: Layer, schedule: LayerSchedule, place: Place) -> Flow:
