@@ -18,10 +18,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         from compiler.cli.outcome import run_to_status
         from compiler.cli.parser import build_parser
 
-        args = build_parser().parse_args(argv)
-        level = logging.INFO if args.verbose else logging.WARNING
-        logging.basicConfig(stream=sys.stderr, level=level, format="%(message)s")
-        return run_to_status(f"mla {args.verb}", lambda: args.run(args))
+        def parse_and_run() -> int:
+            args = build_parser().parse_args(argv)
+            level = logging.INFO if args.verbose else logging.WARNING
+            logging.basicConfig(stream=sys.stderr, level=level, format="%(message)s")
+            return run_to_status(f"mla {args.verb}", lambda: args.run(args))
+
+        return run_to_status("mla", parse_and_run)
     except KeyboardInterrupt:
         print("mla: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -2,7 +2,8 @@
 
 import argparse
 import importlib
-from typing import NoReturn
+import sys
+from typing import IO, NoReturn
 
 from compiler import __version__
 
@@ -29,6 +30,13 @@ VERBS = (
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line, as all errors of `mla` are."""
+
+    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+        """Write a message; unlike argparse, which ignores all errors of writing, ignore only those of standard error."""
+        if file is sys.stdout:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
         """Leave with status 2 after one line on standard error."""

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cosim.device import DiskFullError
+from cosim.rtl.errors import DiskFullError
+from cosim.rtl.descriptors import above_standard
 from hw.errors import InputError, WorkError, shown
 
 KEEP_ENTRIES = 32
@@ -101,7 +102,7 @@ def _fill(entry: Path, make: Callable[[Path, int], None], lock: int) -> None:
 
 @contextmanager
 def _locked(path: Path, flags: int = 0) -> Iterator[int]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fd = above_standard(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | flags)
         yield fd

@@ -14,6 +14,7 @@ from cosim.device import SETTLED, BusProtocolError, Device, RegisterError
 from cosim.dram import DramFault, check_dram_bytes
 from cosim.rtl import memories, records
 from cosim.rtl.build import PLAIN, Variant, build_simulator
+from cosim.rtl.descriptors import above_standard
 from cosim.rtl.process import SimulatorProcess
 from cosim.rtl.source import chip_verilog
 from hw.config import MlaConfig
@@ -48,7 +49,7 @@ class RtlDevice(Device):
     Raises
     ------
     InputError, DramTooSmallError, BuildError, ToolMissingError, DiskFullError, SimulatorDiedError
-        See `cosim.device`.
+        See `cosim.device` and `cosim.rtl.errors`.
     """
 
     def __init__(self, config: MlaConfig, dram_bytes: int = 1 << 26, *, latency: int = 100,
@@ -66,7 +67,7 @@ class RtlDevice(Device):
         seed = arguments.integer_in(seed, 0, MAX_SEED, "seed")
         text = chip_verilog(config, fast=variant.fast, probe=variant.probe) if verilog is None else verilog
         binary = build_simulator(text, config.n, variant)
-        dram_fd = os.memfd_create("mla-dram")
+        dram_fd = above_standard(os.memfd_create("mla-dram"))
         try:
             os.ftruncate(dram_fd, dram_bytes)
             self.dram = np.frombuffer(mmap.mmap(dram_fd, dram_bytes), np.uint8)

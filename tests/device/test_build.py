@@ -12,7 +12,7 @@ from typing import TextIO
 
 import pytest
 
-from cosim.device import BuildError, DiskFullError, ToolMissingError
+from cosim.rtl.errors import BuildError, DiskFullError, ToolMissingError
 from cosim.rtl.build import PLAIN, Variant, build_simulator
 from cosim.rtl.yardstick import bare_array_khz
 from hw.errors import InputError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cosim.device import DiskFullError
+from cosim.rtl.errors import DiskFullError
 from cosim.rtl import cache
 from hw.errors import InputError, WorkError
 
