@@ -1,8 +1,7 @@
 """Inputs of a model from a file, or made up."""
 
+import io
 import sys
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.cli.arrays import ArrayFile, StoredArray, open_arrays
 from compiler.ir.tensor import Tensor
 from compiler.made_up import made_up
 from compiler.places import places_in
@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from compiler.network import Network
 
 Sample = dict[str, NDArray]
-#: What numpy raises for a damaged file; RuntimeError for an encrypted member, zlib's for a compressed one.
-_DAMAGE = (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError, RuntimeError, zlib.error)
 
 
 def read_samples(
     tensors: Sequence[Tensor],
-    path: Path | None,
+    path: "Path | io.BytesIO | None",
     limit: int | None,
     seed: int,
     network: "Network | None" = None,
@@ -36,11 +34,11 @@ def read_samples(
     ----------
     tensors : sequence of Tensor
         Its inputs.
-    path : Path or None
-        .npy for a model of one input, .npz with an array for each input; the first axis counts samples, the others are
+    path : Path, BytesIO or None
+        A file, or its contents: .npy for a model of one input, .npz with an array for each input; the first axis counts samples, the others are
         the model's (whose own leading 1 may be left out). None: one seeded random sample, and a line that says so.
     limit : int or None
-        At most so many.
+        Most samples to read; None: all.
     network : Network or None
         What a random sample is for.
 
@@ -53,13 +51,22 @@ def read_samples(
         print(f"no input file: one random sample of seed {seed}", file=sys.stderr)
         rng, places = np.random.default_rng(seed), places_in(network) if network else {}
         return [{tensor.name: made_up(rng, tensor, places) for tensor in tensors}]
-    arrays = _arrays(path, tensors)
-    fitted = {tensor.name: _fit(path, tensor, arrays[tensor.name]) for tensor in tensors}
-    counts = {len(array) for array in fitted.values()}
-    if len(counts) != 1 or not min(counts):
-        raise InputError(f"{path}: all inputs must have as many samples, at least one, not {sorted(counts)}")
-    count = min(counts.pop(), limit or 1 << 62)
-    return [{name: array[i] for name, array in fitted.items()} for i in range(count)]
+    with open_arrays(path) as file:
+        stored = _stored(path, file, tensors)
+        for tensor in tensors:
+            _check(path, tensor, stored[tensor.name])
+        counts = {array.shape[0] for array in stored.values()}
+        if len(counts) != 1 or not min(counts):
+            raise InputError(
+                f"{path}: all inputs must have as many samples, at least one, not {sorted(counts)}"
+            )
+        arrays = file.read(limit)
+    if not file.named:
+        arrays = {tensors[0].name: arrays[""]}
+    fitted = {
+        tensor.name: arrays[tensor.name].reshape(len(arrays[tensor.name]), *tensor.shape) for tensor in tensors
+    }
+    return [{name: array[i] for name, array in fitted.items()} for i in range(len(arrays[tensors[0].name]))]
 
 
 def first_sample(path: Path | None) -> Sample | NDArray | None:
@@ -72,48 +79,36 @@ def first_sample(path: Path | None) -> Sample | NDArray | None:
     """
     if path is None:
         return None
-    loaded = _loaded(path)
-    arrays = loaded if isinstance(loaded, dict) else {"": loaded}
-    if not arrays or any(not array.ndim or not len(array) for array in arrays.values()):
-        raise InputError(f"{path}: must hold at least one sample, along the first axis")
-    first = {name: array[:1] for name, array in arrays.items()}
-    return first if isinstance(loaded, dict) else first[""]
+    with open_arrays(path) as file:
+        if not file.arrays or any(not array.shape[0] for array in file.arrays.values()):
+            raise InputError(f"{path}: must hold at least one sample, along the first axis")
+        first = file.read(1)
+    return first if file.named else first[""]
 
 
-def _loaded(path: Path) -> Sample | NDArray:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        return {name: loaded[name] for name in loaded.files} if hasattr(loaded, "files") else loaded
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except _DAMAGE as error:
-        why = "it holds Python objects, or is none" if "pickle" in str(error) else str(error)
-        raise InputError(f"{path}: must be a .npy or .npz file of numbers: {why}") from None
-
-
-def _arrays(path: Path, tensors: Sequence[Tensor]) -> Sample:
-    arrays = _loaded(path)
+def _stored(
+    path: "Path | io.BytesIO", file: ArrayFile, tensors: Sequence[Tensor]
+) -> dict[str, StoredArray]:
+    """Arrays of a file by names of a model's inputs."""
     names = [tensor.name for tensor in tensors]
-    if not isinstance(arrays, dict):
+    if not file.named:
         if len(names) != 1:
             raise InputError(
                 f"{path}: the model has inputs {', '.join(names)}: give a .npz with one array for each"
             )
-        return {names[0]: arrays}
-    if set(arrays) != set(names):
+        return {names[0]: file.arrays[""]}
+    if set(file.arrays) != set(names):
         raise InputError(
-            f"{path}: arrays must be named {', '.join(names)}, not {', '.join(arrays) or 'none'}"
+            f"{path}: arrays must be named {', '.join(names)}, not {', '.join(file.arrays) or 'none'}"
         )
-    return arrays
+    return file.arrays
 
 
-def _fit(path: Path, tensor: Tensor, array: NDArray) -> NDArray:
-    """The array as samples of the tensor's own shape."""
+def _check(path: "Path | io.BytesIO", tensor: Tensor, array: StoredArray) -> None:
+    """InputError if an array does not hold samples of a tensor."""
     inner = tensor.shape[1:] if tensor.shape and tensor.shape[0] == 1 else tensor.shape
-    fits = array.ndim >= 1 and (array.shape[1:] == tensor.shape or array.shape[1:] == inner)
-    if not fits or array.dtype != tensor.dtype:
+    if array.shape[1:] not in (tensor.shape, inner) or array.dtype != tensor.dtype:
         raise InputError(
             f"{path}: input {tensor.name!r} must be {tensor.dtype}[samples, {', '.join(map(str, inner))}], not "
             f"{array.dtype}{list(array.shape)}"
         )
-    return array.reshape(len(array), *tensor.shape)
