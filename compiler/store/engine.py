@@ -45,8 +45,8 @@ def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
     where = _url(url, read_only)
     sqlite = where.get_backend_name() == "sqlite"
     try:
-        how = _connect_read_only(where) if sqlite and read_only else {}
-        engine = sa.create_engine(where, pool_pre_ping=not sqlite, **how)
+        options = _connect_read_only(where) if sqlite and read_only else {}
+        engine = sa.create_engine(where, pool_pre_ping=not sqlite, **options)
     except NoSuchModuleError:
         raise InputError(f"--db: no kind of database is called {shown(where.drivername)}") from None
     except ModuleNotFoundError as error:
@@ -57,10 +57,7 @@ def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
     if sqlite:
         _prepare_sqlite(engine, read_only)
     try:
-        if read_only:
-            guarded(engine, lambda: _need_tables(engine))
-        else:
-            guarded(engine, lambda: _make_tables(engine))
+        guarded(engine, lambda: (_need_tables if read_only else _make_tables)(engine))
     except MlaError:
         engine.dispose()
         raise

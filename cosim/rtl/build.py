@@ -81,10 +81,6 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
         Nothing is left in the cache.
     """
     flags, sources = (*VERILATOR_FLAGS, *variant.flags), _sources(variant)
-    key = cache.cache_key([
-        verilog, str(n), *(part for item in sources.items() for part in item), *flags, *MAKE_FLAGS,
-        *toolchain.versions(),
-    ])  # fmt: skip
 
     def make(folder: Path, lock: int) -> None:
         chip = folder / "chip.v"
@@ -107,7 +103,30 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN) -> Path:
         (work / TOP).rename(folder / TOP)
         shutil.rmtree(work)
 
-    return cache.cached("sim", key, make) / TOP
+    return cache.cached("sim", simulator_key(verilog, n, variant), make) / TOP
+
+
+def simulator_key(verilog: str, n: int, variant: Variant) -> str:
+    """Key of a simulator in the cache: a hash of the contents that determine it, and of no path.
+
+    Parameters
+    ----------
+    verilog : str
+        Text with the module `mla_chip`.
+    n : int
+        Width of its bus in bytes.
+    variant : Variant
+        Extras built in.
+
+    Raises
+    ------
+    ToolMissingError
+        A tool whose version is part of the key is not installed.
+    """
+    sources = (part for item in _sources(variant).items() for part in item)
+    return cache.cache_key([
+        verilog, str(n), *sources, *VERILATOR_FLAGS, *variant.flags, *MAKE_FLAGS, *toolchain.versions(),
+    ])  # fmt: skip
 
 
 def _sources(variant: Variant) -> dict[str, str]:
