@@ -3,9 +3,12 @@
 import argparse
 import importlib
 import sys
-from typing import IO, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from compiler import __version__
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 VERBS = (
     "doctor",
@@ -31,10 +34,10 @@ VERBS = (
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line, as all errors of `mla` are."""
 
-    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
-        """Write a message; unlike argparse, which ignores all errors of writing, ignore only those of standard error."""
+    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
+        """Write a message; argparse ignores all errors of writing, this only those of standard error."""
         if file is sys.stdout:
-            file.write(message)
+            sys.stdout.write(message)
         else:
             super()._print_message(message, file)
 

@@ -35,8 +35,9 @@ def read_samples(
     tensors : sequence of Tensor
         Its inputs.
     path : Path, BytesIO or None
-        A file, or its contents: .npy for a model of one input, .npz with an array for each input; the first axis counts samples, the others are
-        the model's (whose own leading 1 may be left out). None: one seeded random sample, and a line that says so.
+        A file, or its contents: .npy for a model of one input, .npz with an array for each input; the first axis counts
+        samples, the others are the model's (whose own leading 1 may be left out). None: one seeded random sample, and a
+        line that says so.
     limit : int or None
         Most samples to read; None: all.
     network : Network or None
@@ -64,7 +65,8 @@ def read_samples(
     if not file.named:
         arrays = {tensors[0].name: arrays[""]}
     fitted = {
-        tensor.name: arrays[tensor.name].reshape(len(arrays[tensor.name]), *tensor.shape) for tensor in tensors
+        tensor.name: arrays[tensor.name].reshape(len(arrays[tensor.name]), *tensor.shape)
+        for tensor in tensors
     }
     return [{name: array[i] for name, array in fitted.items()} for i in range(len(arrays[tensors[0].name]))]
 
@@ -86,9 +88,7 @@ def first_sample(path: Path | None) -> Sample | NDArray | None:
     return first if file.named else first[""]
 
 
-def _stored(
-    path: "Path | io.BytesIO", file: ArrayFile, tensors: Sequence[Tensor]
-) -> dict[str, StoredArray]:
+def _stored(path: "Path | io.BytesIO", file: ArrayFile, tensors: Sequence[Tensor]) -> dict[str, StoredArray]:
     """Arrays of a file by names of a model's inputs."""
     names = [tensor.name for tensor in tensors]
     if not file.named:

@@ -42,7 +42,11 @@ class Database:
     """
 
     def __init__(
-        self, url: str | Path | None = None, *, secret: bytes | None = None, room: int = MOST_PROGRAMS,
+        self,
+        url: str | Path | None = None,
+        *,
+        secret: bytes | None = None,
+        room: int = MOST_PROGRAMS,
         read_only: bool = False,
     ):
         self._engine, self._room = open_engine(url, read_only), room

@@ -112,7 +112,9 @@ def _connect_read_only(url: sa.URL) -> dict[str, Any]:
         log = path.with_name(f"{path.name}-wal")
         mode = "mode=ro" if log.exists() else "mode=ro&immutable=1"
     return {
-        "creator": lambda: sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, check_same_thread=False)
+        "creator": lambda: sqlite3.connect(
+            f"file:{quote(str(path))}?{mode}", uri=True, check_same_thread=False
+        )
     }
 
 

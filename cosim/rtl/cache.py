@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cosim.rtl.errors import DiskFullError
 from cosim.rtl.descriptors import above_standard
+from cosim.rtl.errors import DiskFullError
 from hw.errors import InputError, WorkError, shown
 
 KEEP_ENTRIES = 32

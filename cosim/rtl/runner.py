@@ -11,9 +11,9 @@ from typing import TextIO
 from cocotb_tools import config
 from cocotb_tools.runner import Verilator
 
-from cosim.rtl.errors import BuildError, DiskFullError
 from cosim.rtl import toolchain
 from cosim.rtl.cache import FULL
+from cosim.rtl.errors import BuildError, DiskFullError
 
 TOP = "mla_top"
 LAST_LINES = 25

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from compiler.cli import checks
 from hw.errors import WorkError
 
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -40,7 +39,9 @@ def test_only_the_standard_library(tmp_path):
     assert (done.returncode, done.stderr) == (1, "")
     found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert found["g++"]["ok"] and not found["verilator"]["ok"]
-    assert found["packages"]["found"].startswith("missing: amaranth, ") and "numpy" in found["packages"]["found"]
+    assert (
+        found["packages"]["found"].startswith("missing: amaranth, ") and "numpy" in found["packages"]["found"]
+    )
 
 
 def test_what_one_verb_needs_is_optional(mla, monkeypatch):

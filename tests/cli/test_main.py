@@ -115,7 +115,9 @@ def test_broken_pipe_is_quiet():
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["doctor", "--json", "-"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["run", "--help"], ["doctor", "--json", "-"]]
+)
 def test_output_that_cannot_be_written_is_a_failure(arguments: list[str], unbuffered: str):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -16,8 +16,8 @@ import pytest
 from cocotb_tools import config
 
 from cosim.rtl import build, toolchain
-from cosim.rtl.errors import BuildError, DiskFullError, ToolMissingError
 from cosim.rtl.build import PLAIN, TOP, Variant, build_simulator, simulator_key
+from cosim.rtl.errors import BuildError, DiskFullError, ToolMissingError
 from cosim.rtl.yardstick import bare_array_khz
 from hw.errors import InputError
 from tests.support.sim_chip import Reg

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cosim.rtl.errors import DiskFullError
 from cosim.rtl import cache
+from cosim.rtl.errors import DiskFullError
 from hw.errors import InputError, WorkError
 
 
