@@ -156,7 +156,7 @@ def test_a_compiled_network(mla, complains, tmp_path):
     complains(2, "mixed.mla", "validate", path)
 
 
-@pytest.mark.parametrize("word", [0, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize("word", [0, (1 << 64) - 1])
 def test_words_that_are_no_instruction(mla, program, word):
     """A program file is refused in one line whatever words it holds."""
     image = program("    halt\n")[1]
