@@ -25,18 +25,6 @@ class SimulatorDiedError(WorkError):
     """The simulator process ended while it was needed."""
 
 
-class BuildError(WorkError):
-    """Verilator, make or the C++ compiler refused the simulator."""
-
-
-class ToolMissingError(WorkError):
-    """A program needed to build the simulator is not installed."""
-
-
-class DiskFullError(WorkError):
-    """The disk, or the memory behind DRAM, has no room."""
-
-
 class DeviceTimeoutError(WorkError):
     """The device did not answer within the cycles allowed."""
 

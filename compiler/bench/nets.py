@@ -62,7 +62,8 @@ def _apart(graph: Graph, values: Mapping[str, NDArray]) -> int:
         from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
     except ImportError:
         raise WorkError(
-            "onnxruntime, the reference of this suite, is not installed: pip install mla[test]"
+            "onnxruntime, the reference of this suite, is not installed: `make setup`, or "
+            "`pip install -e '.[test]'` in the checkout, installs it"
         ) from None
     options = SessionOptions()
     options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -29,7 +29,8 @@ def _work(name: str, rng: np.random.Generator) -> Work:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError:
         raise WorkError(
-            "ai-edge-litert, whose kernels are the reference of this suite, is not installed: pip install mla[test]"
+            "ai-edge-litert, whose kernels are the reference of this suite, is not installed: `make setup`, or "
+            "`pip install -e '.[test]'` in the checkout, installs it"
         ) from None
     path = model_path(name)
     interpreter = Interpreter(str(path), experimental_op_resolver_type=OpResolverType.BUILTIN_REF)

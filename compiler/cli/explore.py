@@ -79,7 +79,9 @@ def run(args: argparse.Namespace) -> int:
             rows.append(_row(name, config) | dict.fromkeys(_MEASURED) | {"reason": str(error)})
             continue
         if samples is None:
-            samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
+            samples = read_samples(
+                network.sample, args.input, args.limit, args.seed, network, args.input_scale
+            )
         rows.append(_row(name, config) | _measured(args, name, network, samples))
     outputs = [row["outputs"] for row in rows if row["outputs"] is not None]
     equal = all(each == outputs[0] for each in outputs)

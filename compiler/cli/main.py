@@ -19,15 +19,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         from compiler.cli.outcome import run_to_status
         from compiler.cli.parser import build_parser
 
-        parser = build_parser()
-        argv = sys.argv[1:] if argv is None else argv
-        if not argv:
-            parser.print_help(sys.stderr)
-            return BAD_USAGE
-        args = parser.parse_args(argv)
-        level = logging.INFO if args.verbose else logging.WARNING
-        logging.basicConfig(stream=sys.stderr, level=level, format="%(message)s")
-        return run_to_status(f"mla {args.verb}", lambda: args.run(args))
+        def parse_and_run() -> int:
+            parser = build_parser()
+            given = sys.argv[1:] if argv is None else argv
+            if not given:
+                parser.print_help(sys.stderr)
+                return BAD_USAGE
+            args = parser.parse_args(given)
+            level = logging.INFO if args.verbose else logging.WARNING
+            logging.basicConfig(stream=sys.stderr, level=level, format="%(message)s")
+            return run_to_status(f"mla {args.verb}", lambda: args.run(args))
+
+        return run_to_status("mla", parse_and_run)
     except KeyboardInterrupt:
         print("mla: interrupted", file=sys.stderr)
         return INTERRUPTED

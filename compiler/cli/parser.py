@@ -2,11 +2,15 @@
 
 import argparse
 import importlib
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler import __version__
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 VERBS = (
     "doctor",
@@ -33,6 +37,13 @@ VERBS = (
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line, as all errors of `mla` are, with a suggestion for a misspelling."""
+
+    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
+        """Write a message; argparse ignores all errors of writing, this only those of standard error."""
+        if file is sys.stdout:
+            sys.stdout.write(message)
+        else:
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
         """Leave with status 2 after one line on standard error."""

@@ -1,8 +1,7 @@
 """Inputs of a model from a file, or made up."""
 
+import io
 import sys
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler import arguments
+from compiler.cli.arrays import ArrayFile, StoredArray, open_arrays, read_array
 from compiler.cli.warn import warn
 from compiler.ir.tensor import Tensor
 from compiler.made_up import made_up
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 Sample = dict[str, NDArray]
 #: Files that hold one sample each.
 _MEDIA = frozenset((".png", ".wav"))
-#: What numpy raises for a damaged file; RuntimeError for an encrypted member, zlib's for a compressed one.
-_DAMAGE = (ValueError, EOFError, zipfile.BadZipFile, KeyError, MemoryError, RuntimeError, zlib.error)
 
 
 def read_samples(
@@ -46,7 +44,7 @@ def read_samples(
         the model's (whose own leading 1 may be left out). Real numbers for a quantized input are quantized. One sample
         may be a .png or .wav file (`compiler.cli.media`). None: one seeded random sample, and a line that says so.
     limit : int or None
-        At most so many.
+        Most samples to read; None: all.
     network : Network or None
         What a random sample is for, and whose rounding quantizes real numbers.
     scale : (float, float) or None
@@ -63,14 +61,26 @@ def read_samples(
         warn(f"no input file: one random sample of seed {seed}")
         rng, places = np.random.default_rng(seed), places_in(network) if network else {}
         return [{tensor.name: made_up(rng, tensor, places) for tensor in tensors}]
-    arrays = _arrays(path, tensors, scale)
     rounding = "reference" if network is None else network.rounding
+    if _suffix(path) in _MEDIA:
+        arrays = _media(path, tensors, scale)
+        for tensor in tensors:
+            _check(path, tensor, arrays[tensor.name])
+    else:
+        with open_arrays(path) as file:
+            stored = _stored(path, file, tensors)
+            for tensor in tensors:
+                _check(path, tensor, stored[tensor.name])
+            counts = {array.shape[0] for array in stored.values()}
+            if len(counts) != 1 or not min(counts):
+                raise InputError(
+                    f"{path}: all inputs must have as many samples, at least one, not {sorted(counts)}"
+                )
+            arrays = file.read(limit)
+        if not file.named:
+            arrays = {tensors[0].name: arrays[""]}
     fitted = {tensor.name: _fit(path, tensor, arrays[tensor.name], rounding) for tensor in tensors}
-    counts = {len(array) for array in fitted.values()}
-    if len(counts) != 1 or not min(counts):
-        raise InputError(f"{path}: all inputs must have as many samples, at least one, not {sorted(counts)}")
-    count = min(counts.pop(), limit or 1 << 62)
-    return [{name: array[i] for name, array in fitted.items()} for i in range(count)]
+    return [{name: array[i] for name, array in fitted.items()} for i in range(len(fitted[tensors[0].name]))]
 
 
 def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:
@@ -85,7 +95,7 @@ def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:
     for name, value in given:
         if name in made:
             raise InputError(f"input {shown(name)} is bound twice")
-        loaded = _loaded(value) if isinstance(value, Path) else value
+        loaded = read_array(value) if isinstance(value, Path) else value
         made[name] = arguments.array(f"value of {name!r}", loaded)
     return made
 
@@ -104,68 +114,72 @@ def first_sample(path: Path | None) -> Sample | NDArray | None:
         raise InputError(
             f"{path}: the module's export needs an example with a shape of its own: .npy or .npz"
         )
-    loaded = _loaded(path)
-    arrays = loaded if isinstance(loaded, dict) else {"": loaded}
-    if not arrays or any(not array.ndim or not len(array) for array in arrays.values()):
-        raise InputError(f"{path}: must hold at least one sample, along the first axis")
-    first = {name: array[:1] for name, array in arrays.items()}
-    return first if isinstance(loaded, dict) else first[""]
+    with open_arrays(path) as file:
+        if not file.arrays or any(not array.shape or not array.shape[0] for array in file.arrays.values()):
+            raise InputError(f"{path}: must hold at least one sample, along the first axis")
+        first = file.read(1)
+    return first if file.named else first[""]
 
 
-def _suffix(path: Path) -> str:
+def _suffix(path: "Path | io.BytesIO") -> str:
     """Of a file's name, in lower case; a stream's is empty."""
     return Path(str(path)).suffix.lower()
 
 
-def _loaded(path: Path) -> Sample | NDArray:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        return {name: loaded[name] for name in loaded.files} if hasattr(loaded, "files") else loaded
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except _DAMAGE as error:
-        why = "it holds Python objects, or is none" if "pickle" in str(error) else str(error)
-        raise InputError(f"{path}: must be a .npy or .npz file of numbers: {why}") from None
-
-
-def _arrays(path: Path, tensors: Sequence[Tensor], scale: tuple[float, float] | None) -> Sample:
-    names, single = [tensor.name for tensor in tensors], _suffix(path) in _MEDIA
-    loaded = None if single else _loaded(path)
-    if isinstance(loaded, dict):
-        if set(loaded) != set(names):
-            raise InputError(
-                f"{path}: arrays must be named {', '.join(names)}, not {', '.join(loaded) or 'none'}"
-            )
-        return loaded
-    if len(names) != 1:
+def _stored(path: "Path | io.BytesIO", file: ArrayFile, tensors: Sequence[Tensor]) -> dict[str, StoredArray]:
+    """Arrays of a file by names of a model's inputs."""
+    names = [tensor.name for tensor in tensors]
+    if not file.named:
+        _check_single(path, tensors)
+        return {names[0]: file.arrays[""]}
+    if set(file.arrays) != set(names):
         raise InputError(
-            f"{path}: the model has inputs {', '.join(names)}: give a .npz with one array for each"
+            f"{path}: arrays must be named {', '.join(names)}, not {', '.join(file.arrays) or 'none'}"
         )
-    return {names[0]: _media(path, tensors[0], scale) if loaded is None else loaded}
+    return file.arrays
 
 
-def _media(path: Path, tensor: Tensor, scale: tuple[float, float] | None) -> NDArray:
-    """The sample of an image or sound file."""
-    from compiler.cli.media import read_image, read_sound
+def _check_single(path: "Path | io.BytesIO", tensors: Sequence[Tensor]) -> None:
+    """InputError if a file of one array does not do for a model."""
+    if len(tensors) != 1:
+        names = ", ".join(tensor.name for tensor in tensors)
+        raise InputError(f"{path}: the model has inputs {names}: give a .npz with one array for each")
 
-    return read_image(path, tensor, scale) if _suffix(path) == ".png" else read_sound(path, tensor)
 
-
-def _fit(path: Path, tensor: Tensor, array: NDArray, rounding: str) -> NDArray:
-    """The array as samples of the tensor's own shape; real numbers for a quantized tensor are quantized."""
+def _check(path: "Path | io.BytesIO", tensor: Tensor, array: StoredArray | NDArray) -> None:
+    """InputError if an array does not hold samples of a tensor, or real numbers that can be quantized for it."""
     inner = tensor.shape[1:] if tensor.shape and tensor.shape[0] == 1 else tensor.shape
-    convertible = array.dtype.kind == "f" and tensor.meaning != ""
-    fits = array.ndim >= 1 and (array.shape[1:] == tensor.shape or array.shape[1:] == inner)
-    if not fits or (array.dtype != tensor.dtype and not convertible):
+    fits = len(array.shape) >= 1 and array.shape[1:] in (tensor.shape, inner)
+    if not fits or (array.dtype != tensor.dtype and not _convertible(tensor, array)):
         raise InputError(
             f"{path}: input {tensor.name!r} must be {tensor.dtype}[samples, {', '.join(map(str, inner))}], not "
             f"{array.dtype}{list(array.shape)}{tensor.meaning}"
         )
-    array = array.reshape(len(array), *tensor.shape)
-    return _quantized(path, tensor, array, rounding) if convertible else array
 
 
-def _quantized(path: Path, tensor: Tensor, array: NDArray, rounding: str) -> NDArray:
+def _convertible(tensor: Tensor, array: StoredArray | NDArray) -> bool:
+    """Whether an array holds real numbers for a quantized tensor."""
+    return array.dtype.kind == "f" and tensor.meaning != ""
+
+
+def _media(path: Path, tensors: Sequence[Tensor], scale: tuple[float, float] | None) -> Sample:
+    """The one sample of an image or sound file."""
+    from compiler.cli.media import read_image, read_sound
+
+    _check_single(path, tensors)
+    (tensor,) = tensors
+    return {
+        tensor.name: read_image(path, tensor, scale) if _suffix(path) == ".png" else read_sound(path, tensor)
+    }
+
+
+def _fit(path: "Path | io.BytesIO", tensor: Tensor, array: NDArray, rounding: str) -> NDArray:
+    """The array as samples of the tensor's own shape; real numbers for a quantized tensor are quantized."""
+    shaped = array.reshape(len(array), *tensor.shape)
+    return _quantized(path, tensor, shaped, rounding) if _convertible(tensor, array) else shaped
+
+
+def _quantized(path: "Path | io.BytesIO", tensor: Tensor, array: NDArray, rounding: str) -> NDArray:
     """Real numbers as the integers of a quantized input, and a line on standard error that says how."""
     from compiler.host.call import limits, quantize_real
 
@@ -186,11 +200,3 @@ def _quantized(path: Path, tensor: Tensor, array: NDArray, rounding: str) -> NDA
 
 def _note(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-def read_array(path: Path) -> NDArray:
-    """The array of a .npy file; InputError if it cannot be read, or is an .npz file."""
-    loaded = _loaded(path)
-    if isinstance(loaded, dict):
-        raise InputError(f"{path}: must be a .npy file with one array, not an .npz file")
-    return loaded

@@ -62,7 +62,7 @@ def _label(program: "Program", index: int) -> str:
     targets = set()
     for word in program.words:
         values = decode(word)
-        if values["opcode"] not in set(MicroOp):
+        if values["opcode"] not in FORMS:  # no instruction: an unknown opcode, or that of the illegal word
             continue
         op = MicroOp(values["opcode"])
         if op is MicroOp.LOOP:

@@ -27,7 +27,7 @@ from hw.errors import InputError
 _PACKAGES = ("torch", "onnxscript")
 MISSING = (
     "PyTorch models need {name}, which is not installed: `make setup EXTRAS=torch`, or "
-    "`pip install 'mla[torch]'`, brings it"
+    "`pip install -e '.[torch]'` in the checkout, installs it"
 )
 
 

@@ -112,7 +112,7 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
             shape, language = _shape(path, header)
             about, profile = _about(header), json.loads(header.get("profile", "true")) is not False
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as a language model: {error}") from None
     weights = {}
     for name, size in shape.tensors.items():

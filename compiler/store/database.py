@@ -29,6 +29,9 @@ class Database:
         What tells this user's entries from those of others; None: the secret of the user's cache.
     room : int
         Bytes of all programs: beyond them the oldest go.
+    read_only : bool
+        Open it without writing anything, so that its file and folder may be read-only. No entry counts as this user's
+        then: the secret is not looked up.
 
     Raises
     ------
@@ -39,10 +42,15 @@ class Database:
     """
 
     def __init__(
-        self, url: str | Path | None = None, *, secret: bytes | None = None, room: int = MOST_PROGRAMS
+        self,
+        url: str | Path | None = None,
+        *,
+        secret: bytes | None = None,
+        room: int = MOST_PROGRAMS,
+        read_only: bool = False,
     ):
-        self._engine, self._room = open_engine(url), room
-        self._rows = Rows(self._engine, Store().secret if secret is None else secret)
+        self._engine, self._room = open_engine(url, read_only), room
+        self._rows = Rows(self._engine, Store().secret if secret is None and not read_only else secret)
 
     def __enter__(self) -> Self:
         return self

@@ -1,9 +1,11 @@
 """The database that entries are in: SQLite in the user's cache, or whatever an URL names."""
 
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -13,6 +15,8 @@ from compiler.store.schema import METADATA, VERSION, VERSIONS
 from cosim.rtl.cache import cache_folder
 from hw.errors import InputError, MlaError, WorkError, shown
 
+#: Name of the database in the cache.
+_FILE = "profile.db"
 #: Seconds that a writer waits for others.
 _PATIENCE = 60
 #: Processes that come together to an empty database: all but one of them find tables when they try again.
@@ -21,8 +25,15 @@ _TRIES = 8
 T = TypeVar("T")
 
 
-def open_engine(url: str | Path | None) -> sa.Engine:
+def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
     """The database of an URL or in a file, with its tables; None: `profile.db` in the cache.
+
+    Parameters
+    ----------
+    url : str, Path or None
+        SQLAlchemy's name of the database, or a file of SQLite's.
+    read_only : bool
+        Write nothing: tables must be there, except that a missing `profile.db` in the cache is an empty database.
 
     Raises
     ------
@@ -31,20 +42,22 @@ def open_engine(url: str | Path | None) -> sa.Engine:
     WorkError
         It cannot be opened.
     """
-    where = _url(url)
+    where = _url(url, read_only)
     sqlite = where.get_backend_name() == "sqlite"
     try:
-        engine = sa.create_engine(where, pool_pre_ping=not sqlite)
+        options = _connect_read_only(where) if sqlite and read_only else {}
+        engine = sa.create_engine(where, pool_pre_ping=not sqlite, **options)
     except NoSuchModuleError:
         raise InputError(f"--db: no kind of database is called {shown(where.drivername)}") from None
     except ModuleNotFoundError as error:
         how = "make setup EXTRAS=postgres" if error.name == "psycopg" else f"install {error.name}"
         message = f"--db: {where.drivername} needs the package {error.name}, which is missing: {how}"
         raise InputError(message) from None
+    read_only = read_only and bool(where.database)
     if sqlite:
-        _prepare_sqlite(engine)
+        _prepare_sqlite(engine, read_only)
     try:
-        guarded(engine, lambda: _make_tables(engine))
+        guarded(engine, lambda: (_need_tables if read_only else _make_tables)(engine))
     except MlaError:
         engine.dispose()
         raise
@@ -73,16 +86,41 @@ def title(engine: sa.Engine) -> str:
     return engine.url.render_as_string(hide_password=True)
 
 
-def _url(url: str | Path | None) -> sa.URL:
+def _url(url: str | Path | None, read_only: bool) -> sa.URL:
+    if url is not None:
+        return _named(url)
+    folder = cache_folder()
+    if read_only:
+        return _named(folder / _FILE) if (folder / _FILE).exists() else sa.URL.create("sqlite")  # in memory
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WorkError(f"the cache {folder} cannot be made: {error.strerror}") from None
+    return _named(folder / _FILE)
+
+
+def _connect_read_only(url: sa.URL) -> dict[str, Any]:
+    """How SQLAlchemy opens a file of SQLite's without writing anything."""
+    if not url.database or url.database == ":memory:" or url.query.get("uri"):
+        return {}
+    path = Path(url.database).absolute()
+    # Beside a database in WAL mode SQLite makes two files even to read, and removes them if it may write. Where it
+    # may not, `immutable` does without them, which is right as long as no log with newer entries is there.
+    if os.access(path.parent, os.W_OK):
+        mode = "mode=rw" if os.access(path, os.W_OK) else "mode=ro"
+    else:
+        log = path.with_name(f"{path.name}-wal")
+        mode = "mode=ro" if log.exists() else "mode=ro&immutable=1"
+    return {
+        "creator": lambda: sqlite3.connect(
+            f"file:{quote(str(path))}?{mode}", uri=True, check_same_thread=False
+        )
+    }
+
+
+def _named(url: str | Path) -> sa.URL:
     if isinstance(url, Path):
         return sa.URL.create("sqlite", database=str(url))
-    if url is None:
-        folder = cache_folder()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WorkError(f"the cache {folder} cannot be made: {error.strerror}") from None
-        return sa.URL.create("sqlite", database=str(folder / "profile.db"))
     try:
         return sa.make_url(url)
     except ArgumentError:
@@ -90,7 +128,7 @@ def _url(url: str | Path | None) -> sa.URL:
         raise InputError(f"--db: a database's URL is like {forms}, not {shown(url)}") from None
 
 
-def _prepare_sqlite(engine: sa.Engine) -> None:
+def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
     """Durable writes, readers beside a writer, and writers that wait for one another."""
 
     @event.listens_for(engine, "connect")
@@ -98,7 +136,7 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
         connection.isolation_level = None  # `begin` below says when a transaction begins
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {_PATIENCE * 1000}")
-        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA query_only = ON" if read_only else "PRAGMA journal_mode = WAL")
         # NORMAL too would lose nothing when a process is killed, but the last entries when the power fails. A commit
         # that waits for the disk takes milliseconds, the measurement before it seconds.
         cursor.execute("PRAGMA synchronous = FULL")
@@ -125,6 +163,11 @@ def _make_tables(engine: sa.Engine) -> None:
         except (DBAPIError, sqlite3.OperationalError):
             if not left:
                 raise
+
+
+def _need_tables(engine: sa.Engine) -> None:
+    if not _there(engine):
+        raise InputError(f"--db: {title(engine)} holds no measurements: it has none of this program's tables")
 
 
 def _there(engine: sa.Engine) -> bool:

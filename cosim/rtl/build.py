@@ -4,8 +4,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from cocotb_tools.config import libs_dir
-
 from cosim.rtl import cache, toolchain
 from cosim.rtl.monitor import Build, Monitor, watch
 from cosim.rtl.runner import TOP, ModelRunner
@@ -13,8 +11,8 @@ from cosim.rtl.runner import TOP, ModelRunner
 HERE = Path(__file__).parent
 MODEL_SOURCES = ("main.cpp", "api.cpp", "dram.cpp", "host.cpp")
 MODEL_HEADERS = ("model.h", "dram.h", "host.h")
-COMPRESSION = HERE / "model" / "fst"
-"""Headers in the place of the system's liblz4 and libz, which the wave writer wants."""
+COMPRESSION = "model/fst"
+"""Folder of headers in the place of the system's liblz4 and libz, which the wave writer wants."""
 
 VERILATOR_FLAGS = (
     "-O3",
@@ -47,7 +45,7 @@ class Variant:
     @property
     def flags(self) -> tuple[str, ...]:
         """Options for Verilator."""
-        waves = ("--trace-fst", "--trace-structs", "-CFLAGS", f"-I{COMPRESSION}", "-LDFLAGS", "-L.")
+        waves = ("--trace-fst", "--trace-structs", "-CFLAGS", f"-Isources/{COMPRESSION}", "-LDFLAGS", "-L.")
         return (waves if self.waves else ()) + (("--coverage-line",) if self.coverage else ())
 
     @property
@@ -98,31 +96,61 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Mon
     BuildError, ToolMissingError, DiskFullError
         Nothing is left in the cache.
     """
-    flags = (*VERILATOR_FLAGS, *variant.flags)
-    sources = [(HERE / name).read_text() for name in variant.modules]
-    sources += [(HERE / "model" / name).read_text() for name in (*variant.model, *MODEL_HEADERS)]
-    sources += [path.read_text() for path in sorted(COMPRESSION.glob("*.h"))]
-    key = cache.cache_key([
-        verilog, str(n), *sources, *flags, *MAKE_FLAGS, str(libs_dir), *toolchain.versions(),
-    ])  # fmt: skip
+    flags, sources = (*VERILATOR_FLAGS, *variant.flags), _sources(variant)
 
     def make(folder: Path, lock: int) -> None:
         chip = folder / "chip.v"
         chip.write_text(verilog)
         work = folder / "work"
-        work.mkdir()
+        around = work / "sources"
+        for name, text in sources.items():
+            (around / name).parent.mkdir(parents=True, exist_ok=True)
+            (around / name).write_text(text)
         if variant.waves:
             for name in ("liblz4.a", "libz.a"):  # empty: the functions are inline in our headers
                 (work / name).write_bytes(b"!<arch>\n")
         runner = ModelRunner(lock, MAKE_FLAGS)
         runner.build(
-            sources=[chip, *(HERE / name for name in variant.modules)], hdl_toplevel=TOP, build_dir=work,
+            sources=[chip, *(around / name for name in variant.modules)], hdl_toplevel=TOP, build_dir=work,
             parameters={"N": n},
-            build_args=[*flags, f"-I{HERE / 'model'}", *(str(HERE / "model" / name) for name in variant.model)],
+            build_args=[*flags, f"-I{around / 'model'}", *(str(around / "model" / name) for name in variant.model)],
             timescale=("1ns", "1ns"),
         )  # fmt: skip
         (work / TOP).rename(folder / TOP)
         shutil.rmtree(work)
 
     build = Build(f"the simulator of the {n}x{n} chip ({variant.label})", variant.build_seconds(n))
-    return cache.cached("sim", key, make, watch(monitor, build)) / TOP
+    return cache.cached("sim", simulator_key(verilog, n, variant), make, watch(monitor, build)) / TOP
+
+
+def simulator_key(verilog: str, n: int, variant: Variant) -> str:
+    """Key of a simulator in the cache: a hash of the contents that determine it, and of no path.
+
+    Parameters
+    ----------
+    verilog : str
+        Text with the module `mla_chip`.
+    n : int
+        Width of its bus in bytes.
+    variant : Variant
+        Extras built in.
+
+    Raises
+    ------
+    ToolMissingError
+        A tool whose version is part of the key is not installed.
+    """
+    sources = (part for item in _sources(variant).items() for part in item)
+    return cache.cache_key([
+        verilog, str(n), *sources, *VERILATOR_FLAGS, *variant.flags, *MAKE_FLAGS, *toolchain.versions(),
+    ])  # fmt: skip
+
+
+def _sources(variant: Variant) -> dict[str, str]:
+    """Texts of the files around the chip, by their paths relative to this package.
+
+    The build copies them into its folder, because make takes no paths with blanks and a checkout may lie at one.
+    """
+    model = [HERE / "model" / name for name in (*variant.model, *MODEL_HEADERS)]
+    paths = [*(HERE / name for name in variant.modules), *model, *sorted((HERE / COMPRESSION).glob("*.h"))]
+    return {path.relative_to(HERE).as_posix(): path.read_text() for path in paths}

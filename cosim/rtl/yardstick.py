@@ -30,9 +30,12 @@ def _binary() -> Path:
     def make(folder: Path, lock: int) -> None:
         work = folder / "work"
         work.mkdir()
-        env = os.environ | {"VERILATOR_ROOT": str(toolchain.verilator_root())}
+        for path, text in zip(sources, texts, strict=True):
+            (work / path.name).write_text(text)
+        env = os.environ | toolchain.verilator_variables(work)
         verilate = [str(toolchain.verilator()), *VERILATOR_FLAGS, "--top-module", "bare_array"]
-        run_tool([*verilate, "-Mdir", str(work), *map(str, sources)], cwd=work, env=env, lock=lock)
+        names = [path.name for path in sources]
+        run_tool([*verilate, "-Mdir", str(work), *names], cwd=work, env=env, lock=lock)
         make_it = [toolchain.make(), "-s", "-j2", "-f", "Vbare.mk"]
         run_tool([*make_it, *toolchain.make_variables(), *MAKE_FLAGS], cwd=work, env=env, lock=lock)
         (work / "Vbare").rename(folder / "bare_array")

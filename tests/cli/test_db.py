@@ -1,6 +1,8 @@
 """`mla db`, and `--db` of `mla tune` and `mla serve`."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +84,33 @@ def test_serving_knows_what_was_measured_in_the_stream(mla, database):
         assert result.status == 0, result.err
         document = json.loads(mla("db", "show", "--db", database, "--json", "-").out)
         assert (document["trials"], document["programs"]) == (4, 2)
+
+
+@pytest.mark.parametrize("action", ["show", "export"])
+def test_reading_writes_nothing(mla, database, tmp_path, monkeypatch, action):
+    """Neither the database, nor files beside it, nor the cache."""
+    folder = tmp_path / "only # read"
+    folder.mkdir()
+    copy = folder / "x?.db"
+    copy.write_bytes(database.read_bytes())
+    before = copy.stat().st_mtime_ns
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "none"))
+    # For root every folder seems writable: so say that this one is not.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) not in (folder, copy))
+    result = mla("db", action, *(["--db", copy] if action == "show" else [tmp_path / "out", "--db", copy]))
+    assert (result.status, result.err) == (0, "")
+    assert "3 trials" in result.out or "4 entries" in result.out
+    assert list(folder.iterdir()) == [copy] and copy.stat().st_mtime_ns == before
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_empty_cache_has_an_empty_database(mla, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLA_CACHE", str(tmp_path / "none"))
+    assert mla("db", "show").out.startswith("0 profiles, 0 trials")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_file_without_tables_is_named(complains, tmp_path):
+    (tmp_path / "empty.db").write_bytes(b"")
+    complains(2, "has none of this program's tables", "db", "show", "--db", tmp_path / "empty.db")
+    assert (tmp_path / "empty.db").read_bytes() == b""

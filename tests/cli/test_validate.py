@@ -1,11 +1,12 @@
 """`mla validate`: programs as text and as files, proved or refused with their line."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
 from compiler.package import to_bytes
+from hw.isa.program import Program
 from tests.compiler.test_stages import compiled
 
 SOURCE = """\
@@ -153,3 +154,16 @@ def test_a_compiled_network(mla, complains, tmp_path):
     complains(2, "target must be one of", "validate", path, "--target", "n5")
     path.write_bytes(b"PK")
     complains(2, "mixed.mla", "validate", path)
+
+
+@pytest.mark.parametrize("word", [0, (1 << 64) - 1])
+def test_words_that_are_no_instruction(mla, program, word):
+    """A program file is refused in one line whatever words it holds."""
+    image = program("    halt\n")[1]
+    found = Program.from_bytes(image.read_bytes())
+    image.write_bytes(replace(found, words=(word, *found.words)).to_bytes())
+    result = mla("validate", image, "--target", "n4")
+    assert (result.status, result.err) == (1, "")
+    assert result.out.startswith(
+        f"refused: {image}: instruction 0 (line 2 of its disassembly), `.word {word:#018x}`"
+    )

