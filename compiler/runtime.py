@@ -22,7 +22,7 @@ from compiler.validate import Call
 from cosim.device import Device
 from cosim.driver import Driver
 from hw.errors import InputError
-from hw.isa.macro import SLOT_BYTES
+from hw.isa.macro_instruction import SLOT_BYTES
 
 _ALIGN = 64
 _PAGE = 4096

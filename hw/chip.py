@@ -5,19 +5,19 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out, connect
 
 from hw.bus.axi import AxiMaster, drive_pins, pin_members
-from hw.bus.axilite import join_lite_pins, lite_pins
+from hw.bus.axi_lite import join_lite_pins, lite_pins
 from hw.bus.read_arbiter import ReadArbiter
 from hw.bus.write_arbiter import WriteArbiter
 from hw.config import MlaConfig
-from hw.counters.meter import Meter
+from hw.control.control import Control
+from hw.counters.event_router import Meter
 from hw.datapath import MATRIX_STATE, Datapath
 from hw.isa.enums import Unit
-from hw.registers import domain_of
-from hw.sequencer.control import Control
+from hw.lib.pipeline import domain_of
 from hw.sequencer.core import PULSES, Core
 from hw.sequencer.layouts import limit_ports
 from hw.sequencer.semaphores import Semaphores
-from hw.units.queue import CommandQueue
+from hw.units.command_queue import CommandQueue
 
 Queues = list[CommandQueue]
 
@@ -35,7 +35,7 @@ class Chip(wiring.Component):
     m_axi_* : Out, In
         AXI4 master: DRAM. The data bus is n bytes wide.
     s_axil_* : In, Out
-        AXI4-Lite slave: hw.regs.
+        AXI4-Lite slave: hw.bus.register_map.
     irq : Out
         Interrupt, a level.
     """

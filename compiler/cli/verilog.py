@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the file; it appears whole or not at all."""
     from hw.config import load_target
-    from hw.emit import emit_verilog
+    from hw.verilog.writer import emit_verilog
 
     claim(args, "output")
     config = load_target(args.target)

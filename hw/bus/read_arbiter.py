@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.bus.axi import BURST, ID_BURST, READ_MASTERS, id_read_beat, read_beat
-from hw.bus.axi_choice import AddressChoice
+from hw.bus.axi_arbiter import AddressChoice
 from hw.config import MlaConfig
 
 

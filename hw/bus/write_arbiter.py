@@ -5,9 +5,9 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.bus.axi import BURST, ID_BURST, ID_RESPONSE, RESPONSE, WRITE_MASTERS, write_beat
-from hw.bus.axi_choice import AddressChoice
+from hw.bus.axi_arbiter import AddressChoice
 from hw.config import MlaConfig
-from hw.memory.stream_fifo import StreamFifo
+from hw.lib.stream_fifo import StreamFifo
 
 #: Bursts whose address went out before the one whose data go out: hides the cycles between AW and the first beat.
 ORDER_DEPTH = 16

@@ -8,10 +8,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.counters.direct import DirectCounter
-from hw.counters.group import CounterGroup
-from hw.counters.sums import sampled_sum
-from hw.counters.turns import (
+from hw.counters.collection_schedule import (
     APART,
     APART_LATE,
     COUNTER_BITS,
@@ -22,10 +19,13 @@ from hw.counters.turns import (
     group_sum_width,
     single_sum_width,
 )
+from hw.counters.direct import DirectCounter
+from hw.counters.group import CounterGroup
+from hw.counters.sums import sampled_sum
 from hw.isa.counters import COUNTERS, GROUPS
 from hw.layouts import event_layout
-from hw.memory.ram import Ram
-from hw.registers import delay, held
+from hw.lib.pipeline import delay, held
+from hw.lib.ram import Ram
 
 
 @dataclass(frozen=True)

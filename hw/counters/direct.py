@@ -4,7 +4,7 @@ from amaranth.hdl import Elaboratable, Module, Mux
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.memory.ram import Ram
+from hw.lib.ram import Ram
 
 
 class DirectCounter(wiring.Component):

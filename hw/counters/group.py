@@ -4,7 +4,7 @@ from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.counters.turns import group_counters, group_sum_width
+from hw.counters.collection_schedule import group_counters, group_sum_width
 from hw.isa.counters import COUNTERS
 from hw.layouts import event_layout
 

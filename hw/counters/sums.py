@@ -2,8 +2,8 @@
 
 from amaranth.hdl import Module, Signal, Value
 
-from hw.registers import held
-from hw.trees import select_tree
+from hw.lib.pipeline import held
+from hw.lib.trees import select_tree
 
 #: Bits of a counter's number by which sums are chosen before their register, with `late`.
 _FIRST_BITS = 4

@@ -2,7 +2,7 @@
 
 from amaranth.hdl import Module, Mux, Signal, Value, signed
 
-from hw.registers import register
+from hw.lib.pipeline import register
 
 #: Cycles of `add_zero_point` followed by `clip`.
 LATENCY = 2

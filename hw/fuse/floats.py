@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 
-from hw.registers import register
+from hw.lib.pipeline import register
 
 #: Bits of the exponent that a float32 number's significand, taken as an integer, is to be multiplied by.
 EXPONENT_BITS = 9

@@ -5,12 +5,12 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
+from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, reduce_control
 from hw.fuse.reduce import COUNT_BITS, combine
-from hw.fuse.store import fetch
-from hw.fuse.tree import registered_tree, tree_latency
 from hw.isa.enums import Reduce
-from hw.registers import delay, follow, register
+from hw.lib.pipeline import delay, follow, register
+from hw.lib.registered_tree import registered_tree, tree_latency
 
 _MIN, _MAX = -(1 << 31), (1 << 31) - 1
 

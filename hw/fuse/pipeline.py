@@ -7,21 +7,23 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse import lane_reduce, post, reduce, requant, residual, source, tables
-from hw.fuse import op as operator
-from hw.fuse.delay import Delay
+from hw.fuse import binary_op as operator
+from hw.fuse import lane_reduce, reduce, requant, residual, tables
+from hw.fuse import operand_fetch as source
+from hw.fuse import post_scale as post
+from hw.fuse.binary_op import Operator
 from hw.fuse.lane_reduce import LaneReduce
 from hw.fuse.layouts import BEAT, control_write, controls, lanes, lanes_of
-from hw.fuse.op import Operator
+from hw.fuse.operand_fetch import Source
 from hw.fuse.params import Params
-from hw.fuse.post import SUM_BITS, PostScale
+from hw.fuse.post_scale import SUM_BITS, PostScale
 from hw.fuse.reduce import WindowReduce
 from hw.fuse.requant import COUNT_BITS, Requantizer
 from hw.fuse.residual import Residual
-from hw.fuse.source import Source
 from hw.fuse.tables import TableLookup
 from hw.layouts import SlotWritePort
-from hw.registers import delay, register
+from hw.lib.delay_line import Delay
+from hw.lib.pipeline import delay, register
 
 #: Stages in order, and the controls each one takes.
 STAGES = {

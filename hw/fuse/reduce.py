@@ -5,10 +5,10 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
+from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, reduce_control
-from hw.fuse.store import fetch
 from hw.isa.enums import Reduce
-from hw.registers import follow
+from hw.lib.pipeline import follow
 
 #: Cycles from a window's last point to its result.
 LATENCY = 1

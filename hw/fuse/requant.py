@@ -8,15 +8,15 @@ from hw.config import MlaConfig
 from hw.fuse import clip as clipping
 from hw.fuse import floats
 from hw.fuse import scale as scaling
-from hw.fuse.delay import Delay
+from hw.fuse.control_store import fetch
 from hw.fuse.floats import EXPONENT_BITS
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, requant_control
 from hw.fuse.scale import ScaleLane
 from hw.fuse.scale_control import EXPONENT_BITS as EXPONENT_SUM_BITS
 from hw.fuse.scale_control import ScaleControl
-from hw.fuse.store import fetch
-from hw.registers import follow, register
-from hw.trees import tree_sum
+from hw.lib.delay_line import Delay
+from hw.lib.pipeline import follow, register
+from hw.lib.trees import tree_sum
 
 _SCALED = 1 + scaling.LATENCY
 #: Cycles from the biased value to the result; the count of changed lanes comes one cycle after the result.

@@ -7,12 +7,12 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.fuse import clip as clipping
 from hw.fuse import scale as scaling
-from hw.fuse.delay import Delay
+from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, RESIDUAL_CONTROL, control_write, lanes, lanes_of
 from hw.fuse.scale import ScaleLane
 from hw.fuse.scale_control import ScaleControl
-from hw.fuse.store import fetch
-from hw.registers import follow, register
+from hw.lib.delay_line import Delay
+from hw.lib.pipeline import follow, register
 
 _SCALED = 1 + scaling.LATENCY
 _SUM = _SCALED + 1

@@ -7,7 +7,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.fuse.scale_control import SCALE_STEPS
-from hw.registers import register
+from hw.lib.pipeline import register
 
 #: Cycles from the operands to the result, and to the product rounded once.
 LATENCY = 7

@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.enums import Rounding
-from hw.registers import delay
+from hw.lib.pipeline import delay
 
 #: Bits of an exponent: of a requantization's with that of a float32 number added.
 EXPONENT_BITS = 10

@@ -5,11 +5,11 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
+from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, TABLE_CONTROL, control_write, lanes, lanes_of
-from hw.fuse.store import fetch
 from hw.layouts import SlotWritePort
-from hw.memory.ram import Ram
-from hw.registers import delay, follow, register
+from hw.lib.pipeline import delay, follow, register
+from hw.lib.ram import Ram
 
 #: Cycles from a value to its table entry.
 LATENCY = 2

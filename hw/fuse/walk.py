@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.commands import FUSE_DIMS
-from hw.registers import register
+from hw.lib.pipeline import register
 
 
 class Walk(wiring.Component):

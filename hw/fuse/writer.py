@@ -5,16 +5,16 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse.fifo import CreditFifo
+from hw.fuse.control_store import fetch
 from hw.fuse.layouts import CREDITS, DESCRIPTOR, control_write, lanes, lanes_of, writer_control
-from hw.fuse.post import SUM_BITS
+from hw.fuse.post_scale import SUM_BITS
 from hw.fuse.reciprocal import Reciprocal
-from hw.fuse.rows import assemble, collect
+from hw.fuse.row_assembler import assemble, collect
 from hw.fuse.statistics import REPORT
-from hw.fuse.store import fetch
 from hw.isa.enums import Dtype
 from hw.layouts import AccWritePort, SpWritePort
-from hw.registers import register
+from hw.lib.credit_fifo import CreditFifo
+from hw.lib.pipeline import register
 
 
 class Writer(wiring.Component):

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import ACC_ADDR_BITS, MlaConfig
 from hw.layouts import AccReadPort, AccWritePort
-from hw.memory.ram import Ram
+from hw.lib.ram import Ram
 
 #: Cycles from an update's request to its partial sums on `psum`.
 ACC_UPDATE_LATENCY = 2

@@ -7,10 +7,10 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.isa.counters import SP_BANKS_MAX
 from hw.layouts import SpReadPort, SpWritePort, event_layout
-from hw.memory.ram import Ram
-from hw.memory.rotate import rotate_left
+from hw.lib.pipeline import held
+from hw.lib.ram import Ram
+from hw.lib.rotate import rotate_left
 from hw.memory.scratchpad_access import SpAccess, SpReadLane
-from hw.registers import held
 
 READERS = ("act", "weight", "fuse", "store")
 WRITERS = ("fuse_write", "load_write")

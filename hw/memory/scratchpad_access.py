@@ -7,9 +7,9 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
-from hw.memory.rotate import rotate_right
-from hw.registers import held
-from hw.trees import select_tree
+from hw.lib.pipeline import held
+from hw.lib.rotate import rotate_right
+from hw.lib.trees import select_tree
 
 
 class SpAccess:

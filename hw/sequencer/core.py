@@ -7,13 +7,12 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import WORD_LAYOUT, command_stream
-from hw.registers import register
+from hw.lib.pipeline import register
+from hw.sequencer.control_flow import advance, redirection
 from hw.sequencer.core_connect import connect_frames, connect_issue, count_steps
-from hw.sequencer.core_execute import Execute
-from hw.sequencer.core_fetch import Fetch
-from hw.sequencer.core_flow import advance, redirection
-from hw.sequencer.core_layouts import FRAME_LAYOUT
-from hw.sequencer.core_read import OperandRead
+from hw.sequencer.decode import OperandRead
+from hw.sequencer.execute import Execute
+from hw.sequencer.fetch import Fetch
 from hw.sequencer.issue import Issue
 from hw.sequencer.layouts import (
     PC_BITS,
@@ -24,6 +23,7 @@ from hw.sequencer.layouts import (
     limit_ports,
     windows_layout,
 )
+from hw.sequencer.stage_layouts import FRAME_LAYOUT
 
 #: Counter events.
 PULSES = (

@@ -5,16 +5,16 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import connect, flipped
 
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D
-from hw.registers import domain_of
+from hw.isa.micro_instruction import ISSUE_D
+from hw.lib.pipeline import domain_of
+from hw.sequencer.call_stack import CallStack
 from hw.sequencer.command_words import CommandWords
 from hw.sequencer.config_registers import ConfigRegisters
-from hw.sequencer.core_calls import CallStack
-from hw.sequencer.core_execute import Execute
-from hw.sequencer.core_fetch import Fetch
-from hw.sequencer.core_layouts import COUNTER_BITS
+from hw.sequencer.execute import Execute
+from hw.sequencer.fetch import Fetch
 from hw.sequencer.issue import WRITES, Issue
-from hw.sequencer.loops import LoopStack
+from hw.sequencer.loop_stack import LoopStack
+from hw.sequencer.stage_layouts import COUNTER_BITS
 
 
 def connect_frames(

@@ -4,15 +4,15 @@ from amaranth.hdl import Cat, Const, Elaboratable, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Member, Out
 
+from hw.checker.parallel.checker import INCREMENT_OF, INCREMENTS_LAYOUT, BoundsChecker
+from hw.checker.rules import RULES
+from hw.checker.serial.checker import CommandChecker
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS
 from hw.isa.enums import Trap, Unit
 from hw.layouts import DERIVED, META_LAYOUT, command_stream
-from hw.registers import register
-from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT, BoundsChecker
-from hw.sequencer.check import CommandChecker
+from hw.lib.pipeline import register
 from hw.sequencer.config_registers import config_layout
-from hw.sequencer.issue_rules import RULES
 from hw.sequencer.layouts import limit_ports, windows_layout
 from hw.sequencer.multiply import ScalarMultiply
 

@@ -6,13 +6,13 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse import pipeline
+from hw.fuse.address_generator import Walker
 from hw.fuse.decoder import Decoder
-from hw.fuse.inside import Inside
-from hw.fuse.issue import Issue
+from hw.fuse.in_flight import Inside
 from hw.fuse.layouts import CREDITS, control_write, controls
 from hw.fuse.pipeline import STAGES, Pipeline
+from hw.fuse.point_issue import Issue
 from hw.fuse.statistics import Statistics
-from hw.fuse.walker import Walker
 from hw.fuse.writer import Writer
 from hw.isa.enums import Unit
 from hw.layouts import (

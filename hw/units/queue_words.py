@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.layouts import CLEAR_WORD, DERIVED, END_WORD, META_LAYOUT, WORD_LAYOUT, command_layout
-from hw.memory.ram import Ram
+from hw.lib.ram import Ram
 
 
 class WordQueue(wiring.Component):

@@ -11,8 +11,8 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_stream
 from hw.memory.scratchpad import Scratchpad
-from hw.units.load import LoadUnit
-from hw.units.store import StoreUnit
+from hw.units.load.unit import LoadUnit
+from hw.units.store.unit import StoreUnit
 
 CONFIG = MlaConfig(n=8, sp_bytes=8192, acc_bytes=8192, max_burst=16)
 

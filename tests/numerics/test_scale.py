@@ -11,9 +11,9 @@ import pytest
 from compiler.kernels.scaling import float32_multiplier
 from cosim.rtl import toolchain
 from cosim.rtl.runner import run_tool
-from hw.emit import convert
-from hw.fuse.post import COUNT_LIMIT, divider
+from hw.fuse.post_scale import COUNT_LIMIT, divider
 from hw.fuse.scale import LATENCY
+from hw.verilog.writer import convert
 from tests.numerics import kernels
 from tests.numerics.reference import SINGLE, divide, scale
 from tests.numerics.scale_stage import ScaleStage

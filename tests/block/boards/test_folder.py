@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hw.boards.board import BOARDS
+from hw.boards.build_dir import MARK, workplace
 from hw.boards.flow import build_component
-from hw.boards.folder import MARK, workplace
 from hw.errors import InputError, WorkError
 
 NAMES = ("top.lpf", "tool.log", "board.bit")

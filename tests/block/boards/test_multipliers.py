@@ -7,10 +7,10 @@ import pytest
 
 from hw.array.systolic import SystolicArray
 from hw.boards.board import BOARDS
-from hw.boards.multipliers import fix_multipliers
-from hw.boards.tools import YOSYS, Job, run_all
+from hw.boards.dsp_placement import fix_multipliers
+from hw.boards.toolchain import YOSYS, Job, run_all
 from hw.config import MlaConfig
-from hw.emit import convert
+from hw.verilog.writer import convert
 
 BOARD = BOARDS["ulx3s-85f"]
 SITE = re.compile(r"X(\d+)/Y(\d+)/MULT18_([0145])")

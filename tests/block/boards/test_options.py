@@ -2,8 +2,8 @@
 
 import json
 
-from hw.boards.options import ROUTING, set_options
-from hw.boards.tools import NEXTPNR, YOSYS, Job, run_all
+from hw.boards.nextpnr_options import ROUTING, set_options
+from hw.boards.toolchain import NEXTPNR, YOSYS, Job, run_all
 
 DESIGN = "module top(input a, b, output o); assign o = a ^ b; endmodule"
 

@@ -10,11 +10,11 @@ from amaranth.lib.wiring import In, Out
 
 from hw.array.systolic import SystolicArray
 from hw.boards.board import BOARDS
+from hw.boards.dsp_packing import register_products
 from hw.boards.flow import build_component
-from hw.boards.products import register_products
-from hw.boards.tools import YOSYS, Job, run_all
+from hw.boards.toolchain import YOSYS, Job, run_all
 from hw.config import MlaConfig
-from hw.emit import convert
+from hw.verilog.writer import convert
 
 
 class Product(wiring.Component):

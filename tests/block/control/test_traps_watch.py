@@ -3,7 +3,7 @@
 import pytest
 from amaranth.sim import Simulator
 
-from hw.sequencer.traps_watch import TrapWatch
+from hw.control.watchdog import TrapWatch
 
 LIMIT = 10
 

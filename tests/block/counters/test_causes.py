@@ -4,7 +4,7 @@ import random
 
 from amaranth.sim import Simulator
 
-from hw.counters.causes import STATE_LAYOUT, Classifier
+from hw.counters.stall_cause import STATE_LAYOUT, Classifier
 from hw.isa.counters import CAUSES
 
 

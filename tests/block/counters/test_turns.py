@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hw.counters.turns import (
+from hw.counters.collection_schedule import (
     APART,
     APART_LATE,
     FLUSHED,

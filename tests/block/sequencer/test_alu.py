@@ -7,9 +7,9 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 from amaranth.sim import Simulator
 
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 from hw.sequencer.alu import Alu
-from hw.sequencer.alu_small import SmallAlu
+from hw.sequencer.alu_serial import SmallAlu
 
 _SUBTRACTING = (MicroOp.SUB, MicroOp.MIN, MicroOp.MAX, MicroOp.SLT, MicroOp.SLTU, MicroOp.SEQ)
 

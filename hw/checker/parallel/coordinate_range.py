@@ -1,0 +1,70 @@
+"""Range of an image coordinate over a walk."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.checker.multipliers import X_BITS, Y_BITS
+
+_PRODUCT = X_BITS + Y_BITS
+_SUM = _PRODUCT + 2
+
+
+class CoordinateRange(wiring.Component):
+    """Least and greatest value of origin plus two dimensions, cut to what is not padding.
+
+    Latency: 1 cycle. Throughput: one range a cycle.
+
+    Members
+    -------
+    capture : In
+        Takes a new range.
+    origin : In
+        Coordinate of the first step.
+    limit : In
+        Coordinates from 0 to limit - 1 are no padding; 0: all of them.
+    p0, p1 : In
+        Extent of each dimension.
+    low, high : Out
+        The range.
+    empty : Out
+        All padding.
+    wide : Out
+        The range before the cut does not fit 17 bits.
+    """
+
+    capture: In(1)
+    origin: In(signed(16))
+    limit: In(16)
+    p0: In(signed(_PRODUCT))
+    p1: In(signed(_PRODUCT))
+    low: Out(signed(X_BITS))
+    high: Out(signed(X_BITS))
+    empty: Out(1)
+    wide: Out(1)
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        low, high = Signal(signed(_SUM)), Signal(signed(_SUM))
+        below, limited, too_high = Signal(), Signal(), Signal()
+        m.d.comb += [
+            low.eq(self.origin + (Mux(self.p0[-1], self.p0, 0) + Mux(self.p1[-1], self.p1, 0))),
+            high.eq(self.origin + (Mux(self.p0[-1], 0, self.p0) + Mux(self.p1[-1], 0, self.p1))),
+            limited.eq(self.limit != 0),
+            below.eq(limited & low[-1]),
+            too_high.eq(limited & (high >= self.limit)),
+        ]
+        with m.If(self.capture):
+            m.d.sync += [
+                self.low.eq(Mux(below, 0, low)),
+                self.high.eq(Mux(too_high, self.limit - 1, high)),
+                self.empty.eq(limited & (high[-1] | (low >= self.limit))),
+                self.wide.eq(_outside(low) | _outside(high)),
+            ]
+        return m
+
+
+def _outside(value: Signal) -> Signal:
+    """Whether a value does not fit X_BITS signed bits."""
+    top = value[X_BITS - 1 :]
+    return top.any() & ~top.all()

@@ -1,0 +1,76 @@
+"""First in, first out, between parts joined by credits."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Shape, Signal, unsigned
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.lib.pipeline import register
+from hw.lib.ram import Ram
+
+#: Words of an FPGA's memories made of LUTs: a deeper one takes several and multiplexers after them.
+_LUT_WORDS = 16
+
+
+class CreditFifo(wiring.Component):
+    """Queue whose producer holds a credit for every entry it pushes, so that pushing needs no handshake.
+
+    Latency: an entry is at the head in the cycle after its push. Throughput: one push and one pop in each
+    cycle.
+
+    Parameters
+    ----------
+    layout : data.StructLayout
+        Entry.
+    depth : int
+        Entries, a power of two.
+
+    Members
+    -------
+    push : In(1), w_data : In(layout)
+        Entry coming in.
+    valid : Out(1), r_data : Out(layout), pop : In(1)
+        Head of the queue.
+    """
+
+    def __init__(self, layout: data.StructLayout, depth: int):
+        self._layout, self._depth = layout, depth
+        super().__init__(
+            {
+                "push": In(1),
+                "w_data": In(layout),
+                "valid": Out(1),
+                "r_data": Out(layout),
+                "pop": In(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        width, small = Shape.cast(self._layout).width, self._depth <= _LUT_WORDS
+        m.submodules.ram = ram = Ram(width=width, depth=self._depth, comb=small, exclusive=not small)
+        bits = (self._depth - 1).bit_length()
+        head, tail = Signal(unsigned(bits + 1)), Signal(unsigned(bits + 1))
+        m.d.sync += [tail.eq(tail + self.push), head.eq(head + self.pop)]
+        m.d.comb += [
+            ram.w_addr.eq(tail[:bits]),
+            ram.w_data.eq(self.w_data.as_value()),
+            ram.w_en.eq(self.push),
+            self.valid.eq(head != tail),
+        ]
+        if small:
+            m.d.comb += [ram.r0_addr.eq(head[:bits]), self.r_data.as_value().eq(ram.r0_data)]
+        else:
+            self._prefetch(m, ram, head, tail)
+        return m
+
+    def _prefetch(self, m: Module, ram: Ram, head: Signal, tail: Signal) -> None:
+        """Read the head of the next cycle; an entry that becomes it as it is pushed passes by the memory."""
+        bits = len(ram.r0_addr)
+        following, passes = Signal(unsigned(bits + 1)), Signal()
+        newest = register(m, "newest", self.w_data.as_value())
+        m.d.sync += passes.eq(self.push & (following == tail))
+        m.d.comb += [
+            following.eq(head + self.pop),
+            ram.r0_addr.eq(following[:bits]),
+            self.r_data.as_value().eq(Mux(passes, newest, ram.r0_data)),
+        ]

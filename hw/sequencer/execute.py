@@ -1,0 +1,244 @@
+"""Third stage of the sequencer core: execution."""
+
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hw.config import MlaConfig
+from hw.isa.enums import Trap
+from hw.sequencer import control_flow as flow
+from hw.sequencer.alu import Alu
+from hw.sequencer.alu_serial import SmallAlu
+from hw.sequencer.layouts import SEGMENT_LAYOUT
+from hw.sequencer.stage_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, Fault, Kind
+
+
+class Execute(wiring.Component):
+    """Decides what the instruction does in this cycle; all state it changes lies elsewhere.
+
+    Latency: one cycle; MUL 3, CALLP, RET and a LOOP without trips 2, ISSUE as the issue block takes, WAIT
+    and FENCE until they can complete. Throughput: one instruction at a time. With `pipelined` an instruction
+    stands two cycles before anything is decided, in which its results get registers; RET takes two cycles more.
+
+    Members
+    -------
+    active : In
+        A program runs and may go on.
+    valid, instruction : In
+        What to execute.
+    limit_hit : In
+        The program has executed as many instructions as it may.
+    tokens, idle : In
+        Semaphores of the sequencer holding a token; units with nothing queued or running.
+    issued, issue_trap, issue_cause, issue_address : In
+        From the issue block.
+    product : In
+        From the shared multipliers.
+    loops_full, loops_empty, calls_full, calls_empty : In
+        State of the stacks.
+    return_pc : In
+        The call that RET returns from.
+    back, back_start : In
+        Falling through from `arrive` leads to the start of a loop.
+    segment : In
+        Segment a CALLP names.
+    finish : Out
+        The instruction completes in this cycle.
+    passes : Out
+        The same, but not for those that always go elsewhere (LOOP, BREAK, calls, RET): what comes behind those
+        is dropped, so it need not move up, and they may take longer to tell.
+    finish_{scalar,config,issue,control,sync} : Out
+        The same, by class.
+    trap, cause, address : Out
+        The instruction traps in this cycle.
+    redirect, target : Out
+        The next instruction is at `target`, which has a meaning only then.
+    step, arrive : Out
+        The instruction falls through, or goes where falling through from `arrive` leads.
+    result, total : Out
+        Value for the destination register, and a + b + imm.
+    multiply, second : Out
+        Ask for the product of a and `second`; also before the instruction may execute.
+    start_issue : Out
+        Begin an issue.
+    take : Out
+        Tokens taken.
+    push_loop, pop_loop, call, return_loops, ret, enter, halt, set_field, clear_fields, set_tag : Out
+        The instruction completes and does this; `enter`: a call to the frame `callee`;
+        `return_loops` comes a cycle before `ret`.
+    callee : Out
+        Frame of a CALLP.
+    syncing : Out
+        Blocked in WAIT or FENCE.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.config = config
+        outputs = (
+            "finish",
+            "passes",
+            "finish_scalar",
+            "finish_config",
+            "finish_issue",
+            "finish_control",
+            "finish_sync",
+            "trap",
+            "redirect",
+            "multiply",
+            "start_issue",
+            "push_loop",
+            "pop_loop",
+            "call",
+            "return_loops",
+            "ret",
+            "enter",
+            "halt",
+            "set_field",
+            "clear_fields",
+            "set_tag",
+            "syncing",
+            "step",
+        )
+        inputs = (
+            "active",
+            "valid",
+            "limit_hit",
+            "issued",
+            "issue_trap",
+            "loops_full",
+            "loops_empty",
+            "calls_full",
+            "calls_empty",
+            "back",
+            "tag_hold",
+        )
+        super().__init__(
+            {
+                **{name: In(1) for name in inputs},
+                **{name: Out(1) for name in outputs},
+                "instruction": In(EXECUTE_LAYOUT),
+                "tokens": In(16),
+                "idle": In(4),
+                "issue_cause": In(5),
+                "issue_address": In(32),
+                "product": In(32),
+                "return_pc": In(COUNTER_BITS),
+                "back_start": In(COUNTER_BITS),
+                "arrive": Out(COUNTER_BITS),
+                "segment": In(SEGMENT_LAYOUT),
+                "cause": Out(5),
+                "address": Out(32),
+                "target": Out(COUNTER_BITS),
+                "result": Out(32),
+                "total": Out(32),
+                "second": Out(32),
+                "take": Out(16),
+                "callee": Out(FRAME_LAYOUT),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        m.submodules.alu = alu = SmallAlu() if self.config.pipelined else Alu()
+        x = self.instruction
+        go, faulty, waited, leaves = Signal(), Signal(), Signal(), Signal()
+        present, ended = flow.settled(m, self)
+        phase = Signal(2)  # cycles an instruction of several cycles has taken
+        callee = flow.capture_callee(m, self, phase)
+        result, total, taken, empty = flow.results(m, self, alu)
+        m.d.comb += [
+            alu.op.eq(x.op),
+            alu.a.eq(x.a),
+            alu.b.eq(x.b),
+            alu.imm.eq(x.imm),
+            alu.product.eq(self.product),
+            self.result.eq(result),
+            self.total.eq(total),
+            self.second.eq(alu.second),
+            faulty.eq((x.fault != Fault.NONE) | self.limit_hit),
+            go.eq(self.active & present & ~faulty),
+            self.multiply.eq(x.kind == Kind.MUL),
+            self.passes.eq(go & (x.plain | waited) if self.config.pipelined else (go & x.plain) | waited),
+            self.finish.eq(self.passes | leaves),
+            self.arrive.eq(Mux(x.kind == Kind.RET, self.return_pc, x.arrive)),
+            self.step.eq(self.passes & ~self.redirect & ~self.halt),
+            self.callee.eq(callee.frame),
+        ]
+        flow.choose_target(m, self, phase, callee)
+        if self.config.pipelined:
+            flow.wait_ahead(m, self, phase, waited)
+        with m.If(~self.valid | ended | ~self.active):
+            m.d.sync += phase.eq(0)
+        with m.Elif(go & ~phase.all()):
+            m.d.sync += phase.eq(phase + 1)
+        with m.If(self.active & present & faulty):
+            flow.raise_trap(
+                m,
+                self,
+                self._fault_cause(),
+                Mux((x.fault == Fault.BAD_OPERAND) & ~self.limit_hit, x.selector, 0),
+            )
+        with m.Elif(go), m.Switch(x.kind):
+            if self.config.pipelined:
+                flow.wait_late(m, self, phase, waited)
+            else:
+                self._waiting(m, phase, waited)
+            flow.loop_cases(m, self, phase, empty, leaves)
+            flow.call_cases(m, self, phase, callee.usable, leaves)
+            self._simple(m, taken)
+        scalar, config, issue, sync = (
+            self.passes & x[name] for name in ("scalar", "config", "issue", "sync")
+        )
+        control = self.finish & ~(x.scalar | x.config | x.issue | x.sync)
+        m.d.comb += [
+            self.finish_scalar.eq(scalar),
+            self.finish_config.eq(config),
+            self.finish_issue.eq(issue),
+            self.finish_sync.eq(sync),
+            self.finish_control.eq(control),
+        ]
+        return m
+
+    def _fault_cause(self) -> Value:
+        fault = self.instruction.fault
+        return Mux(
+            fault == Fault.PC_RANGE,
+            Trap.PC_RANGE,
+            Mux(
+                self.limit_hit,
+                Trap.STEP_LIMIT,
+                Mux(fault == Fault.ILLEGAL, Trap.ILLEGAL_INSTRUCTION, Trap.BAD_OPERAND),
+            ),
+        )
+
+    def _simple(self, m: Module, taken: Value) -> None:
+        """What instructions do that complete at once (`plain`), and TRAP."""
+        with m.Case(Kind.BRANCH):
+            m.d.comb += self.redirect.eq(taken)
+        for kind, output in (
+            (Kind.SET, self.set_field),
+            (Kind.CLEAR, self.clear_fields),
+            (Kind.HALT, self.halt),
+        ):
+            with m.Case(kind):
+                m.d.comb += output.eq(1)
+        with m.Case(Kind.TRAP):
+            flow.raise_trap(m, self, Trap.SOFTWARE, self.instruction.imm)
+
+    def _waiting(self, m: Module, phase: Signal, waited: Signal) -> None:
+        """Instructions that may take more than a cycle."""
+        x = self.instruction
+        with m.Case(Kind.MUL):
+            m.d.comb += waited.eq(phase == 2)
+        with m.Case(Kind.TAG):
+            m.d.comb += [waited.eq(~self.tag_hold), self.set_tag.eq(~self.tag_hold)]
+        with m.Case(Kind.WAIT):
+            token = self.tokens.bit_select(x.d[:4], 1)
+            m.d.comb += [waited.eq(token), self.syncing.eq(~token), self.take.eq(token << x.d[:4])]
+        with m.Case(Kind.FENCE):
+            busy = (x.d[:4] & ~self.idle).any()
+            m.d.comb += [waited.eq(~busy), self.syncing.eq(busy)]
+        with m.Case(Kind.ISSUE):
+            m.d.comb += [self.start_issue.eq(phase == 0), waited.eq(self.issued)]
+            with m.If(self.issue_trap):
+                flow.raise_trap(m, self, self.issue_cause, self.issue_address)
