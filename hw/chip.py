@@ -5,17 +5,16 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out, connect
 
 from hw.bus.axi import AxiMaster, drive_pins, pin_members
+from hw.bus.axi_arbiter import ReadArbiter, WriteArbiter
 from hw.bus.axi_lite import join_lite_pins, lite_pins
-from hw.bus.read_arbiter import ReadArbiter
-from hw.bus.write_arbiter import WriteArbiter
 from hw.config import MlaConfig
 from hw.control.control import Control
 from hw.counters.event_router import Meter
 from hw.datapath import MATRIX_STATE, Datapath
 from hw.isa.enums import Unit
+from hw.layouts import limit_ports
 from hw.lib.pipeline import domain_of
 from hw.sequencer.core import PULSES, Core
-from hw.sequencer.layouts import limit_ports
 from hw.sequencer.semaphores import Semaphores
 from hw.units.command_queue import CommandQueue
 

@@ -6,8 +6,8 @@ from amaranth.lib.wiring import In, Out
 
 from hw.checker.values import Kind, address_bits
 from hw.config import MlaConfig
+from hw.layouts import windows_layout
 from hw.lib.pipeline import register
-from hw.sequencer.layouts import windows_layout
 
 #: Bits of an end of a box.
 SUM_BITS = 52

@@ -171,3 +171,17 @@ def address_bits(config: MlaConfig) -> dict[int, int]:
         Kind.TABLE: config.table_slots * 512,
     }
     return {kind: (size - 1).bit_length() for kind, size in sizes.items()}
+
+
+#: Walk increments, modulo 2**20: the first address, then those of the four coordinate dimensions.
+INCREMENTS_LAYOUT = data.StructLayout(dict.fromkeys(("start", "du1", "du2", "dv1", "dv2"), 20))
+#: Increment that each derived field of a command takes.
+INCREMENT_OF = {
+    "a_start": "start",
+    "a_dy": "du1",
+    "a_dky": "du2",
+    "a_dwy": "du2",
+    "a_dx": "dv1",
+    "a_dkx": "dv2",
+    "a_dwx": "dv2",
+}

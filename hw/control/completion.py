@@ -6,14 +6,154 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 
 from hw.bus.axi import BURST, RESP_ERROR_BIT, RESPONSE, write_beat
 from hw.config import MlaConfig
-from hw.control.completion_record import RecordWriter
-from hw.control.completion_tracker import RetireTracker
-from hw.control.layouts import BUS_ERROR_LAYOUT, IN_FLIGHT, OLDEST_LAYOUT, PUSH_LAYOUT
+from hw.control.layouts import BUS_ERROR_LAYOUT, IN_FLIGHT, OLDEST_LAYOUT, PUSH_LAYOUT, RECORD_LAYOUT
 from hw.isa.enums import Unit
-from hw.isa.macro_instruction import RECORD_WORD
+from hw.isa.macro_instruction import RECORD_WORD, RECORD_WORDS
 from hw.lib.ram import Ram
 
 _INDEX_BITS = (IN_FLIGHT - 1).bit_length()
+
+_RECORD_BYTES = 4 * RECORD_WORDS
+
+#: A record and the address of its slot.
+WRITE_LAYOUT = data.StructLayout({"slot": 32, "record": RECORD_LAYOUT, "begin": 32, "end": 32, "steps": 32})
+
+
+class RecordWriter(wiring.Component):
+    """One AXI burst for each completion record.
+
+    Latency: `aw` and the first beat 1 cycle after `record`. Throughput: a record every 16 / n + 1 cycles,
+    every 2 when it fits a beat.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        `n` is the width of the bus in bytes.
+
+    Members
+    -------
+    record : In
+        Records.
+    aw, w : Out
+        Write master.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self.n = config.n
+        self.beats = max(1, _RECORD_BYTES // config.n)
+        super().__init__(
+            {
+                "record": In(stream.Signature(WRITE_LAYOUT)),
+                "aw": Out(stream.Signature(BURST)),
+                "w": Out(stream.Signature(write_beat(config))),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        record = self.record.p
+        first_byte = RECORD_WORD * 4 // self.n * self.n  # a burst starts with a whole beat
+        skip = RECORD_WORD * 4 - first_byte
+        width = 8 * self.n * self.beats
+        words, left, address = Signal(width), Signal(range(self.beats + 1)), Signal(32)
+        m.d.comb += [
+            self.record.ready.eq(~self.aw.valid & ~self.w.valid),
+            self.w.p.data.eq(words),
+            self.w.p.strb.eq(((1 << min(self.n, _RECORD_BYTES)) - 1) << skip),
+            self.w.p.last.eq(left == 0),
+            self.aw.p.addr.eq(address),
+            self.aw.p.len.eq(self.beats - 1),
+        ]
+        with m.If(self.aw.ready):
+            m.d.sync += self.aw.valid.eq(0)
+        with m.If(self.w.valid & self.w.ready):
+            m.d.sync += [
+                words.eq(words >> 8 * self.n),
+                left.eq(Mux(left == 0, 0, left - 1)),
+                self.w.valid.eq(left != 0),
+            ]
+        with m.If(self.record.valid & self.record.ready):
+            m.d.sync += [
+                self.aw.valid.eq(1),
+                address.eq(record.slot + first_byte),
+                self.w.valid.eq(1),
+                left.eq(self.beats - 1),
+                words.eq(
+                    Cat(Const(0, 8 * skip), record.record.as_value(), record.begin, record.end, record.steps)
+                ),
+            ]
+        return m
+
+
+#: A unit has far fewer than half of 2**_COUNT_BITS commands issued and not retired.
+_COUNT_BITS = 8
+
+
+class RetireTracker(wiring.Component):
+    """Counts one unit's commands and follows its retirements through the macro-instructions in flight.
+
+    At a program's halt the number of commands issued so far is noted; when that many have retired, the unit
+    has passed the macro-instruction. Commands of one unit retire in order, so it passes them in order.
+
+    Latency: `passed` comes 1 cycle after the last retirement, at the earliest 1 cycle after the halt.
+    Throughput: one event of each kind per cycle, one macro-instruction passed per cycle.
+
+    Members
+    -------
+    issued, retired : In
+        A command was issued; one was retired.
+    halt : In
+        The oldest macro-instruction without a noted end has issued its last command (at the latest in this
+        cycle).
+    flush : In
+        Commands issued and not retired are gone.
+    spared : Out
+        With `halt`: the macro-instruction has no commands of this unit.
+    passed, index : Out
+        All commands of the macro-instruction `index`, which has some, have retired. One cycle.
+    """
+
+    issued: In(1)
+    retired: In(1)
+    halt: In(1)
+    flush: In(1)
+    spared: Out(1)
+    passed: Out(1)
+    index: Out(_INDEX_BITS)
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        m.submodules.ends = ends = Ram(width=_COUNT_BITS + 1, depth=IN_FLIGHT, comb=True)
+        issues, issues_next = Signal(_COUNT_BITS), Signal(_COUNT_BITS)
+        retires, some = Signal(_COUNT_BITS), Signal()
+        halts, passes = Signal(_INDEX_BITS + 1), Signal(_INDEX_BITS + 1)
+        ahead, over = Signal(_COUNT_BITS), Signal()
+        m.d.comb += [
+            issues_next.eq(issues + self.issued),
+            ends.w_addr.eq(halts),
+            ends.w_en.eq(self.halt),
+            ends.w_data[:_COUNT_BITS].eq(issues_next),
+            ends.w_data[_COUNT_BITS].eq(~self.spared),
+            # Not told from the counts: they are the same again after a whole turn of them.
+            self.spared.eq(~(some | self.issued)),
+            ends.r0_addr.eq(passes),
+            ahead.eq(retires - ends.r0_data[:_COUNT_BITS]),
+            self.index.eq(passes),
+            over.eq((passes != halts) & ~ahead[-1]),
+            self.passed.eq(over & ends.r0_data[_COUNT_BITS]),
+        ]
+        m.d.sync += [
+            issues.eq(issues_next),
+            retires.eq(Mux(self.flush, issues_next, retires + self.retired)),
+            halts.eq(halts + self.halt),
+            passes.eq(passes + over),
+        ]
+        with m.If(self.halt):
+            m.d.sync += some.eq(0)
+        with m.Elif(self.issued):
+            m.d.sync += some.eq(1)
+        return m
+
 
 #: What is kept of a macro-instruction from its start on.
 _ENTRY_LAYOUT = data.StructLayout({"program": 8, "candidate": 4, "tag": 6, "begin": 32})

@@ -1,17 +1,167 @@
 """The register file behind the AXI4-Lite slave, from the table in `hw.bus.register_map`."""
 
+from collections.abc import Callable
+
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.bus.axi_lite import LITE_READ, LITE_WRITE
-from hw.bus.register_map import ADDRESS, REGISTERS
+from hw.bus.axi_lite import LITE_ADDR_BITS, LITE_READ, LITE_WRITE
+from hw.bus.register_map import ADDRESS, CONFIG_FIELDS, ID, REGISTERS, WINDOW_BASE, WINDOW_STRIDE
 from hw.config import MlaConfig
-from hw.control.csr_read import choose, choose_late, read_only
-from hw.control.csr_words import keep_words
 from hw.control.layouts import SEGMENT_OP_LAYOUT, TABLE_OP_LAYOUT, SegmentOp
+from hw.layouts import LIMIT_BITS, TRAP_LAYOUT, limit_ports, windows_layout
 from hw.lib.pipeline import register
-from hw.sequencer.layouts import TRAP_LAYOUT, limit_ports, windows_layout
+from hw.lib.ram import Ram
+
+_BITS = (max(ADDRESS.values()) >> 2).bit_length()
+_WINDOWS = WINDOW_BASE // WINDOW_STRIDE  # of four words each: first byte, last byte, permissions
+
+
+class CsrWords(wiring.Component):
+    """Reads back registers without a wire from each of them, and the limits of the DRAM windows.
+
+    Latency: 1 cycle. Throughput: a write and two reads a cycle. Nothing is known of what is read of a word while it is
+    written: the host does not do both at a time.
+
+    Parameters
+    ----------
+    masks : dict of str and int
+        Registers, and which of their bits are not always 0.
+
+    Attributes
+    ----------
+    masks : dict of str and int
+        As given.
+
+    Members
+    -------
+    address, data, writes : In
+        Write: bit i of `writes` for register i.
+    read : In, value : Out
+        Byte address, whose upper bits do not count, and what that register holds: 0 before the first write, and at
+        addresses of others. `read` stays until then.
+    limit : In, word : Out
+        Number of a limit (see LIMIT_BITS), and what the host wrote there.
+    """
+
+    def __init__(self, masks: dict[str, int]):
+        self.masks = masks
+        super().__init__(
+            {
+                "address": In(LITE_ADDR_BITS),
+                "data": In(32),
+                "writes": In(len(masks)),
+                "read": In(LITE_ADDR_BITS),
+                "value": Out(32),
+                "limit": In(LIMIT_BITS),
+                "word": Out(32),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Elaboratable:
+        m = Module()
+        m.submodules.words = words = Ram(width=32, depth=1 << _BITS, reads=2, exclusive=True)
+        written, mask, valid = Signal(len(self.masks)), Signal(32), Signal()
+        m.d.sync += written.eq(written | self.writes)
+        m.d.comb += [
+            words.w_en.eq(self.writes.any()),
+            words.w_addr.eq(self.address[2:]),
+            words.w_data.eq(self.data),
+            words.r0_addr.eq(self.read[2 : 2 + _BITS]),
+            words.r1_addr.eq(Cat(self.limit[0], Const(0, 1), self.limit[1:] + _WINDOWS)),
+            self.word.eq(words.r1_data),
+        ]
+        with m.Switch(self.read[2:]):
+            for i, (name, bits) in enumerate(self.masks.items()):
+                with m.Case(ADDRESS[name] >> 2):
+                    m.d.comb += [valid.eq(written[i]), mask.eq(bits)]
+        m.d.comb += self.value.eq(Mux(valid, words.r0_data & mask, 0))
+        return m
+
+
+def keep_words(
+    m: Module, csr: wiring.Component, masks: dict[str, int], writes: Callable[[str], Value]
+) -> CsrWords:
+    """The memory for some registers and for those of all windows; `writes` tells whether one is written."""
+    for index in range(csr.config.windows):
+        masks |= dict.fromkeys((f"WINDOW{index}_BASE", f"WINDOW{index}_LAST"), 0xFFFFFFFF)
+        masks |= {f"WINDOW{index}_PERM": 3}
+    m.submodules.words = words = CsrWords(masks)
+    m.d.comb += [
+        words.address.eq(csr.write.p.addr),
+        words.data.eq(csr.write.p.data),
+        words.writes.eq(Cat(writes(name) for name in masks)),
+        words.read.eq(csr.read.p.addr),
+        words.limit.eq(csr.limit),
+    ]
+    m.d.sync += csr.windows.limit.eq(words.word)
+    return words
+
+
+ISA_VERSION = 1
+#: Bits of a register's number, and the addresses' bits above it.
+_NUMBER, _ABOVE = slice(2, 9), slice(9, None)
+
+
+def read_only(csr: wiring.Component) -> dict[str, Value]:
+    """Values of the registers that nobody writes."""
+    config = csr.config
+    values: dict[str, Value] = {"ID": Const(ID, 32), "ISA_VERSION": Const(ISA_VERSION, 32)}
+    values |= {f"CONFIG_{name.upper()}": Const(getattr(config, name), 32) for name in CONFIG_FIELDS}
+    values |= {
+        f"TRAP_{name.upper()}": csr.trap[name]
+        for name in ("cause", "pc", "segment", "tag", "macro", "address")
+    }
+    return values | {
+        "STATUS": csr.status,
+        "RING_TAIL": csr.tail,
+        "TRAP_COUNT": csr.trap_count,
+        "SEG_STATUS": csr.segment_status,
+        "LOADER_ERROR": csr.loader_error,
+        "MAXIMUM": csr.maximum_value,
+    }
+
+
+def choose(m: Module, address: Value, values: dict[str, Value], data: Signal, bad: Signal) -> None:
+    """Value at an address, and whether there is none."""
+    m.d.sync += [data.eq(0), bad.eq(1)]
+    with m.Switch(address[2:]):
+        for entry in REGISTERS:
+            with m.Case(entry.address >> 2):
+                m.d.sync += [data.eq(values.get(entry.name, 0)), bad.eq(0)]
+
+
+def choose_late(
+    m: Module,
+    step: Value,
+    address: Value,
+    values: dict[str, Value],
+    words: CsrWords,
+    data: Signal,
+    bad: Signal,
+) -> None:
+    """As `choose`, with what the host wrote in a memory; the address stands for a cycle before, in which each register
+    finds out whether it is the one.
+    """
+    fixed, known = Signal(32), Signal()
+    with m.Switch(address[_NUMBER]):
+        for name, value in values.items():
+            if isinstance(value, Const):
+                with m.Case(ADDRESS[name] >> 2):
+                    m.d.comb += fixed.eq(value)
+    found = register(m, "fixed", fixed) | words.value
+    for name, value in values.items():
+        if not isinstance(value, Const):
+            hit = register(m, f"reads_{name}", address[_NUMBER] == ADDRESS[name] >> 2)
+            found = found | (value & hit.replicate(len(value)))
+    with m.Switch(address[_NUMBER]), m.Case(*(entry.address >> 2 for entry in REGISTERS)):
+        m.d.comb += known.eq(1)
+    with m.If(step):
+        m.d.sync += [data.eq(0), bad.eq(1)]
+    with m.If(step & known & ~address[_ABOVE].any()):
+        m.d.sync += [data.eq(found), bad.eq(0)]
+
 
 #: Registers that only hold what the host wrote.
 _PLAIN = tuple(

@@ -1,20 +1,57 @@
 """Dispatch: chooses the program of each macro-instruction and starts it."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, ValueLike
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, ValueLike
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.control.dispatch_claim import CLAIMED_EARLY, claims, known
 from hw.control.dispatch_guard import DispatchGuard
-from hw.control.dispatch_lookup import Lookup
 from hw.control.layouts import ENTRY_LAYOUT, MACRO_LAYOUT, NO_SEGMENT, PUSH_LAYOUT
 from hw.isa.enums import Compare, Trap
 from hw.isa.macro_instruction import MAGIC
 from hw.isa.micro_instruction import MAX_OPERANDS
-from hw.sequencer.layouts import SEGMENT_LAYOUT, START_LAYOUT, STATISTICS_LAYOUT, TRAP_LAYOUT
+from hw.layouts import SEGMENT_LAYOUT, START_LAYOUT, STATISTICS_LAYOUT, TRAP_LAYOUT
+
+
+class Lookup:
+    """Registers of one look-up."""
+
+    def __init__(self, candidate_bits: int):
+        self.entry = Signal(ENTRY_LAYOUT)
+        self.candidate = Signal(candidate_bits)
+        #: Candidate asked for in this cycle.
+        self.asked = Signal(candidate_bits)
+        #: The look-up ended in a trap in the cycle before.
+        self.trapped = Signal()
+        self.cause, self.segment, self.address = Signal(5), Signal(8), Signal(32)
+
+
+#: With `pipelined` the host hears of a claim two cycles late: the segment is claimed for two cycles before its state
+#: is read, in the last of these, and judged in the next.
+CLAIMED_EARLY = ("HOLD", "STAND", "LOOK")
+
+
+def claims(ongoing: Callable[[str], Value], late: int) -> Value:
+    """Whether the chosen segment must not change, by the state dispatch is in."""
+    claimed = ongoing("CLAIM") | ongoing("START") | ongoing("RUN")
+    for state in CLAIMED_EARLY if late else ():
+        claimed |= ongoing(state)
+    return claimed
+
+
+def known(m: Module, look_up: data.View, late: int) -> data.View:
+    """What is known of the chosen segment when its state is judged; adds the states before that."""
+    if not late:
+        return look_up
+    info = Signal(look_up.shape())
+    m.d.sync += info.eq(look_up)
+    for state, following in pairwise((*CLAIMED_EARLY, "CLAIM")):
+        with m.State(state):
+            m.next = following
+    return info
 
 
 class Dispatch(wiring.Component):

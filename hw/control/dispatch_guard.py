@@ -7,8 +7,8 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.isa.enums import Compare
 from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE, Statistic
+from hw.layouts import STATISTICS_LAYOUT
 from hw.lib.pipeline import domain_of
-from hw.sequencer.layouts import STATISTICS_LAYOUT
 
 
 class DispatchGuard(wiring.Component):

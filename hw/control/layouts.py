@@ -5,8 +5,7 @@ from enum import IntEnum
 from amaranth.lib import data
 
 from hw.isa.macro_instruction import CANDIDATE, HEADER, RECORD
-from hw.layouts import packed_layout
-from hw.sequencer.layouts import PC_BITS
+from hw.layouts import PC_BITS, packed_layout
 
 #: Macro-instructions between dispatch and the bus's answer to their record.
 IN_FLIGHT = 8

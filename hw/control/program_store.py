@@ -11,9 +11,9 @@ from hw.control.loader import Loader
 from hw.control.loader_status import LoaderStatus
 from hw.control.segment_host import SegmentHost
 from hw.control.segment_table import SegmentTable
+from hw.layouts import SEGMENT_LAYOUT
 from hw.lib.pipeline import domain_of
 from hw.memory.instruction_store import WIS_ADDR_BITS, Wis
-from hw.sequencer.layouts import SEGMENT_LAYOUT
 
 
 class ProgramStore(wiring.Component):

@@ -4,9 +4,9 @@ from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.control.crc import Crc32
+from hw.layouts import PC_BITS
+from hw.lib.crc import Crc32
 from hw.memory.instruction_store import WIS_ADDR_BITS
-from hw.sequencer.layouts import PC_BITS
 
 _WORD, _BYTE = 64, 8
 _BYTES = _WORD // _BYTE

@@ -7,8 +7,8 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.control.layouts import SEGMENT_ENTRY_LAYOUT
 from hw.isa.enums import SegmentState
+from hw.layouts import PC_BITS, SEGMENT_LAYOUT
 from hw.lib.ram import Ram
-from hw.sequencer.layouts import PC_BITS, SEGMENT_LAYOUT
 
 _STATE_BITS = 3
 

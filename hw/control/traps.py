@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.control.layouts import BUS_ERROR_LAYOUT, IN_USE_TRAP_LAYOUT, NO_SEGMENT, OLDEST_LAYOUT
 from hw.control.watchdog import TrapWatch
 from hw.isa.enums import Trap, Unit
-from hw.sequencer.layouts import PC_BITS, TRAP_LAYOUT
+from hw.layouts import PC_BITS, TRAP_LAYOUT
 
 #: Cycles for which the units must have been still before the machine counts as stopped: a signal takes some
 #: to reach a queue's head.

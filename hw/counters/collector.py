@@ -19,9 +19,7 @@ from hw.counters.collection_schedule import (
     group_sum_width,
     single_sum_width,
 )
-from hw.counters.direct import DirectCounter
-from hw.counters.group import CounterGroup
-from hw.counters.sums import sampled_sum
+from hw.counters.counter_bank import CounterGroup, DirectCounter, sampled_sum
 from hw.isa.counters import COUNTERS, GROUPS
 from hw.layouts import event_layout
 from hw.lib.pipeline import delay, held

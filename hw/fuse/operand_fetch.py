@@ -7,9 +7,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse import floats
 from hw.fuse.control_store import fetch
-from hw.fuse.floats import EXPONENT_BITS
+from hw.fuse.floats import EXPONENT_BITS, unpack
 from hw.fuse.layouts import BEAT, SOURCE_CONTROL, control_write, lanes, lanes_of, part_of
 from hw.isa.enums import Dtype
 from hw.lib.pipeline import delay, follow, register
@@ -100,7 +99,7 @@ class Source(wiring.Component):
         exponent = self._select(m, "row_exponent", next_rows, types.rq_lane, types.b_dtype)
         b_each = [Mux(offsets.b_bcast, b_one, b) for b in delay_all(m, "b_raw", b_raw)]
         for lane, (a, b) in enumerate(zip(delay_all(m, "a_raw", a_raw), b_each, strict=True)):
-            number = floats.unpack(m, lane, a)
+            number = unpack(m, lane, a)
             value = Mux(offsets.a_float, number.significand, a - offsets.a_zp)
             power = Mux(offsets.a_float & beats[1].live, number.exponent, 0)
             m.d.comb += [

@@ -6,9 +6,9 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse.layouts import PART_BITS, lanes, lanes_of, part_of
-from hw.layouts import SlotWritePort
 from hw.lib.pipeline import register
 from hw.lib.ram import Ram
+from hw.memory.ports import SlotWritePort
 
 #: Cycles from a slot's number to its parameters.
 LATENCY = 2

@@ -7,23 +7,19 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse import binary_op as operator
-from hw.fuse import lane_reduce, reduce, requant, residual, tables
-from hw.fuse import operand_fetch as source
-from hw.fuse import post_scale as post
+from hw.fuse import binary_op, operand_fetch, post_scale, requant, residual, tables
 from hw.fuse.binary_op import Operator
-from hw.fuse.lane_reduce import LaneReduce
 from hw.fuse.layouts import BEAT, control_write, controls, lanes, lanes_of
 from hw.fuse.operand_fetch import Source
 from hw.fuse.params import Params
 from hw.fuse.post_scale import SUM_BITS, PostScale
-from hw.fuse.reduce import WindowReduce
+from hw.fuse.reduce import WINDOW_LATENCY, LaneReduce, WindowReduce, lane_reduce_latency
 from hw.fuse.requant import COUNT_BITS, Requantizer
 from hw.fuse.residual import Residual
 from hw.fuse.tables import TableLookup
-from hw.layouts import SlotWritePort
 from hw.lib.delay_line import Delay
 from hw.lib.pipeline import delay, register
+from hw.memory.ports import SlotWritePort
 
 #: Stages in order, and the controls each one takes.
 STAGES = {
@@ -38,13 +34,13 @@ STAGES = {
     "post": "post",
 }
 #: Cycles from the operands to the residual stage.
-_TO_RESIDUAL = operator.LATENCY + requant.LATENCY + tables.LATENCY
+_TO_RESIDUAL = binary_op.LATENCY + requant.LATENCY + tables.LATENCY
 
 
 def latency(config: MlaConfig) -> int:
     """Cycles from a beat at the operand registers to its end of the pipeline."""
-    late = reduce.LATENCY + lane_reduce.latency(config) + post.LATENCY
-    return source.LATENCY + _TO_RESIDUAL + residual.LATENCY + tables.LATENCY + late
+    late = WINDOW_LATENCY + lane_reduce_latency(config) + post_scale.LATENCY
+    return operand_fetch.LATENCY + _TO_RESIDUAL + residual.LATENCY + tables.LATENCY + late
 
 
 class Pipeline(wiring.Component):
@@ -148,7 +144,7 @@ class Pipeline(wiring.Component):
         ]
         for name in ("row_mult", "row_exponent", "a_exponent"):
             value = Value.cast(getattr(source_, name))
-            m.d.comb += Value.cast(getattr(requant_, name)).eq(delay(m, name, value, operator.LATENCY))
+            m.d.comb += Value.cast(getattr(requant_, name)).eq(delay(m, name, value, binary_op.LATENCY))
 
     def _values(self, m: Module) -> None:
         """Steps 2 to 4."""
@@ -163,9 +159,9 @@ class Pipeline(wiring.Component):
     def _results(self, m: Module) -> None:
         """Steps 5 and 6."""
         reduce_, lanes_, post_ = self._reduce, self._lane_reduce, self._post
-        counted = source.LATENCY + operator.LATENCY + requant.LATENCY + 1
+        counted = operand_fetch.LATENCY + binary_op.LATENCY + requant.LATENCY + 1
         m.submodules.changed = changed = Delay(
-            width=COUNT_BITS, cycles=latency(self._config) - counted - post.CHANGED_BEFORE
+            width=COUNT_BITS, cycles=latency(self._config) - counted - post_scale.CHANGED_BEFORE
         )
         m.d.comb += [
             lanes_.beat.eq(reduce_.o_beat),

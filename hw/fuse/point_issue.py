@@ -6,8 +6,8 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.fuse.layouts import BEAT, CREDITS, DESCRIPTOR, POINT
-from hw.layouts import ACC_READ_LATENCY, SP_READ_LATENCY, AccReadPort, SpReadPort
 from hw.lib.pipeline import register
+from hw.memory.ports import ACC_READ_LATENCY, SP_READ_LATENCY, AccReadPort, SpReadPort
 
 #: Cycles from a granted read to the operand register that holds its data.
 OPERAND_LATENCY = SP_READ_LATENCY + 1

@@ -5,20 +5,17 @@ from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse import clip as clipping
-from hw.fuse import scale as scaling
 from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, post_control
 from hw.fuse.reduce import COUNT_BITS
 from hw.fuse.requant import COUNT_BITS as CHANGED_BITS
-from hw.fuse.scale import ScaleLane
-from hw.fuse.scale_control import ScaleControl
+from hw.fuse.scale import CLIP_LATENCY, SCALE_LATENCY, ScaleControl, ScaleLane, add_zero_point, clip
 from hw.isa.enums import Rounding
 from hw.lib.pipeline import delay, follow, register
 from hw.lib.trees import tree_sum
 
-_SCALED = 2 + scaling.LATENCY
-_CLIPPED = _SCALED + clipping.LATENCY
+_SCALED = 2 + SCALE_LATENCY
+_CLIPPED = _SCALED + CLIP_LATENCY
 #: Cycles from the reduced value to the element.
 LATENCY = _CLIPPED + 2
 #: Cycles before LATENCY at which the count of lanes changed earlier is added.
@@ -100,15 +97,13 @@ class PostScale(wiring.Component):
         changed = Signal(self._lanes)
         for lane in range(self._lanes):
             biased = register(m, f"biased_{lane}", self.value[lane] + before.bias, signed(32))
-            limited, _ = clipping.clip(m, f"count_{lane}", biased, -COUNT_LIMIT, COUNT_LIMIT)
+            limited, _ = clip(m, f"count_{lane}", biased, -COUNT_LIMIT, COUNT_LIMIT)
             x = register(m, f"x_{lane}", Mux(counting, limited, biased))
             m.submodules[f"scale_{lane}"] = scale = ScaleLane()
             m.d.comb += [scale.x.eq(x), scale.mult.eq(mult), scale.steps.eq(steps)]
-            total = clipping.add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
-            placed = register(
-                m, f"placed_{lane}", clipping.clip(m, f"lane_{lane}", total, limits.lo, limits.hi)[0]
-            )
-            saturated, differs = clipping.clip(m, f"element_{lane}", placed, element.low, element.high)
+            total = add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
+            placed = register(m, f"placed_{lane}", clip(m, f"lane_{lane}", total, limits.lo, limits.hi)[0])
+            saturated, differs = clip(m, f"element_{lane}", placed, element.low, element.high)
             m.d.comb += [
                 self.o[lane].eq(delay(m, f"element_{lane}", saturated, 2)),
                 changed[lane].eq(differs),

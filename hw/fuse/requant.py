@@ -5,22 +5,26 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse import clip as clipping
-from hw.fuse import floats
-from hw.fuse import scale as scaling
 from hw.fuse.control_store import fetch
-from hw.fuse.floats import EXPONENT_BITS
+from hw.fuse.floats import EXPONENT_BITS, pack
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, requant_control
-from hw.fuse.scale import ScaleLane
-from hw.fuse.scale_control import EXPONENT_BITS as EXPONENT_SUM_BITS
-from hw.fuse.scale_control import ScaleControl
+from hw.fuse.scale import (
+    CLIP_LATENCY,
+    EXPONENT_SUM_BITS,
+    ROUNDED,
+    SCALE_LATENCY,
+    ScaleControl,
+    ScaleLane,
+    add_zero_point,
+    clip,
+)
 from hw.lib.delay_line import Delay
 from hw.lib.pipeline import follow, register
 from hw.lib.trees import tree_sum
 
-_SCALED = 1 + scaling.LATENCY
+_SCALED = 1 + SCALE_LATENCY
 #: Cycles from the biased value to the result; the count of changed lanes comes one cycle after the result.
-LATENCY = _SCALED + clipping.LATENCY
+LATENCY = _SCALED + CLIP_LATENCY
 #: Exponent with which a product is shifted as far as it can be.
 _LEAST_EXPONENT = -128
 #: Bits of a count of changed lanes.
@@ -100,9 +104,7 @@ class Requantizer(wiring.Component):
             ("lo", "hi", "count_all", "to_float", "mask", "mask_tail"),
             beats[_SCALED + 1].cmd,
         )
-        m.submodules.exponents = exponents = Delay(
-            width=EXPONENT_SUM_BITS * self._lanes, cycles=scaling.ROUNDED
-        )
+        m.submodules.exponents = exponents = Delay(width=EXPONENT_SUM_BITS * self._lanes, cycles=ROUNDED)
         changed = Signal(self._lanes)
         for lane in range(self._lanes):
             m.submodules[f"scale_{lane}"] = scale = ScaleLane()
@@ -117,9 +119,9 @@ class Requantizer(wiring.Component):
                 scale.steps.eq(control.steps),
                 exponents.i[place].eq(exponent),
             ]
-            number = floats.pack(m, lane, scale.rounded, scale.dropped, exponents.o[place].as_signed())
-            total = clipping.add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
-            limited, differs = clipping.clip(m, f"lane_{lane}", total, limits.lo, limits.hi)
+            number = pack(m, lane, scale.rounded, scale.dropped, exponents.o[place].as_signed())
+            total = add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
+            limited, differs = clip(m, f"lane_{lane}", total, limits.lo, limits.hi)
             result = Mux(limits.to_float, number, limited)
             m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", result))
             m.d.comb += changed[lane].eq(differs)

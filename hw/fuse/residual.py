@@ -5,20 +5,17 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.fuse import clip as clipping
-from hw.fuse import scale as scaling
 from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, RESIDUAL_CONTROL, control_write, lanes, lanes_of
-from hw.fuse.scale import ScaleLane
-from hw.fuse.scale_control import ScaleControl
+from hw.fuse.scale import CLIP_LATENCY, SCALE_LATENCY, ScaleControl, ScaleLane, add_zero_point, clip
 from hw.lib.delay_line import Delay
 from hw.lib.pipeline import follow, register
 
-_SCALED = 1 + scaling.LATENCY
+_SCALED = 1 + SCALE_LATENCY
 _SUM = _SCALED + 1
-_OUT = _SUM + scaling.LATENCY
+_OUT = _SUM + SCALE_LATENCY
 #: Cycles from the value to the result.
-LATENCY = _OUT + clipping.LATENCY
+LATENCY = _OUT + CLIP_LATENCY
 #: Bits of an element less its zero point.
 _ELEMENT = 17
 
@@ -89,8 +86,8 @@ class Residual(wiring.Component):
             scaled_r = self._scale(m, f"scale_r_{lane}", r, inputs.r_mult, steps[1])
             total = register(m, f"sum_{lane}", scaled_x + scaled_r + added.bias, signed(32))
             scaled_o = self._scale(m, f"scale_o_{lane}", total, output.o_mult, steps[2])
-            placed = clipping.add_zero_point(m, f"lane_{lane}", scaled_o, offset.zp)
-            limited, _ = clipping.clip(m, f"lane_{lane}", placed, limits.lo, limits.hi)
+            placed = add_zero_point(m, f"lane_{lane}", scaled_o, offset.zp)
+            limited, _ = clip(m, f"lane_{lane}", placed, limits.lo, limits.hi)
             m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", Mux(limits.enable, limited, kept[lane])))
         return m
 

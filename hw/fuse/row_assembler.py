@@ -5,7 +5,7 @@ from itertools import pairwise
 from amaranth.hdl import Module, Signal, Value
 
 from hw.fuse.post_scale import SUM_BITS
-from hw.lib.credit_fifo import CreditFifo
+from hw.lib.fifo import CreditFifo
 from hw.lib.trees import tree_sum
 
 

@@ -10,7 +10,7 @@ from hw.config import MlaConfig
 from hw.fuse.layouts import lanes, lanes_of, part_of
 from hw.fuse.post_scale import SUM_BITS
 from hw.lib.pipeline import follow, register
-from hw.lib.registered_tree import registered_tree, tree_latency
+from hw.lib.trees import registered_tree, tree_latency
 
 _MIN, _MAX = -(1 << 31), (1 << 31) - 1
 

@@ -7,9 +7,9 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, TABLE_CONTROL, control_write, lanes, lanes_of
-from hw.layouts import SlotWritePort
 from hw.lib.pipeline import delay, follow, register
 from hw.lib.ram import Ram
+from hw.memory.ports import SlotWritePort
 
 #: Cycles from a value to its table entry.
 LATENCY = 2

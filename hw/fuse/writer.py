@@ -12,9 +12,9 @@ from hw.fuse.reciprocal import Reciprocal
 from hw.fuse.row_assembler import assemble, collect
 from hw.fuse.statistics import REPORT
 from hw.isa.enums import Dtype
-from hw.layouts import AccWritePort, SpWritePort
-from hw.lib.credit_fifo import CreditFifo
+from hw.lib.fifo import CreditFifo
 from hw.lib.pipeline import register
+from hw.memory.ports import AccWritePort, SpWritePort
 
 
 class Writer(wiring.Component):

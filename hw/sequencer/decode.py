@@ -1,6 +1,6 @@
 """Second stage of the sequencer core: decoding and operands."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -16,19 +16,73 @@ from hw.isa.micro_instruction import (
     MicroOp,
     Statistic,
 )
-from hw.layouts import packed_layout
+from hw.layouts import PC_BITS, STATISTICS_LAYOUT, packed_layout
 from hw.lib.pipeline import held
-from hw.sequencer.branch_targets import find_kind, find_targets
-from hw.sequencer.layouts import STATISTICS_LAYOUT
 from hw.sequencer.register_file import RegisterFile
 from hw.sequencer.stage_layouts import (
     COUNTER_BITS,
     EXECUTE_LAYOUT,
     FRAME_LAYOUT,
     OUT_BIT,
+    PLAIN,
     Fault,
+    Kind,
     field_exists,
 )
+
+_BRANCHES = (MicroOp.BEQ, MicroOp.BNE, MicroOp.BLT, MicroOp.BGE, MicroOp.BLTU, MicroOp.BGEU)
+
+
+def find_kind(m: Module, opcode: Value) -> dict[str, Signal]:
+    """The kind of an instruction; as `find_targets`."""
+    kind, plain = Signal(Kind.RET.bit_length(), name="kind"), Signal(name="plain")
+    with m.Switch(opcode):
+        with m.Case(*map(int, _BRANCHES)):
+            m.d.comb += kind.eq(Kind.BRANCH)
+        for name in (kind.name for kind in Kind if kind not in (Kind.SCALAR, Kind.BRANCH)):
+            with m.Case(int(MicroOp[name])):
+                m.d.comb += kind.eq(Kind[name])
+    with m.Switch(kind), m.Case(*map(int, PLAIN)):
+        m.d.comb += plain.eq(1)
+    return {"kind": kind, "plain": plain}
+
+
+def find_targets(m: Module, word: data.View, pc: Value, base: Value) -> dict[str, Signal]:
+    """The program counters that EXECUTE_LAYOUT holds, so that nothing the execute stage decides comes before an
+    adder.
+
+    Parameters
+    ----------
+    m : Module
+        Where the logic goes.
+    word : View
+        Instruction.
+    pc : Value
+        Its address, COUNTER_BITS wide.
+    base : Value
+        First word of its segment.
+
+    Returns
+    -------
+    dict
+        Members of EXECUTE_LAYOUT by name.
+    """
+    found = {name: Signal(COUNTER_BITS, name=name) for name in ("target", "following", "arrive")}
+    backward, loop = Signal(name="backward"), word.opcode == MicroOp.LOOP
+    target, following = found["target"], found["following"]
+    m.d.comb += [
+        target.eq(
+            Cat(
+                (base + word.imm[:PC_BITS].as_unsigned())[:OUT_BIT],
+                word.imm[PC_BITS:16].any() | (~loop & word.imm[16:].any()),
+            )
+        ),
+        following.eq(pc + 1),
+        found["arrive"].eq(Mux(loop, target - 1, pc)),
+        backward.eq(target <= following),
+    ]
+    return found | {"backward": backward}
+
 
 WORD_LAYOUT = packed_layout(WORD)
 _INDEX = (OPERAND_BASE - 1).bit_length()

@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.sequencer.layouts import PC_BITS
+from hw.layouts import PC_BITS
 from hw.sequencer.stage_layouts import COUNTER_BITS
 
 

@@ -4,17 +4,16 @@ from amaranth.hdl import Cat, Const, Elaboratable, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Member, Out
 
-from hw.checker.parallel.checker import INCREMENT_OF, INCREMENTS_LAYOUT, BoundsChecker
+from hw.checker.parallel.checker import BoundsChecker
 from hw.checker.rules import RULES
 from hw.checker.serial.checker import CommandChecker
+from hw.checker.values import INCREMENT_OF, INCREMENTS_LAYOUT
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS
 from hw.isa.enums import Trap, Unit
-from hw.layouts import DERIVED, META_LAYOUT, command_stream
+from hw.layouts import DERIVED, META_LAYOUT, command_stream, config_layout, limit_ports, windows_layout
 from hw.lib.pipeline import register
-from hw.sequencer.config_registers import config_layout
-from hw.sequencer.layouts import limit_ports, windows_layout
-from hw.sequencer.multiply import ScalarMultiply
+from hw.sequencer.alu_serial import ScalarMultiply
 
 #: How fields are written, as `ConfigRegisters` has it.
 WRITES = {"w_en": 1, "w_field": 2 + FIELD_INDEX_BITS, "w_data": 32, "clear": len(Unit)}

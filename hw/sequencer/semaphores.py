@@ -5,8 +5,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
+from hw.layouts import SemaphorePort
 from hw.lib.pipeline import domain_of
-from hw.sequencer.layouts import SemaphorePort
 
 _PER_PRODUCER = (SEQUENCER + 1) * SEMAPHORES_PER_PAIR
 _COUNTERS = len(Unit) * _PER_PRODUCER

@@ -8,7 +8,7 @@ from amaranth.lib import data
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
-from hw.sequencer.layouts import PC_BITS
+from hw.layouts import PC_BITS
 
 #: Program counters inside the core: absolute word in the instruction store, and in the top bit that the
 #: target of a branch was no word a segment can have.

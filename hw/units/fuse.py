@@ -15,15 +15,8 @@ from hw.fuse.point_issue import Issue
 from hw.fuse.statistics import Statistics
 from hw.fuse.writer import Writer
 from hw.isa.enums import Unit
-from hw.layouts import (
-    AccReadPort,
-    AccWritePort,
-    SlotWritePort,
-    SpReadPort,
-    SpWritePort,
-    command_stream,
-    event_layout,
-)
+from hw.layouts import command_stream, event_layout
+from hw.memory.ports import AccReadPort, AccWritePort, SlotWritePort, SpReadPort, SpWritePort
 
 
 class FuseUnit(wiring.Component):

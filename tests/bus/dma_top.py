@@ -5,8 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.bus.axi import BOUNDARY, BURST, RESPONSE, AxiMaster, drive_pins, pin_members, read_beat, write_beat
-from hw.bus.read_arbiter import ReadArbiter
-from hw.bus.write_arbiter import WriteArbiter
+from hw.bus.axi_arbiter import ReadArbiter, WriteArbiter
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_stream

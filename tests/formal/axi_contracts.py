@@ -7,12 +7,11 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from hw.bus.axi import BOUNDARY, WRITE_MASTERS
+from hw.bus.axi_arbiter import ReadArbiter, WriteArbiter
 from hw.bus.axi_lite import AxiLite, lite_names
 from hw.bus.dma_bursts import BurstWalk
-from hw.bus.read_arbiter import ReadArbiter
-from hw.bus.write_arbiter import WriteArbiter
 from hw.config import MlaConfig
-from hw.control.completion_record import RecordWriter
+from hw.control.completion import RecordWriter
 from hw.units.load.unit import LoadUnit
 from hw.units.store.unit import StoreUnit
 

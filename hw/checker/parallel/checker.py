@@ -4,30 +4,15 @@ from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.checker.arithmetic import LANES, Multipliers
 from hw.checker.box_verdict import SUM_BITS, BoxVerdict
-from hw.checker.multipliers import Multipliers
-from hw.checker.parallel.coordinate_range import CoordinateRange
-from hw.checker.parallel.depthwise_rows import DepthwiseRows
+from hw.checker.parallel.coordinate_range import CoordinateRange, DepthwiseRows
 from hw.checker.parallel.operand_select import CONTROL_LAYOUT, OperandSelect
-from hw.checker.parallel.schedule import LANES, STEP_BITS
-from hw.checker.values import Kind
+from hw.checker.parallel.schedule import STEP_BITS
+from hw.checker.values import INCREMENTS_LAYOUT, Kind
 from hw.config import MlaConfig
 from hw.isa.enums import Post, Unit
-from hw.sequencer.config_registers import config_layout
-from hw.sequencer.layouts import windows_layout
-
-#: Walk increments, modulo 2**20: the first address, then those of the four coordinate dimensions.
-INCREMENTS_LAYOUT = data.StructLayout(dict.fromkeys(("start", "du1", "du2", "dv1", "dv2"), 20))
-#: Increment that each derived field of a command takes.
-INCREMENT_OF = {
-    "a_start": "start",
-    "a_dy": "du1",
-    "a_dky": "du2",
-    "a_dwy": "du2",
-    "a_dx": "dv1",
-    "a_dkx": "dv2",
-    "a_dwx": "dv2",
-}
+from hw.layouts import config_layout, windows_layout
 
 
 class BoundsChecker(wiring.Component):

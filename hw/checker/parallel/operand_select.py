@@ -6,11 +6,9 @@ from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.checker.divider import BITS as ROW_BITS
-from hw.checker.multipliers import X_BITS, Y_BITS
+from hw.checker.arithmetic import LANES, ROW_BITS, X_BITS, Y_BITS
 from hw.checker.parallel.schedule import (
     COORDINATE_STEPS,
-    LANES,
     NUMBER,
     OPTIONAL,
     ORDER,
@@ -24,7 +22,7 @@ from hw.checker.parallel.schedule import (
 from hw.checker.values import VALUES, Kind, spaces
 from hw.config import MlaConfig
 from hw.isa.enums import Requant, Unit
-from hw.sequencer.config_registers import config_layout
+from hw.layouts import config_layout
 
 #: What later stages need to know of a step.
 CONTROL_LAYOUT = data.StructLayout(

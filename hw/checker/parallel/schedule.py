@@ -9,8 +9,6 @@ from enum import IntEnum
 
 from hw.isa.enums import Unit
 
-LANES = 4
-
 
 class Use(IntEnum):
     """What a lane's product is for."""

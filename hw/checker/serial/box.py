@@ -4,14 +4,12 @@ from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.checker.arithmetic import ROW_BITS, X_BITS, Y_BITS, Divider
 from hw.checker.box_verdict import SUM_BITS
-from hw.checker.divider import BITS as ROW_BITS
-from hw.checker.divider import Divider
-from hw.checker.multipliers import X_BITS, Y_BITS
-from hw.checker.parallel.checker import INCREMENTS_LAYOUT
 from hw.checker.serial.layouts import CODE_LAYOUT, Late, X, Y
+from hw.checker.values import INCREMENTS_LAYOUT
 from hw.config import MlaConfig
-from hw.sequencer.layouts import windows_layout
+from hw.layouts import windows_layout
 
 #: Bits of an end of a coordinate's range, and one more than those the cut looks at.
 _COORDINATE, _WIDE = X_BITS + 1, 34

@@ -5,18 +5,16 @@ from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.checker.box_verdict import BoxVerdict
-from hw.checker.parallel.checker import INCREMENTS_LAYOUT
 from hw.checker.serial.box import CheckBox
 from hw.checker.serial.field_store import FieldStore
-from hw.checker.serial.flags import check_flags
+from hw.checker.serial.flags import check_flags, early_rules, weigh_tile
 from hw.checker.serial.layouts import ADDRESS_BITS, CODE_LAYOUT, Early, Late, Width
 from hw.checker.serial.microcode import programs
-from hw.checker.serial.tile import early_rules, weigh_tile
-from hw.checker.values import Kind
+from hw.checker.values import INCREMENTS_LAYOUT, Kind
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
-from hw.sequencer.layouts import limit_ports, windows_layout
+from hw.layouts import limit_ports, windows_layout
 
 #: Lowest bit that a width has not.
 _WIDTHS = {Width.W4: 4, Width.W6: 6, Width.W8: 8, Width.W9: 9, Width.W12: 12, Width.W16: 16, Width.W20: 20}

@@ -5,9 +5,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
-from hw.layouts import SpWritePort
 from hw.lib.ram import Ram
 from hw.lib.rotate import rotate_right
+from hw.memory.ports import SpWritePort
 
 
 def collect_layout(config: MlaConfig) -> data.StructLayout:

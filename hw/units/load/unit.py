@@ -9,8 +9,9 @@ from hw.bus.axi_outstanding import BurstLog
 from hw.bus.dma_bursts import BurstWalk
 from hw.config import MlaConfig
 from hw.isa.enums import Space, Unit
-from hw.layouts import SlotWritePort, SpWritePort, command_stream, event_layout
-from hw.lib.stream_fifo import StreamFifo
+from hw.layouts import command_stream, event_layout
+from hw.lib.fifo import StreamFifo
+from hw.memory.ports import SlotWritePort, SpWritePort
 from hw.units.load.receiver import LoadReceiver, replay_layout
 from hw.units.load.writer import LoadWriter
 

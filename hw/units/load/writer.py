@@ -5,9 +5,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
-from hw.layouts import SlotWritePort, SpWritePort
 from hw.lib.rotate import rotate_left
 from hw.lib.skid_buffer import SkidBuffer
+from hw.memory.ports import SlotWritePort, SpWritePort
 from hw.units.load.transposer import Transposer
 
 

@@ -6,11 +6,10 @@ from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.array.edge import operands
 from hw.array.line_buffer import line_step_layout
-from hw.array.systolic import OPERAND_BITS
+from hw.array.systolic import OPERAND_BITS, operands
 from hw.config import MlaConfig
-from hw.layouts import SP_ACT_LATENCY, SpReadPort
+from hw.memory.ports import SP_ACT_LATENCY, SpReadPort
 from hw.units.matrix.layouts import ENTRY_AFTER, ROW_AFTER, row_layout
 
 

@@ -8,9 +8,10 @@ from hw.array.line_buffer import LineBuffer
 from hw.array.systolic import SystolicArray
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
-from hw.layouts import SpReadPort, command_stream, event_layout
+from hw.layouts import command_stream, event_layout
 from hw.lib.pipeline import register
 from hw.memory.accumulator import AccUpdatePort
+from hw.memory.ports import SpReadPort
 from hw.units.matrix.row_issue import RowIssuer
 from hw.units.matrix.row_walker import RowWalker
 from hw.units.matrix.weight_feed import WeightFeeder

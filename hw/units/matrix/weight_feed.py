@@ -4,8 +4,7 @@ from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.array.edge import operands
-from hw.array.systolic import OPERAND_BITS
+from hw.array.systolic import OPERAND_BITS, operands
 from hw.config import MlaConfig
 from hw.units.matrix.loop_nest import lane_count_bits
 

@@ -6,9 +6,10 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.isa.enums import Unit
-from hw.layouts import SP_READ_LATENCY, SpReadPort, command_layout
+from hw.layouts import command_layout
 from hw.lib.pipeline import register
 from hw.lib.ram import Ram
+from hw.memory.ports import SP_READ_LATENCY, SpReadPort
 from hw.units.matrix.loop_nest import LoopNest, chosen, follow
 
 #: Loops of the weight walk, innermost first.

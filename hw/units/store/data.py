@@ -8,10 +8,10 @@ from hw.bus.axi import chunk_beats, write_beat
 from hw.bus.dma_beats import BeatWalk
 from hw.bus.dma_lines import LineWalk, walk_layout
 from hw.config import SP_ADDR_BITS, MlaConfig
-from hw.layouts import SP_READ_LATENCY, SpReadPort
+from hw.lib.fifo import StreamFifo
 from hw.lib.pipeline import register
 from hw.lib.skid_buffer import SkidBuffer
-from hw.lib.stream_fifo import StreamFifo
+from hw.memory.ports import SP_READ_LATENCY, SpReadPort
 
 #: Beats that may be on their way from the scratchpad to the bus; covers the read latency and the buffer's own
 #: cycles.

@@ -10,9 +10,10 @@ from hw.bus.dma_bursts import BurstWalk
 from hw.bus.dma_lines import walk_layout
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
-from hw.layouts import SpReadPort, command_stream, event_layout
+from hw.layouts import command_stream, event_layout
+from hw.lib.fifo import StreamFifo
 from hw.lib.pipeline import domain_of
-from hw.lib.stream_fifo import StreamFifo
+from hw.memory.ports import SpReadPort
 from hw.units.store.data import CONTEXT, StoreData, data_addresses
 
 #: Commands that may be in progress or waiting for the bus's answer.

@@ -6,12 +6,11 @@ from collections import Counter
 import pytest
 from amaranth.sim import Simulator
 
-from hw.checker.parallel.checker import INCREMENT_OF
+from hw.checker.values import INCREMENT_OF
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Trap, Unit
-from hw.layouts import DERIVED
-from hw.sequencer.config_registers import config_layout
+from hw.layouts import DERIVED, config_layout
 from hw.sequencer.issue import Issue
 from tests.block.sequencer.bounds_reference import verdict
 from tests.block.sequencer.commands import command
