@@ -12,7 +12,7 @@ MARK = ".mla-board-build"
 
 
 @contextmanager
-def workplace(folder: Path, names: Sequence[str]) -> Iterator[Path]:
+def build_directory(folder: Path, names: Sequence[str]) -> Iterator[Path]:
     """Give a hidden folder inside `folder` to work in; when the block ends well, its files move to `folder`.
 
     Until then `folder` and an earlier build in it stay as they are. After a WorkError the logs alone move.

@@ -7,7 +7,7 @@ from pathlib import Path
 from amaranth.lib import wiring
 
 from hw.boards.board import Board
-from hw.boards.build_dir import workplace
+from hw.boards.build_dir import build_directory
 from hw.boards.dsp_packing import register_products
 from hw.boards.dsp_placement import fix_multipliers
 from hw.boards.nextpnr_options import ROUTING, set_options
@@ -57,7 +57,7 @@ def build_component(
         A tool failed.
     """
     numbers = range(1, seeds + 1)
-    with workplace(folder, _files(board, numbers)) as work:
+    with build_directory(folder, _files(board, numbers)) as work:
         (work / "top.v").write_text(convert(BoardTop(make(), board.pll), "top"))
         (work / "top.lpf").write_text(board.constraints())
         script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"

@@ -19,7 +19,7 @@ from hw.config import MlaConfig
 from hw.lib.fifo import StreamFifo
 
 
-class AddressChoice(wiring.Component):
+class AddressArbiter(wiring.Component):
     """Merges address channels; the identifier is the master's index.
 
     Round robin: a master waits for at most one burst of each other, so the one that asks at every cycle
@@ -95,7 +95,7 @@ class AddressChoice(wiring.Component):
 class ReadArbiter(wiring.Component):
     """Shares the read channels between LOAD, the ring fetch and the loader of the instruction store.
 
-    Round robin on AR (see AddressChoice): the ring fetch, whose latency matters, never waits for more than
+    Round robin on AR (see AddressArbiter): the ring fetch, whose latency matters, never waits for more than
     two bursts, and LOAD keeps at least every third. Latency: one cycle on AR, none on R. Throughput: one
     burst, one beat per cycle.
 
@@ -125,7 +125,7 @@ class ReadArbiter(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.choice = choice = AddressChoice(len(READ_MASTERS))
+        m.submodules.choice = choice = AddressArbiter(len(READ_MASTERS))
         wiring.connect(m, choice.out, wiring.flipped(self.ar))
         m.d.comb += self.r.ready.eq(1)
         for i, name in enumerate(READ_MASTERS):
@@ -147,7 +147,7 @@ ORDER_DEPTH = 16
 class WriteArbiter(wiring.Component):
     """Shares the write channels between STORE and the writer of completion records.
 
-    Round robin on AW (see AddressChoice). The beats of W follow in the order of the bursts on AW, also for a
+    Round robin on AW (see AddressArbiter). The beats of W follow in the order of the bursts on AW, also for a
     bus that takes the data before the address: a burst's turn on W comes as soon as it is offered on AW. A
     master must deliver the beats of its bursts in their order and without waiting for another master.
     Latency: one cycle on AW, none on W and B. Throughput: one burst, one beat per cycle.
@@ -180,7 +180,7 @@ class WriteArbiter(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.choice = choice = AddressChoice(len(WRITE_MASTERS))
+        m.submodules.choice = choice = AddressArbiter(len(WRITE_MASTERS))
         wiring.connect(m, choice.out, wiring.flipped(self.aw))
         turn, turn_id = self._turns(m, choice)
         m.d.comb += self.b.ready.eq(1)
@@ -201,7 +201,7 @@ class WriteArbiter(wiring.Component):
                 m.d.comb += self.b.ready.eq(answers.ready)
         return m
 
-    def _turns(self, m: Module, choice: AddressChoice) -> tuple[Value, Value]:
+    def _turns(self, m: Module, choice: AddressArbiter) -> tuple[Value, Value]:
         """Whether a burst's data are on their turn on W, and whose: registers, because the grant goes deep into
         the masters. The bursts behind it wait in a buffer.
         """

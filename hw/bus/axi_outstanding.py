@@ -11,7 +11,7 @@ from hw.lib.ram import Ram
 BURSTS = 512
 
 
-class BurstLog(wiring.Component):
+class OutstandingBursts(wiring.Component):
     """Remembers address and time of each burst until it is answered; answers come in the order of the
     requests.
 

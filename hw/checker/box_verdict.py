@@ -4,10 +4,10 @@ from amaranth.hdl import Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.checker.values import Kind, address_bits
+from hw.checker.values import AddressSpace, address_bits
 from hw.config import MlaConfig
 from hw.layouts import windows_layout
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 
 #: Bits of an end of a box.
 SUM_BITS = 52
@@ -46,7 +46,7 @@ class BoxVerdict(wiring.Component):
             {
                 "start": In(1),
                 "valid": In(1),
-                "kind": In(Kind.BITS),
+                "kind": In(AddressSpace.BITS),
                 "order": In(2),
                 "low": In(signed(SUM_BITS)),
                 "high": In(signed(SUM_BITS)),
@@ -56,7 +56,7 @@ class BoxVerdict(wiring.Component):
                     else {"windows": In(windows_layout(config))}
                 ),
                 "fail": Out(1),
-                "fail_kind": Out(Kind.BITS),
+                "fail_kind": Out(AddressSpace.BITS),
                 "fail_address": Out(32),
             }
         )
@@ -73,8 +73,11 @@ class BoxVerdict(wiring.Component):
                     m.d.comb += beyond.eq(self.high >> bits)
         reaches, permitted = beyond.any(), self._permitted(m)
         if self.config.serial_commands:
-            reaches, permitted = register(m, "reaches", reaches), register(m, "inside", permitted)
-        dram = self.kind[2:] == Kind.DRAM_READ >> 2
+            reaches, permitted = (
+                pipeline_register(m, "reaches", reaches),
+                pipeline_register(m, "inside", permitted),
+            )
+        dram = self.kind[2:] == AddressSpace.DRAM_READ >> 2
         m.d.comb += [
             outside.eq(Mux(dram, below | ~permitted, below | reaches)),
             earlier.eq(

@@ -126,7 +126,7 @@ VALUES = {
 }
 
 
-class Kind:
+class AddressSpace:
     """Address spaces of streams, in the order of their traps; bits 3..2 select the trap."""
 
     SP = 0
@@ -144,31 +144,33 @@ def spaces(fields: dict[Unit, data.View]) -> dict[str, Value | int]:
     """Space (see `Kind`) of each stream."""
     fuse, load = fields[Unit.FUSE], fields[Unit.LOAD]
     return {
-        "load_dram": Kind.DRAM_READ,
-        "store_dram": Kind.DRAM_WRITE,
-        "store_src": Kind.SP,
+        "load_dram": AddressSpace.DRAM_READ,
+        "store_dram": AddressSpace.DRAM_WRITE,
+        "store_src": AddressSpace.SP,
         "load_dst": Mux(
-            load.word.space == Space.SP, Kind.SP, Mux(load.word.space == Space.PARAM, Kind.PARAM, Kind.TABLE)
+            load.word.space == Space.SP,
+            AddressSpace.SP,
+            Mux(load.word.space == Space.PARAM, AddressSpace.PARAM, AddressSpace.TABLE),
         ),
-        "matrix_a": Kind.SP,
-        "matrix_w": Kind.SP,
-        "matrix_acc": Kind.ACC,
-        "fuse_a": Mux(fuse.src.a_src, Kind.SP, Kind.ACC),
-        "fuse_b": Mux(fuse.src.b_src == BSource.SP, Kind.SP, Kind.ACC),
-        "fuse_r": Kind.SP,
-        "fuse_d": Mux(fuse.stage.d_dst, Kind.SP, Kind.ACC),
-        "fuse_slots": Kind.SLOT,
+        "matrix_a": AddressSpace.SP,
+        "matrix_w": AddressSpace.SP,
+        "matrix_acc": AddressSpace.ACC,
+        "fuse_a": Mux(fuse.src.a_src, AddressSpace.SP, AddressSpace.ACC),
+        "fuse_b": Mux(fuse.src.b_src == BSource.SP, AddressSpace.SP, AddressSpace.ACC),
+        "fuse_r": AddressSpace.SP,
+        "fuse_d": Mux(fuse.stage.d_dst, AddressSpace.SP, AddressSpace.ACC),
+        "fuse_slots": AddressSpace.SLOT,
     }
 
 
 def address_bits(config: MlaConfig) -> dict[int, int]:
     """log2 of the size of each on-chip space."""
     sizes = {
-        Kind.SP: config.sp_bytes,
-        Kind.ACC: config.acc_rows,
-        Kind.SLOT: config.param_slots,
-        Kind.PARAM: config.param_slots * 16 * config.n,
-        Kind.TABLE: config.table_slots * 512,
+        AddressSpace.SP: config.sp_bytes,
+        AddressSpace.ACC: config.acc_rows,
+        AddressSpace.SLOT: config.param_slots,
+        AddressSpace.PARAM: config.param_slots * 16 * config.n,
+        AddressSpace.TABLE: config.table_slots * 512,
     }
     return {kind: (size - 1).bit_length() for kind, size in sizes.items()}
 

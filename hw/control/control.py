@@ -13,7 +13,7 @@ from hw.control.dispatch import Dispatch
 from hw.control.dispatch_table import DispatchTable
 from hw.control.layouts import BUS_ERROR_LAYOUT
 from hw.control.program_store import ProgramStore
-from hw.control.ring_fetch import Ring
+from hw.control.ring_fetch import RingFetch
 from hw.control.traps import Traps
 from hw.isa.enums import Unit
 from hw.layouts import (
@@ -25,7 +25,7 @@ from hw.layouts import (
     limit_ports,
     windows_layout,
 )
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 from hw.memory.instruction_store import WIS_ADDR_BITS
 
 #: Events of the control side, one cycle each; names as in hw.isa.counters.
@@ -156,7 +156,7 @@ class Control(wiring.Component):
         m.submodules.axilite = axilite = AxiLite()
         m.submodules.csr = csr = Csr(config)
         m.submodules.table = table = DispatchTable(entries=config.opcodes * config.candidates)
-        m.submodules.ring = ring = Ring(config)
+        m.submodules.ring = ring = RingFetch(config)
         m.submodules.dispatch = dispatch = Dispatch(config)
         m.submodules.completion = completion = Completion(config)
         m.submodules.traps = traps = Traps(pipelined=config.pipelined)
@@ -178,7 +178,9 @@ class Control(wiring.Component):
                     table.busy,
                 )
             ),
-            csr.status.eq(register(m, "status_held", self.status) if config.pipelined else self.status),
+            csr.status.eq(
+                pipeline_register(m, "status_held", self.status) if config.pipelined else self.status
+            ),
             csr.irq_set.eq(Cat(completion.irq, traps.event, store.irq_check, store.irq_error)),
             self.events.dispatch_first.eq(dispatch.first),
             self.events.dispatch_other.eq(dispatch.other),
@@ -234,7 +236,7 @@ class Control(wiring.Component):
         self,
         m: Module,
         csr: Csr,
-        ring: Ring,
+        ring: RingFetch,
         table: DispatchTable,
         dispatch: Dispatch,
         completion: Completion,
@@ -266,7 +268,7 @@ class Control(wiring.Component):
         ]
 
     def _completion(
-        self, m: Module, csr: Csr, ring: Ring, dispatch: Dispatch, completion: Completion, traps: Traps
+        self, m: Module, csr: Csr, ring: RingFetch, dispatch: Dispatch, completion: Completion, traps: Traps
     ) -> None:
         connect(m, completion.aw, flipped(self.record_aw))
         connect(m, completion.w, flipped(self.record_w))
@@ -290,7 +292,7 @@ class Control(wiring.Component):
         m: Module,
         csr: Csr,
         store: ProgramStore,
-        ring: Ring,
+        ring: RingFetch,
         dispatch: Dispatch,
         completion: Completion,
         traps: Traps,

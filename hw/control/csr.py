@@ -11,7 +11,7 @@ from hw.bus.register_map import ADDRESS, CONFIG_FIELDS, ID, REGISTERS, WINDOW_BA
 from hw.config import MlaConfig
 from hw.control.layouts import SEGMENT_OP_LAYOUT, TABLE_OP_LAYOUT, SegmentOp
 from hw.layouts import LIMIT_BITS, TRAP_LAYOUT, limit_ports, windows_layout
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 from hw.lib.ram import Ram
 
 _BITS = (max(ADDRESS.values()) >> 2).bit_length()
@@ -123,7 +123,7 @@ def read_only(csr: wiring.Component) -> dict[str, Value]:
     }
 
 
-def choose(m: Module, address: Value, values: dict[str, Value], data: Signal, bad: Signal) -> None:
+def select_register(m: Module, address: Value, values: dict[str, Value], data: Signal, bad: Signal) -> None:
     """Value at an address, and whether there is none."""
     m.d.sync += [data.eq(0), bad.eq(1)]
     with m.Switch(address[2:]):
@@ -132,7 +132,7 @@ def choose(m: Module, address: Value, values: dict[str, Value], data: Signal, ba
                 m.d.sync += [data.eq(values.get(entry.name, 0)), bad.eq(0)]
 
 
-def choose_late(
+def select_register_late(
     m: Module,
     step: Value,
     address: Value,
@@ -150,10 +150,10 @@ def choose_late(
             if isinstance(value, Const):
                 with m.Case(ADDRESS[name] >> 2):
                     m.d.comb += fixed.eq(value)
-    found = register(m, "fixed", fixed) | words.value
+    found = pipeline_register(m, "fixed", fixed) | words.value
     for name, value in values.items():
         if not isinstance(value, Const):
-            hit = register(m, f"reads_{name}", address[_NUMBER] == ADDRESS[name] >> 2)
+            hit = pipeline_register(m, f"reads_{name}", address[_NUMBER] == ADDRESS[name] >> 2)
             found = found | (value & hit.replicate(len(value)))
     with m.Switch(address[_NUMBER]), m.Case(*(entry.address >> 2 for entry in REGISTERS)):
         m.d.comb += known.eq(1)
@@ -292,7 +292,9 @@ class Csr(wiring.Component):
 
     def _writes(self, name: str) -> Value:
         hit, ripe = self.write.p.addr[2:] == ADDRESS[name] >> 2, self._ripe
-        return ripe & register(self._m, f"writes_{name}", hit) if self._late else self.write.valid & hit
+        return (
+            ripe & pipeline_register(self._m, f"writes_{name}", hit) if self._late else self.write.valid & hit
+        )
 
     def _window(self, m: Module, index: int, values: dict[str, Value]) -> None:
         window = {"perm": self.windows.perm[index]} if self._serial else self.windows[index]
@@ -388,10 +390,10 @@ class Csr(wiring.Component):
         ]
         m.d.sync += taken.eq(step)
         if words:
-            choose_late(m, step, address, values, words, self.read_data, self.read_bad)
+            select_register_late(m, step, address, values, words, self.read_data, self.read_bad)
         with m.If(step):
             if not words:
-                choose(m, address, values, self.read_data, self.read_bad)
+                select_register(m, address, values, self.read_data, self.read_bad)
             with m.If(is_cycle):
                 m.d.sync += cycle_high.eq(self.cycle[32:])
             with m.If(is_counter):

@@ -8,7 +8,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Compare
 from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE, Statistic
 from hw.layouts import STATISTICS_LAYOUT
-from hw.lib.pipeline import domain_of
+from hw.lib.pipeline import pipeline_domain
 
 
 class DispatchGuard(wiring.Component):
@@ -88,7 +88,7 @@ class DispatchGuard(wiring.Component):
             below.eq(subject < self.value),
             less.eq(below ^ subject[31] ^ self.value[31]),
         ]
-        domain = domain_of(m, self._late)
+        domain = pipeline_domain(m, self._late)
         domain += self.holds.eq(outcome & known)
         with m.Switch(self.compare):
             for compare, result in (

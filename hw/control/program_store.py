@@ -12,8 +12,8 @@ from hw.control.loader_status import LoaderStatus
 from hw.control.segment_host import SegmentHost
 from hw.control.segment_table import SegmentTable
 from hw.layouts import SEGMENT_LAYOUT
-from hw.lib.pipeline import domain_of
-from hw.memory.instruction_store import WIS_ADDR_BITS, Wis
+from hw.lib.pipeline import pipeline_domain
+from hw.memory.instruction_store import WIS_ADDR_BITS, InstructionStore
 
 
 class ProgramStore(wiring.Component):
@@ -82,7 +82,7 @@ class ProgramStore(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.wis = wis = Wis(self.config)
+        m.submodules.wis = wis = InstructionStore(self.config)
         m.submodules.segments = segments = SegmentTable(self.config)
         m.submodules.host = host = SegmentHost(self.config)
         m.submodules.loader = loader = Loader(self.config)
@@ -129,7 +129,7 @@ class ProgramStore(wiring.Component):
             segments.host_pin.eq(host.pin),
             segments.status_index.eq(selected),
         ]
-        domain = domain_of(m, self.config.pipelined)
+        domain = pipeline_domain(m, self.config.pipelined)
         domain += host.used.eq(used)
         # A program that starts was claimed until then, one that is called is pinned: a cycle late is soon enough.
         m.d.sync += held.eq(self.in_use | claimed)
@@ -161,7 +161,7 @@ class ProgramStore(wiring.Component):
             self.loaded.eq(status.loaded),
         ]
 
-    def _write(self, m: Module, wis: Wis, host: SegmentHost, loader: Loader) -> None:
+    def _write(self, m: Module, wis: InstructionStore, host: SegmentHost, loader: Loader) -> None:
         """The registered write port; the host goes before the loader."""
         load, op, deciding = loader.write, self.op.p, Signal()
         # A word that the host is then refused costs the loader a cycle: sooner than the refusal is known.

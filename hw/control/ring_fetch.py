@@ -153,7 +153,7 @@ class RingSlots(wiring.Component):
             m.d.comb += self.operand_data.eq(operands.r0_data)
 
 
-class Ring(wiring.Component):
+class RingFetch(wiring.Component):
     """Requests the slots from the doorbell on, two at a time: the one that runs and the one after it.
 
     A slot is read whole, in one burst where `max_burst` allows it, and offered as soon as its header and the

@@ -15,7 +15,7 @@ from hw.control.layouts import (
 )
 from hw.isa.enums import SegmentState
 from hw.layouts import PC_BITS
-from hw.lib.pipeline import domain_of
+from hw.lib.pipeline import pipeline_domain
 
 
 class SegmentScan(wiring.Component):
@@ -246,7 +246,7 @@ class SegmentHost(wiring.Component):
         """Set `code`; returns whether a program uses the target."""
         state = self.entry.state
         used, loading, closed = Signal(), Signal(), Signal()
-        domain = domain_of(m, self.config.pipelined)
+        domain = pipeline_domain(m, self.config.pipelined)
         domain += used.eq(self.used.bit_select(target, 1))
         m.d.comb += [
             loading.eq(self.busy & (self.busy_segment == target)),

@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.control.layouts import BUS_ERROR_LAYOUT, IN_USE_TRAP_LAYOUT, NO_SEGMENT, OLDEST_LAYOUT
-from hw.control.watchdog import TrapWatch
+from hw.control.watchdog import Watchdog
 from hw.isa.enums import Trap, Unit
 from hw.layouts import PC_BITS, TRAP_LAYOUT
 
@@ -108,7 +108,7 @@ class Traps(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.watch = watch = TrapWatch(settle=SETTLE, pipelined=self._late)
+        m.submodules.watch = watch = Watchdog(settle=SETTLE, pipelined=self._late)
         held, report = Signal(TRAP_LAYOUT), Signal()
         running, draining, aborting = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -174,7 +174,7 @@ class Traps(wiring.Component):
         m.d.sync += self.flush.eq(1)
         m.next = "FLUSH"
 
-    def _imprecise(self, m: Module, watch: TrapWatch) -> data.View:
+    def _imprecise(self, m: Module, watch: Watchdog) -> data.View:
         """The bus error or expiry of this cycle, if any."""
         trap = Signal(TRAP_LAYOUT)
         m.d.comb += [

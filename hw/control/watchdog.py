@@ -5,10 +5,10 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.enums import Unit
-from hw.lib.pipeline import domain_of
+from hw.lib.pipeline import pipeline_domain
 
 
-class TrapWatch(wiring.Component):
+class Watchdog(wiring.Component):
     """Deadlock and watchdog detection, and the wait until everything has come to rest.
 
     Latency: conditions must hold for `settle` cycles, and with `pipelined` a deadlock is told a cycle later.
@@ -60,7 +60,7 @@ class TrapWatch(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         quiet, blocked, dead = Signal(), Signal(), Signal()
-        domain = domain_of(m, self._late)
+        domain = pipeline_domain(m, self._late)
         domain += self.deadlock.eq(dead)
         m.d.comb += [
             quiet.eq((self.stuck.all() & ~self.aborting) | (~self.busy.any() & self.aborting)),

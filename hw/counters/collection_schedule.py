@@ -65,7 +65,7 @@ def single_sum_width(index: int, tags: int) -> int:
     return COUNTERS[index].width + (longest_gap() + tags * round_cycles() - 1).bit_length()
 
 
-class Turns(wiring.Component):
+class CollectionSchedule(wiring.Component):
     """Chooses the step of each cycle: a sum of a tag that was left, what the host wants, or the next counter in turn.
 
     Flushes have turns of their own, so that a host's reads change no cycle of the machine. Groups are flushed in a

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.counters.collection_schedule import group_counters, group_sum_width
 from hw.isa.counters import COUNTERS
 from hw.layouts import event_layout
-from hw.lib.pipeline import held
+from hw.lib.pipeline import enable_register
 from hw.lib.ram import Ram
 from hw.lib.trees import select_tree
 
@@ -163,4 +163,8 @@ def sampled_sum(
         found[block] = sampled = Signal(width, name=f"sampled_{block}")
         with m.If(sample):
             m.d.sync += sampled.eq(select_tree(m, f"sum_{block}" if late else "sum", first, values))
-    return found[0] if rest is None else select_tree(m, "sampled", held(m, "block", rest, sample), found)
+    return (
+        found[0]
+        if rest is None
+        else select_tree(m, "sampled", enable_register(m, "block", rest, sample), found)
+    )

@@ -6,10 +6,10 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.counters.collector import Collector
-from hw.counters.stall_cause import STATE_LAYOUT, Classifier
+from hw.counters.stall_cause import STATE_LAYOUT, StallCause
 from hw.isa.enums import Unit
 from hw.layouts import event_layout
-from hw.lib.pipeline import delay
+from hw.lib.pipeline import pipeline_delay
 
 #: What a unit and its command queue show the meter.
 UNIT_LAYOUT = data.StructLayout(
@@ -28,7 +28,7 @@ UNIT_LAYOUT = data.StructLayout(
 UNIT_GROUPS = tuple(unit.name.lower() for unit in Unit)
 
 
-class Meter(wiring.Component):
+class EventRouter(wiring.Component):
     """All counters, and the events that need a view of the whole machine: causes, queues, overlaps.
 
     A group of counters takes another tag only when it has put the sums of the last one away, some thirty cycles after
@@ -91,8 +91,8 @@ class Meter(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.collector = collector = Collector(self._config)
-        m.submodules.causes = causes = Classifier()
-        seq_tag = delay(m, "seq_tag", self.seq_tag, 2 * self._config.pipelined)
+        m.submodules.causes = causes = StallCause()
+        seq_tag = pipeline_delay(m, "seq_tag", self.seq_tag, 2 * self._config.pipelined)
         m.d.comb += [
             collector.seq_events.eq(self._seq_events(m)),
             collector.seq_tag.eq(seq_tag),

@@ -25,7 +25,7 @@ STATE_LAYOUT = data.StructLayout(
 )
 
 
-class Classifier(wiring.Component):
+class StallCause(wiring.Component):
     """Combinational choice of the first cause that applies.
 
     What the array itself does comes first; then what the head of its queue waits for; then, with nothing to do,

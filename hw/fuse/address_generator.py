@@ -9,11 +9,11 @@ from hw.fuse.layouts import INDEX_BITS, POINT, READ_CONTROL
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import Unit
 from hw.layouts import command_layout, command_stream
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 from hw.lib.skid_buffer import SkidBuffer
 
 
-class Walk(wiring.Component):
+class AddressWalk(wiring.Component):
     """base + the sum of index * stride over some loop dimensions, kept up to date step by step.
 
     A step that advances dimension L adds L's stride to the value at the start of that dimension's current
@@ -70,7 +70,10 @@ class Walk(wiring.Component):
                     if dim in self._dims:
                         m.d.comb += stride.eq(getattr(self, f"stride_{dim}"))
         if self._late:
-            origin, stride = register(m, "origin_held", origin), register(m, "stride_held", stride)
+            origin, stride = (
+                pipeline_register(m, "origin_held", origin),
+                pipeline_register(m, "stride_held", stride),
+            )
         m.d.comb += following.eq(origin + stride)
         with m.If(self.load):
             m.d.sync += first.eq(self.base)
@@ -86,7 +89,7 @@ _COORDINATE_BITS = 18
 _ALL = FUSE_DIMS
 
 
-class Walker(wiring.Component):
+class PointWalker(wiring.Component):
     """Walks commands and makes one point of each step; the next command's first point follows the last
     one's at once.
 
@@ -200,7 +203,7 @@ class Walker(wiring.Component):
         level: Value,
         command: Signal,
     ) -> Value:
-        m.submodules[f"walk_{name}"] = walk = Walk(width=width, dims=tuple(strides), late=self._early)
+        m.submodules[f"walk_{name}"] = walk = AddressWalk(width=width, dims=tuple(strides), late=self._early)
         m.d.comb += [
             walk.load.eq(self.load),
             walk.base.eq(self.cmd.payload[base]),

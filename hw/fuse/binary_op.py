@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, OP_CONTROL, control_write, lanes, lanes_of
-from hw.lib.pipeline import follow
+from hw.lib.pipeline import pipeline_struct
 
 #: Cycles from the operands to the biased value.
 LATENCY = 3
@@ -15,7 +15,7 @@ LATENCY = 3
 BIAS_AT = 2
 
 
-class Operator(wiring.Component):
+class BinaryOperator(wiring.Component):
     """value = (A op B) + bias, wrapping; products of the low 18 bits, shifted right.
 
     Latency: LATENCY. Throughput: one beat in each cycle.
@@ -59,7 +59,7 @@ class Operator(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        beats = follow(m, "beat", self.beat, LATENCY)
+        beats = pipeline_struct(m, "beat", self.beat, LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
         start = fetch(m, "start", self.controls, ("add", "sub", "square", "bias_slot"), beats[0].cmd)
         shift = fetch(m, "shift", self.controls, ("shift",), beats[1].cmd)

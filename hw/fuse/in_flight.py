@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.fuse.layouts import COMMANDS, INDEX_BITS
 
 
-class Inside(wiring.Component):
+class InFlightCommands(wiring.Component):
     """Counts the commands in the pipeline and remembers their tags.
 
     Latency: one cycle. Throughput: one command in and one out in each cycle.

@@ -11,14 +11,14 @@ from hw.fuse.control_store import fetch
 from hw.fuse.floats import EXPONENT_BITS, unpack
 from hw.fuse.layouts import BEAT, SOURCE_CONTROL, control_write, lanes, lanes_of, part_of
 from hw.isa.enums import Dtype
-from hw.lib.pipeline import delay, follow, register
+from hw.lib.pipeline import pipeline_delay, pipeline_register, pipeline_struct
 from hw.lib.trees import select_tree
 
 #: Cycles from a beat (operands in their registers) to its lanes.
 LATENCY = 2
 
 
-class Source(wiring.Component):
+class OperandFetch(wiring.Component):
     """Collects the bytes of A, B and the residual, and turns them into int32 lanes.
 
     Latency: LATENCY cycles from `beat`. Throughput: one beat in each cycle; the operand registers may be
@@ -71,7 +71,7 @@ class Source(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        beats = follow(m, "beat", self.beat, LATENCY)
+        beats = pipeline_struct(m, "beat", self.beat, LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
         types = fetch(
             m,
@@ -94,7 +94,7 @@ class Source(wiring.Component):
         r_raw = self._part(m, "r", r_rows, self.beat.part, types.r_dtype)
         m.d.comb += [self.r[lane].eq(value) for lane, value in enumerate(delay_all(m, "r", r_raw, 2))]
         next_rows = [[*row[1:], row[0]] for row in b_rows]
-        b_one = register(m, "b_one", select_tree(m, "b_one", types.b_lane, dict(enumerate(b_raw))))
+        b_one = pipeline_register(m, "b_one", select_tree(m, "b_one", types.b_lane, dict(enumerate(b_raw))))
         mult = self._select(m, "row_mult", b_rows, types.rq_lane, types.b_dtype)
         exponent = self._select(m, "row_exponent", next_rows, types.rq_lane, types.b_dtype)
         b_each = [Mux(offsets.b_bcast, b_one, b) for b in delay_all(m, "b_raw", b_raw)]
@@ -103,13 +103,19 @@ class Source(wiring.Component):
             value = Mux(offsets.a_float, number.significand, a - offsets.a_zp)
             power = Mux(offsets.a_float & beats[1].live, number.exponent, 0)
             m.d.comb += [
-                self.a[lane].eq(register(m, f"a_{lane}", Mux(beats[1].live, value, 0), signed(32))),
-                self.a_exponent[lane].eq(register(m, f"a_exponent_{lane}", power, signed(EXPONENT_BITS))),
-                self.b[lane].eq(register(m, f"b_{lane}", Mux(offsets.b_on, b - offsets.b_zp, 0), signed(32))),
+                self.a[lane].eq(pipeline_register(m, f"a_{lane}", Mux(beats[1].live, value, 0), signed(32))),
+                self.a_exponent[lane].eq(
+                    pipeline_register(m, f"a_exponent_{lane}", power, signed(EXPONENT_BITS))
+                ),
+                self.b[lane].eq(
+                    pipeline_register(m, f"b_{lane}", Mux(offsets.b_on, b - offsets.b_zp, 0), signed(32))
+                ),
             ]
         m.d.comb += [
-            self.row_mult.eq(register(m, "row_mult_less_zp", mult - offsets.b_zp, signed(32))),
-            self.row_exponent.eq(register(m, "row_exponent_less_zp", exponent - offsets.b_zp, signed(8))),
+            self.row_mult.eq(pipeline_register(m, "row_mult_less_zp", mult - offsets.b_zp, signed(32))),
+            self.row_exponent.eq(
+                pipeline_register(m, "row_exponent_less_zp", exponent - offsets.b_zp, signed(8))
+            ),
         ]
         return m
 
@@ -147,7 +153,7 @@ class Source(wiring.Component):
     def _select(self, m: Module, name: str, rows: list[list[Value]], index: Value, dtype: Value) -> Signal:
         """Register of one lane of the row."""
         choices = [select_tree(m, f"{name}_{len(row[0])}", index, dict(enumerate(row))) for row in rows]
-        return register(m, name, _element(m, f"{name}_element", choices, dtype))
+        return pipeline_register(m, name, _element(m, f"{name}_element", choices, dtype))
 
 
 def _element(m: Module, name: str, choices: Sequence[Value], dtype: Value) -> Signal:
@@ -166,4 +172,4 @@ def _element(m: Module, name: str, choices: Sequence[Value], dtype: Value) -> Si
 
 def delay_all(m: Module, name: str, values: list[Value], cycles: int = 1) -> list[Value]:
     """Each value after some registers."""
-    return [delay(m, f"{name}_{lane}", value, cycles) for lane, value in enumerate(values)]
+    return [pipeline_delay(m, f"{name}_{lane}", value, cycles) for lane, value in enumerate(values)]

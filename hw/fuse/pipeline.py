@@ -8,17 +8,17 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse import binary_op, operand_fetch, post_scale, requant, residual, tables
-from hw.fuse.binary_op import Operator
+from hw.fuse.binary_op import BinaryOperator
 from hw.fuse.layouts import BEAT, control_write, controls, lanes, lanes_of
-from hw.fuse.operand_fetch import Source
+from hw.fuse.operand_fetch import OperandFetch
 from hw.fuse.params import Params
 from hw.fuse.post_scale import SUM_BITS, PostScale
 from hw.fuse.reduce import WINDOW_LATENCY, LaneReduce, WindowReduce, lane_reduce_latency
 from hw.fuse.requant import COUNT_BITS, Requantizer
 from hw.fuse.residual import Residual
 from hw.fuse.tables import TableLookup
-from hw.lib.delay_line import Delay
-from hw.lib.pipeline import delay, register
+from hw.lib.delay_line import DelayLine
+from hw.lib.pipeline import pipeline_delay, pipeline_register
 from hw.memory.ports import SlotWritePort
 
 #: Stages in order, and the controls each one takes.
@@ -62,7 +62,7 @@ class Pipeline(wiring.Component):
     slot_write : In
         Writes of parameter slots and tables.
     sp_data, acc_data, sp_load, acc_load, beat : In
-        Operands and beats (see Source).
+        Operands and beats (see OperandFetch).
     o_beat : Out(BEAT), o : Out(lanes), o_changed : Out
         Beat coming out, its elements, and how many lanes clips have changed.
     """
@@ -89,9 +89,9 @@ class Pipeline(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         config = self._config
-        m.submodules.source = self._source = Source(config)
+        m.submodules.source = self._source = OperandFetch(config)
         m.submodules.params = self._params = Params(config)
-        m.submodules.op = self._op = Operator(config)
+        m.submodules.op = self._op = BinaryOperator(config)
         m.submodules.requant = self._requant = Requantizer(config)
         m.submodules.table = self._table = TableLookup(config)
         m.submodules.residual = self._residual = Residual(config)
@@ -128,7 +128,7 @@ class Pipeline(wiring.Component):
                 m.d.comb += getattr(target, name).eq(getattr(self.slot_write, name))
         # The bias is wanted one cycle before the multipliers: both reads start where the operands come out.
         beat = source_.o_beat
-        later = register(m, "later_beat", beat)
+        later = pipeline_register(m, "later_beat", beat)
         m.d.comb += [
             params.bias_en.eq(op.bias_en),
             params.bias_slot.eq(beat.slot),
@@ -144,13 +144,15 @@ class Pipeline(wiring.Component):
         ]
         for name in ("row_mult", "row_exponent", "a_exponent"):
             value = Value.cast(getattr(source_, name))
-            m.d.comb += Value.cast(getattr(requant_, name)).eq(delay(m, name, value, binary_op.LATENCY))
+            m.d.comb += Value.cast(getattr(requant_, name)).eq(
+                pipeline_delay(m, name, value, binary_op.LATENCY)
+            )
 
     def _values(self, m: Module) -> None:
         """Steps 2 to 4."""
         m.d.comb += self._residual.adding.eq(self.adding)
         m.d.comb += [self._requant.beat.eq(self._op.o_beat), self._requant.value.eq(self._op.value)]
-        m.submodules.elements = elements = Delay(width=16 * lanes_of(self._config), cycles=_TO_RESIDUAL)
+        m.submodules.elements = elements = DelayLine(width=16 * lanes_of(self._config), cycles=_TO_RESIDUAL)
         m.d.comb += [elements.i.eq(self._source.r.as_value()), self._residual.r.as_value().eq(elements.o)]
         chain = (self._requant, self._table, self._residual, self._table2, self._reduce)
         for before, after in pairwise(chain):
@@ -160,7 +162,7 @@ class Pipeline(wiring.Component):
         """Steps 5 and 6."""
         reduce_, lanes_, post_ = self._reduce, self._lane_reduce, self._post
         counted = operand_fetch.LATENCY + binary_op.LATENCY + requant.LATENCY + 1
-        m.submodules.changed = changed = Delay(
+        m.submodules.changed = changed = DelayLine(
             width=COUNT_BITS, cycles=latency(self._config) - counted - post_scale.CHANGED_BEFORE
         )
         m.d.comb += [

@@ -6,14 +6,14 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.fuse.layouts import BEAT, CREDITS, DESCRIPTOR, POINT
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 from hw.memory.ports import ACC_READ_LATENCY, SP_READ_LATENCY, AccReadPort, SpReadPort
 
 #: Cycles from a granted read to the operand register that holds its data.
 OPERAND_LATENCY = SP_READ_LATENCY + 1
 
 
-class Issue(wiring.Component):
+class PointIssue(wiring.Component):
     """Splits each point into steps of at most one scratchpad and one accumulator read.
 
     A step waits until both of its reads are granted; the reads of a later step are never
@@ -134,8 +134,8 @@ class Issue(wiring.Component):
             ]
             self._choices.append(chosen)
             if self._config.pipelined:
-                chosen = register(m, f"{name}_next_held", chosen)
-                rest = register(m, f"{name}_rest_held", rest)
+                chosen = pipeline_register(m, f"{name}_next_held", chosen)
+                rest = pipeline_register(m, f"{name}_rest_held", rest)
             results.append(chosen)
             rests.append((done, chosen, rest))
         last_step = Signal()
@@ -171,7 +171,7 @@ class Issue(wiring.Component):
         m.d.comb += [
             # `taken` comes when the scratchpad's register is free: it is part of the step that waits.
             sp.valid.eq(taken & sp_next.any()),
-            sp.addr.eq(register(m, "sp_addr", address) if self._config.pipelined else address),
+            sp.addr.eq(pipeline_register(m, "sp_addr", address) if self._config.pipelined else address),
             complete.eq(full & sp.ready & (~acc.valid | acc.ready)),
             self.refused.eq((sp.waits & ~sp.ready) | (acc.valid & ~acc.ready)),
         ]

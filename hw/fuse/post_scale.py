@@ -11,7 +11,7 @@ from hw.fuse.reduce import COUNT_BITS
 from hw.fuse.requant import COUNT_BITS as CHANGED_BITS
 from hw.fuse.scale import CLIP_LATENCY, SCALE_LATENCY, ScaleControl, ScaleLane, add_zero_point, clip
 from hw.isa.enums import Rounding
-from hw.lib.pipeline import delay, follow, register
+from hw.lib.pipeline import pipeline_delay, pipeline_register, pipeline_struct
 from hw.lib.trees import tree_sum
 
 _SCALED = 2 + SCALE_LATENCY
@@ -81,7 +81,7 @@ class PostScale(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        beats = follow(m, "beat", self.beat, LATENCY)
+        beats = pipeline_struct(m, "beat", self.beat, LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
         before = fetch(m, "before", self.controls, ("bias",), beats[0].cmd)
         offset = fetch(m, "offset", self.controls, ("zp",), beats[_SCALED].cmd)
@@ -96,21 +96,23 @@ class PostScale(wiring.Component):
         mult, counting, steps = self._factor(m, beats)
         changed = Signal(self._lanes)
         for lane in range(self._lanes):
-            biased = register(m, f"biased_{lane}", self.value[lane] + before.bias, signed(32))
+            biased = pipeline_register(m, f"biased_{lane}", self.value[lane] + before.bias, signed(32))
             limited, _ = clip(m, f"count_{lane}", biased, -COUNT_LIMIT, COUNT_LIMIT)
-            x = register(m, f"x_{lane}", Mux(counting, limited, biased))
+            x = pipeline_register(m, f"x_{lane}", Mux(counting, limited, biased))
             m.submodules[f"scale_{lane}"] = scale = ScaleLane()
             m.d.comb += [scale.x.eq(x), scale.mult.eq(mult), scale.steps.eq(steps)]
             total = add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
-            placed = register(m, f"placed_{lane}", clip(m, f"lane_{lane}", total, limits.lo, limits.hi)[0])
+            placed = pipeline_register(
+                m, f"placed_{lane}", clip(m, f"lane_{lane}", total, limits.lo, limits.hi)[0]
+            )
             saturated, differs = clip(m, f"element_{lane}", placed, element.low, element.high)
             m.d.comb += [
-                self.o[lane].eq(delay(m, f"element_{lane}", saturated, 2)),
+                self.o[lane].eq(pipeline_delay(m, f"element_{lane}", saturated, 2)),
                 changed[lane].eq(differs),
             ]
-        counted = register(m, "counted", changed & self._written(m, beats[_CLIPPED], element))
+        counted = pipeline_register(m, "counted", changed & self._written(m, beats[_CLIPPED], element))
         total_changed = tree_sum(m, "changed_count", list(counted)) + self.changed
-        m.d.comb += self.o_changed.eq(register(m, "total_changed", total_changed))
+        m.d.comb += self.o_changed.eq(pipeline_register(m, "total_changed", total_changed))
         return m
 
     def _factor(self, m: Module, beats: list[data.View]) -> tuple[Signal, Value, data.View]:
@@ -126,9 +128,9 @@ class PostScale(wiring.Component):
         m.d.comb += port.addr.eq(self.count)
         entry = data.View(layout, port.data)
         m.submodules.control = control = ScaleControl()
-        mult = register(m, "mult", Mux(select.count, entry.mult, select.mult))
-        exponent = register(m, "exponent", Mux(select.count, entry.exponent, select.exponent))
-        rounding = register(m, "rounding", Mux(select.count, Rounding.SINGLE, select.rounding))
+        mult = pipeline_register(m, "mult", Mux(select.count, entry.mult, select.mult))
+        exponent = pipeline_register(m, "exponent", Mux(select.count, entry.exponent, select.exponent))
+        rounding = pipeline_register(m, "rounding", Mux(select.count, Rounding.SINGLE, select.rounding))
         m.d.comb += [control.exponent.eq(exponent), control.rounding.eq(rounding)]
         return mult, select.count, control.steps
 

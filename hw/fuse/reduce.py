@@ -8,7 +8,7 @@ from hw.config import MlaConfig
 from hw.fuse.control_store import fetch
 from hw.fuse.layouts import BEAT, control_write, lanes, lanes_of, part_of, reduce_control
 from hw.isa.enums import Reduce
-from hw.lib.pipeline import delay, follow, register
+from hw.lib.pipeline import pipeline_delay, pipeline_register, pipeline_struct
 from hw.lib.trees import registered_tree, tree_latency
 
 #: Cycles from a window's last point to its result.
@@ -56,7 +56,7 @@ class WindowReduce(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        beats = follow(m, "beat", self.beat, WINDOW_LATENCY)
+        beats = pipeline_struct(m, "beat", self.beat, WINDOW_LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
         control = fetch(m, "reduce", self.controls, ("reduce", "mask", "mask_tail"), self.beat.cmd)
         beat = self.beat
@@ -155,8 +155,11 @@ class LaneReduce(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         total, levels = lane_reduce_latency(self._config), tree_latency(self._lanes)
-        beats = follow(m, "beat", self.beat, total)
-        m.d.comb += [self.o_beat.eq(beats[-1]), self.o_count.eq(delay(m, "count", self.count, total))]
+        beats = pipeline_struct(m, "beat", self.beat, total)
+        m.d.comb += [
+            self.o_beat.eq(beats[-1]),
+            self.o_count.eq(pipeline_delay(m, "count", self.count, total)),
+        ]
         control = fetch(m, "identity", self.controls, ("lane_reduce",), beats[0].cmd)
         identity = Signal(signed(32))
         m.d.comb += identity.eq(
@@ -167,10 +170,10 @@ class LaneReduce(wiring.Component):
             )
         )
         filled = [
-            register(m, f"filled_{lane}", Mux(self.any[lane], self.value[lane], identity))
+            pipeline_register(m, f"filled_{lane}", Mux(self.any[lane], self.value[lane], identity))
             for lane in range(self._lanes)
         ]
-        any_ = register(m, "any_lane", self.any.any())
+        any_ = pipeline_register(m, "any_lane", self.any.any())
         kinds = [
             fetch(m, f"tree_{i}", self.controls, ("lane_reduce",), beats[1 + i].cmd).lane_reduce
             for i in range(levels)
@@ -180,8 +183,8 @@ class LaneReduce(wiring.Component):
             return combine(m, name, kinds[stage], a, b)
 
         scalar = registered_tree(m, "tree", filled, node)
-        rows = [delay(m, f"row_{lane}", f, levels) for lane, f in enumerate(filled)]
-        found = delay(m, "any", any_, levels)
+        rows = [pipeline_delay(m, f"row_{lane}", f, levels) for lane, f in enumerate(filled)]
+        found = pipeline_delay(m, "any", any_, levels)
         at = 1 + levels
         if self._config.fuse_rate > 1:
             scalar, found, rows = self._parts(m, beats[at], scalar, found, rows)
@@ -189,7 +192,7 @@ class LaneReduce(wiring.Component):
         last = fetch(m, "result", self.controls, ("lane_reduce",), beats[at].cmd)
         one = Mux(found, scalar, 0)
         rows[0] = Mux(last.lane_reduce == Reduce.NONE, rows[0], one)
-        m.d.comb += [self.o[lane].eq(register(m, f"o_{lane}", row)) for lane, row in enumerate(rows)]
+        m.d.comb += [self.o[lane].eq(pipeline_register(m, f"o_{lane}", row)) for lane, row in enumerate(rows)]
         return m
 
     def _parts(
@@ -203,4 +206,8 @@ class LaneReduce(wiring.Component):
             so_far.eq(Mux(fresh, scalar, combine(m, "joined", kind, so_far, scalar))),
             any_so_far.eq(found | (any_so_far & ~fresh)),
         ]
-        return so_far, any_so_far, [delay(m, f"joined_row_{lane}", row, 1) for lane, row in enumerate(rows)]
+        return (
+            so_far,
+            any_so_far,
+            [pipeline_delay(m, f"joined_row_{lane}", row, 1) for lane, row in enumerate(rows)],
+        )

@@ -18,8 +18,8 @@ from hw.fuse.scale import (
     add_zero_point,
     clip,
 )
-from hw.lib.delay_line import Delay
-from hw.lib.pipeline import follow, register
+from hw.lib.delay_line import DelayLine
+from hw.lib.pipeline import pipeline_register, pipeline_struct
 from hw.lib.trees import tree_sum
 
 _SCALED = 1 + SCALE_LATENCY
@@ -86,7 +86,7 @@ class Requantizer(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        beats = follow(m, "beat", self.beat, LATENCY)
+        beats = pipeline_struct(m, "beat", self.beat, LATENCY)
         m.d.comb += self.o_beat.eq(beats[-1])
         factors = fetch(
             m,
@@ -104,12 +104,12 @@ class Requantizer(wiring.Component):
             ("lo", "hi", "count_all", "to_float", "mask", "mask_tail"),
             beats[_SCALED + 1].cmd,
         )
-        m.submodules.exponents = exponents = Delay(width=EXPONENT_SUM_BITS * self._lanes, cycles=ROUNDED)
+        m.submodules.exponents = exponents = DelayLine(width=EXPONENT_SUM_BITS * self._lanes, cycles=ROUNDED)
         changed = Signal(self._lanes)
         for lane in range(self._lanes):
             m.submodules[f"scale_{lane}"] = scale = ScaleLane()
             m.submodules[f"control_{lane}"] = control = ScaleControl()
-            m.d.comb += scale.x.eq(register(m, f"x_{lane}", self.value[lane]))
+            m.d.comb += scale.x.eq(pipeline_register(m, f"x_{lane}", self.value[lane]))
             exponent = self._factors(m, lane, factors, scale)
             place = slice(EXPONENT_SUM_BITS * lane, EXPONENT_SUM_BITS * (lane + 1))
             m.d.comb += [
@@ -123,10 +123,12 @@ class Requantizer(wiring.Component):
             total = add_zero_point(m, f"lane_{lane}", scale.o, offset.zp)
             limited, differs = clip(m, f"lane_{lane}", total, limits.lo, limits.hi)
             result = Mux(limits.to_float, number, limited)
-            m.d.comb += self.o[lane].eq(register(m, f"o_{lane}", result))
+            m.d.comb += self.o[lane].eq(pipeline_register(m, f"o_{lane}", result))
             m.d.comb += changed[lane].eq(differs)
-        counted = register(m, "counted", changed & self._counting(m, beats[_SCALED + 1], limits))
-        m.d.comb += self.changed.eq(register(m, "population", tree_sum(m, "changed_count", list(counted))))
+        counted = pipeline_register(m, "counted", changed & self._counting(m, beats[_SCALED + 1], limits))
+        m.d.comb += self.changed.eq(
+            pipeline_register(m, "population", tree_sum(m, "changed_count", list(counted)))
+        )
         return m
 
     def _factors(self, m: Module, lane: int, factors: data.View, scale: ScaleLane) -> Signal:
@@ -145,9 +147,9 @@ class Requantizer(wiring.Component):
             m.d.comb += [mult.eq(self.row_mult), exponent.eq(self.row_exponent)]
         with m.Else():
             m.d.comb += [mult.eq(factors.mult), exponent.eq(factors.exponent)]
-        m.d.comb += scale.mult.eq(register(m, f"mult_{lane}_1", mult))
+        m.d.comb += scale.mult.eq(pipeline_register(m, f"mult_{lane}_1", mult))
         total = exponent + self.a_exponent[lane]
-        return register(m, f"exponent_{lane}_1", total, signed(EXPONENT_SUM_BITS))
+        return pipeline_register(m, f"exponent_{lane}_1", total, signed(EXPONENT_SUM_BITS))
 
     def _counting(self, m: Module, beat: data.View, limits: data.View) -> Value:
         """Lanes whose clip is counted."""

@@ -14,7 +14,7 @@ def _parts(beats: CreditFifo, count: int) -> list[Signal]:
     return [Signal(beats.r_data.shape(), name=f"part_{i}", reset_less=True) for i in range(count)]
 
 
-def assemble(m: Module, beats: CreditFifo, rate: int) -> tuple[Value, list[Value], Value]:
+def assemble_row(m: Module, beats: CreditFifo, rate: int) -> tuple[Value, list[Value], Value]:
     """The row at the head of the queue, of `rate` beats, the first ones of which wait for the last.
 
     Returns
@@ -40,7 +40,7 @@ def assemble(m: Module, beats: CreditFifo, rate: int) -> tuple[Value, list[Value
     return beats.valid & last, before + row, changed
 
 
-def collect(m: Module, beats: CreditFifo, rate: int, load: Value) -> tuple[Value, list[Value], Value]:
+def collect_row(m: Module, beats: CreditFifo, rate: int, load: Value) -> tuple[Value, list[Value], Value]:
     """The same, with all beats of a row in registers; the next row's come from the cycle of `load` on."""
     count = Signal(range(rate + 1))
     full = count == rate

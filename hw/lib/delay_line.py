@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.lib.ram import Ram
 
 
-class Delay(wiring.Component):
+class DelayLine(wiring.Component):
     """`o` is `i` of `cycles` cycles ago; undefined until it has run for that long.
 
     Latency: `cycles`. Throughput: one value a cycle.

@@ -4,7 +4,7 @@ from amaranth.hdl import Elaboratable, Module, Mux, Shape, ShapeLike, Signal, un
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 from hw.lib.ram import Ram
 
 
@@ -129,7 +129,7 @@ class CreditFifo(wiring.Component):
         """Read the head of the next cycle; an entry that becomes it as it is pushed passes by the memory."""
         bits = len(ram.r0_addr)
         following, passes = Signal(unsigned(bits + 1)), Signal()
-        newest = register(m, "newest", self.w_data.as_value())
+        newest = pipeline_register(m, "newest", self.w_data.as_value())
         m.d.sync += passes.eq(self.push & (following == tail))
         m.d.comb += [
             following.eq(head + self.pop),

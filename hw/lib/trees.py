@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from amaranth.hdl import Module, Mux, Signal, Value
 
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 
 
 def select_tree(m: Module, name: str, number: Value, values: dict[int, Value]) -> Value:
@@ -67,5 +67,5 @@ def registered_tree(
     for level in range(tree_latency(len(values))):
         pairs = zip(values[::2], values[1::2], strict=True)
         nodes = [combine(f"{name}_{level}_{i}", level, a, b) for i, (a, b) in enumerate(pairs)]
-        values = [register(m, f"{name}_{level}_{i}_r", node) for i, node in enumerate(nodes)]
+        values = [pipeline_register(m, f"{name}_{level}_{i}_r", node) for i, node in enumerate(nodes)]
     return values[0]

@@ -11,7 +11,7 @@ from hw.lib.ram import Ram
 WIS_ADDR_BITS = 14
 
 
-class Wis(wiring.Component):
+class InstructionStore(wiring.Component):
     """`wis_words` micro-instructions of 64 bits: two independent read ports and one write port.
 
     Read-back has a port of its own so that checking a segment takes no cycle from the running program.

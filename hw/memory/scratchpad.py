@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.isa.counters import SP_BANKS_MAX
 from hw.layouts import event_layout
-from hw.lib.pipeline import held
+from hw.lib.pipeline import enable_register
 from hw.lib.ram import Ram
 from hw.lib.rotate import rotate_left, rotate_right
 from hw.lib.trees import select_tree
@@ -77,10 +77,13 @@ class SpAccess:
         """The same in registers, loaded with `take`; their names begin with `name`."""
         later = copy(self)
         later.offset, later.odd, later.bank = (
-            held(m, f"{name}_{part}", getattr(self, part), take) for part in ("offset", "odd", "bank")
+            enable_register(m, f"{name}_{part}", getattr(self, part), take)
+            for part in ("offset", "odd", "bank")
         )
-        later._split(tuple(held(m, f"{name}_index_{h}", v, take) for h, v in enumerate(self.index)))
-        later.want = tuple(held(m, f"{name}_want_{h}", v, take) for h, v in enumerate(self.want))
+        later._split(
+            tuple(enable_register(m, f"{name}_index_{h}", v, take) for h, v in enumerate(self.index))
+        )
+        later.want = tuple(enable_register(m, f"{name}_want_{h}", v, take) for h, v in enumerate(self.want))
         return later
 
 
@@ -144,7 +147,9 @@ class SpReadLane(wiring.Component):
         # Registered as early as can be: memories give their words late in a cycle, and from far away.
         even, odd_word = (
             # Two-way choices, which an FPGA packs into its wide multiplexers.
-            held(m, f"{half}_held", select_tree(m, f"word_{half}", bank, self._words(source)), captured)
+            enable_register(
+                m, f"{half}_held", select_tree(m, f"word_{half}", bank, self._words(source)), captured
+            )
             for half, source, bank in zip(("even", "odd"), (self.even, self.odd), banks, strict=True)
         )
         merged = Signal(8 * n)
@@ -248,7 +253,9 @@ class Scratchpad(wiring.Component):
         """Data and mask of the write that waits at a port."""
         port = getattr(self, name)
         take = port.valid & port.ready
-        return held(m, f"{name}_data", port.data, take), held(m, f"{name}_bytes", port.mask, take)
+        return enable_register(m, f"{name}_data", port.data, take), enable_register(
+            m, f"{name}_bytes", port.mask, take
+        )
 
     def _banks(self, m: Module) -> tuple[list[Ram], list[Ram]]:
         """The memories of the even and of the odd half."""

@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.micro_instruction import MicroOp
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 from hw.sequencer.alu import Alu
 
 _SUBTRACTS = (MicroOp.SUB, MicroOp.MIN, MicroOp.MAX, MicroOp.SLT, MicroOp.SLTU, MicroOp.SEQ)
@@ -15,7 +15,7 @@ _SHIFTS = (MicroOp.SHL, MicroOp.SHR, MicroOp.SAR)
 _FLAGS = (MicroOp.SLT, MicroOp.SLTU, MicroOp.SEQ)
 
 
-class SmallAlu(Alu):
+class SerialAlu(Alu):
     """`Alu` with one adder for sums and differences, and a register in the middle of all that leads to `result`.
 
     Latency: combinational, `result` 1 cycle, for which the operands stand. Throughput: an operation in two cycles.
@@ -39,8 +39,11 @@ class SmallAlu(Alu):
             self.sum.eq(total),
         ]
         # Equal: the sum is -1 where it would be zero with the last one.
-        equal = register(m, "equal", (low ^ high[:32]).all())
-        second, total = register(m, "second_held", sum_of_two), register(m, "total_held", total)
+        equal = pipeline_register(m, "equal", (low ^ high[:32]).all())
+        second, total = (
+            pipeline_register(m, "second_held", sum_of_two),
+            pipeline_register(m, "total_held", total),
+        )
         differ, less, flag = self.a[31] ^ second[31], Signal(), Signal()
         m.d.comb += [
             less.eq(Mux(differ, Mux(self._does(MicroOp.SLTU), second[31], self.a[31]), total[31])),
@@ -83,8 +86,8 @@ class SmallAlu(Alu):
             amount.eq(self.b[:5] + self.imm[:5]),
             word.eq(Mux(left, self.a[::-1], self.a)),
         ]
-        coarse = register(m, "coarse", _right(word, fill, amount[3:], 8))
-        fine = _right(coarse, fill, register(m, "amount_held", amount[:3]), 1)
+        coarse = pipeline_register(m, "coarse", _right(word, fill, amount[3:], 8))
+        fine = _right(coarse, fill, pipeline_register(m, "amount_held", amount[:3]), 1)
         m.d.comb += result.eq(Mux(left, fine[::-1], fine))
         return result
 

@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.sequencer.stage_layouts import return_layout
+from hw.sequencer.layouts import return_layout
 
 
 class CallStack(wiring.Component):

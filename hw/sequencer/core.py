@@ -18,16 +18,16 @@ from hw.layouts import (
     limit_ports,
     windows_layout,
 )
-from hw.lib.pipeline import domain_of, register
+from hw.lib.pipeline import pipeline_domain, pipeline_register
 from hw.sequencer.call_stack import CallStack
 from hw.sequencer.command_words import CommandWords
 from hw.sequencer.config_registers import ConfigRegisters
-from hw.sequencer.decode import OperandRead
+from hw.sequencer.decode import Decode
 from hw.sequencer.execute import Execute, advance, redirection
 from hw.sequencer.fetch import Fetch
-from hw.sequencer.issue import WRITES, Issue
+from hw.sequencer.issue import WRITES, CommandIssue
+from hw.sequencer.layouts import COUNTER_BITS, FRAME_LAYOUT
 from hw.sequencer.loop_stack import LoopStack
-from hw.sequencer.stage_layouts import COUNTER_BITS, FRAME_LAYOUT
 
 #: Counter events.
 PULSES = (
@@ -48,7 +48,7 @@ class Core(wiring.Component):
     Latency: the first instruction executes 4 cycles after `start` is taken; `halted` comes one cycle after
     HALT executed. Throughput: one instruction a cycle; a taken branch, call or loop entry costs 3 cycles
     more, RET, CALLP and a loop without trips 4, MUL 2, a second macro operand in one instruction 1; going
-    round a hardware loop costs nothing; ISSUE takes one cycle more than BoundsChecker's latency and the wait
+    round a hardware loop costs nothing; ISSUE takes one cycle more than ParallelChecker's latency and the wait
     for a full queue. With `pipelined` an instruction takes four cycles.
 
     Parameters
@@ -139,9 +139,9 @@ class Core(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.fetch = fetch = Fetch(self.config)
-        m.submodules.read = read = OperandRead(self.config)
+        m.submodules.read = read = Decode(self.config)
         m.submodules.execute = execute = Execute(self.config)
-        m.submodules.issue = issue = Issue(self.config)
+        m.submodules.issue = issue = CommandIssue(self.config)
         started, active, frozen, flush = Signal(), Signal(), Signal(), Signal()
         frame, operands = Signal(FRAME_LAYOUT), Signal(6)
         boot, ended = self._life(m, execute, started, active, frozen, operands)
@@ -156,7 +156,7 @@ class Core(wiring.Component):
             self.fetch_addr.eq(fetch.fetch_addr),
             self.fetch_en.eq(fetch.fetch_en),
             read.word.eq(
-                register(m, "fetched", self.fetch_data) if self.config.pipelined else self.fetch_data
+                pipeline_register(m, "fetched", self.fetch_data) if self.config.pipelined else self.fetch_data
             ),
             read.pc.eq(fetch.pc),
             read.valid.eq(fetch.valid),
@@ -233,7 +233,7 @@ class Core(wiring.Component):
         return boot & active, ended
 
     def _report(
-        self, m: Module, execute: Execute, issue: Issue, x: Value, frame: Value, active: Signal
+        self, m: Module, execute: Execute, issue: CommandIssue, x: Value, frame: Value, active: Signal
     ) -> None:
         """State and events for the outside."""
         m.d.comb += [
@@ -257,7 +257,7 @@ def connect_frames(
     """Running segment, callers, loops."""
     m.submodules.calls = calls = CallStack(core.config)
     m.submodules.loops = loops = LoopStack(core.config, width=COUNTER_BITS)
-    late = domain_of(m, core.config.pipelined)
+    late = pipeline_domain(m, core.config.pipelined)
     late += [
         loops.step.eq(execute.step),
         loops.push.eq(execute.push_loop),
@@ -320,7 +320,7 @@ def connect_issue(
     m: Module,
     core: wiring.Component,
     execute: Execute,
-    issue: Issue,
+    issue: CommandIssue,
     started: Value,
     frozen: Value,
 ) -> None:
@@ -330,7 +330,7 @@ def connect_issue(
     serial = core.config.serial_commands
     registers = Signal(data.StructLayout(WRITES)) if serial else ConfigRegisters()
     # With `pipelined` a field is written a cycle later, long before a command can be issued.
-    domain = domain_of(m, core.config.pipelined)
+    domain = pipeline_domain(m, core.config.pipelined)
     domain += [
         registers.w_en.eq(execute.set_field),
         registers.w_field.eq(x.d),
@@ -365,7 +365,7 @@ def connect_issue(
         _connect_words(m, core, issue, registers)
 
 
-def _connect_verdict(m: Module, execute: Execute, issue: Issue, pipelined: int) -> None:
+def _connect_verdict(m: Module, execute: Execute, issue: CommandIssue, pipelined: int) -> None:
     """Where a command's issue begins and what comes of it, in registers with `pipelined`."""
     domain, start = m.d.comb, issue.start
     if pipelined:
@@ -380,7 +380,7 @@ def _connect_verdict(m: Module, execute: Execute, issue: Issue, pipelined: int) 
     ]
 
 
-def _connect_words(m: Module, core: wiring.Component, issue: Issue, writes: data.View) -> None:
+def _connect_words(m: Module, core: wiring.Component, issue: CommandIssue, writes: data.View) -> None:
     """What sends the fields of commands in words."""
     m.submodules.words = words = CommandWords()
     m.d.comb += [

@@ -17,31 +17,35 @@ from hw.isa.micro_instruction import (
     Statistic,
 )
 from hw.layouts import PC_BITS, STATISTICS_LAYOUT, packed_layout
-from hw.lib.pipeline import held
-from hw.sequencer.register_file import RegisterFile
-from hw.sequencer.stage_layouts import (
+from hw.lib.pipeline import enable_register
+from hw.sequencer.layouts import (
     COUNTER_BITS,
     EXECUTE_LAYOUT,
     FRAME_LAYOUT,
     OUT_BIT,
     PLAIN,
     Fault,
-    Kind,
+    InstructionKind,
     field_exists,
 )
+from hw.sequencer.register_file import RegisterFile
 
 _BRANCHES = (MicroOp.BEQ, MicroOp.BNE, MicroOp.BLT, MicroOp.BGE, MicroOp.BLTU, MicroOp.BGEU)
 
 
 def find_kind(m: Module, opcode: Value) -> dict[str, Signal]:
     """The kind of an instruction; as `find_targets`."""
-    kind, plain = Signal(Kind.RET.bit_length(), name="kind"), Signal(name="plain")
+    kind, plain = Signal(InstructionKind.RET.bit_length(), name="kind"), Signal(name="plain")
     with m.Switch(opcode):
         with m.Case(*map(int, _BRANCHES)):
-            m.d.comb += kind.eq(Kind.BRANCH)
-        for name in (kind.name for kind in Kind if kind not in (Kind.SCALAR, Kind.BRANCH)):
+            m.d.comb += kind.eq(InstructionKind.BRANCH)
+        for name in (
+            kind.name
+            for kind in InstructionKind
+            if kind not in (InstructionKind.SCALAR, InstructionKind.BRANCH)
+        ):
             with m.Case(int(MicroOp[name])):
-                m.d.comb += kind.eq(Kind[name])
+                m.d.comb += kind.eq(InstructionKind[name])
     with m.Switch(kind), m.Case(*map(int, PLAIN)):
         m.d.comb += plain.eq(1)
     return {"kind": kind, "plain": plain}
@@ -88,7 +92,7 @@ WORD_LAYOUT = packed_layout(WORD)
 _INDEX = (OPERAND_BASE - 1).bit_length()
 
 
-class OperandRead(wiring.Component):
+class Decode(wiring.Component):
     """Decodes an instruction and reads its operands.
 
     Latency: 1 cycle, 2 if both selectors name macro operands. Throughput: as the latency. With `pipelined` an
@@ -235,10 +239,10 @@ class OperandRead(wiring.Component):
         first = Mux(_in_buffer(self.word.a), self.word.a, self.word.b)
         if self.config.pipelined:  # read ahead, so that what the memory gives has a cycle to come here
             m.d.comb += self.operand_addr.eq(Mux(self.take, self.word.b, first))
-            a_data = held(m, "first_operand", self.operand_data, self.take)
-            b_data = held(m, "second_operand", self.operand_data, waits)
+            a_data = enable_register(m, "first_operand", self.operand_data, self.take)
+            b_data = enable_register(m, "second_operand", self.operand_data, waits)
             return a_data, Mux(pair, b_data, a_data), waits
-        a_data = held(m, "first_operand", self.operand_data, waits)
+        a_data = enable_register(m, "first_operand", self.operand_data, waits)
         # The address of the instruction that enters this stage, or again of the one that stays.
         again = Mux(_in_buffer(word.a) & ~(valid & pair), word.a, word.b)
         m.d.comb += self.operand_addr.eq(Mux(self.take, first, again))

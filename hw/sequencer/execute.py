@@ -7,10 +7,10 @@ from amaranth.lib.wiring import In, Out
 from hw.config import MlaConfig
 from hw.isa.enums import Trap
 from hw.layouts import SEGMENT_LAYOUT
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 from hw.sequencer.alu import Alu
-from hw.sequencer.alu_serial import SmallAlu
-from hw.sequencer.stage_layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, OUT_BIT, Fault, Kind
+from hw.sequencer.alu_serial import SerialAlu
+from hw.sequencer.layouts import COUNTER_BITS, EXECUTE_LAYOUT, FRAME_LAYOUT, OUT_BIT, Fault, InstructionKind
 
 _CALLEE_LAYOUT = data.StructLayout({"usable": 1, "inside": OUT_BIT, "frame": FRAME_LAYOUT})
 
@@ -33,7 +33,9 @@ def redirection(m: Module, stage: wiring.Component, clear: Value) -> tuple[Signa
     redirect, target = Signal(), Signal.like(stage.target)
     m.d.sync += [redirect.eq(stage.redirect & ~clear), target.eq(stage.target)]
     if stage.config.pipelined:  # and what it does to the loops has another
-        return register(m, "redirect_held", redirect & ~clear), register(m, "target_held", target)
+        return pipeline_register(m, "redirect_held", redirect & ~clear), pipeline_register(
+            m, "target_held", target
+        )
     return redirect, target
 
 
@@ -55,8 +57,8 @@ def results(m: Module, stage: wiring.Component, alu: Alu) -> list[Value]:
     values: list[Value] = [alu.result, alu.sum, alu.taken]
     if not stage.config.pipelined:
         return [*values, none]
-    held = [register(m, f"alu_{i}", value) for i, value in enumerate(values)]
-    return [*held, register(m, "alu_none", held[1].as_signed() <= 0)]
+    held = [pipeline_register(m, f"alu_{i}", value) for i, value in enumerate(values)]
+    return [*held, pipeline_register(m, "alu_none", held[1].as_signed() <= 0)]
 
 
 def raise_trap(m: Module, stage: wiring.Component, cause: Value | int, address: Value | int = 0) -> None:
@@ -70,11 +72,11 @@ def wait_ahead(m: Module, stage: wiring.Component, phase: Signal, waited: Signal
     """
     x, may = stage.instruction, Signal()
     conditions = {
-        Kind.MUL: phase[1],
-        Kind.TAG: ~stage.tag_hold,
-        Kind.WAIT: stage.tokens.bit_select(x.d[:4], 1),
-        Kind.FENCE: ~(x.d[:4] & ~stage.idle).any(),
-        Kind.ISSUE: stage.issued,
+        InstructionKind.MUL: phase[1],
+        InstructionKind.TAG: ~stage.tag_hold,
+        InstructionKind.WAIT: stage.tokens.bit_select(x.d[:4], 1),
+        InstructionKind.FENCE: ~(x.d[:4] & ~stage.idle).any(),
+        InstructionKind.ISSUE: stage.issued,
     }
     with m.Switch(x.kind):
         for kind, condition in conditions.items():
@@ -86,13 +88,13 @@ def wait_ahead(m: Module, stage: wiring.Component, phase: Signal, waited: Signal
 def wait_late(m: Module, stage: wiring.Component, phase: Signal, waited: Signal) -> None:
     """With `pipelined`: what instructions that wait do when they complete, and while they do not."""
     d = stage.instruction.d[:4]
-    with m.Case(Kind.TAG):
+    with m.Case(InstructionKind.TAG):
         m.d.comb += stage.set_tag.eq(waited)
-    with m.Case(Kind.WAIT):
+    with m.Case(InstructionKind.WAIT):
         m.d.comb += [stage.syncing.eq(~waited), stage.take.eq(waited << d)]
-    with m.Case(Kind.FENCE):
+    with m.Case(InstructionKind.FENCE):
         m.d.comb += stage.syncing.eq(~waited)
-    with m.Case(Kind.ISSUE):
+    with m.Case(InstructionKind.ISSUE):
         m.d.comb += stage.start_issue.eq(phase == 0)
         with m.If(stage.issue_trap):
             raise_trap(m, stage, stage.issue_cause, stage.issue_address)
@@ -121,11 +123,11 @@ def choose_target(m: Module, stage: wiring.Component, phase: Value, callee: data
         stage.target.eq(x.target),
     ]
     with m.Switch(x.kind):
-        with m.Case(Kind.LOOP):
+        with m.Case(InstructionKind.LOOP):
             m.d.comb += stage.target.eq(Mux(phase != 0, onward, x.following))
-        with m.Case(Kind.CALLP):
+        with m.Case(InstructionKind.CALLP):
             m.d.comb += stage.target.eq(Cat(callee.inside, x.target[OUT_BIT]))
-        with m.Case(Kind.RET):
+        with m.Case(InstructionKind.RET):
             m.d.comb += stage.target.eq(onward)
 
 
@@ -133,7 +135,7 @@ def loop_cases(m: Module, stage: wiring.Component, phase: Value, empty: Value, l
     """LOOP and BREAK. A loop without trips leaves a cycle later than others enter: what follows it depends on the
     loops around it, and that on nothing the adder has still to find.
     """
-    with m.Case(Kind.LOOP):
+    with m.Case(InstructionKind.LOOP):
         none = Signal(name="no_trips")
         m.d.comb += none.eq(empty)
         with m.If(phase != 0):
@@ -142,7 +144,7 @@ def loop_cases(m: Module, stage: wiring.Component, phase: Value, empty: Value, l
             raise_trap(m, stage, Trap.LOOP_STACK)
         with m.Elif(~none):
             m.d.comb += [leaves.eq(1), stage.redirect.eq(1), stage.push_loop.eq(1)]
-    with m.Case(Kind.BREAK):
+    with m.Case(InstructionKind.BREAK):
         with m.If(stage.loops_empty):
             raise_trap(m, stage, Trap.LOOP_STACK)
         with m.Else():
@@ -151,19 +153,19 @@ def loop_cases(m: Module, stage: wiring.Component, phase: Value, empty: Value, l
 
 def call_cases(m: Module, stage: wiring.Component, phase: Value, usable: Value, leaves: Signal) -> None:
     """CALL, CALLP and RET."""
-    with m.Case(Kind.CALL):
+    with m.Case(InstructionKind.CALL):
         with m.If(stage.calls_full):
             raise_trap(m, stage, Trap.CALL_STACK)
         with m.Else():
             m.d.comb += [leaves.eq(1), stage.redirect.eq(1), stage.call.eq(1)]
-    with m.Case(Kind.CALLP):
+    with m.Case(InstructionKind.CALLP):
         with m.If((phase != 0) & ~usable):
             raise_trap(m, stage, Trap.SEGMENT_INVALID)
         with m.Elif((phase != 0) & stage.calls_full):
             raise_trap(m, stage, Trap.CALL_STACK)
         with m.Elif(phase != 0):
             m.d.comb += [leaves.eq(1), stage.redirect.eq(1), stage.call.eq(1), stage.enter.eq(1)]
-    with m.Case(Kind.RET):
+    with m.Case(InstructionKind.RET):
         with m.If(stage.calls_empty):
             raise_trap(m, stage, Trap.CALL_STACK)
         with m.Elif(phase == 0):
@@ -299,7 +301,7 @@ class Execute(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.alu = alu = SmallAlu() if self.config.pipelined else Alu()
+        m.submodules.alu = alu = SerialAlu() if self.config.pipelined else Alu()
         x = self.instruction
         go, faulty, waited, leaves = Signal(), Signal(), Signal(), Signal()
         present, ended = settled(m, self)
@@ -317,10 +319,10 @@ class Execute(wiring.Component):
             self.second.eq(alu.second),
             faulty.eq((x.fault != Fault.NONE) | self.limit_hit),
             go.eq(self.active & present & ~faulty),
-            self.multiply.eq(x.kind == Kind.MUL),
+            self.multiply.eq(x.kind == InstructionKind.MUL),
             self.passes.eq(go & (x.plain | waited) if self.config.pipelined else (go & x.plain) | waited),
             self.finish.eq(self.passes | leaves),
-            self.arrive.eq(Mux(x.kind == Kind.RET, self.return_pc, x.arrive)),
+            self.arrive.eq(Mux(x.kind == InstructionKind.RET, self.return_pc, x.arrive)),
             self.step.eq(self.passes & ~self.redirect & ~self.halt),
             self.callee.eq(callee.frame),
         ]
@@ -373,32 +375,32 @@ class Execute(wiring.Component):
 
     def _simple(self, m: Module, taken: Value) -> None:
         """What instructions do that complete at once (`plain`), and TRAP."""
-        with m.Case(Kind.BRANCH):
+        with m.Case(InstructionKind.BRANCH):
             m.d.comb += self.redirect.eq(taken)
         for kind, output in (
-            (Kind.SET, self.set_field),
-            (Kind.CLEAR, self.clear_fields),
-            (Kind.HALT, self.halt),
+            (InstructionKind.SET, self.set_field),
+            (InstructionKind.CLEAR, self.clear_fields),
+            (InstructionKind.HALT, self.halt),
         ):
             with m.Case(kind):
                 m.d.comb += output.eq(1)
-        with m.Case(Kind.TRAP):
+        with m.Case(InstructionKind.TRAP):
             raise_trap(m, self, Trap.SOFTWARE, self.instruction.imm)
 
     def _waiting(self, m: Module, phase: Signal, waited: Signal) -> None:
         """Instructions that may take more than a cycle."""
         x = self.instruction
-        with m.Case(Kind.MUL):
+        with m.Case(InstructionKind.MUL):
             m.d.comb += waited.eq(phase == 2)
-        with m.Case(Kind.TAG):
+        with m.Case(InstructionKind.TAG):
             m.d.comb += [waited.eq(~self.tag_hold), self.set_tag.eq(~self.tag_hold)]
-        with m.Case(Kind.WAIT):
+        with m.Case(InstructionKind.WAIT):
             token = self.tokens.bit_select(x.d[:4], 1)
             m.d.comb += [waited.eq(token), self.syncing.eq(~token), self.take.eq(token << x.d[:4])]
-        with m.Case(Kind.FENCE):
+        with m.Case(InstructionKind.FENCE):
             busy = (x.d[:4] & ~self.idle).any()
             m.d.comb += [waited.eq(~busy), self.syncing.eq(busy)]
-        with m.Case(Kind.ISSUE):
+        with m.Case(InstructionKind.ISSUE):
             m.d.comb += [self.start_issue.eq(phase == 0), waited.eq(self.issued)]
             with m.If(self.issue_trap):
                 raise_trap(m, self, self.issue_cause, self.issue_address)

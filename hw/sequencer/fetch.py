@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.layouts import PC_BITS
-from hw.sequencer.stage_layouts import COUNTER_BITS
+from hw.sequencer.layouts import COUNTER_BITS
 
 
 class Fetch(wiring.Component):

@@ -4,15 +4,15 @@ from amaranth.hdl import Cat, Const, Elaboratable, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Member, Out
 
-from hw.checker.parallel.checker import BoundsChecker
+from hw.checker.parallel.checker import ParallelChecker
 from hw.checker.rules import RULES
-from hw.checker.serial.checker import CommandChecker
+from hw.checker.serial.checker import SerialChecker
 from hw.checker.values import INCREMENT_OF, INCREMENTS_LAYOUT
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS
 from hw.isa.enums import Trap, Unit
 from hw.layouts import DERIVED, META_LAYOUT, command_stream, config_layout, limit_ports, windows_layout
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 from hw.sequencer.alu_serial import ScalarMultiply
 
 #: How fields are written, as `ConfigRegisters` has it.
@@ -25,7 +25,7 @@ def _fields(config: MlaConfig) -> dict[str, Member]:
     return {f"config_{unit.name.lower()}": In(config_layout(unit)) for unit in Unit}
 
 
-class Issue(wiring.Component):
+class CommandIssue(wiring.Component):
     """Executes the `issue` instruction.
 
     Latency: a command is offered as many cycles after `start` as the bounds checker takes; `issued` comes
@@ -43,7 +43,7 @@ class Issue(wiring.Component):
     unit, meta : In
         Where the command goes and what travels with it.
     config_load, config_matrix, config_fuse, config_store : In
-        Fields. With `serial_commands` the writes of them instead: field_*, see CommandChecker.
+        Fields. With `serial_commands` the writes of them instead: field_*, see SerialChecker.
     windows : In, limit : Out
         DRAM windows, and which limit of one is asked for.
     clear : In
@@ -61,7 +61,7 @@ class Issue(wiring.Component):
     trap, cause, address : Out
         Pulse: the command is illegal.
     mul, mul_a, mul_b : In, mul_product : Out
-        Scalar multiplication, see BoundsChecker.
+        Scalar multiplication, see ParallelChecker.
     """
 
     def __init__(self, config: MlaConfig):
@@ -101,7 +101,9 @@ class Issue(wiring.Component):
             checker.start.eq(self.start),
             checker.unit.eq(self.unit),
             checker.windows.eq(self.windows),
-            checker.clear.eq(register(m, "clear_held", self.clear) if self.config.pipelined else self.clear),
+            checker.clear.eq(
+                pipeline_register(m, "clear_held", self.clear) if self.config.pipelined else self.clear
+            ),
             multiplier.mul.eq(self.mul),
             multiplier.mul_a.eq(self.mul_a),
             multiplier.mul_b.eq(self.mul_b),
@@ -121,7 +123,7 @@ class Issue(wiring.Component):
         refused, offer, waiting, ready = Signal(), Signal(), Signal(), Signal()
         domain, done = m.d.comb, checker.done
         if self.config.pipelined:
-            domain, done = m.d.sync, register(m, "done", checker.done & ~self.clear)
+            domain, done = m.d.sync, pipeline_register(m, "done", checker.done & ~self.clear)
         domain += refused.eq(bad_command | checker.bad | checker.fail)
         m.d.comb += [
             self.trap.eq(done & refused),
@@ -139,8 +141,8 @@ class Issue(wiring.Component):
         self._offer(m, checker, offer, ready)
         return m
 
-    def _checker(self) -> BoundsChecker | CommandChecker:
-        return (CommandChecker if self.config.serial_commands else BoundsChecker)(self.config)
+    def _checker(self) -> ParallelChecker | SerialChecker:
+        return (SerialChecker if self.config.serial_commands else ParallelChecker)(self.config)
 
     def _rules(self, m: Module) -> Signal:
         """Whether the fields alone make the command illegal, one cycle after `start`."""
@@ -153,7 +155,7 @@ class Issue(wiring.Component):
             m.d.sync += bad_command.eq(broken.bit_select(self.unit, 1))
         return bad_command
 
-    def _offer(self, m: Module, checker: BoundsChecker, offer: Value, ready: Signal) -> None:
+    def _offer(self, m: Module, checker: ParallelChecker, offer: Value, ready: Signal) -> None:
         """The four command streams."""
         for unit in Unit:
             name = unit.name.lower()

@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 
 
 class LoopStack(wiring.Component):
@@ -141,7 +141,10 @@ class LoopStack(wiring.Component):
             after.eq(depth),
         ]
         if self._late:
-            ends, more = register(m, f"{side}_ends_held", ends), register(m, f"{side}_more_held", more)
+            ends, more = (
+                pipeline_register(m, f"{side}_ends_held", ends),
+                pipeline_register(m, f"{side}_more_held", more),
+            )
         # From the innermost loop outwards, for as long as loops end here and are through.
         reached = Signal(self.levels, name=f"{side}_reached")
         closed = ends & ~more

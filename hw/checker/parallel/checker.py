@@ -9,13 +9,13 @@ from hw.checker.box_verdict import SUM_BITS, BoxVerdict
 from hw.checker.parallel.coordinate_range import CoordinateRange, DepthwiseRows
 from hw.checker.parallel.operand_select import CONTROL_LAYOUT, OperandSelect
 from hw.checker.parallel.schedule import STEP_BITS
-from hw.checker.values import INCREMENTS_LAYOUT, Kind
+from hw.checker.values import INCREMENTS_LAYOUT, AddressSpace
 from hw.config import MlaConfig
 from hw.isa.enums import Post, Unit
 from hw.layouts import config_layout, windows_layout
 
 
-class BoundsChecker(wiring.Component):
+class ParallelChecker(wiring.Component):
     """Checks each stream of a command against its memory or the DRAM windows, four products a cycle.
 
     Four stages follow each other: operands, product, ends of the box, comparison. The multipliers serve the
@@ -67,7 +67,7 @@ class BoundsChecker(wiring.Component):
                 "done": Out(1),
                 "bad": Out(1),
                 "fail": Out(1),
-                "fail_kind": Out(Kind.BITS),
+                "fail_kind": Out(AddressSpace.BITS),
                 "fail_address": Out(32),
                 "increments": Out(INCREMENTS_LAYOUT),
                 "mul": In(1),

@@ -19,7 +19,7 @@ from hw.checker.parallel.schedule import (
     Step,
     Use,
 )
-from hw.checker.values import VALUES, Kind, spaces
+from hw.checker.values import VALUES, AddressSpace, spaces
 from hw.config import MlaConfig
 from hw.isa.enums import Requant, Unit
 from hw.layouts import config_layout
@@ -31,7 +31,7 @@ CONTROL_LAYOUT = data.StructLayout(
         "final": 1,  # last step of the command
         "first": 1,
         "last": 1,  # of the stream's box
-        "kind": Kind.BITS,
+        "kind": AddressSpace.BITS,
         "order": 2,
         "dram": 1,  # odd lanes carry upper halves
         "coordinates": 1,

@@ -16,7 +16,7 @@ _COORDINATE, _WIDE = X_BITS + 1, 34
 _POINTS_BITS = 8  # of the greatest number of a window's points
 
 
-class CheckBox(wiring.Component):
+class BoundingBox(wiring.Component):
     """Factors, product, ends of the box, coordinate ranges, increments and quotients.
 
     Latency: a product has moved the ends 3 cycles after its line. Throughput: a line a cycle; a division takes

@@ -5,12 +5,12 @@ from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.checker.box_verdict import BoxVerdict
-from hw.checker.serial.box import CheckBox
+from hw.checker.serial.box import BoundingBox
 from hw.checker.serial.field_store import FieldStore
 from hw.checker.serial.flags import check_flags, early_rules, weigh_tile
 from hw.checker.serial.layouts import ADDRESS_BITS, CODE_LAYOUT, Early, Late, Width
 from hw.checker.serial.microcode import programs
-from hw.checker.values import INCREMENTS_LAYOUT, Kind
+from hw.checker.values import INCREMENTS_LAYOUT, AddressSpace
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
@@ -20,8 +20,8 @@ from hw.layouts import limit_ports, windows_layout
 _WIDTHS = {Width.W4: 4, Width.W6: 6, Width.W8: 8, Width.W9: 9, Width.W12: 12, Width.W16: 16, Width.W20: 20}
 
 
-class CommandChecker(wiring.Component):
-    """Checks a command as `BoundsChecker` and `issue_rules` do, with the fields in a memory and one multiplier.
+class SerialChecker(wiring.Component):
+    """Checks a command as `ParallelChecker` and `issue_rules` do, with the fields in a memory and one multiplier.
 
     A micro-program of each unit reads a field a cycle. Its lines pass through stages: 1 line, 2 field, 3 and 4 its
     width, 5 factors, packed words, rules, tile, 6 product, 7 ends of the box, 8 what is made of these.
@@ -47,7 +47,7 @@ class CommandChecker(wiring.Component):
     done : Out
         Pulse: the verdict is there.
     bad, fail, fail_kind, fail_address : Out
-        The command breaks a rule; a box reaches outside its space. See `BoundsChecker`.
+        The command breaks a rule; a box reaches outside its space. See `ParallelChecker`.
     increments : Out
         Derived walk increments, valid from `done` to the next start.
     """
@@ -68,7 +68,7 @@ class CommandChecker(wiring.Component):
                 "done": Out(1),
                 "bad": Out(1),
                 "fail": Out(1),
-                "fail_kind": Out(Kind.BITS),
+                "fail_kind": Out(AddressSpace.BITS),
                 "fail_address": Out(32),
                 "increments": Out(INCREMENTS_LAYOUT),
             }
@@ -84,7 +84,7 @@ class CommandChecker(wiring.Component):
             m.d.sync += line.eq(lines[-1])
             lines.append(line)
         value, absent = self._value(m, words, entries, lines)
-        m.submodules.box = box = CheckBox(self.config)
+        m.submodules.box = box = BoundingBox(self.config)
         first, second = Signal(32), Signal(32)
         flags, taps, group = check_flags(m, first, second, box.quotient, self.config)
         met, line = Signal(), lines[4]
@@ -187,7 +187,7 @@ class CommandChecker(wiring.Component):
             m.d.sync += value[low:high].eq(Mux(inside, raw[low:high], sign.replicate(high - low)))
         return value, absent[1]
 
-    def _verdict(self, m: Module, box: CheckBox) -> None:
+    def _verdict(self, m: Module, box: BoundingBox) -> None:
         m.submodules.verdict = verdict = BoxVerdict(self.config)
         late = box.late
         m.d.comb += [

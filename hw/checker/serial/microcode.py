@@ -1,11 +1,11 @@
 """Micro-programs of the serial checker: one for each unit, a line for each field that it needs.
 
-What a line does is there for later ones a few cycles on (the stages of `CommandChecker`): lines without effect stand
+What a line does is there for later ones a few cycles on (the stages of `SerialChecker`): lines without effect stand
 between where nothing else does.
 """
 
 from hw.checker.serial.layouts import CODE_LAYOUT, Early, Ends, Flag, Late, Rule, Width, X, Y
-from hw.checker.values import Kind
+from hw.checker.values import AddressSpace
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS, UNIT_FIELDS
 from hw.isa.enums import Unit
@@ -16,7 +16,7 @@ SHADOW = 5
 _WIDTHS = {4: Width.W4, 6: Width.W6, 8: Width.W8, 9: Width.W9, 12: Width.W12, 16: Width.W16, 20: Width.W20}
 
 
-class Program:
+class MicrocodeBuilder:
     """Lines of one unit.
 
     Parameters
@@ -131,7 +131,7 @@ _FLAG_LAG = 2  # lines from a packed word to a condition on it
 _DIVIDE_LAG = 16  # lines between a division and its quotient
 
 
-def _dram(p: Program, config: MlaConfig, kind: int, **when: int) -> None:
+def _dram(p: MicrocodeBuilder, config: MlaConfig, kind: int, **when: int) -> None:
     """The stream in DRAM: addresses and strides have two halves."""
     p.times(1, "dram", Ends.BOTH, what=Y.LOW, reset=1)
     p.add("dram", y=Y.HIGH, ends=Ends.BOTH)
@@ -145,7 +145,7 @@ def _dram(p: Program, config: MlaConfig, kind: int, **when: int) -> None:
     p.verdict(kind, 0, **when)
 
 
-def _load(p: Program, config: MlaConfig) -> None:
+def _load(p: MicrocodeBuilder, config: MlaConfig) -> None:
     p.add("word", early=Early.FIRST_WORD)
     p.rules(Rule.ZERO, "len")
     p.pad(_FLAG_LAG - 1)
@@ -160,23 +160,23 @@ def _load(p: Program, config: MlaConfig) -> None:
     p.add("len", x=X.VALUE, count=1, flag=Flag.TRANSPOSE)
     p.add("dst_y", y=Y.VALUE, ends=Ends.ALONG)
     p.times("z_count", "dst_z", Ends.ALONG)
-    p.verdict(Kind.SP, 0, flag=Flag.AWAY, unless=1)
-    p.verdict(Kind.PARAM, 0, flag=Flag.PARAM)
-    p.verdict(Kind.TABLE, 0, flag=Flag.TABLE)
-    _dram(p, config, Kind.DRAM_READ, flag=Flag.FILL, unless=1)
+    p.verdict(AddressSpace.SP, 0, flag=Flag.AWAY, unless=1)
+    p.verdict(AddressSpace.PARAM, 0, flag=Flag.PARAM)
+    p.verdict(AddressSpace.TABLE, 0, flag=Flag.TABLE)
+    _dram(p, config, AddressSpace.DRAM_READ, flag=Flag.FILL, unless=1)
 
 
-def _store(p: Program, config: MlaConfig) -> None:
+def _store(p: MicrocodeBuilder, config: MlaConfig) -> None:
     p.rules(Rule.ZERO, "len")
     p.base("src")
     p.plus("len")
     for axis in "yz":
         p.times(f"{axis}_count", f"src_{axis}", Ends.ALONG)
-    p.verdict(Kind.SP, 0)
-    _dram(p, config, Kind.DRAM_WRITE)
+    p.verdict(AddressSpace.SP, 0)
+    _dram(p, config, AddressSpace.DRAM_WRITE)
 
 
-def _matrix(p: Program, config: MlaConfig) -> None:
+def _matrix(p: MicrocodeBuilder, config: MlaConfig) -> None:
     p.add("word", early=Early.FIRST_WORD)
     p.rules(Rule.ZERO, "x_count", "y_count", "kx_count", "ky_count", "ic_count", "oc_count")
     p.rules(Rule.ABOVE_N, "k_rows", "k_tail", "n_cols", "n_tail")
@@ -205,7 +205,7 @@ def _matrix(p: Program, config: MlaConfig) -> None:
     p.plus(config.n)
     p.dimensions("a", ("oc", "ic"))
     p.coordinates()
-    p.verdict(Kind.SP, 0, ranged=1)
+    p.verdict(AddressSpace.SP, 0, ranged=1)
     _weights(p, config)
     p.base("acc_base")
     p.plus(1)
@@ -215,10 +215,10 @@ def _matrix(p: Program, config: MlaConfig) -> None:
     p.factor("x_count")
     p.add("dw_out_w", x=X.VALUE, count=1, flag=Flag.DW)
     p.add("acc_x", y=Y.VALUE, ends=Ends.ALONG)
-    p.verdict(Kind.ACC, 0)
+    p.verdict(AddressSpace.ACC, 0)
 
 
-def _depthwise(p: Program) -> None:
+def _depthwise(p: MicrocodeBuilder) -> None:
     """Rules of depthwise commands, and the last image row and output row that they cover."""
     p.rules(Rule.NOT_ONE, "y_count", "kx_count", "ky_count", "ic_count")
     p.rules(Rule.NOT_ONE, "oc_count", flag=Flag.DW_KEEP)
@@ -246,7 +246,7 @@ def _depthwise(p: Program) -> None:
     p.pad(_DIVIDE_LAG)
 
 
-def _weights(p: Program, config: MlaConfig) -> None:
+def _weights(p: MicrocodeBuilder, config: MlaConfig) -> None:
     """MATRIX: rows of the largest weight tile, and the box of all tiles."""
     for count, first, last, unless in (("ic", "k_rows", "k_tail", 1), ("oc", "n_cols", "n_tail", 0)):
         when = {"flag": Flag.W_TRANSPOSE, "unless": unless}
@@ -259,10 +259,10 @@ def _weights(p: Program, config: MlaConfig) -> None:
     p.dimensions("w", ("oc", "ic", "ky", "kx"))
     p.add(0, x=X.TILE, count=1)
     p.add("w_row", y=Y.VALUE, ends=Ends.ALONG)
-    p.verdict(Kind.SP, 1)
+    p.verdict(AddressSpace.SP, 1)
 
 
-def _fuse(p: Program, config: MlaConfig) -> None:
+def _fuse(p: MicrocodeBuilder, config: MlaConfig) -> None:
     p.add("src", early=Early.FIRST_WORD)
     p.add("stage", early=Early.SECOND_WORD)
     p.rules(Rule.ABOVE_N, "lanes", "lanes_tail")
@@ -278,8 +278,8 @@ def _fuse(p: Program, config: MlaConfig) -> None:
     p.plus(1, flag=Flag.A_SP, unless=1)
     p.dimensions("a", ("n",))
     p.coordinates()
-    p.verdict(Kind.SP, 0, ranged=1, flag=Flag.A_SP)
-    p.verdict(Kind.ACC, 0, ranged=1, flag=Flag.A_SP, unless=1)
+    p.verdict(AddressSpace.SP, 0, ranged=1, flag=Flag.A_SP)
+    p.verdict(AddressSpace.ACC, 0, ranged=1, flag=Flag.A_SP, unless=1)
     _result(p)
     p.add("wx_count", x=X.VALUE, reset=1)
     p.plus("wy_count")
@@ -288,24 +288,26 @@ def _fuse(p: Program, config: MlaConfig) -> None:
     p.base("p_base")
     p.plus(1)
     p.dimensions("p", ("x", "n"))
-    p.verdict(Kind.SLOT, 0, flag=Flag.SLOTS)
+    p.verdict(AddressSpace.SLOT, 0, flag=Flag.SLOTS)
     without = p.jump(Flag.B, unless=1)
     p.base("b_base")
     _touched(p, config, Flag.B_SP, Flag.B_16, Flag.B_32)
     p.plus(1, flag=Flag.B_ACC)
     p.dimensions("b", FUSE_DIMS)
-    p.verdict(Kind.SP, 1, flag=Flag.B_SP)
-    p.verdict(Kind.ACC, 1, flag=Flag.B_ACC)
+    p.verdict(AddressSpace.SP, 1, flag=Flag.B_SP)
+    p.verdict(AddressSpace.ACC, 1, flag=Flag.B_ACC)
     p.land(without)
     without = p.jump(Flag.R, unless=1)
     p.base("r_base")
     _touched(p, config, Flag.R, Flag.R_16)
     p.dimensions("r", FUSE_DIMS)
-    p.verdict(Kind.SP, 2)
+    p.verdict(AddressSpace.SP, 2)
     p.land(without)
 
 
-def _touched(p: Program, config: MlaConfig, some: Flag, more: Flag, most: Flag | None = None) -> None:
+def _touched(
+    p: MicrocodeBuilder, config: MlaConfig, some: Flag, more: Flag, most: Flag | None = None
+) -> None:
     """Bytes of n elements of one, two or four bytes."""
     p.plus(config.n, flag=some)
     p.plus(config.n, flag=more)
@@ -314,7 +316,7 @@ def _touched(p: Program, config: MlaConfig, some: Flag, more: Flag, most: Flag |
         p.plus(config.n, flag=most)
 
 
-def _result(p: Program) -> None:
+def _result(p: MicrocodeBuilder) -> None:
     """FUSE: the stream of results, whose lanes are counted."""
     p.add("lanes", early=Early.TILE)
     p.add("lanes_tail", early=Early.LANES, flag=Flag.TAIL)
@@ -326,8 +328,8 @@ def _result(p: Program) -> None:
     p.plus(1, flag=Flag.D_16)
     p.plus(2, flag=Flag.D_32)
     p.dimensions("d", FUSE_DIMS)
-    p.verdict(Kind.SP, 3, flag=Flag.D_SP)
-    p.verdict(Kind.ACC, 3, flag=Flag.D_SP, unless=1)
+    p.verdict(AddressSpace.SP, 3, flag=Flag.D_SP)
+    p.verdict(AddressSpace.ACC, 3, flag=Flag.D_SP, unless=1)
 
 
 def programs(config: MlaConfig) -> tuple[list[int], dict[Unit, int]]:
@@ -336,7 +338,7 @@ def programs(config: MlaConfig) -> tuple[list[int], dict[Unit, int]]:
     entries = {}
     for unit, write in {Unit.LOAD: _load, Unit.MATRIX: _matrix, Unit.FUSE: _fuse, Unit.STORE: _store}.items():
         entries[unit] = len(words)
-        p = Program(unit)
+        p = MicrocodeBuilder(unit)
         write(p, config)
         p.end()
         for line in p.lines:

@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.bus.axi import BURST, RESP_ERROR_BIT, read_beat
-from hw.bus.axi_outstanding import BurstLog
+from hw.bus.axi_outstanding import OutstandingBursts
 from hw.bus.dma_bursts import BurstWalk
 from hw.config import MlaConfig
 from hw.isa.enums import Space, Unit
@@ -56,7 +56,7 @@ class LoadUnit(wiring.Component):
     tag_busy : In
         `active_tag` may not change.
     in_flight_max, latency_max : Out
-        See BurstLog.
+        See OutstandingBursts.
     """
 
     def __init__(self, config: MlaConfig):
@@ -89,7 +89,7 @@ class LoadUnit(wiring.Component):
         m.submodules.commands = commands = StreamFifo(replay_layout(config), COMMANDS)
         m.submodules.receiver = receiver = LoadReceiver(config)
         m.submodules.writer = writer = LoadWriter(config)
-        m.submodules.log = log = BurstLog(config)
+        m.submodules.log = log = OutstandingBursts(config)
         drain, draining = Signal(), Signal()
         m.d.comb += drain.eq(self.abort | draining)
         m.d.sync += draining.eq(drain & (self.ar.valid | (log.in_flight != 0)))
@@ -160,7 +160,7 @@ class LoadUnit(wiring.Component):
             mode.dst_step.eq(cmd.dst_y),
         ]
 
-    def _observe(self, m: Module, receiver: LoadReceiver, writer: LoadWriter, log: BurstLog) -> None:
+    def _observe(self, m: Module, receiver: LoadReceiver, writer: LoadWriter, log: OutstandingBursts) -> None:
         """Book-keeping of bursts and events."""
         events, taken, asked = self.events, Signal(), Signal()
         m.d.comb += [

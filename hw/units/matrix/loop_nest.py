@@ -75,7 +75,7 @@ class LoopNest(wiring.Component):
         return m
 
 
-def follow(
+def nested_address(
     m: Module,
     name: str,
     shape: object,
@@ -129,7 +129,7 @@ def lane_count_bits(n: int) -> int:
     return n.bit_length()
 
 
-def chosen(m: Module, name: str, last: Value, tail: Value, usual: Value, n: int) -> Signal:
+def lanes_in_use(m: Module, name: str, last: Value, tail: Value, usual: Value, n: int) -> Signal:
     """Lanes in use: `tail` in the last block, else `usual`; 0 means as usual, and then all n."""
     lanes = Signal(lane_count_bits(n), name=name)
     usual_lanes = Signal(lane_count_bits(n), name=f"{name}_usual")

@@ -13,7 +13,7 @@ from hw.lib.skid_buffer import SkidBuffer
 from hw.lib.trees import tree_sum
 from hw.units.matrix.depthwise import DepthwiseSteps
 from hw.units.matrix.layouts import row_layout
-from hw.units.matrix.loop_nest import LoopNest, chosen, follow
+from hw.units.matrix.loop_nest import LoopNest, lanes_in_use, nested_address
 
 #: Loops over weight tiles, innermost first.
 TILE_DIMS = ("kx", "ky", "ic", "oc")
@@ -38,7 +38,7 @@ def add_places(
     x, y = inner
     kx, ky, ic, oc = outer
     a_strides = (held.a_dx, held.a_dy, held.a_dkx, held.a_dky, held.a_ic, held.a_oc)
-    follow_pixels = partial(follow, m, load=begin, step=step & pixel)
+    follow_pixels = partial(nested_address, m, load=begin, step=step & pixel)
     address = follow_pixels(
         "address",
         SP_ADDR_BITS,
@@ -64,7 +64,7 @@ def add_places(
         sum_x.eq(Mux(held.word.dw, depthwise.next_x & ~tile_end, x)),
         sum_y.eq(Mux(held.word.dw, depthwise.next_y & ~tile_end, y)),
     ]
-    acc_row = follow(
+    acc_row = nested_address(
         m,
         "acc_row",
         ACC_ADDR_BITS,
@@ -95,9 +95,9 @@ def add_tile(m: Module, row: data.View, *, held: data.View, tiles: LoopNest, n: 
     """What does not change within a tile."""
     word = held.word
     taps_all = Signal(n.bit_length())
-    usual = chosen(m, "k_usual", tiles.last[TILE_DIMS.index("ic")], held.k_tail, held.k_rows, n)
+    usual = lanes_in_use(m, "k_usual", tiles.last[TILE_DIMS.index("ic")], held.k_tail, held.k_rows, n)
     k = Signal(n.bit_length())
-    c = chosen(m, "c", tiles.last[TILE_DIMS.index("oc")], held.n_tail, held.n_cols, n)
+    c = lanes_in_use(m, "c", tiles.last[TILE_DIMS.index("oc")], held.n_tail, held.n_cols, n)
     partial = [Signal(11, name=f"partial{i}") for i in range(len(c))]
     macs = Signal(11)
     m.d.comb += [

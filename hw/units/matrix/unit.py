@@ -9,14 +9,14 @@ from hw.array.systolic import SystolicArray
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_stream, event_layout
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 from hw.memory.accumulator import AccUpdatePort
 from hw.memory.ports import SpReadPort
 from hw.units.matrix.row_issue import RowIssuer
 from hw.units.matrix.row_walker import RowWalker
 from hw.units.matrix.weight_feed import WeightFeeder
 from hw.units.matrix.weight_fetch import WeightFetcher
-from hw.units.matrix.writeback import RowTrail
+from hw.units.matrix.writeback import RowWriteback
 
 #: Commands accepted and not done: not begun, in the walker, and on their way through the array.
 ACCEPTED_MAX = 15
@@ -91,7 +91,7 @@ class MatrixUnit(wiring.Component):
         m.submodules.feeder = feeder = WeightFeeder(config)
         m.submodules.lines = lines = LineBuffer(config)
         m.submodules.array = array = SystolicArray(config)
-        m.submodules.trail = trail = RowTrail(config)
+        m.submodules.trail = trail = RowWriteback(config)
         connect(m, walker.rows, issuer.rows)
         connect(m, issuer.act, flipped(self.act))
         connect(m, fetcher.port, flipped(self.weight))
@@ -155,12 +155,12 @@ class MatrixUnit(wiring.Component):
         return m
 
     def _observe(
-        self, m: Module, *, fetcher: WeightFetcher, walker: RowWalker, issuer: RowIssuer, trail: RowTrail
+        self, m: Module, *, fetcher: WeightFetcher, walker: RowWalker, issuer: RowIssuer, trail: RowWriteback
     ) -> None:
         """Events and the state the causes are found from."""
         counted, refused = trail.counted, Signal()
         if self.config.pipelined:
-            counted = register(m, "counted", counted)
+            counted = pipeline_register(m, "counted", counted)
         events: list[Signal] = []
         m.d.comb += [
             refused.eq(self.weight.waits & ~self.weight.ready),

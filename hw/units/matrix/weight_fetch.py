@@ -7,10 +7,10 @@ from amaranth.lib.wiring import In, Out
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_layout
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 from hw.lib.ram import Ram
 from hw.memory.ports import SP_READ_LATENCY, SpReadPort
-from hw.units.matrix.loop_nest import LoopNest, chosen, follow
+from hw.units.matrix.loop_nest import LoopNest, lanes_in_use, nested_address
 
 #: Loops of the weight walk, innermost first.
 DIMS = ("kx", "ky", "ic", "oc")
@@ -105,7 +105,7 @@ class WeightFetcher(wiring.Component):
 
     def _find_end(self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value) -> None:
         """Whether the next row is its tile's last, in a register."""
-        held = register(m, "rows_held", rows)
+        held = pipeline_register(m, "rows_held", rows)
         with m.If(self._fresh):
             m.d.sync += tile_end.eq(rows == 1)
         with m.Elif(asked):
@@ -141,7 +141,7 @@ class WeightFetcher(wiring.Component):
                 m.d.sync += [usual.eq(command.n_cols), tail.eq(command.n_tail)]
             with m.Else():
                 m.d.sync += [usual.eq(command.k_rows), tail.eq(command.k_tail)]
-        rows = chosen(
+        rows = lanes_in_use(
             m,
             "rows",
             Mux(by_column, nest.last[DIMS.index("oc")], nest.last[DIMS.index("ic")]),
@@ -162,7 +162,7 @@ class WeightFetcher(wiring.Component):
 
         levels = [(~tile_end, strides["row"])]
         levels += [(tile_end & nest.advance[i], strides[name]) for i, name in enumerate(DIMS)]
-        address = follow(
+        address = nested_address(
             m, "address", SP_ADDR_BITS, load=self.load, base=command.w_base, step=asked, levels=levels
         )
         m.d.comb += self.port.addr.eq(address)

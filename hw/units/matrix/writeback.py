@@ -14,7 +14,7 @@ from hw.units.matrix.layouts import ROW_AFTER, STATISTICS_AFTER, done_after, row
 FINISHING = 4
 
 
-class RowTrail(wiring.Component):
+class RowWriteback(wiring.Component):
     """Delays from the issue of a step to what it causes later.
 
     Latency: in cycles after `issued`: events STATISTICS_AFTER, accumulator request update_after(n), `done` (last

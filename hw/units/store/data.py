@@ -9,7 +9,7 @@ from hw.bus.dma_beats import BeatWalk
 from hw.bus.dma_lines import LineWalk, walk_layout
 from hw.config import SP_ADDR_BITS, MlaConfig
 from hw.lib.fifo import StreamFifo
-from hw.lib.pipeline import register
+from hw.lib.pipeline import pipeline_register
 from hw.lib.skid_buffer import SkidBuffer
 from hw.memory.ports import SP_READ_LATENCY, SpReadPort
 
@@ -153,8 +153,8 @@ class StoreData(wiring.Component):
         """
         if not self._config.pipelined:
             return valid & (owed != 0) & (credits != 0), go
-        went = register(m, "went", go)
-        return valid & register(m, "room", (owed != went) & (credits != went)) & ~went, went
+        went = pipeline_register(m, "went", go)
+        return valid & pipeline_register(m, "room", (owed != went) & (credits != went)) & ~went, went
 
     def _span(self, m: Module, lines: SkidBuffer, beats: BeatWalk) -> None:
         """A line's place among the bus's beats."""

@@ -5,14 +5,14 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.bus.axi import BURST, RESP_ERROR_BIT, RESPONSE, write_beat
-from hw.bus.axi_outstanding import BurstLog
+from hw.bus.axi_outstanding import OutstandingBursts
 from hw.bus.dma_bursts import BurstWalk
 from hw.bus.dma_lines import walk_layout
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.layouts import command_stream, event_layout
 from hw.lib.fifo import StreamFifo
-from hw.lib.pipeline import domain_of
+from hw.lib.pipeline import pipeline_domain
 from hw.memory.ports import SpReadPort
 from hw.units.store.data import CONTEXT, StoreData, data_addresses
 
@@ -87,7 +87,7 @@ class StoreUnit(wiring.Component):
         m.submodules.commands = commands = StreamFifo(walk_layout(data_addresses(config), CONTEXT), COMMANDS)
         m.submodules.targets = targets = StreamFifo(unsigned(_COUNT_BITS), COMMANDS)
         m.submodules.data = store = StoreData(config)
-        m.submodules.log = log = BurstLog(config)
+        m.submodules.log = log = OutstandingBursts(config)
         drain, draining, clear = Signal(), Signal(), Signal()
         held = Signal(range(COMMANDS + 1))
         m.d.comb += [
@@ -105,7 +105,7 @@ class StoreUnit(wiring.Component):
         ]
         # Nothing begins any more while commands are dropped: with `pipelined` a cycle late is soon enough.
         late = self._config.pipelined
-        domain = domain_of(m, late)
+        domain = pipeline_domain(m, late)
         domain += clear.eq(drain & ~self.aw.valid & ~store.owes & (log.in_flight == 0))
         m.d.sync += draining.eq(drain & ~clear)
         wiring.connect(m, commands.r, store.walk)
@@ -155,7 +155,7 @@ class StoreUnit(wiring.Component):
         requests: BurstWalk,
         targets: StreamFifo,
         store: StoreData,
-        log: BurstLog,
+        log: OutstandingBursts,
         drain: Signal,
     ) -> Signal:
         """A command retires when the count of answers has reached that of its last burst."""
@@ -203,7 +203,7 @@ class StoreUnit(wiring.Component):
         """
         waiting, ended = Signal(range(COMMANDS + 1)), Signal()
         late = self._config.pipelined
-        domain = domain_of(m, late)
+        domain = pipeline_domain(m, late)
         domain += ended.eq(store.sent_end & ~clear)
         m.d.comb += store.tag.eq(self.active_tag)
         with m.If(clear):

@@ -3,7 +3,7 @@
 import pytest
 from amaranth.sim import Simulator
 
-from hw.control.watchdog import TrapWatch
+from hw.control.watchdog import Watchdog
 
 LIMIT = 10
 
@@ -11,7 +11,7 @@ LIMIT = 10
 @pytest.mark.parametrize("cycles", range(LIMIT - 3, LIMIT + 5))
 def test_the_watchdog_lets_go_of_what_completes_in_its_last_cycle(cycles: int) -> None:
     """Something is in flight for so many cycles: it expires while it is, not in the cycle in which it no longer is."""
-    dut, expired = TrapWatch(settle=4), []
+    dut, expired = Watchdog(settle=4), []
 
     async def bench(ctx) -> None:
         ctx.set(dut.limit, LIMIT)

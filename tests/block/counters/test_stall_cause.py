@@ -4,12 +4,12 @@ import random
 
 from amaranth.sim import Simulator
 
-from hw.counters.stall_cause import STATE_LAYOUT, Classifier
+from hw.counters.stall_cause import STATE_LAYOUT, StallCause
 from hw.isa.counters import CAUSES
 
 
 def test_one_cause_for_random_states() -> None:
-    dut, rng = Classifier(), random.Random(1)
+    dut, rng = StallCause(), random.Random(1)
     seen: set[str] = set()
 
     async def bench(ctx) -> None:

@@ -9,7 +9,7 @@ from hw.counters.collection_schedule import (
     APART_LATE,
     FLUSHED,
     TAKEN,
-    Turns,
+    CollectionSchedule,
     flush_cycles,
     group_counters,
     round_cycles,
@@ -64,7 +64,7 @@ class _Watch:
 def test_longest_times(again: float, reads: float, apart: int) -> None:
     """Whoever leaves its tag as soon as it may, and a host that never stops reading, hold nobody up for longer."""
     seed = 5
-    dut, rng = Turns(2, apart), random.Random(seed)
+    dut, rng = CollectionSchedule(2, apart), random.Random(seed)
     watch = _Watch(again, rng, apart)
 
     async def bench(ctx) -> None:
@@ -94,9 +94,11 @@ def test_longest_times(again: float, reads: float, apart: int) -> None:
 def test_a_host_is_answered_beside_a_group_that_never_rests(group: str, apart: int) -> None:
     """Whichever of its counters it looks at, while the group leaves its tag as soon as it may."""
     for counter in group_counters(group):
-        dut, watch, waited = Turns(2, apart), _Watch(0.0, random.Random(0), apart), []
+        dut, watch, waited = CollectionSchedule(2, apart), _Watch(0.0, random.Random(0), apart), []
 
-        async def bench(ctx, dut: Turns = dut, watch: _Watch = watch, counter=counter, waited=waited) -> None:
+        async def bench(
+            ctx, dut: CollectionSchedule = dut, watch: _Watch = watch, counter=counter, waited=waited
+        ) -> None:
             ctx.set(dut.go, 1)
             ctx.set(dut.read, 1)
             ctx.set(dut.select_counter, counter)
@@ -120,9 +122,9 @@ def test_host_reads_do_not_move_flushes() -> None:
     """A flush takes the same cycles whether the host reads or not."""
     runs = []
     for reads in (0, 1):
-        dut, steps = Turns(2), []
+        dut, steps = CollectionSchedule(2), []
 
-        async def bench(ctx, dut: Turns = dut, steps: list = steps, reads: int = reads) -> None:
+        async def bench(ctx, dut: CollectionSchedule = dut, steps: list = steps, reads: int = reads) -> None:
             ctx.set(dut.go, 1)
             ctx.set(dut.read, reads)
             await ctx.tick().repeat(7)
@@ -138,7 +140,7 @@ def test_host_reads_do_not_move_flushes() -> None:
 
 @pytest.mark.parametrize("all_tags", [0, 1])
 def test_rounds_go_through_the_tags(all_tags: int) -> None:
-    dut, seen = Turns(2), []
+    dut, seen = CollectionSchedule(2), []
 
     async def bench(ctx) -> None:
         ctx.set(dut.go, 1)

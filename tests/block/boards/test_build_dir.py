@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hw.boards.board import BOARDS
-from hw.boards.build_dir import MARK, workplace
+from hw.boards.build_dir import MARK, build_directory
 from hw.boards.flow import build_component
 from hw.errors import InputError, WorkError
 
@@ -19,7 +19,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 def fill(folder: Path, text: str, names: tuple[str, ...] = NAMES) -> None:
     """A build that ends well."""
-    with workplace(folder, names) as work:
+    with build_directory(folder, names) as work:
         for name in names:
             (work / name).write_text(text)
 
@@ -52,7 +52,7 @@ def test_other_files_stay(tmp_path):
 def test_an_interrupt_leaves_everything_as_it_was(tmp_path, blow):
     fill(tmp_path / "old", "good")
     for folder in (tmp_path / "old", tmp_path / "new"):
-        with pytest.raises(blow), workplace(folder, NAMES) as work:
+        with pytest.raises(blow), build_directory(folder, NAMES) as work:
             (work / "board.bit").write_text("half")
             raise blow
     assert contents(tmp_path / "old") == dict.fromkeys(NAMES, "good")
@@ -63,7 +63,7 @@ def test_a_failure_leaves_its_logs_alone(tmp_path):
     fill(tmp_path, "good")
     with (
         pytest.raises(WorkError, match=f"^tool failed: {tmp_path}/tool.log$"),
-        workplace(tmp_path, NAMES) as work,
+        build_directory(tmp_path, NAMES) as work,
     ):
         for name in NAMES:
             (work / name).write_text("bad")

@@ -25,7 +25,7 @@ class Fault(IntEnum):
     BAD_OPERAND = 3
 
 
-class Kind(IntEnum):
+class InstructionKind(IntEnum):
     """What an instruction has the execute stage do: few bits, for they come before all that it decides."""
 
     SCALAR = 0  # all that no other kind takes, MUL excepted
@@ -47,7 +47,13 @@ class Kind(IntEnum):
 
 
 #: Kinds that complete as soon as they may execute.
-PLAIN = (Kind.SCALAR, Kind.BRANCH, Kind.SET, Kind.CLEAR, Kind.HALT)
+PLAIN = (
+    InstructionKind.SCALAR,
+    InstructionKind.BRANCH,
+    InstructionKind.SET,
+    InstructionKind.CLEAR,
+    InstructionKind.HALT,
+)
 
 #: An instruction with its operands.
 EXECUTE_LAYOUT = data.StructLayout(
@@ -68,7 +74,7 @@ EXECUTE_LAYOUT = data.StructLayout(
         "config": 1,
         "issue": 1,
         "sync": 1,
-        "kind": Kind.RET.bit_length(),
+        "kind": InstructionKind.RET.bit_length(),
         "plain": 1,
     }
 )
