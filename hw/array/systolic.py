@@ -1,4 +1,4 @@
-"""The systolic array: N x N multiply-accumulates, weight-stationary."""
+"""The systolic array: N x N multiply-accumulates, weight-stationary; its skew registers and operand preparation."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring

@@ -1,4 +1,4 @@
-"""Round-robin choice between a few masters' address channels, registered."""
+"""Arbiters of the AXI master: registered round-robin arbitration of address channels, of all reads, of all writes."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal, Value
 from amaranth.lib import stream, wiring

@@ -1,9 +1,11 @@
-"""The four multipliers that bounds checks and the scalar MUL share."""
+"""Multipliers, shared by bounds checks and the scalar MUL, and the divider of the checkers."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+#: Multiplications that start together.
+LANES = 4
 X_BITS = 17
 Y_BITS = 21
 
@@ -108,6 +110,3 @@ class Divider(wiring.Component):
             ]
         m.d.comb += [self.done.eq(left == 0), self.quotient.eq(work)]
         return m
-
-
-LANES = 4

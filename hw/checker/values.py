@@ -1,4 +1,4 @@
-"""Values the bounds checker needs that are not fields themselves."""
+"""Quantities that both checkers derive from a command's fields: extents, address spaces, walk increments."""
 
 from amaranth.hdl import Const, Module, Mux, Signal, Value
 from amaranth.lib import data

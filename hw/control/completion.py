@@ -1,4 +1,4 @@
-"""In-order completion of macro-instructions."""
+"""In-order completion of macro-instructions: retirement of their commands, and their records in DRAM."""
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring

@@ -1,4 +1,7 @@
-"""The register file behind the AXI4-Lite slave, from the table in `hw.bus.register_map`."""
+"""The control and status registers behind the AXI4-Lite slave, from the table in `hw.bus.register_map`.
+
+Registers that only hold what the host wrote are words of a small memory (`CsrWords`).
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The segment loader: fills a segment by DMA and checks it."""
+"""Segment loader: copies a program image from DRAM into the instruction store and checks it."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring

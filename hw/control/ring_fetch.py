@@ -1,4 +1,4 @@
-"""The command ring: reads macro-instructions from DRAM ahead of their execution."""
+"""The command ring: prefetches macro-instructions from DRAM into a double buffer."""
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring

@@ -2,10 +2,10 @@
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring
+from amaranth.lib.crc.catalog import CRC32_ISO_HDLC
 from amaranth.lib.wiring import In, Out
 
 from hw.layouts import PC_BITS
-from hw.lib.crc import Crc32
 from hw.memory.instruction_store import WIS_ADDR_BITS
 
 _WORD, _BYTE = 64, 8
@@ -50,7 +50,7 @@ class SegmentChecker(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.crc = crc = Crc32(_BYTE if self._slow else _WORD)
+        m.submodules.crc = crc = CRC32_ISO_HDLC(data_width=_BYTE if self._slow else _WORD).create()
         reading, left = Signal(), Signal(PC_BITS)
         last = Signal()
         # Read data and its word in a register of its own, then the CRC: three stages behind the address.
@@ -65,9 +65,9 @@ class SegmentChecker(wiring.Component):
         m.d.comb += [
             last.eq(left == 1),
             self.check_en.eq(read),
-            crc.clear.eq(self.start),
-            crc.valid.eq(word_valid),
-            crc.word.eq(word),
+            crc.start.eq(self.start),
+            crc.valid.eq(word_valid & ~self.start),  # a word of a run that was cancelled is dropped
+            crc.data.eq(word),
             self.crc.eq(crc.crc),
             self.done.eq(crc_last),
         ]

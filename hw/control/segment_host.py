@@ -1,4 +1,4 @@
-"""What the host may do with segments: one operation at a time against the segment table."""
+"""Operations of the host on segments, one at a time, and the overlap scan of the segment table that they need."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring

@@ -1,4 +1,4 @@
-"""What tells that the machine stands still."""
+"""Deadlock and watchdog detection."""
 
 from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import wiring

@@ -40,10 +40,11 @@ class _Parts:
 class Collector(wiring.Component):
     """Moves what the groups' sums have grown by to memory, one a cycle, and answers the host.
 
-    A step, chosen by CollectionSchedule, has the group of its counter copy its sums (`copy`), takes that of the counter and reads
-    the word (`sample`), subtracts what was collected before (`compare`, with `pipelined` a cycle later: block RAM is
-    slow) and adds (`add`). A busy group still holds the copy of the tag before, which is then what is collected; a
-    host's read of the present tag waits for that to end, so its value is exact for the cycle of the copy.
+    CollectionSchedule chooses the counter of each step. The step has the counter's group copy its sums (`copy`), takes
+    the counter's sum and reads the memory word (`sample`), subtracts what was collected before (`compare`, with
+    `pipelined` a cycle later: block RAM is slow) and adds (`add`). A busy group still holds the copy of the tag before,
+    which is then what is collected; a host's read of the present tag waits for that to end, so its value is exact for
+    the cycle of the copy.
 
     After reset the words of tag 0 are cleared first, then the others while sums are collected already: events count
     from the first cycle on, those before `ready` must carry tag 0.

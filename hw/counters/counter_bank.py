@@ -1,4 +1,4 @@
-"""The counters of one group close to where they happen: they run freely, and a copy of them stands still."""
+"""Local counters: sums of one group with a snapshot register, per-tag counters, and the readout multiplexer."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring

@@ -1,4 +1,4 @@
-"""The five loops of a FUSE command: from commands to points."""
+"""Address generator of FUSE: the five loops of a command, and the affine addresses that follow them by additions."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed, unsigned
 from amaranth.lib import stream, wiring

@@ -1,4 +1,4 @@
-"""FUSE step 5, first part: reduction over a window's points."""
+"""FUSE step 5, first two parts: reduction over the points of a window, then across the lanes."""
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring

@@ -1,4 +1,4 @@
-"""Rows of results from the beats that bring their parts."""
+"""Assembles rows of results from the beats that carry their parts."""
 
 from itertools import pairwise
 

@@ -1,4 +1,7 @@
-"""`scale` of docs/machine.md: multiply by a 32-bit multiplier, shift, round, saturate."""
+"""`scale` of docs/machine.md: multiply by a 32-bit multiplier, shift, round, saturate; then zero point and clip.
+
+`ScaleControl` derives shift amounts and rounding for lanes with one exponent; `ScaleLane` is the data path of a lane.
+"""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,8 @@
-"""First-in first-out buffer between two streams."""
+"""FIFOs: one between two streams, one for a producer that holds credits."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Shape, ShapeLike, Signal, unsigned
+from amaranth.hdl import Elaboratable, Module, Mux, ResetInserter, Shape, ShapeLike, Signal, unsigned
 from amaranth.lib import data, stream, wiring
+from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from hw.lib.pipeline import pipeline_register
@@ -9,17 +10,16 @@ from hw.lib.ram import Ram
 
 
 class StreamFifo(wiring.Component):
-    """Buffer in a small memory with combinational reads.
+    """FIFO between two streams, in a small memory with combinational reads (`amaranth.lib.fifo.SyncFIFO`).
 
-    Latency: a payload taken in one cycle is offered in the next. Throughput: one payload per cycle while not
-    full.
+    Latency: a payload taken in one cycle is offered in the next. Throughput: one payload per cycle while not full.
 
     Parameters
     ----------
     shape : ShapeLike
         Payload.
     depth : int
-        Payloads it holds; a power of two.
+        Capacity in payloads.
 
     Members
     -------
@@ -28,9 +28,9 @@ class StreamFifo(wiring.Component):
     r : Out(stream)
         Output.
     clear : In
-        Forget everything.
+        Empties the FIFO; a payload that is offered in the same cycle is dropped, too.
     level : Out
-        Payloads held.
+        Number of payloads in the FIFO.
     """
 
     def __init__(self, shape: ShapeLike, depth: int):
@@ -46,26 +46,17 @@ class StreamFifo(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        m.submodules.ram = ram = Ram(width=Shape.cast(self._shape).width, depth=self._depth, comb=True)
-        # One bit more than an address, so that their difference tells full from empty.
-        head, tail = Signal(range(2 * self._depth)), Signal(range(2 * self._depth))
-        push, pop = Signal(), Signal()
+        fifo = SyncFIFO(width=Shape.cast(self._shape).width, depth=self._depth)
+        m.submodules.fifo = ResetInserter(self.clear)(fifo)
         m.d.comb += [
-            self.level.eq(tail - head),
-            self.w.ready.eq(~self.level[-1]),
-            self.r.valid.eq(head != tail),
-            push.eq(self.w.valid & self.w.ready),
-            pop.eq(self.r.valid & self.r.ready),
-            ram.w_addr.eq(tail[:-1]),
-            ram.w_data.eq(self.w.payload),
-            ram.w_en.eq(push),
-            ram.r0_addr.eq(head[:-1]),
-            self.r.payload.eq(ram.r0_data),
+            fifo.w_data.eq(self.w.payload),
+            fifo.w_en.eq(self.w.valid),
+            self.w.ready.eq(fifo.w_rdy),
+            self.r.payload.eq(fifo.r_data),
+            self.r.valid.eq(fifo.r_rdy),
+            fifo.r_en.eq(self.r.ready),
+            self.level.eq(fifo.level),
         ]
-        with m.If(self.clear):
-            m.d.sync += [head.eq(0), tail.eq(0)]
-        with m.Else():
-            m.d.sync += [head.eq(head + pop), tail.eq(tail + push)]
         return m
 
 
@@ -76,8 +67,9 @@ _LUT_WORDS = 16
 class CreditFifo(wiring.Component):
     """Queue whose producer holds a credit for every entry it pushes, so that pushing needs no handshake.
 
-    Latency: an entry is at the head in the cycle after its push. Throughput: one push and one pop in each
-    cycle.
+    Latency: an entry is at the head in the cycle after its push, also where a deep queue is in block RAM.
+    `amaranth.lib.fifo.SyncFIFOBuffered` would take a cycle more, and needs a level that credits make superfluous.
+    Throughput: one push and one pop in each cycle.
 
     Parameters
     ----------

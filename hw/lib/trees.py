@@ -1,4 +1,4 @@
-"""Choice and sum of many values as balanced trees of named signals."""
+"""Balanced trees of named signals: multiplexers, sums, and combinations with a register after every level."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Scratchpad: banked rows of n bytes that may be accessed at any byte."""
+"""Scratchpad: banked rows of n bytes that may be accessed at any byte, through rotating read and write ports."""
 
 from copy import copy
 

@@ -1,4 +1,4 @@
-"""Scalar operations in two cycles, with as little logic as they can do with."""
+"""Scalar arithmetic with little logic: an ALU that takes two cycles, and a multiplier for MUL."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring

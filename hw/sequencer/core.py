@@ -1,4 +1,4 @@
-"""Sequencer core: runs one micro-program at a time."""
+"""Sequencer core: runs one micro-program at a time; the connections of its stages, stacks and CommandIssue."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring

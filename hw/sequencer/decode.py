@@ -1,4 +1,4 @@
-"""Second stage of the sequencer core: decoding and operands."""
+"""Second stage of the sequencer core: decoding, operands and branch targets."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring

@@ -1,4 +1,4 @@
-"""Third stage of the sequencer core: execution."""
+"""Third stage of the sequencer core: execution and control flow."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring

@@ -1,4 +1,7 @@
-"""Command queue of a unit: holds commands until their semaphores allow them to start."""
+"""Command queue of a unit: holds commands until their semaphores allow them to start.
+
+With `serial_commands` the fields of commands arrive word by word and are stored in a `WordQueue`.
+"""
 
 from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import wiring

@@ -1,4 +1,4 @@
-"""Range of an image coordinate over a walk."""
+"""Ranges of image coordinates over a walk, and the rows that a depthwise stream covers."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal, signed
 from amaranth.lib import wiring

@@ -1,4 +1,4 @@
-"""What the packed words of a command say to the serial checker."""
+"""Combinational checks of the serial checker: flags of the packed words, rules and tile sizes of one field."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data

@@ -1,4 +1,4 @@
-"""Activation walk of MATRIX: turns commands into the steps of the array."""
+"""Row walker of MATRIX: turns commands into the steps of the array, with addresses and tile properties of each."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What follows a row through MATRIX: its request to the accumulator, its events, the end of its command."""
+"""Writeback of MATRIX: delays each row's accumulator request, events and command end until its sums leave the array."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Signal, signed
 from amaranth.lib import data, wiring
