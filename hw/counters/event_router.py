@@ -11,7 +11,7 @@ from hw.isa.enums import Unit
 from hw.layouts import event_layout
 from hw.lib.pipeline import pipeline_delay
 
-#: What a unit and its command queue show the meter.
+#: State of a unit and its command queue.
 UNIT_LAYOUT = data.StructLayout(
     {
         "active": 1,  # the unit has a command

@@ -25,7 +25,7 @@ from hw.sequencer.config_registers import ConfigRegisters
 from hw.sequencer.decode import Decode
 from hw.sequencer.execute import Execute, advance, redirection
 from hw.sequencer.fetch import Fetch
-from hw.sequencer.issue import WRITES, CommandIssue
+from hw.sequencer.issue import WRITES, CommandIssue, SerialIssue, command_issue
 from hw.sequencer.layouts import COUNTER_BITS, FRAME_LAYOUT
 from hw.sequencer.loop_stack import LoopStack
 
@@ -141,7 +141,7 @@ class Core(wiring.Component):
         m.submodules.fetch = fetch = Fetch(self.config)
         m.submodules.read = read = Decode(self.config)
         m.submodules.execute = execute = Execute(self.config)
-        m.submodules.issue = issue = CommandIssue(self.config)
+        m.submodules.issue = issue = command_issue(self.config)
         started, active, frozen, flush = Signal(), Signal(), Signal(), Signal()
         frame, operands = Signal(FRAME_LAYOUT), Signal(6)
         boot, ended = self._life(m, execute, started, active, frozen, operands)
@@ -327,7 +327,7 @@ def connect_issue(
     """Fields of commands and the issue block."""
     x = execute.instruction
     d, unit_bits = ISSUE_D.offset("signal_seq"), 2
-    serial = core.config.serial_commands
+    serial = isinstance(issue, SerialIssue)
     registers = Signal(data.StructLayout(WRITES)) if serial else ConfigRegisters()
     # With `pipelined` a field is written a cycle later, long before a command can be issued.
     domain = pipeline_domain(m, core.config.pipelined)

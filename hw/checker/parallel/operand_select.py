@@ -64,7 +64,7 @@ class OperandSelect(wiring.Component):
     unit : In
         Whose command is checked.
     step : In
-        Step (bounds_steps.NUMBER).
+        Step (schedule.NUMBER).
     load, matrix, fuse, store : In
         Fields.
     u_low, u_high, v_low, v_high : In

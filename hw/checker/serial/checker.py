@@ -21,7 +21,7 @@ _WIDTHS = {Width.W4: 4, Width.W6: 6, Width.W8: 8, Width.W9: 9, Width.W12: 12, Wi
 
 
 class SerialChecker(wiring.Component):
-    """Checks a command as `ParallelChecker` and `issue_rules` do, with the fields in a memory and one multiplier.
+    """Checks a command as `ParallelChecker` and `hw.checker.rules` do, with the fields in a memory and one multiplier.
 
     A micro-program of each unit reads a field a cycle. Its lines pass through stages: 1 line, 2 field, 3 and 4 its
     width, 5 factors, packed words, rules, tile, 6 product, 7 ends of the box, 8 what is made of these.

@@ -11,7 +11,7 @@ from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Trap, Unit
 from hw.layouts import DERIVED, config_layout
-from hw.sequencer.issue import CommandIssue
+from hw.sequencer.issue import command_issue
 from tests.block.sequencer.bounds_reference import verdict
 from tests.block.sequencer.commands import command
 
@@ -83,7 +83,7 @@ def test_random_commands(n: int, unit: Unit):
     seed = n * 10 + int(unit)
     print(f"seed {seed}")
     rng, config = random.Random(seed), CONFIGS[n]
-    dut = CommandIssue(config)
+    dut = command_issue(config)
     name = unit.name.lower()
     causes: Counter = Counter()
     worst: Counter = Counter()
