@@ -1,28 +1,27 @@
-"""Last stage of the bounds checker: compares boxes with their spaces."""
+"""Last stage of both checkers: compares boxes with their spaces."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, Signal, signed
+from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Member, Out
 
 from hw.checker.values import AddressSpace, address_bits
 from hw.config import MlaConfig
-from hw.layouts import windows_layout
-from hw.lib.pipeline import pipeline_register
 
 #: Bits of an end of a box.
 SUM_BITS = 52
 
 
 class BoxVerdict(wiring.Component):
-    """Remembers the box outside its space that comes first in the order of checks.
+    """Holds the box outside its space that comes first in the order of checks; each checker has its own variant.
 
-    Latency: 1 cycle. Throughput: one box a cycle; with `serial_commands` the ends and the kind stand
-    for the cycle before `valid`, too.
+    Latency: 1 cycle. Throughput: one box a cycle, or as the variant says.
 
     Parameters
     ----------
     config : MlaConfig
         Sizes of the memories.
+    access : dict of str to Member
+        Ports by which the variant learns which DRAM accesses are permitted.
 
     Members
     -------
@@ -34,13 +33,11 @@ class BoxVerdict(wiring.Component):
         Its space and its place among the streams of the space.
     low, high : In
         Its ends.
-    windows : In
-        DRAM windows; with `serial_commands` whether one permits the access (`permitted`) instead.
     fail, fail_kind, fail_address : Out
         The first box outside its space and its offending address.
     """
 
-    def __init__(self, config: MlaConfig):
+    def __init__(self, config: MlaConfig, access: dict[str, Member]):
         self.config = config
         super().__init__(
             {
@@ -50,11 +47,7 @@ class BoxVerdict(wiring.Component):
                 "order": In(2),
                 "low": In(signed(SUM_BITS)),
                 "high": In(signed(SUM_BITS)),
-                **(
-                    {"permitted": In(1)}
-                    if config.serial_commands
-                    else {"windows": In(windows_layout(config))}
-                ),
+                **access,
                 "fail": Out(1),
                 "fail_kind": Out(AddressSpace.BITS),
                 "fail_address": Out(32),
@@ -71,12 +64,7 @@ class BoxVerdict(wiring.Component):
             for kind, bits in address_bits(self.config).items():
                 with m.Case(kind):
                     m.d.comb += beyond.eq(self.high >> bits)
-        reaches, permitted = beyond.any(), self._permitted(m)
-        if self.config.serial_commands:
-            reaches, permitted = (
-                pipeline_register(m, "reaches", reaches),
-                pipeline_register(m, "inside", permitted),
-            )
+        reaches, permitted = self._judge(m, beyond.any())
         dram = self.kind[2:] == AddressSpace.DRAM_READ >> 2
         m.d.comb += [
             outside.eq(Mux(dram, below | ~permitted, below | reaches)),
@@ -96,19 +84,6 @@ class BoxVerdict(wiring.Component):
             ]
         return m
 
-    def _permitted(self, m: Module) -> Signal:
-        """Whether one window holds both ends and allows the access."""
-        found, wide = Signal(), self.low[32:].any() | self.high[32:].any()
-        if self.config.serial_commands:
-            m.d.comb += found.eq(self.permitted & ~wide)
-            return found
-        permitted = Signal(self.config.windows)
-        for i in range(self.config.windows):
-            window = self.windows[i]
-            m.d.comb += permitted[i].eq(
-                Mux(self.kind[0], window.perm[1], window.perm[0])
-                & (self.low[:32] >= window.base)
-                & (self.high[:32] <= window.last)
-            )
-        m.d.comb += found.eq(permitted.any() & ~self.low[32:].any() & ~self.high[32:].any())
-        return found
+    def _judge(self, m: Module, reaches: Value) -> tuple[Value, Value]:
+        """`reaches` (the box reaches beyond its on-chip space) and whether a window permits a DRAM access."""
+        raise NotImplementedError

@@ -5,10 +5,11 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.checker.arithmetic import LANES, Multipliers
-from hw.checker.box_verdict import SUM_BITS, BoxVerdict
+from hw.checker.box_verdict import SUM_BITS
 from hw.checker.parallel.coordinate_range import CoordinateRange, DepthwiseRows
 from hw.checker.parallel.operand_select import CONTROL_LAYOUT, OperandSelect
 from hw.checker.parallel.schedule import STEP_BITS
+from hw.checker.parallel.verdict import ParallelVerdict
 from hw.checker.values import INCREMENTS_LAYOUT, AddressSpace
 from hw.config import MlaConfig
 from hw.isa.enums import Post, Unit
@@ -96,7 +97,7 @@ class ParallelChecker(wiring.Component):
         low, high = self._box(m, stages[1], products)
         self._increments(m, stages[1], products)
         empty, wide = self._ranges(m, stages[1], products, select)
-        m.submodules.verdict = verdict = BoxVerdict(self.config)
+        m.submodules.verdict = verdict = ParallelVerdict(self.config)
         window_points = Signal()
         with m.If(self.start):
             m.d.sync += window_points.eq(0)

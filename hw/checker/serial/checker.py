@@ -4,12 +4,12 @@ from amaranth.hdl import Elaboratable, Module, Mux, Signal, Value, unsigned
 from amaranth.lib import data, memory, wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.checker.box_verdict import BoxVerdict
 from hw.checker.serial.box import BoundingBox
 from hw.checker.serial.field_store import FieldStore
 from hw.checker.serial.flags import check_flags, early_rules, weigh_tile
 from hw.checker.serial.layouts import ADDRESS_BITS, CODE_LAYOUT, Early, Late, Width
 from hw.checker.serial.microcode import programs
+from hw.checker.serial.verdict import SerialVerdict
 from hw.checker.values import INCREMENTS_LAYOUT, AddressSpace
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
@@ -188,7 +188,7 @@ class SerialChecker(wiring.Component):
         return value, absent[1]
 
     def _verdict(self, m: Module, box: BoundingBox) -> None:
-        m.submodules.verdict = verdict = BoxVerdict(self.config)
+        m.submodules.verdict = verdict = SerialVerdict(self.config)
         late = box.late
         m.d.comb += [
             verdict.start.eq(self.start),
