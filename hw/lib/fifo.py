@@ -1,8 +1,7 @@
 """FIFOs: one between two streams, one for a producer that holds credits."""
 
-from amaranth.hdl import Elaboratable, Module, Mux, ResetInserter, Shape, ShapeLike, Signal, unsigned
+from amaranth.hdl import Elaboratable, Module, Mux, Shape, ShapeLike, Signal, unsigned
 from amaranth.lib import data, stream, wiring
-from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 from hw.lib.pipeline import pipeline_register
@@ -10,16 +9,20 @@ from hw.lib.ram import Ram
 
 
 class StreamFifo(wiring.Component):
-    """FIFO between two streams, in a small memory with combinational reads (`amaranth.lib.fifo.SyncFIFO`).
+    """FIFO between two streams, in a small memory with combinational reads.
 
     Latency: a payload taken in one cycle is offered in the next. Throughput: one payload per cycle while not full.
+
+    `amaranth.lib.fifo.SyncFIFO` has the same timing, but counts its level in a register beside the pointers. Here the
+    level is the difference of the pointers: no state contradicts another, which the inductive proofs of tests/formal
+    rely on.
 
     Parameters
     ----------
     shape : ShapeLike
         Payload.
     depth : int
-        Capacity in payloads.
+        Capacity in payloads; a power of two.
 
     Members
     -------
@@ -46,17 +49,26 @@ class StreamFifo(wiring.Component):
 
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
-        fifo = SyncFIFO(width=Shape.cast(self._shape).width, depth=self._depth)
-        m.submodules.fifo = ResetInserter(self.clear)(fifo)
+        m.submodules.ram = ram = Ram(width=Shape.cast(self._shape).width, depth=self._depth, comb=True)
+        # One bit more than an address, so that their difference tells full from empty.
+        head, tail = Signal(range(2 * self._depth)), Signal(range(2 * self._depth))
+        push, pop = Signal(), Signal()
         m.d.comb += [
-            fifo.w_data.eq(self.w.payload),
-            fifo.w_en.eq(self.w.valid),
-            self.w.ready.eq(fifo.w_rdy),
-            self.r.payload.eq(fifo.r_data),
-            self.r.valid.eq(fifo.r_rdy),
-            fifo.r_en.eq(self.r.ready),
-            self.level.eq(fifo.level),
+            self.level.eq(tail - head),
+            self.w.ready.eq(~self.level[-1]),
+            self.r.valid.eq(head != tail),
+            push.eq(self.w.valid & self.w.ready),
+            pop.eq(self.r.valid & self.r.ready),
+            ram.w_addr.eq(tail[:-1]),
+            ram.w_data.eq(self.w.payload),
+            ram.w_en.eq(push),
+            ram.r0_addr.eq(head[:-1]),
+            self.r.payload.eq(ram.r0_data),
         ]
+        with m.If(self.clear):
+            m.d.sync += [head.eq(0), tail.eq(0)]
+        with m.Else():
+            m.d.sync += [head.eq(head + pop), tail.eq(tail + push)]
         return m
 
 
