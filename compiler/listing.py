@@ -16,7 +16,7 @@ from compiler.stages import Stage
 from hw.errors import InputError, shown
 from hw.isa.assembler import AssemblyError, assemble
 from hw.isa.disassembler import disassemble
-from hw.isa.micro import MicroOp, decode
+from hw.isa.micro_instruction import MicroOp, decode
 from hw.isa.program import Program
 
 

@@ -16,7 +16,7 @@ ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 
 
 @identity(
-    "Options", "rounding", "schedule", "strict", "calibration", "seed", "offset", "batch", "batches", "skip", "single",
+    "Options", "rounding", "schedule", "strict", "calibration", "seed", "offset", "batch", "batches", "skip", "keep_float", "single",
     "dram", "limits",
 )  # fmt: skip
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden.checks import Window
 from hw.errors import InputError, shown
-from hw.isa.macro import SLOT_BYTES
+from hw.isa.macro_instruction import SLOT_BYTES
 
 _ALIGN = 64
 _PAGE = 4096

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from cosim.registers import Registers
+from hw.bus.register_map import ADDRESS
 from hw.isa.counters import CAUSES, COUNTERS, MAXIMA, index_of
-from hw.regs import ADDRESS
 
 
 class CounterReader:

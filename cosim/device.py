@@ -9,10 +9,10 @@ import numpy as np
 
 from cosim import arguments
 from cosim.dram import DramFault
+from hw.bus.register_map import ADDRESS
 from hw.config import MlaConfig
 from hw.errors import InputError, WorkError, shown
 from hw.isa.counters import index_of
-from hw.regs import ADDRESS
 
 #: Accesses that are answered once the counters are clear: the first tag's number of cycles is read.
 SETTLED: list[tuple[int, int | None]] = [

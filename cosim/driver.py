@@ -11,12 +11,12 @@ from cosim.device import Device, DeviceTimeoutError
 from cosim.programs import Candidate, ProgramStore
 from cosim.registers import Registers
 from cosim.reports import NO_SEGMENT, Completion, TrapError, TrapReport
+from hw.bus.register_map import ID
 from hw.errors import InputError, WorkError
 from hw.isa.disassembler import instruction
-from hw.isa.macro import HEADER, MAGIC, OPERAND_WORD, RECORD_WORD, RECORD_WORDS, SLOT_BYTES
-from hw.isa.micro import MAX_OPERANDS
+from hw.isa.macro_instruction import HEADER, MAGIC, OPERAND_WORD, RECORD_WORD, RECORD_WORDS, SLOT_BYTES
+from hw.isa.micro_instruction import MAX_OPERANDS
 from hw.isa.program import Program
-from hw.regs import ID
 
 _IDLE, _TRAPPED = 1, 2
 _IRQ_TRAP = 2

@@ -8,11 +8,11 @@ import numpy as np
 from cosim.allocator import Allocator
 from cosim.registers import Registers
 from cosim.reports import LOADER_ERRORS
+from hw.bus.register_map import ADDRESS
 from hw.errors import InputError
 from hw.isa.enums import Compare, SegmentState
-from hw.isa.macro import CANDIDATE
+from hw.isa.macro_instruction import CANDIDATE
 from hw.isa.program import Program
-from hw.regs import ADDRESS
 
 _LOADER_BUSY = 8
 _IN_USE = 16

@@ -1,7 +1,7 @@
 """Registers by name."""
 
 from cosim.device import Device
-from hw.regs import ADDRESS
+from hw.bus.register_map import ADDRESS
 
 
 class Registers:

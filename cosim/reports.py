@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from hw.errors import WorkError
 from hw.isa.enums import Trap
-from hw.isa.macro import RECORD
+from hw.isa.macro_instruction import RECORD
 
 NO_SEGMENT = 0xFF
 #: Meaning of LOADER_ERROR.

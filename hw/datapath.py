@@ -11,9 +11,9 @@ from hw.layouts import command_stream, event_layout
 from hw.memory.accumulator import Accumulator
 from hw.memory.scratchpad import SP_EVENTS, Scratchpad
 from hw.units.fuse import FuseUnit
-from hw.units.load import LoadUnit
-from hw.units.matrix import MatrixUnit
-from hw.units.store import StoreUnit
+from hw.units.load.unit import LoadUnit
+from hw.units.matrix.unit import MatrixUnit
+from hw.units.store.unit import StoreUnit
 
 #: State of MATRIX that the causes of the array's cycles are found from.
 MATRIX_STATE = ("row_entering", "wait_weights", "weight_shift", "in_flight")

@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.util.progress import progress
     from cosim.rtl.source import EMIT_SECONDS
     from hw.config import load_target
-    from hw.emit import emit_verilog
+    from hw.verilog.writer import emit_verilog
 
     claim(args, "output")
     config = load_target(args.target)

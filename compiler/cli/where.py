@@ -57,7 +57,7 @@ def _line(program: "Program", index: int) -> int:
 
 def _label(program: "Program", index: int) -> str:
     """The last place at or before an instruction that another one names: of a branch, a call, or a loop's end."""
-    from hw.isa.micro import FORMS, LOOP_IMM, MicroOp, decode
+    from hw.isa.micro_instruction import FORMS, LOOP_IMM, MicroOp, decode
 
     targets = set()
     for word in program.words:
@@ -75,7 +75,7 @@ def _label(program: "Program", index: int) -> str:
 
 def _layer(stage: "Stage", program: "Program", index: int) -> str:
     """The layer that an instruction works for, by the last change of the tag."""
-    from hw.isa.micro import MicroOp, decode
+    from hw.isa.micro_instruction import MicroOp, decode
 
     before = [decode(word) for word in program.words[:index]]
     tags = [values["imm"] for values in before if values["opcode"] == MicroOp.TAG]

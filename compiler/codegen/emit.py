@@ -13,7 +13,7 @@ from compiler.codegen.sync import Issued
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS, field_number
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D, ISSUE_IMM, LOOP_IMM, OPERAND_BASE, REGISTERS, MicroOp, encode
+from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, OPERAND_BASE, REGISTERS, MicroOp, encode
 from hw.isa.program import Program
 
 

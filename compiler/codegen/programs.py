@@ -12,7 +12,7 @@ from compiler.kept import Kept
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.enums import Unit
-from hw.isa.micro import MicroOp, decode
+from hw.isa.micro_instruction import MicroOp, decode
 from hw.isa.program import Program
 
 #: Programs by all that they depend on.

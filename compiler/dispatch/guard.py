@@ -6,7 +6,7 @@ from compiler.ir.identity import identity
 from cosim.golden.alu import MASK, signed
 from hw.errors import shown
 from hw.isa.enums import Compare
-from hw.isa.micro import MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE, Statistic
+from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE, Statistic
 from hw.isa.program import Program
 
 _SIGNS = {

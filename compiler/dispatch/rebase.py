@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from compiler.dispatch.memory import Moved
-from hw.isa.micro import MAX_OPERANDS, OPERAND_BASE, MicroOp, decode, encode
+from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, MicroOp, decode, encode
 from hw.isa.program import Program
 
 

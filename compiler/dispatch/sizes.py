@@ -17,7 +17,7 @@ from compiler.options import Options
 from compiler.stages import Smaller, Stage
 from hw.config import MlaConfig
 from hw.errors import InputError
-from hw.isa.micro import MAX_OPERANDS
+from hw.isa.micro_instruction import MAX_OPERANDS
 
 
 def check_sizes(config: MlaConfig, batches: Sequence[int]) -> None:

@@ -27,7 +27,7 @@ from compiler.stages import Stage
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.enums import Unit
-from hw.isa.micro import MicroOp, Statistic, encode
+from hw.isa.micro_instruction import MicroOp, Statistic, encode
 from hw.isa.program import Program
 
 

@@ -3,7 +3,7 @@
 from compiler.network import Network
 from compiler.serve.arena import PAGE
 from compiler.serve.versions import coded
-from hw.isa.macro import SLOT_BYTES
+from hw.isa.macro_instruction import SLOT_BYTES
 
 RING_SLOTS = 256
 #: Requests on their way at most.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hw.isa.commands import UNIT_FIELDS, field_number
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D, LOOP_IMM, REGISTERS, MicroOp, decode, encode
+from hw.isa.micro_instruction import ISSUE_D, LOOP_IMM, REGISTERS, MicroOp, decode, encode
 
 #: What is taken apart; programs with other instructions are left as they are.
 _KNOWN = frozenset({

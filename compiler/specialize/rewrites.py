@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from compiler.specialize.microcode import DEFAULTS, Instruction, Item, Loop, fields_set
 from hw.isa.enums import Unit
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 
 Values = dict[int, tuple[int, int, int] | None]
 Rewrite = Callable[[Sequence[Item]], list[Item]]

@@ -15,7 +15,7 @@ from compiler.ir.identity import stored
 from compiler.store.checks import Fields, parsed, written
 from compiler.store.codec import read_config
 from hw.config import MlaConfig
-from hw.isa.micro import MAX_OPERANDS
+from hw.isa.micro_instruction import MAX_OPERANDS
 from hw.isa.program import Program
 
 _MAGIC = b"MLAC\1"

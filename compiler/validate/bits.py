@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from cosim.golden.alu import ALU, BRANCH, MASK
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 
 _SIGN = 1 << 31
 _COMPARISONS = (MicroOp.SLT, MicroOp.SLTU, MicroOp.SEQ)

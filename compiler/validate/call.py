@@ -11,7 +11,7 @@ from compiler.validate.way import Code, code_of
 from cosim.golden.checks import Window
 from hw.config import MlaConfig
 from hw.errors import InputError, shown
-from hw.isa.micro import MAX_OPERANDS
+from hw.isa.micro_instruction import MAX_OPERANDS
 from hw.isa.program import Program
 
 

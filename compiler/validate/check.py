@@ -11,7 +11,7 @@ from compiler.validate.way import Way
 from compiler.validate.written import Written
 from cosim.golden.checks import Window
 from hw.config import MlaConfig
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 from hw.isa.program import Program
 
 #: Instructions that a call may take unless the caller says otherwise.

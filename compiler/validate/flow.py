@@ -8,7 +8,7 @@ from compiler.validate.errors import ValidationError
 from compiler.validate.way import Code, Way
 from cosim.golden.alu import MASK, signed
 from hw.config import MlaConfig
-from hw.isa.micro import LOOP_IMM, MicroOp
+from hw.isa.micro_instruction import LOOP_IMM, MicroOp
 
 
 class Control(Protocol):

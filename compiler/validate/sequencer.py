@@ -19,7 +19,7 @@ from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 from hw.isa.fields import Field
-from hw.isa.micro import OPERAND_BASE, REGISTERS, MicroOp, Statistic
+from hw.isa.micro_instruction import OPERAND_BASE, REGISTERS, MicroOp, Statistic
 
 #: What gives the caller of `run` a look at the state.
 _PAUSES = frozenset({MicroOp.HALT, MicroOp.WAIT, MicroOp.FENCE})

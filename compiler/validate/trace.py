@@ -24,7 +24,7 @@ from cosim.golden.command import Config
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
-from hw.isa.micro import MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
+from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
 
 #: Commands of a trace at most: a program of more is followed each time.
 MOST_COMMANDS = 1 << 14

@@ -14,7 +14,7 @@ from cosim.golden.interpreter import decoded
 from cosim.golden.machine import MAX_IN_FLIGHT
 from cosim.golden.program import default_fields
 from hw.isa.enums import Unit
-from hw.isa.micro import REGISTERS, MicroOp
+from hw.isa.micro_instruction import REGISTERS, MicroOp
 from hw.isa.program import Program
 
 #: Segment of the program that a call runs; pinned programs have their numbers.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 
 MASK = 0xFFFFFFFF
 

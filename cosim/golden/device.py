@@ -9,8 +9,8 @@ from cosim.device import Device, RegisterError
 from cosim.dram import DramFault, check_dram_bytes
 from cosim.golden.host import Host
 from cosim.golden.machine import Machine
+from hw.bus.register_map import ADDRESS
 from hw.config import MlaConfig
-from hw.regs import ADDRESS
 
 _ADDRESSES = frozenset(ADDRESS.values())
 

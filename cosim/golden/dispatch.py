@@ -7,8 +7,8 @@ from cosim.golden.interpreter import Surroundings, statistic_number
 from cosim.golden.traps import NO_SEGMENT, TrapRaisedError
 from hw.config import MlaConfig
 from hw.isa.enums import Compare, Trap
-from hw.isa.macro import CANDIDATE, HEADER, MAGIC, OPERAND_WORD, SLOT_BYTES
-from hw.isa.micro import MAX_OPERANDS, OPERAND_BASE, Statistic
+from hw.isa.macro_instruction import CANDIDATE, HEADER, MAGIC, OPERAND_WORD, SLOT_BYTES
+from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, Statistic
 
 _COMPARE = {
     Compare.EQ: lambda x, v: x == v,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from cosim.golden.machine import IRQ_CHECK, IRQ_LOADER, IRQ_TRAP, Machine
 from cosim.golden.store import BAD_CRC, BUS, RefusedError
+from hw.bus.register_map import CONFIG_FIELDS, ID, REGISTERS, WINDOW_BASE, WINDOW_STRIDE
 from hw.isa.enums import SegmentState, Trap
-from hw.regs import CONFIG_FIELDS, ID, REGISTERS, WINDOW_BASE, WINDOW_STRIDE
 
 _MASK = 0xFFFFFFFF
 _NAMES = {register.address: register.name for register in REGISTERS}

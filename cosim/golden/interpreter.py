@@ -11,7 +11,16 @@ from cosim.golden.traps import TrapRaisedError
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Trap, Unit
-from hw.isa.micro import FORMS, LOOP_IMM, OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp, Statistic, decode
+from hw.isa.micro_instruction import (
+    FORMS,
+    LOOP_IMM,
+    OPERAND_BASE,
+    REGISTERS,
+    STATISTIC_BASE,
+    MicroOp,
+    Statistic,
+    decode,
+)
 
 _CLASSES = {op: f"micro_{form.cls.name.lower()}" for op, form in FORMS.items()}
 _USES_A = {op for op, form in FORMS.items() if "a" in form.operands}

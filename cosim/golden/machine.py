@@ -21,8 +21,8 @@ from cosim.golden.traps import NO_SEGMENT, TrapRaisedError, TrapRecord
 from cosim.golden.units import Units
 from hw.config import MlaConfig
 from hw.isa.enums import SegmentState, Trap, Unit
-from hw.isa.macro import SLOT_BYTES
-from hw.isa.micro import Statistic
+from hw.isa.macro_instruction import SLOT_BYTES
+from hw.isa.micro_instruction import Statistic
 
 #: Macro-instructions in flight at once.
 MAX_IN_FLIGHT = 8

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Unit
-from hw.isa.micro import REGISTERS
+from hw.isa.micro_instruction import REGISTERS
 
 #: Raw field values of each unit at a program's start.
 _DEFAULTS = tuple([f.default for f in UNIT_FIELDS[unit]] for unit in Unit)

@@ -4,7 +4,7 @@ import numpy as np
 
 from cosim.golden.program import Macro
 from hw.isa.enums import Trap
-from hw.isa.macro import RECORD, RECORD_WORD, RECORD_WORDS, SLOT_BYTES
+from hw.isa.macro_instruction import RECORD, RECORD_WORD, RECORD_WORDS, SLOT_BYTES
 
 
 class Ring:

@@ -9,7 +9,7 @@ from cosim.golden.matrix import run_matrix
 from cosim.golden.memory import Memories
 from cosim.golden.transfer import Events, run_load, run_store
 from hw.isa.enums import Unit
-from hw.isa.micro import Statistic
+from hw.isa.micro_instruction import Statistic
 
 
 class Units:

@@ -33,7 +33,7 @@ def chip_verilog(
 
     def write(path: Path) -> None:
         # Imported late: Amaranth takes a second to load, and a cached chip does not need it.
-        from hw.emit import emit_verilog
+        from hw.verilog.writer import emit_verilog
 
         emit_verilog(config, path, fast=fast, probe=probe)
 

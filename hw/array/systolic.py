@@ -1,11 +1,39 @@
-"""The systolic array: N x N multiply-accumulates, weight-stationary."""
+"""The systolic array: N x N multiply-accumulates, weight-stationary; its skew registers and operand preparation."""
 
-from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, signed
+from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.array.skew import deskew, skew
 from hw.config import MlaConfig
+
+
+def skew(m: Module, name: str, lanes: list[Value], enable: Value) -> list[Value]:
+    """Lanes with lane i delayed by i cycles; the delays move only while `enable` is high.
+
+    Each delay is one register of all lanes still waiting, the lane that leaves next on top: a wide register
+    that is copied and truncated simulates far faster than one register for each lane.
+    """
+    width = len(lanes[0])
+    delayed = [lanes[0]]
+    waiting: Value = Cat(*reversed(lanes[1:]))
+    for i in range(1, len(lanes)):
+        held = Signal(width * (len(lanes) - i), name=f"{name}_skew{i}", reset_less=True)
+        with m.If(enable):
+            m.d.sync += held.eq(waiting)
+        delayed.append(held[-width:])
+        waiting = held[:-width]
+    return delayed
+
+
+def deskew(m: Module, name: str, lanes: list[Value]) -> Value:
+    """Concatenated lanes, lane i arriving i cycles after lane 0 and leaving with the last one."""
+    gathered = lanes[0]
+    for i, lane in enumerate(lanes[1:], start=1):
+        held = Signal(len(gathered), name=f"{name}_deskew{i}", reset_less=True)
+        m.d.sync += held.eq(gathered)
+        gathered = Cat(held, lane)
+    return gathered
+
 
 #: Bits of an operand after its zero point was subtracted.
 OPERAND_BITS = 9
@@ -147,3 +175,16 @@ class SystolicArray(wiring.Component):
 def _lanes(row: Signal) -> list:
     """Operands of a row, signed."""
     return [row[i : i + OPERAND_BITS].as_signed() for i in range(0, len(row), OPERAND_BITS)]
+
+
+def operands(m: Module, name: str, row: Value, *, unsigned: Value, zero_point: Value) -> list[Signal]:
+    """Lanes of a row of bytes, each (unsigned or signed byte) - zero_point; one subtraction,
+    combinational.
+    """
+    lanes = []
+    for i in range(0, len(row), 8):
+        byte = Signal(signed(OPERAND_BITS), name=f"{name}_byte{i // 8}")
+        lane = Signal(signed(OPERAND_BITS), name=f"{name}_lane{i // 8}")
+        m.d.comb += [byte.eq(Cat(row[i : i + 8], row[i + 7] & ~unsigned)), lane.eq(byte - zero_point)]
+        lanes.append(lane)
+    return lanes

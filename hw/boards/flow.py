@@ -7,15 +7,15 @@ from pathlib import Path
 from amaranth.lib import wiring
 
 from hw.boards.board import Board
-from hw.boards.folder import workplace
-from hw.boards.multipliers import fix_multipliers
-from hw.boards.options import ROUTING, set_options
-from hw.boards.products import register_products
+from hw.boards.build_dir import build_directory
+from hw.boards.dsp_packing import register_products
+from hw.boards.dsp_placement import fix_multipliers
+from hw.boards.nextpnr_options import ROUTING, set_options
 from hw.boards.report import BoardReport, parse_seed, write_report
-from hw.boards.tools import ECPPACK, NEXTPNR, YOSYS, Job, Say, run_all, silent
+from hw.boards.toolchain import ECPPACK, NEXTPNR, YOSYS, Job, Say, run_all, silent
 from hw.boards.top import BoardTop
 from hw.config import MlaConfig
-from hw.emit import convert
+from hw.verilog.writer import convert
 
 
 def build(board: Board, config: MlaConfig, *, seeds: int, folder: Path, say: Say = silent) -> BoardReport:
@@ -57,7 +57,7 @@ def build_component(
         A tool failed.
     """
     numbers = range(1, seeds + 1)
-    with workplace(folder, _files(board, numbers)) as work:
+    with build_directory(folder, _files(board, numbers)) as work:
         (work / "top.v").write_text(convert(BoardTop(make(), board.pll), "top"))
         (work / "top.lpf").write_text(board.constraints())
         script = "read_verilog -sv top.v; synth_ecp5 -top top -json top.json"

@@ -8,9 +8,9 @@ from amaranth.lib.wiring import In, Out
 
 from hw.config import MlaConfig
 from hw.fuse.layouts import lanes, lanes_of, part_of
-from hw.fuse.post import SUM_BITS
-from hw.fuse.tree import registered_tree, tree_latency
-from hw.registers import follow, register
+from hw.fuse.post_scale import SUM_BITS
+from hw.lib.pipeline import pipeline_register, pipeline_struct
+from hw.lib.trees import registered_tree, tree_latency
 
 _MIN, _MAX = -(1 << 31), (1 << 31) - 1
 
@@ -82,7 +82,7 @@ class Statistics(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         step, row, mask = self._whole(m) if self._rate == 1 else self._parts(m)
-        end = follow(m, "step", step, 1 + tree_latency(self._lanes))[-1]
+        end = pipeline_struct(m, "step", step, 1 + tree_latency(self._lanes))[-1]
         arrived = end.report
         least = self._extreme(m, "least", row, mask, _MAX, lambda a, b: a < b)
         most = self._extreme(m, "most", row, mask, _MIN, lambda a, b: a > b)
@@ -154,7 +154,7 @@ class Statistics(wiring.Component):
     ) -> Value:
         """Minimum or maximum of the elements of a step."""
         filled = [
-            register(m, f"{name}_in_{lane}", Mux(present, value, neutral), signed(32))
+            pipeline_register(m, f"{name}_in_{lane}", Mux(present, value, neutral), signed(32))
             for lane, (value, present) in enumerate(zip(row, mask, strict=True))
         ]
 
@@ -168,7 +168,7 @@ class Statistics(wiring.Component):
     def _zeros(self, m: Module, row: list[Value], mask: list[Value]) -> Value:
         """Zeros among the elements of a step."""
         flags = [
-            register(m, f"zero_{lane}", present & (value == 0))
+            pipeline_register(m, f"zero_{lane}", present & (value == 0))
             for lane, (value, present) in enumerate(zip(row, mask, strict=True))
         ]
 

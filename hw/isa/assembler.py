@@ -14,7 +14,7 @@ from typing import Any
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, field_number
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER
 from hw.isa.expressions import evaluate
-from hw.isa.micro import (
+from hw.isa.micro_instruction import (
     FORMS,
     ISSUE_D,
     ISSUE_IMM,

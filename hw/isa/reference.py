@@ -6,8 +6,8 @@ from hw.isa.commands import FIELD_INDEX_BITS, PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.counters import COUNTERS, MAXIMA
 from hw.isa.enums import EXACT_TRAPS, SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, Trap, Unit
 from hw.isa.fields import Field, Packed
-from hw.isa.macro import CANDIDATE, HEADER, RECORD, SLOT_BYTES
-from hw.isa.micro import FORMS, LOOP_IMM, WORD, MicroOp, Statistic
+from hw.isa.macro_instruction import CANDIDATE, HEADER, RECORD, SLOT_BYTES
+from hw.isa.micro_instruction import FORMS, LOOP_IMM, WORD, MicroOp, Statistic
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:

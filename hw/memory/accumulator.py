@@ -5,8 +5,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.config import ACC_ADDR_BITS, MlaConfig
-from hw.layouts import AccReadPort, AccWritePort
-from hw.memory.ram import Ram
+from hw.lib.ram import Ram
+from hw.memory.ports import AccReadPort, AccWritePort
 
 #: Cycles from an update's request to its partial sums on `psum`.
 ACC_UPDATE_LATENCY = 2

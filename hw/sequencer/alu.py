@@ -4,7 +4,7 @@ from amaranth.hdl import Cat, Const, Elaboratable, Module, Mux, Signal, Value, s
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 
 
 class Alu(wiring.Component):

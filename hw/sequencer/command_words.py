@@ -4,11 +4,11 @@ from amaranth.hdl import Array, Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from hw.checker.values import INCREMENT_OF, INCREMENTS_LAYOUT
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.layouts import CLEAR_WORD, DERIVED, END_WORD, WORD_LAYOUT
-from hw.memory.ram import Ram
-from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT
+from hw.lib.ram import Ram
 
 
 class CommandWords(wiring.Component):

@@ -1,26 +1,12 @@
 """Configuration registers of the units."""
 
 from amaranth.hdl import Elaboratable, Module, Signal
-from amaranth.lib import data, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
-from hw.layouts import field_layout
-
-
-def config_layout(unit: Unit) -> data.StructLayout:
-    """All fields of a unit, in the order (and so at the offsets) that its command has."""
-    return data.StructLayout({f.name: field_layout(unit, f.name, f) for f in UNIT_FIELDS[unit]})
-
-
-def default_word(unit: Unit) -> int:
-    """Bits of a unit's fields at the start of a program."""
-    word, offset = 0, 0
-    for field in UNIT_FIELDS[unit]:
-        word |= (field.default & ((1 << field.width) - 1)) << offset
-        offset += field.width
-    return word
+from hw.layouts import config_layout, default_word
 
 
 class UnitRegisters(wiring.Component):

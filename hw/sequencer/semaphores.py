@@ -5,8 +5,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
-from hw.registers import domain_of
-from hw.sequencer.layouts import SemaphorePort
+from hw.layouts import SemaphorePort
+from hw.lib.pipeline import pipeline_domain
 
 _PER_PRODUCER = (SEQUENCER + 1) * SEMAPHORES_PER_PAIR
 _COUNTERS = len(Unit) * _PER_PRODUCER
@@ -119,7 +119,7 @@ class Semaphores(wiring.Component):
         m.submodules.reserved = reserved = self.reserved
         taken, step = Signal(_COUNTERS), Signal()
         takes = [*(self.units[u].take for u in Unit), self.seq_take]
-        domain = domain_of(m, self._pipelined)
+        domain = pipeline_domain(m, self._pipelined)
         domain += [
             taken.eq(
                 Cat(take.word_select(producer, SEMAPHORES_PER_PAIR) for producer in Unit for take in takes)

@@ -26,7 +26,7 @@ class Place(NamedTuple):
     line: int
 
 
-WRITER = Place("hw/emit.py", 0)
+WRITER = Place("hw/verilog/writer.py", 0)
 
 
 class Places:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hw.emit import convert
+from hw.verilog.writer import convert
 from tests.bus.dma_top import CONFIG, DmaTop
 from tests.bus.lite_top import LiteTop
 from tests.bus.pins_runner import run_bench

@@ -11,9 +11,9 @@ from cosim.dram import DramFault, DramTooSmallError
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
+from hw.bus.register_map import ADDRESS, ID
 from hw.config import load_target
 from hw.errors import InputError
-from hw.regs import ADDRESS, ID
 from tests.chip.conftest import Machine
 
 CONFIG = load_target("n4")

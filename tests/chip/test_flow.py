@@ -6,11 +6,11 @@ import pytest
 from cosim.dram import DramFault
 from cosim.programs import Candidate
 from cosim.rtl.rtl_device import RtlDevice
+from hw.bus.register_map import ADDRESS
 from hw.config import load_target
 from hw.isa.assembler import assemble
 from hw.isa.enums import Compare, Trap
-from hw.isa.macro import SLOT_BYTES
-from hw.regs import ADDRESS
+from hw.isa.macro_instruction import SLOT_BYTES
 from tests.chip.conftest import ALIVE, Machine
 
 #: From the doorbell to the end of a dispatched macro-instruction, with a memory as fast as this.

@@ -5,8 +5,8 @@ import pytest
 
 from cosim.device import Device, RegisterError
 from cosim.rtl.rtl_device import RtlDevice
+from hw.bus.register_map import ADDRESS, ID, REGISTERS
 from hw.isa.counters import MAXIMA
-from hw.regs import ADDRESS, ID, REGISTERS
 from tests.chip.conftest import LATENCY, Machine
 
 #: Written without an effect while nothing runs, and what of a written value they keep.

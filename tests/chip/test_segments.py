@@ -7,13 +7,13 @@ from cosim.device import Device
 from cosim.dram import DramFault
 from cosim.programs import Candidate
 from cosim.rtl.rtl_device import RtlDevice
+from hw.bus.register_map import ADDRESS
 from hw.config import load_target
+from hw.control.layouts import LoaderError, SegmentOp
 from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.enums import SegmentState, Trap
 from hw.isa.program import Program
-from hw.regs import ADDRESS
-from hw.sequencer.control_layouts import LoaderError, SegmentOp
 from tests.chip.conftest import DRAM_BYTES, Machine
 
 OPEN, CHECK, FREE, PIN = (int(op) for op in (SegmentOp.OPEN, SegmentOp.CHECK, SegmentOp.FREE, SegmentOp.PIN))

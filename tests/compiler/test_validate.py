@@ -8,7 +8,7 @@ import pytest
 from compiler.validate import KINDS, Call, ValidationError, validate
 from hw.errors import InputError
 from hw.isa.assembler import assemble
-from hw.isa.micro import LOOP_IMM, MicroOp, encode
+from hw.isa.micro_instruction import LOOP_IMM, MicroOp, encode
 from hw.isa.program import Program
 from tests.compiler.validating import CONFIG, WINDOWS, proof, refused
 

@@ -8,7 +8,7 @@ import pytest
 from compiler.validate import check
 from compiler.validate.bits import Word, compute, parts, taken, word_of
 from cosim.golden.alu import ALU, BRANCH, MASK
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 from tests.compiler.validating import proof, refused
 
 

@@ -7,7 +7,7 @@ import pytest
 from compiler.api import compile
 from compiler.validate import ValidationError
 from compiler.validate.network import validate_network
-from hw.isa.micro import WORD, MicroOp
+from hw.isa.micro_instruction import WORD, MicroOp
 from hw.isa.program import Program
 from tests.compiler.networks import NETWORKS, model
 

@@ -18,7 +18,7 @@ from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.isa.assembler import assemble
 from hw.isa.enums import Compare, Trap
-from hw.isa.micro import MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE, Statistic
+from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE, Statistic
 
 CONFIG = load_target("n4")
 COMPARES = [compare for compare in Compare if compare != Compare.ALWAYS]

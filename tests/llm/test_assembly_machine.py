@@ -13,7 +13,7 @@ from compiler.validate import Call, validate
 from compiler.validate.network import stage_calls
 from hw.config import load_target
 from hw.isa.assembler import assemble
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 from scripts.networks.digits import MODEL
 from tests.compiler.networks import model
 from tests.compiler.test_validate_library import OPERATIONS, Recorder

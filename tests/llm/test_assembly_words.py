@@ -10,7 +10,7 @@ from compiler.llm.assembly.words import WORDS, program_of, words_of
 from compiler.llm.numbers import WORDS as NUMBERS
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import instruction
-from hw.isa.micro import LOOP_IMM, MicroOp, encode
+from hw.isa.micro_instruction import LOOP_IMM, MicroOp, encode
 from hw.isa.program import Program
 from scripts.networks.digits import MODEL
 from tests.compiler.networks import model
@@ -140,7 +140,7 @@ def test_no_instruction_is_named() -> None:
 
 _GROWN = """
 from enum import IntEnum
-import hw.isa.micro as micro
+import hw.isa.micro_instruction as micro
 import hw.isa.commands as commands
 from hw.isa.fields import Field, Packed
 old, forms = micro.MicroOp, micro.FORMS

@@ -23,7 +23,7 @@ from compiler.specialize.edits.edit import applied
 from compiler.specialize.edits.programs import edited, taken_apart
 from compiler.specialize.edits.unroll import unrolled
 from hw.isa.counters import CAUSES
-from hw.isa.micro import MicroOp, decode
+from hw.isa.micro_instruction import MicroOp, decode
 from hw.isa.program import Program
 
 POINT = Point((6, 6, 8), (Op("max_pool", 0, 3, 3),))

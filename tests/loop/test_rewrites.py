@@ -14,7 +14,7 @@ from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.commands import UNIT_FIELDS, field_of
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D, LOOP_IMM, OPERAND_BASE, MicroOp, decode, encode
+from hw.isa.micro_instruction import ISSUE_D, LOOP_IMM, OPERAND_BASE, MicroOp, decode, encode
 
 N4 = load_target("n4")
 

@@ -4,8 +4,7 @@ from amaranth.hdl import Elaboratable, Module, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.fuse.scale import ScaleLane
-from hw.fuse.scale_control import ScaleControl
+from hw.fuse.scale import ScaleControl, ScaleLane
 
 
 class ScaleStage(wiring.Component):

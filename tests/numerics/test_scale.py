@@ -11,9 +11,9 @@ import pytest
 from compiler.kernels.scaling import float32_multiplier
 from cosim.rtl import toolchain
 from cosim.rtl.runner import run_tool
-from hw.emit import convert
-from hw.fuse.post import COUNT_LIMIT, divider
-from hw.fuse.scale import LATENCY
+from hw.fuse.post_scale import COUNT_LIMIT, divider
+from hw.fuse.scale import SCALE_LATENCY
+from hw.verilog.writer import convert
 from tests.numerics import kernels
 from tests.numerics.reference import SINGLE, divide, scale
 from tests.numerics.scale_stage import ScaleStage
@@ -50,7 +50,7 @@ def test_hardware_stage(x_width: int, tmp_path: Path) -> None:
     seed = 1 + x_width
     print(f"seed {seed}")
     program = build(tmp_path, x_width)
-    arguments = [str(v) for v in (x_width, LATENCY, RANDOM, seed)]
+    arguments = [str(v) for v in (x_width, SCALE_LATENCY, RANDOM, seed)]
     done = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     *counts, changed = (int(count) for count in done.stdout.split())

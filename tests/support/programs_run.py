@@ -12,7 +12,7 @@ from cosim.reports import TrapReport
 from hw.errors import WorkError
 from hw.isa.counters import CAUSES
 from hw.isa.enums import Compare
-from hw.isa.macro import HEADER, MAGIC, SLOT_BYTES
+from hw.isa.macro_instruction import HEADER, MAGIC, SLOT_BYTES
 from tests.support.programs import (
     DATA,
     DRAM_BYTES,

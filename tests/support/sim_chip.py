@@ -10,8 +10,8 @@ from amaranth.hdl import Cat, ClockSignal, Elaboratable, Instance, Module, Signa
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hw.emit import convert
-from hw.memory.ram import Ram
+from hw.lib.ram import Ram
+from hw.verilog.writer import convert
 from tests.support.sim_pins import host_pins, join, read_pins, write_pins
 from tests.support.sim_regs import SimRegs
 from tests.support.sim_traffic import ReadTraffic, WriteTraffic

@@ -12,7 +12,7 @@ from compiler.llm.numbers import number_words
 from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
-from hw.isa.micro import MicroOp, encode
+from hw.isa.micro_instruction import MicroOp, encode
 
 Counts = Sequence[int]
 

@@ -16,7 +16,7 @@ from compiler.llm.numbers import BYTES
 from compiler.llm.numbers import WORDS as NUMBERS
 from compiler.llm.vocabulary import Vocabulary
 from hw.errors import InputError
-from hw.isa.micro import OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp
+from hw.isa.micro_instruction import OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp
 
 #: More words than any instruction needs.
 _MANY = 12

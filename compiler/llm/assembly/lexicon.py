@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, field_number
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.fields import Field, Packed
-from hw.isa.micro import (
+from hw.isa.micro_instruction import (
     FORMS,
     MAX_OPERANDS,
     OPERAND_BASE,
@@ -44,7 +44,7 @@ class Head:
     d : int
         What it says of the word's field `d`.
     kinds : tuple of str
-        Operands that follow, as `hw.isa.micro.Form` names them.
+        Operands that follow, as `hw.isa.micro_instruction.Form` names them.
     field : Field or None
         What a `set` sets.
     packed : Packed or None

@@ -17,7 +17,7 @@ from hw.errors import InputError
 from hw.isa.commands import FIELD_INDEX_BITS
 from hw.isa.enums import Unit
 from hw.isa.fields import Packed
-from hw.isa.micro import FORMS, LOOP_IMM, MAX_OPERANDS, MicroOp
+from hw.isa.micro_instruction import FORMS, LOOP_IMM, MAX_OPERANDS, MicroOp
 
 #: A semaphore: producer, consumer (4: the sequencer), index.
 Semaphore = tuple[int, int, int]

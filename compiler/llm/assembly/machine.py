@@ -16,7 +16,7 @@ from cosim.driver import WATCHDOG_CYCLES
 from cosim.golden.alu import ALU, signed
 from cosim.golden.interpreter import decoded
 from hw.errors import InputError
-from hw.isa.micro import LOOP_IMM, REGISTERS, MicroOp, encode
+from hw.isa.micro_instruction import LOOP_IMM, REGISTERS, MicroOp, encode
 from hw.isa.program import Program
 
 #: What changes the order of commands.

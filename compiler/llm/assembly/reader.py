@@ -8,7 +8,7 @@ from compiler.llm.assembly.lexicon import END, HEADS, STOP, Head
 from compiler.llm.assembly.operand import Operand, Values
 from compiler.llm.assembly.rules import Rules
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
-from hw.isa.micro import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, encode
+from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, encode
 
 #: Signals to units; those to the sequencer stand behind them.
 _TO_UNITS = SEMAPHORES_PER_PAIR * len(Unit)

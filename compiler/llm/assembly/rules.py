@@ -14,7 +14,7 @@ from compiler.llm.assembly.operand import (
 from compiler.llm.assembly.sources import PackedSources, Sources
 from compiler.llm.assembly.spans import Spans
 from hw.isa.fields import Packed
-from hw.isa.micro import LOOP_IMM, WORD, MicroOp
+from hw.isa.micro_instruction import LOOP_IMM, WORD, MicroOp
 
 _IMM, _D = WORD.fields[0], WORD.fields[3]
 _END, _COUNT = LOOP_IMM.fields

@@ -14,7 +14,7 @@ from compiler.llm.assembly.reader import Reader
 from compiler.llm.assembly.tracker import Tracker
 from cosim.golden.interpreter import decoded
 from hw.isa.enums import SEQUENCER, Unit
-from hw.isa.micro import REGISTERS, MicroOp
+from hw.isa.micro_instruction import REGISTERS, MicroOp
 
 if TYPE_CHECKING:
     from compiler.llm.assembly.grammar import Grammar

@@ -10,7 +10,7 @@ from cosim.golden.alu import signed
 from cosim.golden.interpreter import decoded
 from hw.isa.commands import FIELD_INDEX_BITS
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
-from hw.isa.micro import ISSUE_D, STATISTIC_BASE, MicroOp, Statistic
+from hw.isa.micro_instruction import ISSUE_D, STATISTIC_BASE, MicroOp, Statistic
 
 #: Semaphores of a consumer.
 TOKENS = SEMAPHORES_PER_PAIR * len(Unit)

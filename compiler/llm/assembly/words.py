@@ -22,7 +22,7 @@ from compiler.llm.assembly.reader import Deaf, Reader, word_of
 from compiler.llm.assembly.rules import Rules
 from compiler.llm.numbers import number_words
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
-from hw.isa.micro import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, decode
+from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, decode
 from hw.isa.program import Program
 
 __all__ = ["WORDS", "program_of", "words_of"]

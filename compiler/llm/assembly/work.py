@@ -16,7 +16,7 @@ from compiler.specialize.edits.split import dims_of, split
 from hw.config import MlaConfig
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS, defaults, field_number
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D, OPERAND_BASE, MicroOp, encode
+from hw.isa.micro_instruction import ISSUE_D, OPERAND_BASE, MicroOp, encode
 from hw.isa.program import Program
 
 #: Commands that are looked at for what may come next.

@@ -13,7 +13,7 @@ from compiler.listing import readable
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.enums import Unit
-from hw.isa.micro import FORMS, MicroOp, Statistic
+from hw.isa.micro_instruction import FORMS, MicroOp, Statistic
 
 _ORDERS = ("rows", "channels")
 

@@ -1,6 +1,6 @@
 """Programs as a model is shown them: short, and with labels, so that lines can come and go."""
 
-from hw.isa.micro import FORMS, MicroOp
+from hw.isa.micro_instruction import FORMS, MicroOp
 
 #: Instructions whose last operand is the number of an instruction.
 _JUMPS = frozenset(op.name.lower() for op in MicroOp if op in FORMS and "target" in FORMS[op].operands)

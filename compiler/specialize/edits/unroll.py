@@ -7,7 +7,7 @@ from compiler.codegen.sync import Issued
 from compiler.specialize.microcode import Instruction, Item, Loop, take_apart
 from hw.isa.commands import UNIT_FIELDS, defaults, field_of
 from hw.isa.enums import Unit
-from hw.isa.micro import ISSUE_D, ISSUE_IMM, MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
+from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
 from hw.isa.program import Program
 
 #: Commands of a program at most: more are not looked through in any sensible time.

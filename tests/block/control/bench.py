@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 from amaranth.sim import Simulator, SimulatorContext
 
+from hw.bus.register_map import ADDRESS
 from hw.config import MlaConfig
-from hw.isa.macro import CANDIDATE, HEADER, MAGIC, RECORD, SLOT_BYTES
-from hw.regs import ADDRESS
-from hw.sequencer.control import Control
+from hw.control.control import Control
+from hw.isa.macro_instruction import CANDIDATE, HEADER, MAGIC, RECORD, SLOT_BYTES
 from tests.block.control.models import Core, Memory, ReadChannel, Units, WriteChannel
 
 RING = 0x1000

@@ -5,7 +5,7 @@ from collections import deque
 
 from amaranth.sim import SimulatorContext
 
-from hw.sequencer.control import Control
+from hw.control.control import Control
 
 #: Delay of a command that never starts.
 NEVER = 0xFFFF

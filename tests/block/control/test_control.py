@@ -2,8 +2,8 @@
 
 import pytest
 
+from hw.bus.register_map import CONFIG_FIELDS, ID, REGISTERS
 from hw.isa.enums import Compare
-from hw.regs import CONFIG_FIELDS, ID, REGISTERS
 from tests.block.control.bench import Bench, delay, halt, issue, operand, small
 
 

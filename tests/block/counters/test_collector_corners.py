@@ -6,8 +6,8 @@ from collections import Counter as Sum
 import pytest
 from amaranth.hdl import ResetInserter, Signal
 
+from hw.counters.collection_schedule import FLUSHED, longest_gap
 from hw.counters.collector import Collector
-from hw.counters.turns import FLUSHED, longest_gap
 from hw.isa.counters import COUNTERS, GROUPS, index_of
 from tests.block.counters.bench import config_of, read, simulate
 

@@ -7,8 +7,7 @@ import pytest
 from amaranth.sim import Simulator
 
 from hw.bus.axi import READ_MASTERS, WRITE_MASTERS
-from hw.bus.read_arbiter import ReadArbiter
-from hw.bus.write_arbiter import WriteArbiter
+from hw.bus.axi_arbiter import ReadArbiter, WriteArbiter
 from hw.config import MlaConfig
 
 CONFIG = MlaConfig(n=4, sp_bytes=65536, acc_bytes=16384)

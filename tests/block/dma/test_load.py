@@ -9,7 +9,7 @@ from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
-from hw.units.load import LoadUnit
+from hw.units.load.unit import LoadUnit
 from tests.block.dma.models import PARAM, SP, TABLE, ReadSlave, load_command, load_writes, set_command
 from tests.support.sp_port import SpPort
 

@@ -9,8 +9,8 @@ from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
-from hw.layouts import SP_READ_LATENCY
-from hw.units.store import StoreUnit
+from hw.memory.ports import SP_READ_LATENCY
+from hw.units.store.unit import StoreUnit
 from tests.block.dma.models import WriteSlave, set_command, store_command, store_writes
 from tests.support.sp_port import SpPort
 

@@ -7,7 +7,7 @@ import numpy as np
 from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
-from hw.layouts import ACC_READ_LATENCY, SP_READ_LATENCY
+from hw.memory.ports import ACC_READ_LATENCY, SP_READ_LATENCY
 from hw.units.fuse import FuseUnit
 from tests.block.fuse.commands import payload
 from tests.numerics.reference import wrap

@@ -11,9 +11,9 @@ from amaranth.lib.wiring import connect
 from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
-from hw.layouts import ACC_READ_LATENCY, SP_READ_LATENCY
 from hw.memory.accumulator import Accumulator
-from hw.units.matrix import MatrixUnit
+from hw.memory.ports import ACC_READ_LATENCY, SP_READ_LATENCY
+from hw.units.matrix.unit import MatrixUnit
 from tests.block.matrix.reference import WORD_NAMES, derived, field_values
 from tests.support.sp_port import SpPort
 

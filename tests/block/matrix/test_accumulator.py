@@ -6,8 +6,8 @@ import pytest
 from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
-from hw.layouts import ACC_READ_LATENCY
 from hw.memory.accumulator import ACC_UPDATE_LATENCY, ACC_UPDATE_VISIBLE, Accumulator
+from hw.memory.ports import ACC_READ_LATENCY
 
 MASK = 0xFFFFFFFF
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from hw.units.matrix_layouts import done_after
+from hw.units.matrix.layouts import done_after
 from tests.block.matrix.bench import Bench, Observed, fresh_memories
 from tests.block.matrix.reference import Reference, command
 

@@ -7,7 +7,7 @@ import pytest
 from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
-from hw.layouts import SP_READ_LATENCY
+from hw.memory.ports import SP_READ_LATENCY
 from hw.memory.scratchpad import READERS, WRITERS, Scratchpad
 
 

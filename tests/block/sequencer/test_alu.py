@@ -7,9 +7,9 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 from amaranth.sim import Simulator
 
-from hw.isa.micro import MicroOp
+from hw.isa.micro_instruction import MicroOp
 from hw.sequencer.alu import Alu
-from hw.sequencer.alu_small import SmallAlu
+from hw.sequencer.alu_serial import SerialAlu
 
 _SUBTRACTING = (MicroOp.SUB, MicroOp.MIN, MicroOp.MAX, MicroOp.SLT, MicroOp.SLTU, MicroOp.SEQ)
 
@@ -26,7 +26,7 @@ class Both(wiring.Component):
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.fast = self.fast = Alu()
-        m.submodules.small = self.small = SmallAlu()
+        m.submodules.small = self.small = SerialAlu()
         for name in ("op", "a", "b", "imm", "product"):
             m.d.comb += [getattr(alu, name).eq(getattr(self, name)) for alu in (self.fast, self.small)]
         return m

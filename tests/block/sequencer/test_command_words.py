@@ -7,12 +7,12 @@ import pytest
 from amaranth.hdl import Elaboratable, Module
 from amaranth.sim import Simulator
 
+from hw.checker.values import INCREMENT_OF, INCREMENTS_LAYOUT
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.layouts import DERIVED, META_LAYOUT, command_layout
-from hw.sequencer.bounds import INCREMENT_OF, INCREMENTS_LAYOUT
 from hw.sequencer.command_words import CommandWords
-from hw.units.queue_words import WordQueue
+from hw.units.command_queue import WordQueue
 
 DEPTH = 3
 

@@ -7,7 +7,7 @@ import pytest
 
 from hw.config import MlaConfig
 from hw.isa.enums import Trap, Unit
-from hw.isa.micro import MicroOp, encode
+from hw.isa.micro_instruction import MicroOp, encode
 from hw.layouts import DERIVED
 from tests.block.sequencer.bench import STATISTICS, Bench, Driver
 from tests.block.sequencer.bounds_reference import verdict

@@ -11,7 +11,7 @@ from amaranth.sim import Simulator
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.sequencer.semaphores import Semaphores
-from hw.units.queue import CommandQueue
+from hw.units.command_queue import CommandQueue
 
 CONFIG = MlaConfig(n=4, queue_depth=3)
 

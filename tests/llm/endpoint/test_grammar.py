@@ -9,7 +9,7 @@ from compiler.schedule.schedule import LayerSchedule
 from compiler.specialize.task import Task
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
-from hw.isa.micro import FORMS
+from hw.isa.micro_instruction import FORMS
 from tests.llm.endpoint.gbnf import pattern
 
 ODD = 'a "layer"\\with it all'
