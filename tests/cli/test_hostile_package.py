@@ -21,7 +21,7 @@ from cosim.golden import GoldenDevice
 from cosim.golden.alu import BRANCH
 from cosim.reports import TrapError
 from hw.isa.assembler import assemble
-from hw.isa.micro import LOOP_IMM, MicroOp, decode, encode
+from hw.isa.micro_instruction import LOOP_IMM, MicroOp, decode, encode
 from hw.isa.program import Program
 from scripts.networks.digits import MODEL
 

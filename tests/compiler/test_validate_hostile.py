@@ -14,7 +14,7 @@ from hw.config import load_target
 from hw.isa.assembler import assemble
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Unit
-from hw.isa.micro import OPERAND_BASE, STATISTIC_BASE, MicroOp, encode
+from hw.isa.micro_instruction import OPERAND_BASE, STATISTIC_BASE, MicroOp, encode
 from hw.isa.program import Program
 from tests.compiler.damage import damages
 from tests.compiler.validating import CONFIG, WINDOWS, refused
