@@ -168,7 +168,9 @@ class Engine:
             stage, spots_of(self.prepared.config, stage, self.conditions.dram)
         )[number]  # fmt: skip
         for fused in islice(pair.candidates(), _PAIRS):
-            what = f"{fused.first.planes} planes, {fused.first.rows} and {fused.second.rows} rows"
+            what = (
+                f"{fused.first.stream_channel_blocks} planes, {fused.first.rows} and {fused.second.rows} rows"
+            )
             yield what, apply(schedule, pair, fused)
 
 

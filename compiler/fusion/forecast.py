@@ -92,7 +92,7 @@ class Forecaster:
             for name, cycles, spread in each
         }
         for number, layer in enumerate(stage.layers):
-            if schedules[layer.name].planes:
+            if schedules[layer.name].stream_channel_blocks:
                 cycles = known.estimate(number, schedules)
                 if cycles is not None:
                     out[layer.name] = Forecast(cycles, cycles * _PLANES)

@@ -91,7 +91,9 @@ def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
     network = compile(draft.graph, "n8")
     first, second = (layer.name for layer in network.layers[:2])
     layers = dict(network.schedule.layers)
-    layers[first] = replace(layers[first], **({"order": "channels", "columns": 1, "planes": 1} | changes))
+    layers[first] = replace(
+        layers[first], **({"order": "channels", "columns": 1, "stream_channel_blocks": 1} | changes)
+    )
     layers[second] = replace(layers[second], columns=1)
     return draft.graph, replace(network.schedule, layers=layers)
 
@@ -100,8 +102,8 @@ def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
     ("changes", "message"),
     [
         ({"order": "rows"}, 'its order must be "channels"'),
-        ({"columns": 2, "planes": 2}, "columns of both layers must be the same"),
-        ({"overlap": True}, "takes turns otherwise"),
+        ({"columns": 2, "stream_channel_blocks": 2}, "columns of both layers must be the same"),
+        ({"interleave": True}, "takes turns otherwise"),
     ],
 )
 def test_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:

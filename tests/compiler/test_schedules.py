@@ -28,16 +28,16 @@ def perturbed(schedule: Schedule, rng: random.Random) -> Schedule:
     for name, layer in schedule.layers.items():
         changes = {
             "rows": rng.choice((1, 2, 3, 5, 8, 40)), "width": rng.choice((1, 2, 3, 40)),
-            "band": rng.choice((4, 8, 40)),
+            "rows_per_load": rng.choice((4, 8, 40)),
             "columns": rng.choice((1, 2, 3, 8)), "depth": rng.choice((1, 2, 3, 64)),
-            "slots": rng.choice((1, 2, 8)), "slot_buffers": rng.choice((1, 2, 3)),
+            "param_blocks": rng.choice((1, 2, 8)), "param_buffers": rng.choice((1, 2, 3)),
             "order": rng.choice(("rows", "channels")), "x_buffers": rng.choice((1, 2, 3)),
             "w_buffers": rng.choice((1, 2, 8)), "y_buffers": rng.choice((1, 2)),
-            "acc_buffers": rng.choice((1, 2, 3)), "fold": rng.random() < 0.5,
-            "strips": rng.random() < 0.5, "together": rng.choice((1, 2, 3, 4)),
+            "acc_buffers": rng.choice((1, 2, 3)), "fold_kernel_width": rng.random() < 0.5,
+            "im2col": rng.random() < 0.5, "pixels_per_pass": rng.choice((1, 2, 3, 4)),
             "prefetch": rng.choice((0, 1, 4, 20)), "on_chip": rng.random() < 0.6,
-            "joined": rng.random() < 0.3, "overlap": rng.random() < 0.5,
-            "taper": rng.random() < 0.5, "ramp": rng.random() < 0.5,
+            "same_program_as_previous": rng.random() < 0.3, "interleave": rng.random() < 0.5,
+            "split_last_tile": rng.random() < 0.5, "split_first_tile": rng.random() < 0.5,
         }  # fmt: skip
         chosen = rng.sample(sorted(changes), rng.randint(0, 6))
         layers[name] = replace(layer, **{field: changes[field] for field in chosen})
