@@ -64,8 +64,8 @@ class PooledPair:
         return [
             Fused(
                 way.estimate,
-                replace(way.schedule, overlap=True),
-                replace(pool.schedule, columns=way.schedule.columns, overlap=True),
+                replace(way.schedule, interleave=True),
+                replace(pool.schedule, columns=way.schedule.columns, interleave=True),
             )
             for way in by_blocks(self.first)
             for pool in pools

@@ -105,7 +105,7 @@ class Engine:
         layers: dict[str, LayerSchedule] = {}
         for stage in self.prepared.lowered(()):
             layers |= first_schedule(self.prepared.config, stage, (), self.conditions.dram).layers
-        apart = {name: replace(each, on_chip=False, overlap=False) for name, each in layers.items()}
+        apart = {name: replace(each, on_chip=False, interleave=False) for name, each in layers.items()}
         return Schedule((), apart)
 
     def together(self, schedule: Schedule, options: Sequence[Option]) -> Schedule | None:

@@ -45,7 +45,7 @@ class _Stage:
 
 def _alone(schedule: LayerSchedule) -> LayerSchedule:
     """Without what the pair has no part in."""
-    return replace(schedule, joined=False, counted=True)
+    return replace(schedule, same_program_as_previous=False, own_counter_tag=True)
 
 
 class Forecaster:

@@ -184,7 +184,7 @@ def apply(schedule: Schedule, pair: PlanePair, fused: Fused) -> Schedule:
     """A schedule with a pair carried out so."""
     layers = {pair.first.name: fused.first, pair.second.name: fused.second}
     kept = {
-        name: replace(layer, joined=schedule.layers[name].same_program_as_previous)
+        name: replace(layer, same_program_as_previous=schedule.layers[name].same_program_as_previous)
         for name, layer in layers.items()
     }
     return replace(schedule, layers=schedule.layers | kept)

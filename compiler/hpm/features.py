@@ -139,7 +139,8 @@ def _chosen(s: LayerSchedule) -> list[float]:
     buffers = (s.x_buffers, s.w_buffers, s.y_buffers, s.acc_buffers, s.param_blocks, s.param_buffers)
     return [
         *(float(min(each, _MOST)) for each in buffers),
-        float(s.order == "rows"), float(s.fold_kernel_width), float(s.im2col), float(s.pixels_per_pass), float(s.common_scale),
+        float(s.order == "rows"), float(s.fold_kernel_width), float(s.im2col), float(s.pixels_per_pass),
+        float(s.common_scale),
         float(s.split_first_tile), float(s.split_last_tile), float(s.same_program_as_previous), float(s.interleave), log2(1 + s.prefetch),
         float(s.stream_channel_blocks), float(s.own_counter_tag),
     ]  # fmt: skip

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from compiler.ir.identity import identity, identity_of, restored, stored
+from compiler.ir.identity import identity, identity_of, stored
 from compiler.schedule.texts import ProgramText, text_of
 from hw.errors import InputError, shown
 
@@ -151,7 +151,11 @@ class Schedule:
 
     def to_json(self) -> str:
         """As text."""
-        return json.dumps({"schema_version": VERSION} | stored(self), indent=1)
+        layers = {
+            name: {key: getattr(layer, item) for key, item in _FIELDS[VERSION].items()}
+            for name, layer in self.layers.items()
+        }
+        return json.dumps({"schema_version": VERSION} | stored(self) | {"layers": layers}, indent=1)
 
     @staticmethod
     def from_json(text: str) -> "Schedule":
@@ -166,13 +170,13 @@ class Schedule:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"schedule: not JSON: {error}") from None
-        if not isinstance(data, dict) or data.get("schema_version") != VERSION:
+        if not isinstance(data, dict) or data.get("schema_version") not in _FIELDS:
             raise InputError(f'schedule: must be an object whose "schema_version" is {VERSION}')
-        return Schedule.of(data)
+        return Schedule.of(data, data["schema_version"])
 
     @staticmethod
-    def of(data: dict[str, Any]) -> "Schedule":
-        """From the fields of such a text.
+    def of(data: dict[str, Any], version: int = 1) -> "Schedule":
+        """From the fields of such a text of a version; databases have those of version 1.
 
         Raises
         ------
@@ -187,16 +191,23 @@ class Schedule:
                 raise InputError(f'schedule: "{name}" must be an object')
         return Schedule(
             tuple(tuple(group) for group in fusions),
-            {name: layer_schedule(name, values) for name, values in layers.items()},
+            {name: layer_schedule(name, values, version) for name, values in layers.items()},
             {name: text_of(name, values) for name, values in programs.items()},
         )
+
+
+#: From the names of a layer's fields in documents of each version to those they have in Python.
+_FIELDS: dict[int, dict[str, str]] = {
+    1: {stable: item for item, stable in identity_of(LayerSchedule).parts.items()},
+    2: dict(zip(_NAMES, identity_of(LayerSchedule).parts, strict=True)),
+}
 
 
 def _names(group: Any) -> bool:
     return isinstance(group, list) and all(isinstance(name, str) for name in group)
 
 
-def layer_schedule(name: str, values: Any) -> LayerSchedule:
+def layer_schedule(name: str, values: Any, version: int = 1) -> LayerSchedule:
     """One layer's, from the fields that somebody else may have written.
 
     Raises
@@ -204,12 +215,12 @@ def layer_schedule(name: str, values: Any) -> LayerSchedule:
     InputError
         They are not those of a layer's schedule; the message has the layer's name.
     """
-    known = set(identity_of(LayerSchedule).parts.values())
-    if not isinstance(values, dict) or not values.keys() <= known:
+    known = _FIELDS[version]
+    if not isinstance(values, dict) or not values.keys() <= known.keys():
         raise InputError(
             f"schedule: layer {name!r} must have fields among {', '.join(sorted(known))}, not {shown(values)}"
         )
     try:
-        return restored(LayerSchedule, values)
+        return LayerSchedule(**{known[key]: each for key, each in values.items()})
     except InputError as error:
         raise InputError(f"layer {name!r}: {error}") from None

@@ -63,7 +63,11 @@ class Unit:
             for fused in islice(self.pair.candidates(), _PAIRS):
                 made = zip(self.names, (fused.first, fused.second), self.best.values(), strict=True)
                 choice = {
-                    name: replace(layer, joined=now.same_program_as_previous, counted=now.own_counter_tag)
+                    name: replace(
+                        layer,
+                        same_program_as_previous=now.same_program_as_previous,
+                        own_counter_tag=now.own_counter_tag,
+                    )
                     for name, layer, now in made
                 }
                 if all(space.allows(choice[name], self.best[name]) for name, space in named):

@@ -121,7 +121,7 @@ def test_only_a_depthwise_convolution_alone_takes_planes() -> None:
         compile(graph, "n8", schedule=schedule)
     graph, schedule = schedule_of(pair(3, (8, 8), (8, 40), 3, 1))
     last = compile(graph, "n8").layers[1].name
-    layers = schedule.layers | {last: replace(schedule.layers[last], planes=1)}
+    layers = schedule.layers | {last: replace(schedule.layers[last], stream_channel_blocks=1)}
     with pytest.raises(InputError, match="it is no convolution of one group and one image"):
         compile(graph, "n8", schedule=replace(schedule, layers=layers))
 

@@ -128,13 +128,17 @@ def test_first_tiles_of_strips_in_parts(target: str, strides: tuple[int, int], p
     first = compile(graph, target, rounding="reference")
     inputs = random_inputs(first, np.random.default_rng(8))
     (name,) = first.schedule.layers
-    plain = replace(first.schedule.layers[name], strips=False, fold=False, ramp=False)
+    plain = replace(
+        first.schedule.layers[name], im2col=False, fold_kernel_width=False, split_first_tile=False
+    )
     apart = compile(
         graph, target, rounding="reference", schedule=replace(first.schedule, layers={name: plain})
     )
     wanted = outputs(apart, inputs)["y"]
     for tile, band in ((1, 4), (4, 4), (5, 40), (40, 40)):
-        ramped = replace(plain, strips=True, ramp=True, rows=tile, band=band, on_chip=False)
+        ramped = replace(
+            plain, im2col=True, split_first_tile=True, rows=tile, rows_per_load=band, on_chip=False
+        )
         network = compile(
             graph, target, rounding="reference", schedule=replace(first.schedule, layers={name: ramped})
         )
@@ -164,7 +168,10 @@ def test_schedules_survive_their_text() -> None:
         ('{"schema_version": 1, "layers": {"a": {"tile": 3}}}', "must have fields among"),
         ('{"schema_version": 1, "layers": {"a": {"rows": 0}}}', "rows must be at least 1"),
         ('{"schema_version": 1, "layers": {"a": {"rows": true}}}', "rows must be an integer"),
-        ('{"schema_version": 1, "layers": {"a": {"fold": 1}}}', "fold must be true or false"),
+        (
+            '{"schema_version": 2, "layers": {"a": {"fold_kernel_width": 1}}}',
+            "fold_kernel_width must be true or false",
+        ),
         ('{"schema_version": 1, "layers": {"a": {"order": "x"}}}', 'must be "rows" or "channels"'),
     ],
 )
