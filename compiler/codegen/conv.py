@@ -56,7 +56,7 @@ class ConvSteps:
         self.reduction = self.in_c * taps[self.layout]
         self.blocks = ceil_div(self.out_c, n)
         self.k_blocks = ceil_div(self.reduction, n)
-        self.band = min(schedule.band, self.y.h)
+        self.band = min(schedule.rows_per_load, self.y.h)
         self.rows = min(schedule.rows, self.band)
         self.columns = min(schedule.columns, self.blocks)
         self.k_size = min(schedule.depth, self.k_blocks)
@@ -150,18 +150,22 @@ class ConvSteps:
         self.image.turn_to(number)
         self.drain.turn_to(number)
         tile = Part(start, rows, block, blocks, rows)
-        self.image.ramp = self.context.schedule.ramp and first
+        self.image.ramp = self.context.schedule.split_first_tile and first
         schedule, k_pieces = self.context.schedule, list(pieces(self.k_blocks, self.k_size))
         few = ceil_div(self.config.n, self.y.w)
         name = f"{self.layer.name}.{self.group}"
-        parts = tapered(tile, name, few, self.y.w) if schedule.taper and last else [(tile, self.acc.next())]
+        parts = (
+            tapered(tile, name, few, self.y.w)
+            if schedule.split_last_tile and last
+            else [(tile, self.acc.next())]
+        )
         work = [(k, *part) for k in k_pieces for part in parts]
         if not first and self._stay(len(k_pieces)):  # all is there: what is summed up early goes out early
             work = [(k, *part) for part in parts for k in k_pieces]
         out = []
         for (k, k_count), part, acc in work:
             pieced = [(part, acc)]
-            if schedule.ramp and first and k == 0:
+            if schedule.split_first_tile and first and k == 0:
                 pieced = ramped(part, acc, few, self.y.w)
             for piece, sums in pieced:
                 step = Step(block=block)
@@ -210,7 +214,7 @@ class ConvSteps:
 
 def conv_steps(context: Context, layer: ConvLayer) -> list[Step]:
     """The steps of a convolution, group by group."""
-    y, pixels = context.homes[layer.y], context.schedule.together
+    y, pixels = context.homes[layer.y], context.schedule.pixels_per_pass
     if pixels > 1 and can_join(layer, pixels) and y.pixel == y.c:
         layer = joined(layer, pixels)
         wide = replace(y, w=y.w // pixels, c=y.c * pixels, pixel=y.pixel * pixels)

@@ -24,6 +24,10 @@ def can_fold(layer: ConvLayer, on_chip: bool, layout: Layout) -> bool:
 
 def layout_of(layer: ConvLayer, schedule: LayerSchedule, x: Home) -> Layout:
     """The layout a schedule asks for, if it is possible."""
-    if schedule.strips and x.pixel == x.c and can_fold(layer, x.on_chip, Layout.STRIPS):
+    if schedule.im2col and x.pixel == x.c and can_fold(layer, x.on_chip, Layout.STRIPS):
         return Layout.STRIPS
-    return Layout.ROWS if schedule.fold and can_fold(layer, x.on_chip, Layout.ROWS) else Layout.PIXELS
+    return (
+        Layout.ROWS
+        if schedule.fold_kernel_width and can_fold(layer, x.on_chip, Layout.ROWS)
+        else Layout.PIXELS
+    )

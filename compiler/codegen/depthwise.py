@@ -81,7 +81,7 @@ class DepthwiseSteps:
         self.kernel_h, self.taps, channels = layer.weights.shape
         self.channels, self.blocks = channels, ceil_div(channels, n)
         self.columns = min(schedule.columns, self.blocks)
-        self.band = min(schedule.band, self.y.h)
+        self.band = min(schedule.rows_per_load, self.y.h)
         self.rows = min(schedule.rows, self.band)
         #: First output column and how many: a tile has those of a strip.
         self.strips = list(pieces(self.y.w, schedule.width))

@@ -109,7 +109,7 @@ class _Generator:
         _tag_with_neighbours(issued)
         synchronize(self.config, issued)
         layers = self.lowered.layers
-        joined = [self.schedule.layers[layer.name].joined for layer in layers]
+        joined = [self.schedule.layers[layer.name].same_program_as_previous for layer in layers]
         parts = cut(
             self.config, issued, [layer.name for layer in layers], joined, self.tags, self.maker.programs
         )
@@ -124,7 +124,7 @@ class _Generator:
         """Of each layer: its number, as far as there are so many, or that of the layer before."""
         out: list[int] = []
         for number, layer in enumerate(self.lowered.layers):
-            own = self.schedule.layers[layer.name].counted or not out
+            own = self.schedule.layers[layer.name].own_counter_tag or not out
             out.append(
                 (before + number) * self.config.tags // max(count, self.config.tags) if own else out[-1]
             )
@@ -195,11 +195,11 @@ class _Generator:
                 continue
             both = [(0, step) for step in mine]
             if number in self.handed:
-                ahead = schedules[number].planes // self.handed[number] - 1
+                ahead = schedules[number].stream_channel_blocks // self.handed[number] - 1
                 both = interleaved(mine, made[number + 1], ahead)
             steps += [step for _, step in both]
             layers += [number + which for which, _ in both]
-        order, after = turns(self.config, steps, layers, [schedule.overlap for schedule in schedules])
+        order, after = turns(self.config, steps, layers, [schedule.interleave for schedule in schedules])
         firsts = {layer: at for at, (layer, _) in reversed(list(enumerate(order)))}
         prefetch = [max(firsts[layer] - schedules[layer].prefetch, 0) for layer, _ in order]
         return [step for _, step in order], prefetch, after

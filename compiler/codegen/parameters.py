@@ -47,8 +47,8 @@ class Parameters(ABC):
     def __init__(self, context: Context, name: str, drain: Drain, columns: int):
         self.context, self.n = context, context.config.n
         self.blocks = ceil_div(len(drain.bias), self.n)
-        self.size = min(max(context.schedule.slots // columns, 1) * columns, self.blocks)
-        depth = min(context.schedule.slot_buffers, ceil_div(self.blocks, self.size))
+        self.size = min(max(context.schedule.param_blocks // columns, 1) * columns, self.blocks)
+        depth = min(context.schedule.param_buffers, ceil_div(self.blocks, self.size))
         self.tiles = Tiles(self._make(name, drain, depth), self._load)
 
     def _place(self, block: int, step: Step, pitch: int) -> Ref:

@@ -28,7 +28,7 @@ def handed(n: int, lowered: Lowered, schedules: Mapping[str, LayerSchedule]) -> 
     """
     out = {}
     for number, layer in enumerate(lowered.layers):
-        if schedules[layer.name].planes:
+        if schedules[layer.name].stream_channel_blocks:
             why, group = _refused(n, lowered, schedules, number)
             if why:
                 raise InputError(f"schedule: layer {layer.name!r} cannot hand planes over: {why}")
@@ -49,13 +49,13 @@ def _refused(
         return why or "no depthwise convolution right behind it reads it", 0
     mine, its = schedules[layer.name], schedules[reader.name]
     y = layer.shapes[layer.y]
-    if DTYPE_BYTES[y.dtype] != 1 or mine.together > 1 or mine.overlap or its.overlap:
+    if DTYPE_BYTES[y.dtype] != 1 or mine.pixels_per_pass > 1 or mine.interleave or its.interleave:
         return "it has wide elements, is computed together, or takes turns otherwise", 0
     blocks = ceil_div(y.c, n)
     group = min(mine.columns, blocks)
     if mine.order != "channels" and group < blocks:
         return 'its order must be "channels"', 0
-    if min(its.columns, blocks) != group or mine.planes % group:
+    if min(its.columns, blocks) != group or mine.stream_channel_blocks % group:
         return "columns of both layers must be the same, and planes a multiple of them", 0
     return "", group
 
@@ -72,7 +72,12 @@ def _needed(lowered: Lowered, layer: Layer) -> str:
 
 def home_of(n: int, tensor: Tensor, image: Image, schedule: LayerSchedule) -> Home:
     """Where a result lies that is handed over: one tile for each block."""
-    ring = Ring(Memory.SP, tensor.name, image.h * image.w * n, min(schedule.planes, ceil_div(image.c, n)))
+    ring = Ring(
+        Memory.SP,
+        tensor.name,
+        image.h * image.w * n,
+        min(schedule.stream_channel_blocks, ceil_div(image.c, n)),
+    )
     return Home(ring, image.h, image.w, image.c, n, image.w * n, plane=n)
 
 

@@ -78,7 +78,7 @@ class StepMaker:
         """The steps of a layer; `number` is its place in the network."""
         # When loads come and what is one program is for those who put the steps in order.
         grounds = (
-            replace(schedule, prefetch=0, joined=False), {name: homes[name] for name in layer.shapes}
+            replace(schedule, prefetch=0, same_program_as_previous=False), {name: homes[name] for name in layer.shapes}
         )  # fmt: skip
         made = self._made.get(layer.name)
         if made is None or made[0] != grounds:

@@ -31,7 +31,12 @@ def single(schedule: Schedule, lowered: Lowered, skip: str | None) -> Schedule:
     """
     last = {layer.name for layer in lowered.layers if layer.y == skip}
     layers = {
-        name: replace(layer, joined=True, counted=True, taper=layer.taper and name not in last)
+        name: replace(
+            layer,
+            same_program_as_previous=True,
+            own_counter_tag=True,
+            split_last_tile=layer.split_last_tile and name not in last,
+        )
         for name, layer in schedule.layers.items()
     }
     return replace(schedule, layers=layers)

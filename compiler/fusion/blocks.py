@@ -41,7 +41,7 @@ def by_blocks(space: LayerSpace) -> list[Tiling]:
 
 def _depths(deep: int, schedule: LayerSchedule, *, cut: bool) -> Iterator[int]:
     """Blocks of input channels that are summed up by one command."""
-    whole = not cut or schedule.fold or schedule.strips or deep == 1
+    whole = not cut or schedule.fold_kernel_width or schedule.im2col or deep == 1
     yield from (deep,) if whole else dict.fromkeys((ceil_div(deep, 2), deep - 1, ceil_div(deep, 4), deep))
 
 
@@ -64,8 +64,8 @@ class PooledPair:
         return [
             Fused(
                 way.estimate,
-                replace(way.schedule, overlap=True),
-                replace(pool.schedule, columns=way.schedule.columns, overlap=True),
+                replace(way.schedule, interleave=True),
+                replace(pool.schedule, columns=way.schedule.columns, interleave=True),
             )
             for way in by_blocks(self.first)
             for pool in pools

@@ -105,7 +105,7 @@ class Engine:
         layers: dict[str, LayerSchedule] = {}
         for stage in self.prepared.lowered(()):
             layers |= first_schedule(self.prepared.config, stage, (), self.conditions.dram).layers
-        apart = {name: replace(each, on_chip=False, overlap=False) for name, each in layers.items()}
+        apart = {name: replace(each, on_chip=False, interleave=False) for name, each in layers.items()}
         return Schedule((), apart)
 
     def together(self, schedule: Schedule, options: Sequence[Option]) -> Schedule | None:
@@ -168,7 +168,9 @@ class Engine:
             stage, spots_of(self.prepared.config, stage, self.conditions.dram)
         )[number]  # fmt: skip
         for fused in islice(pair.candidates(), _PAIRS):
-            what = f"{fused.first.planes} planes, {fused.first.rows} and {fused.second.rows} rows"
+            what = (
+                f"{fused.first.stream_channel_blocks} planes, {fused.first.rows} and {fused.second.rows} rows"
+            )
             yield what, apply(schedule, pair, fused)
 
 

@@ -45,7 +45,7 @@ class _Stage:
 
 def _alone(schedule: LayerSchedule) -> LayerSchedule:
     """Without what the pair has no part in."""
-    return replace(schedule, joined=False, counted=True)
+    return replace(schedule, same_program_as_previous=False, own_counter_tag=True)
 
 
 class Forecaster:
@@ -92,7 +92,7 @@ class Forecaster:
             for name, cycles, spread in each
         }
         for number, layer in enumerate(stage.layers):
-            if schedules[layer.name].planes:
+            if schedules[layer.name].stream_channel_blocks:
                 cycles = known.estimate(number, schedules)
                 if cycles is not None:
                     out[layer.name] = Forecast(cycles, cycles * _PLANES)

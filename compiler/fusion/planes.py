@@ -124,12 +124,12 @@ class PlanePair:
         makes = max(array, drain, places, tiles * band_beats * self.spot.beat * CROWDED)
         makes = makes if self.spot.x_on_chip else max(makes, bands)
         first = LayerSchedule(
-            rows=way.rows, band=way.rows, columns=group, depth=1 << 16, slots=group, order="channels",
-            x_buffers=_BANDS, w_buffers=w_buffers, acc_buffers=way.sums, fold=layout == Layout.ROWS,
-            strips=layout == Layout.STRIPS, prefetch=PREFETCH, planes=way.planes,
+            rows=way.rows, rows_per_load=way.rows, columns=group, depth=1 << 16, param_blocks=group, order="channels",
+            x_buffers=_BANDS, w_buffers=w_buffers, acc_buffers=way.sums, fold_kernel_width=layout == Layout.ROWS,
+            im2col=layout == Layout.STRIPS, prefetch=PREFETCH, stream_channel_blocks=way.planes,
         )  # fmt: skip
         second = LayerSchedule(
-            rows=way.its_rows, width=way.width, columns=group, slots=group, acc_buffers=way.its_sums,
+            rows=way.its_rows, width=way.width, columns=group, param_blocks=group, acc_buffers=way.its_sums,
             prefetch=PREFETCH, on_chip=self.y_on_chip,
         )  # fmt: skip
         # With room for more planes one layer works while the other waits.
@@ -183,5 +183,8 @@ def pairs_of(lowered: Lowered, spots: list[Spot]) -> dict[int, PlanePair]:
 def apply(schedule: Schedule, pair: PlanePair, fused: Fused) -> Schedule:
     """A schedule with a pair carried out so."""
     layers = {pair.first.name: fused.first, pair.second.name: fused.second}
-    kept = {name: replace(layer, joined=schedule.layers[name].joined) for name, layer in layers.items()}
+    kept = {
+        name: replace(layer, same_program_as_previous=schedule.layers[name].same_program_as_previous)
+        for name, layer in layers.items()
+    }
     return replace(schedule, layers=schedule.layers | kept)

@@ -115,9 +115,9 @@ class _Walk:
         why = self._no_room(first, size)
         yield Site(Kind.ON_CHIP, names, mine.on_chip and not self._crosses(first), why, size, self.number)
         why = apart or why_no_pair(self.stage, self.at[first.name]) or self._no_way(first)
-        yield Site(Kind.PLANES, names, bool(mine.planes), why, size, self.number)
-        yield Site(Kind.TURNS, names, mine.overlap and its.overlap, apart, size, self.number)
-        yield Site(Kind.PROGRAM, names, its.joined, apart, size, self.number)
+        yield Site(Kind.PLANES, names, bool(mine.stream_channel_blocks), why, size, self.number)
+        yield Site(Kind.TURNS, names, mine.interleave and its.interleave, apart, size, self.number)
+        yield Site(Kind.PROGRAM, names, its.same_program_as_previous, apart, size, self.number)
 
     def _bytes(self, layer: Layer) -> int:
         image = image_of(self.stage.graph.tensors[self.stage.root(layer.y)])

@@ -227,10 +227,12 @@ def _together(rng: random.Random, layers: dict[str, LayerSchedule]) -> dict[str,
     names = list(layers)
     number = rng.randrange(1, len(names))
     first, second = ((name, layers[name]) for name in names[number - 1 : number + 1])
-    way = rng.choice(("joined", "overlap", "on_chip"))
-    if way == "joined":
-        return {second[0]: replace(second[1], joined=not second[1].joined)}
+    way = rng.choice(("same_program_as_previous", "interleave", "on_chip"))
+    if way == "same_program_as_previous":
+        return {
+            second[0]: replace(second[1], same_program_as_previous=not second[1].same_program_as_previous)
+        }
     if way == "on_chip":
         return {first[0]: replace(first[1], on_chip=not first[1].on_chip)}
-    turns = not second[1].overlap
-    return {name: replace(schedule, overlap=turns) for name, schedule in (first, second)}
+    turns = not second[1].interleave
+    return {name: replace(schedule, interleave=turns) for name, schedule in (first, second)}

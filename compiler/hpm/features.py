@@ -129,17 +129,18 @@ def _cycles(found: Pace, base: float, floor: float, tiles: int, place: Place) ->
 def _tiles(fixed: Fixed, s: LayerSchedule, n: int) -> list[float]:
     rows, columns, depth = min(s.rows, fixed.rows), min(s.columns, fixed.columns), min(s.depth, fixed.depth)
     return [
-        float(rows), float(columns), float(depth), min(s.band, fixed.rows) / rows,
+        float(rows), float(columns), float(depth), min(s.rows_per_load, fixed.rows) / rows,
         ((fixed.rows - 1) % rows + 1) / rows, ((fixed.columns - 1) % columns + 1) / columns,
         ((fixed.depth - 1) % depth + 1) / depth, rows * fixed.width / n, float(fixed.width), *fixed.left,
     ]  # fmt: skip
 
 
 def _chosen(s: LayerSchedule) -> list[float]:
-    buffers = (s.x_buffers, s.w_buffers, s.y_buffers, s.acc_buffers, s.slots, s.slot_buffers)
+    buffers = (s.x_buffers, s.w_buffers, s.y_buffers, s.acc_buffers, s.param_blocks, s.param_buffers)
     return [
         *(float(min(each, _MOST)) for each in buffers),
-        float(s.order == "rows"), float(s.fold), float(s.strips), float(s.together), float(s.common_scale),
-        float(s.ramp), float(s.taper), float(s.joined), float(s.overlap), log2(1 + s.prefetch),
-        float(s.planes), float(s.counted),
+        float(s.order == "rows"), float(s.fold_kernel_width), float(s.im2col), float(s.pixels_per_pass),
+        float(s.common_scale),
+        float(s.split_first_tile), float(s.split_last_tile), float(s.same_program_as_previous), float(s.interleave), log2(1 + s.prefetch),
+        float(s.stream_channel_blocks), float(s.own_counter_tag),
     ]  # fmt: skip

@@ -97,15 +97,15 @@ class RowMaker:
                     "before": self.pace(number - 1, 0, spots).total,
                     "lead": self.pace(number - 1, _BACK, spots).lead,
                     "kind_before": kind_number(layers[number - 1]),
-                    "turns_before": spots.schedules[layers[number - 1].name].overlap,
+                    "turns_before": spots.schedules[layers[number - 1].name].interleave,
                 }
             if number < last:
                 behind = spots.schedules[layers[last].name]
                 beside |= {
                     "after": self.pace(last, 0, spots).total,
                     "kind_after": kind_number(layers[last]),
-                    "turns_after": behind.overlap,
-                    "joined_after": behind.joined,
+                    "turns_after": behind.interleave,
+                    "joined_after": behind.same_program_as_previous,
                 }
             place, schedule = self.place(number, spots.inside, **beside), spots.schedules[layers[number].name]
             self._rows[key] = row_of(layers[number], self._fixed[number], schedule, place)

@@ -29,12 +29,12 @@ _PLAIN = (
     "y_buffers",
     "prefetch",
     "on_chip",
-    "overlap",
-    "joined",
-    "counted",
+    "interleave",
+    "same_program_as_previous",
+    "own_counter_tag",
 )
 #: What is not the model's to choose: planes need a fusion of two layers, and some of the others the whole network.
-_KEPT = ("planes",)
+_KEPT = ("stream_channel_blocks",)
 
 
 class Request(ABC):

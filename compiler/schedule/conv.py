@@ -109,8 +109,8 @@ def depthwise_tilings(spot: Spot, layer: DepthwiseLayer) -> Tilings:
                 bus += 0 if spot.y_on_chip else batch * y.h * y.w * blocks
                 cycles = max(array, bus, tiles * TILE) + sums + tiles * 10
                 yield cycles, LayerSchedule(
-                    rows=rows, band=band, width=width, columns=columns,
-                    slots=slots_together(config, blocks, columns),
+                    rows=rows, rows_per_load=band, width=width, columns=columns,
+                    param_blocks=slots_together(config, blocks, columns),
                     acc_buffers=sums_together(spot, sums), prefetch=PREFETCH, on_chip=spot.y_on_chip,
                 )  # fmt: skip
 

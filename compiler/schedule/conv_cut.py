@@ -185,14 +185,14 @@ class Conv:
         cycles += spot.beside * (tile.rows / self.y.h if tile.order == "rows" else 1)
         cycles += 0 if spot.x_on_chip else bands * (20 if self.layout == Layout.PIXELS else TILE)
         return cycles * layer.groups, LayerSchedule(
-            rows=tile.rows, band=tile.band, columns=tile.columns,
+            rows=tile.rows, rows_per_load=tile.band, columns=tile.columns,
             depth=tile.depth if self.layout == Layout.PIXELS else tile.depth * self.taps, order=tile.order,
-            slots=slots_together(spot.config, self.blocks, tile.columns), w_buffers=w_buffers,
+            param_blocks=slots_together(spot.config, self.blocks, tile.columns), w_buffers=w_buffers,
             x_buffers=x_buffers, y_buffers=y_buffers, acc_buffers=sums_together(spot, sums), prefetch=PREFETCH,
-            fold=self.layout == Layout.ROWS, strips=self.layout == Layout.STRIPS, together=self.together,
-            on_chip=spot.y_on_chip, taper=spot.taper,
+            fold_kernel_width=self.layout == Layout.ROWS, im2col=self.layout == Layout.STRIPS, pixels_per_pass=self.together,
+            on_chip=spot.y_on_chip, split_last_tile=spot.taper,
             common_scale=self.common_scale,
-            ramp=self._cold and x_beats >= _RAMPED * n,
+            split_first_tile=self._cold and x_beats >= _RAMPED * n,
         )  # fmt: skip
 
     def _end(self, tile: Tile) -> float:

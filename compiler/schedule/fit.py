@@ -43,20 +43,22 @@ def fit(
         except MemoryFullError as error:
             layers = dict(schedule.layers)
             here = _around(list(makers.values()), error.layers, attempt)
-            turns = [layer for layer in here if layers[layer].overlap]
+            turns = [layer for layer in here if layers[layer].interleave]
             ahead = [layer for layer in here if layers[layer].prefetch]
             kept = [makers[name] for name in error.rings if name in makers]
             kept = [layer for layer in kept if layers[layer].on_chip and error.memory == Memory.SP]
-            tapered = [layer for layer in here if layers[layer].taper]
-            double = [layer for layer in here if layers[layer].slot_buffers > 1]
+            tapered = [layer for layer in here if layers[layer].split_last_tile]
+            double = [layer for layer in here if layers[layer].param_buffers > 1]
             if tapered and (error.memory == Memory.ACC or not ahead):
-                layers |= {layer: replace(layers[layer], taper=False, y_buffers=2) for layer in tapered}
+                layers |= {
+                    layer: replace(layers[layer], split_last_tile=False, y_buffers=2) for layer in tapered
+                }
                 ahead = []
             elif turns and (error.memory != Memory.SP or not ahead):
-                layers |= {layer: replace(layers[layer], overlap=False) for layer in turns}
+                layers |= {layer: replace(layers[layer], interleave=False) for layer in turns}
                 ahead = []
             elif error.memory == Memory.SLOT and not ahead and double:
-                layers |= {layer: replace(layers[layer], slot_buffers=1) for layer in double}
+                layers |= {layer: replace(layers[layer], param_buffers=1) for layer in double}
             elif not ahead and not kept:
                 raise
             elif not ahead:

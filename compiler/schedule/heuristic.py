@@ -55,7 +55,7 @@ def first_schedule(
     """
     layers = {}
     for number, (name, (cycles, best)) in enumerate(estimates(config, lowered, dram).items()):
-        layers[name] = replace(best, joined=True) if number and cycles < _SMALL else best
+        layers[name] = replace(best, same_program_as_previous=True) if number and cycles < _SMALL else best
     return Schedule(fusions, layers)
 
 
@@ -80,7 +80,7 @@ def estimates(
             cycles, schedule = _schedule(spot, lowered.layers[number])
         except InputError:
             continue  # it needs the machine for itself
-        found[number] = cycles, replace(schedule, overlap=True)
+        found[number] = cycles, replace(schedule, interleave=True)
     return {layer.name: best for layer, best in zip(lowered.layers, found, strict=True)}
 
 

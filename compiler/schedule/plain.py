@@ -7,7 +7,7 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 
 #: In one piece and a program of its own, nothing beside it or ahead of it.
 PLAIN = LayerSchedule(
-    x_buffers=1, w_buffers=1, y_buffers=1, acc_buffers=1, slot_buffers=1, prefetch=0, on_chip=False
+    x_buffers=1, w_buffers=1, y_buffers=1, acc_buffers=1, param_buffers=1, prefetch=0, on_chip=False
 )  # fmt: skip
 
 

@@ -8,18 +8,18 @@ from hw.errors import InputError, shown
 
 #: Transformations by name, and the fields of a layer's schedule that each changes.
 TRANSFORMATIONS: dict[str, frozenset[str]] = {
-    "tiling": frozenset({"rows", "band", "width", "columns", "depth", "slots"}),
+    "tiling": frozenset({"rows", "rows_per_load", "width", "columns", "depth", "param_blocks"}),
     "order": frozenset({"order"}),
-    "layout": frozenset({"fold", "strips", "together"}),
-    "buffers": frozenset({"x_buffers", "w_buffers", "y_buffers", "acc_buffers", "slot_buffers"}),
+    "layout": frozenset({"fold_kernel_width", "im2col", "pixels_per_pass"}),
+    "buffers": frozenset({"x_buffers", "w_buffers", "y_buffers", "acc_buffers", "param_buffers"}),
     "prefetch": frozenset({"prefetch"}),
-    "ramp": frozenset({"ramp", "taper"}),
+    "ramp": frozenset({"split_first_tile", "split_last_tile"}),
     "scale": frozenset({"common_scale"}),
     "on_chip": frozenset({"on_chip"}),
-    "planes": frozenset({"planes"}),
-    "turns": frozenset({"overlap"}),
-    "program": frozenset({"joined"}),
-    "tag": frozenset({"counted"}),
+    "planes": frozenset({"stream_channel_blocks"}),
+    "turns": frozenset({"interleave"}),
+    "program": frozenset({"same_program_as_previous"}),
+    "tag": frozenset({"own_counter_tag"}),
     "chain": frozenset(),  # which nodes are one layer
     "micro-program": frozenset(),  # texts in place of the code generator's programs
 }

@@ -63,7 +63,12 @@ class Unit:
             for fused in islice(self.pair.candidates(), _PAIRS):
                 made = zip(self.names, (fused.first, fused.second), self.best.values(), strict=True)
                 choice = {
-                    name: replace(layer, joined=now.joined, counted=now.counted) for name, layer, now in made
+                    name: replace(
+                        layer,
+                        same_program_as_previous=now.same_program_as_previous,
+                        own_counter_tag=now.own_counter_tag,
+                    )
+                    for name, layer, now in made
                 }
                 if all(space.allows(choice[name], self.best[name]) for name, space in named):
                     yield choice
@@ -86,7 +91,9 @@ def _various(space: LayerSpace) -> Iterator[LayerSchedule]:
     for tiling in space.tilings:
         each = tiling.schedule
         size = 0 if space.spot.x_on_chip else each.rows.bit_length()
-        kinds.setdefault((each.fold, each.strips, each.together, each.order, size), []).append(each)
+        kinds.setdefault(
+            (each.fold_kernel_width, each.im2col, each.pixels_per_pass, each.order, size), []
+        ).append(each)
     for rank in range(_TILINGS):
         yield from (mine[rank] for mine in kinds.values() if rank < len(mine))
 

@@ -26,7 +26,7 @@ def wholes(graph: Graph, first: Schedule, baseline: Measurement) -> list[Whole]:
 
 def _uncounted(names: set[str], schedule: Schedule) -> Schedule:
     layers = {
-        name: replace(layer, counted=layer.counted and name not in names)
+        name: replace(layer, own_counter_tag=layer.own_counter_tag and name not in names)
         for name, layer in schedule.layers.items()
     }
     return replace(schedule, layers=layers)

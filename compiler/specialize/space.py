@@ -16,15 +16,15 @@ from hw.config import MlaConfig
 _PREFETCH = (0, 1, 4, 16, 64, 256)
 #: Fields of counts of buffers, and their least and most.
 _BUFFERS = {
-    "x_buffers": (1, 16), "w_buffers": (1, 64), "y_buffers": (1, 8), "acc_buffers": (1, 8), "slot_buffers": (1, 4),
+    "x_buffers": (1, 16), "w_buffers": (1, 64), "y_buffers": (1, 8), "acc_buffers": (1, 8), "param_buffers": (1, 4),
 }  # fmt: skip
-_SIZES = ("rows", "band", "columns", "depth", "width", "slots")
+_SIZES = ("rows", "rows_per_load", "columns", "depth", "width", "param_blocks")
 _MOST_SIZE = 1 << 16
 #: Tilings are drawn from among so many of the best with equal chance, in half of the draws.
 _BEST = 16
 
 #: What says how a layer goes with its neighbours.
-_BESIDE = ("prefetch", "joined", "overlap", "on_chip", "counted")
+_BESIDE = ("prefetch", "same_program_as_previous", "interleave", "on_chip", "own_counter_tag")
 
 Change = Callable[[random.Random, LayerSchedule], LayerSchedule]
 
@@ -83,15 +83,15 @@ class LayerSpace:
         """What can be changed, by kind of layer."""
         out: list[Change] = [
             _prefetch,
-            _flip("joined"),
-            _flip("overlap"),
+            _flip("same_program_as_previous"),
+            _flip("interleave"),
             _flip("on_chip"),
-            _flip("counted"),
+            _flip("own_counter_tag"),
             self.draw,
         ]
         if isinstance(self.layer, (ConvLayer, DepthwiseLayer)):
             out += [_buffers(name) for name in _BUFFERS] + [_size(name) for name in _SIZES]
-            out += [_flip(name) for name in ("ramp", "taper")] + [_order, self.draw]
+            out += [_flip(name) for name in ("split_first_tile", "split_last_tile")] + [_order, self.draw]
             if self.layer.drain.common_scale:
                 out.append(_flip("common_scale"))
         else:

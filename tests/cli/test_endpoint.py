@@ -17,7 +17,9 @@ TUNE = ("tune", MODEL, "--method", "llm", "--target", "n4", "--devices", "1")
 def small(asked: Asked) -> str:
     """Smaller tiles of the first layer; the key comes back too."""
     name = re.findall(r'(?m)^"([^"]+)": ', asked.prompt)[0]
-    return f"{KEY}, take this:\n```json\n{json.dumps({'layers': {name: {'rows': 2, 'band': 2}}})}\n```"
+    return (
+        f"{KEY}, take this:\n```json\n{json.dumps({'layers': {name: {'rows': 2, 'rows_per_load': 2}}})}\n```"
+    )
 
 
 def commented(asked: Asked) -> str:

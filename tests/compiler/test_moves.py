@@ -44,7 +44,7 @@ def perturbed(schedule: Schedule, seed: int) -> Schedule:
         name: replace(
             layer, on_chip=rng.random() < 0.6, rows=rng.choice((1, 2, 5, 40, layer.rows)),
             x_buffers=rng.choice((1, 2, 3)), y_buffers=rng.choice((1, 2)), prefetch=rng.choice((0, 4)),
-            joined=rng.random() < 0.3,
+            same_program_as_previous=rng.random() < 0.3,
         )
         for name, layer in schedule.layers.items()
     }  # fmt: skip

@@ -61,7 +61,7 @@ def test_turns(made: tuple[Callable[..., Any], int, int], ceiling: int) -> None:
     network, inputs = maker(*sizes)
     apart = replace(
         network.schedule,
-        layers={name: replace(layer, overlap=False) for name, layer in network.schedule.layers.items()},
+        layers={name: replace(layer, interleave=False) for name, layer in network.schedule.layers.items()},
     )
     assert network.schedule != apart
     assert network.graph is not None

@@ -91,7 +91,9 @@ def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
     network = compile(draft.graph, "n8")
     first, second = (layer.name for layer in network.layers[:2])
     layers = dict(network.schedule.layers)
-    layers[first] = replace(layers[first], **({"order": "channels", "columns": 1, "planes": 1} | changes))
+    layers[first] = replace(
+        layers[first], **({"order": "channels", "columns": 1, "stream_channel_blocks": 1} | changes)
+    )
     layers[second] = replace(layers[second], columns=1)
     return draft.graph, replace(network.schedule, layers=layers)
 
@@ -100,8 +102,8 @@ def schedule_of(draft: Draft, **changes: Any) -> tuple[Graph, Schedule]:
     ("changes", "message"),
     [
         ({"order": "rows"}, 'its order must be "channels"'),
-        ({"columns": 2, "planes": 2}, "columns of both layers must be the same"),
-        ({"overlap": True}, "takes turns otherwise"),
+        ({"columns": 2, "stream_channel_blocks": 2}, "columns of both layers must be the same"),
+        ({"interleave": True}, "takes turns otherwise"),
     ],
 )
 def test_refused_with_a_reason(changes: dict[str, Any], message: str) -> None:
@@ -119,7 +121,7 @@ def test_only_a_depthwise_convolution_alone_takes_planes() -> None:
         compile(graph, "n8", schedule=schedule)
     graph, schedule = schedule_of(pair(3, (8, 8), (8, 40), 3, 1))
     last = compile(graph, "n8").layers[1].name
-    layers = schedule.layers | {last: replace(schedule.layers[last], planes=1)}
+    layers = schedule.layers | {last: replace(schedule.layers[last], stream_channel_blocks=1)}
     with pytest.raises(InputError, match="it is no convolution of one group and one image"):
         compile(graph, "n8", schedule=replace(schedule, layers=layers))
 

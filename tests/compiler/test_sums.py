@@ -80,13 +80,13 @@ def test_layers_count_with_the_one_before() -> None:
         names = [entry.names for entry in first.layers]
         assert all(len(each) == 1 for each in names)
         last = names[-1][0]
-        changed = replace(schedule.layers[last], counted=False)
+        changed = replace(schedule.layers[last], own_counter_tag=False)
         (found,) = measurer.measure([replace(schedule, layers=schedule.layers | {last: changed})])
         assert isinstance(found, Measurement) and found.believable and found.cycles <= first.cycles
         assert found.layers[-1].names == (names[-2][0], last)
         assert sum(entry.cycles for entry in found.layers) == found.cycles
         middle = names[1][0]
-        changed = replace(schedule.layers[middle], counted=False)
+        changed = replace(schedule.layers[middle], own_counter_tag=False)
         (found,) = measurer.measure([replace(schedule, layers=schedule.layers | {middle: changed})])
         assert isinstance(found, Measurement) and found.believable
         assert [len(entry.names) for entry in found.layers] == [2, *[1] * (len(names) - 2)]

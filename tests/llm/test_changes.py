@@ -52,5 +52,5 @@ def test_no_changes(words: list[str], says: str) -> None:
 
 
 def test_a_value_without_words() -> None:
-    with pytest.raises(ValueError, match="slot_buffers must be in"):
-        changes_words(replace(LayerSchedule(), slot_buffers=9), LayerSchedule())
+    with pytest.raises(ValueError, match="param_buffers must be in"):
+        changes_words(replace(LayerSchedule(), param_buffers=9), LayerSchedule())

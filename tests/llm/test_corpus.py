@@ -112,7 +112,12 @@ def test_packed_files_that_are_none(tmp_path: Path) -> None:
 
 def test_schedules_of_a_step_follow_its_changes() -> None:
     first, second = _walk().schedules(3)
-    assert (first.rows, first.taper, second.prefetch, second.joined) == (2, True, 4, True)
+    assert (first.rows, first.split_last_tile, second.prefetch, second.same_program_as_previous) == (
+        2,
+        True,
+        4,
+        True,
+    )
 
 
 def test_examples_are_pairs_of_steps_that_differ_in_one_layer() -> None:

@@ -33,7 +33,16 @@ def measurer() -> Iterator[Measurer]:
 def task(measurer: Measurer) -> Task:
     """A program for each layer, one tile in each."""
     layers = {
-        name: replace(layer, joined=False, ramp=False, taper=False, rows=6, band=6, columns=2, depth=2)
+        name: replace(
+            layer,
+            same_program_as_previous=False,
+            split_first_tile=False,
+            split_last_tile=False,
+            rows=6,
+            rows_per_load=6,
+            columns=2,
+            depth=2,
+        )
         for name, layer in measurer.first.schedule.layers.items()
     }
     schedule = replace(measurer.first.schedule, layers=layers)

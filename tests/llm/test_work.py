@@ -48,7 +48,10 @@ def measurer(request: pytest.FixtureRequest) -> Iterator[Measurer]:
 def schedule_of(measurer: Measurer) -> Schedule:
     """A program for each layer."""
     first = measurer.first.schedule
-    return replace(first, layers={name: replace(each, joined=False) for name, each in first.layers.items()})
+    return replace(
+        first,
+        layers={name: replace(each, same_program_as_previous=False) for name, each in first.layers.items()},
+    )
 
 
 def grammars(network: Network) -> list[tuple[Program, ProgramGrammar]]:

@@ -18,7 +18,14 @@ from hw.config import load_target
 PAGE = Path(__file__).parents[2] / "docs" / "llm-program.md"
 LAYER = Point((8, 8, 48), (Op("mul"),))
 #: Of the best schedule that was found.
-FIELDS = {"rows": 56, "x_buffers": 3, "y_buffers": 4, "prefetch": 16, "joined": True, "counted": False}
+FIELDS = {
+    "rows": 56,
+    "x_buffers": 3,
+    "y_buffers": 4,
+    "prefetch": 16,
+    "same_program_as_previous": True,
+    "own_counter_tag": False,
+}
 #: Words of edits that stand with spaces.
 HEADS = re.compile(r"(split at|move at) ")
 

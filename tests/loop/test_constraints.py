@@ -38,7 +38,7 @@ def test_what_is_broken_is_named() -> None:
     assert everything.broken(Schedule((), first.layers), first) == "chain"
     text = {"a": ProgramText("", "")}
     assert everything.broken(replace(first, programs=text), first) == "micro-program"
-    for name, value in (("rows", 3), ("overlap", True), ("prefetch", 9), ("fold", True)):
+    for name, value in (("rows", 3), ("interleave", True), ("prefetch", 9), ("fold_kernel_width", True)):
         other = replace(first, layers={"a": replace(LayerSchedule(), **{name: value})})
         broken = everything.broken(other, first)
         assert broken is not None and name in TRANSFORMATIONS[broken]

@@ -133,7 +133,9 @@ def test_polish_keeps_results(measurer: Measurer, task: Task) -> None:
 
 
 def test_polish_leaves_out_what_the_validator_refused(task: Task) -> None:
-    apart = {name: replace(layer, joined=False) for name, layer in task.schedule.layers.items()}
+    apart = {
+        name: replace(layer, same_program_as_previous=False) for name, layer in task.schedule.layers.items()
+    }
     polish = Polish()
     found = polish.propose(replace(task, schedule=replace(task.schedule, layers=apart)))
     candidate = next(each for each in found if len(each.schedule.programs) > 1)

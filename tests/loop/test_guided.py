@@ -120,7 +120,9 @@ def test_a_schedule_from_elsewhere_is_gone_on_from_if_it_is_better(measurer: Mea
     first = measurer.first.schedule
     names = list(first.layers)
     # The second layer does not count by itself.
-    other = replace(first, layers=first.layers | {names[1]: replace(first.layers[names[1]], counted=False)})
+    other = replace(
+        first, layers=first.layers | {names[1]: replace(first.layers[names[1]], own_counter_tag=False)}
+    )
     for cycles, layers in ((1900, first.layers), (1700, other.layers)):
         entry = LayerCycles(tuple(names), cycles, {})
         method.tell(other, Measurement(cycles, (entry,), 1.0, 1, True, 1))

@@ -59,7 +59,9 @@ def joined() -> Network:
 def network(joined: Network) -> Network:
     """The same with a program, or more, for each layer."""
     assert joined.graph is not None
-    layers = {name: replace(layer, joined=False) for name, layer in joined.schedule.layers.items()}
+    layers = {
+        name: replace(layer, same_program_as_previous=False) for name, layer in joined.schedule.layers.items()
+    }
     return compile(joined.graph, "n16", schedule=replace(joined.schedule, layers=layers))
 
 

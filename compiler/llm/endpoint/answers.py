@@ -138,7 +138,7 @@ class _Reader:
             now = asdict(self.task.schedule.layers[name])
             if not isinstance(values, dict):
                 raise InputError(f"layer {name!r}: its fields must be a JSON object, not {shown(values)}")
-            layers[name] = layer_schedule(name, now | values)
+            layers[name] = layer_schedule(name, now | values, version=2)
             changed = {key: value for key, value in asdict(layers[name]).items() if now[key] != value}
             for key in changed.keys() & self.answers.kept:
                 raise InputError(f"layer {name!r}: {key} must not be changed")

@@ -30,15 +30,15 @@ class _Cut:
         self.layer, self.place, self.s, self.n = layer, place, s, n
         out_c //= layer.groups
         self.stride, stride_w = layer.strides
-        if s.together > 1 and can_join(layer, s.together):
-            out_c *= s.together
-            kernel_w += (s.together - 1) * stride_w
-            self.y = replace(self.y, w=self.y.w // s.together, c=self.y.c * s.together)
+        if s.pixels_per_pass > 1 and can_join(layer, s.pixels_per_pass):
+            out_c *= s.pixels_per_pass
+            kernel_w += (s.pixels_per_pass - 1) * stride_w
+            self.y = replace(self.y, w=self.y.w // s.pixels_per_pass, c=self.y.c * s.pixels_per_pass)
         self.taps, self.out_c = self.kernel_h * kernel_w, out_c
         self.layout = Layout.PIXELS
-        if s.strips and can_fold(layer, place.x_on_chip, Layout.STRIPS):
+        if s.im2col and can_fold(layer, place.x_on_chip, Layout.STRIPS):
             self.layout = Layout.STRIPS
-        elif s.fold and can_fold(layer, place.x_on_chip, Layout.ROWS):
+        elif s.fold_kernel_width and can_fold(layer, place.x_on_chip, Layout.ROWS):
             self.layout = Layout.ROWS
         deep = {Layout.PIXELS: 1, Layout.ROWS: kernel_w, Layout.STRIPS: self.taps}[self.layout]
         self.kernel_w, self.blocks, self.k_blocks = (
@@ -47,7 +47,7 @@ class _Cut:
             ceil_div(self.in_c * deep, n),
         )
         self.again = self.taps // deep  # times that each block of the reduction dimension comes
-        self.band = min(s.band, self.y.h)
+        self.band = min(s.rows_per_load, self.y.h)
         self.rows, self.columns = min(s.rows, self.band), min(s.columns, self.blocks)
         self.depth = min(s.depth, self.k_blocks) if self.layout == Layout.PIXELS else self.k_blocks
         self.parts = ceil_div(self.k_blocks, self.depth)
@@ -82,7 +82,7 @@ def conv_flow(layer: ConvLayer, s: LayerSchedule, place: Place) -> Flow:
     groups = ceil_div(cut.blocks, cut.columns)
     rings = {
         "x": max(1, min(s.x_buffers, layer.batch * ceil_div(cut.y.h, cut.band) * cut.parts)),
-        "w": max(1, min(s.w_buffers, groups * cut.parts)), "p": s.slot_buffers, "r": s.y_buffers, "t": 1,
+        "w": max(1, min(s.w_buffers, groups * cut.parts)), "p": s.param_buffers, "r": s.y_buffers, "t": 1,
     }  # fmt: skip
     return Flow(
         _conv_tiles(cut), bands * groups * cut.parts * layer.groups, rings, s.acc_buffers, s.y_buffers
@@ -142,7 +142,7 @@ def with_drain(
     drain: Drain, s: LayerSchedule, place: Place, key: tuple[int, ...], blocks: int, beats: float
 ) -> list[tuple[str, object, float]]:
     """Loads of parameters, of a table, and of what is added."""
-    slots = max(1, min(s.slots, blocks))
+    slots = max(1, min(s.param_blocks, blocks))
     group, block = key[0], key[-1]
     many = min(slots, blocks - block // slots * slots)
     each = _BIASES if s.common_scale and drain.common_scale else _PARAMETERS

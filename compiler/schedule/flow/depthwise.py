@@ -19,7 +19,7 @@ def depthwise_flow(layer: DepthwiseLayer, s: LayerSchedule, place: Place) -> Flo
     n, (x, y) = place.config.n, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks, stride = ceil_div(channels, n), layer.strides[0]
-    columns, band = min(s.columns, blocks), min(s.band, y.h)
+    columns, band = min(s.columns, blocks), min(s.rows_per_load, y.h)
     rows, width = min(s.rows, band), min(s.width, y.w)
     pitch = stream_pitch(layer, x.w, y.w, width)
     together = max(kernel_rows(place.config, layer, pitch), 1)
@@ -61,5 +61,5 @@ def depthwise_flow(layer: DepthwiseLayer, s: LayerSchedule, place: Place) -> Flo
 
     high_tiles = sum(ceil_div(min(band, y.h - start), rows) for start in range(0, y.h, band))
     count = ceil_div(blocks, columns) * layer.batch * strips * high_tiles
-    rings = {"x": s.x_buffers, "w": s.w_buffers, "p": s.slot_buffers, "r": s.y_buffers, "t": 1}
+    rings = {"x": s.x_buffers, "w": s.w_buffers, "p": s.param_buffers, "r": s.y_buffers, "t": 1}
     return Flow(tiles(), count, rings, s.acc_buffers, s.y_buffers)

@@ -16,7 +16,7 @@ CHANGES = {"rows": 3, "order": "channels"}
 
 @pytest.fixture
 def answers(task: Task) -> Answers:
-    return Answers(task.layers, tuple(task.programs), frozenset({"counted"}))
+    return Answers(task.layers, tuple(task.programs), frozenset({"own_counter_tag"}))
 
 
 def read(task: Task, answers: Answers, text: str) -> Answer:
@@ -76,7 +76,7 @@ def test_programs_are_found(task: Task, answers: Answers) -> None:
         ('{"layers": {"FIRST": {"rows": 1e3}}}', "rows must be an integer, not 1000.0"),
         ('{"layers": {"FIRST": {"rows": true}}}', "rows must be an integer, not True"),
         ('{"layers": {"FIRST": {"speed": 9}}}', "must have fields among"),
-        ('{"layers": {"FIRST": {"counted": false}}}', "counted must not be changed"),
+        ('{"layers": {"FIRST": {"own_counter_tag": false}}}', "counted must not be changed"),
         ('{"layers": {"FIRST": {}}}', "nothing in it is other than now"),
         ('{"layers": {}}', "nothing in it is other than now"),
         ('{"candidates": [3]}', "a proposal must be a JSON object, not 3"),

@@ -43,12 +43,12 @@ def schedule_block(layers: dict) -> str:
 
 
 def test_schedules() -> None:
-    fits = pattern(gbnf(Answers(("conv", ODD), (), frozenset({"counted"}))))
+    fits = pattern(gbnf(Answers(("conv", ODD), (), frozenset({"own_counter_tag"}))))
     every = asdict(LayerSchedule())
-    del every["counted"]
-    assert fits.fullmatch(schedule_block({ODD: {"rows": 3, "fold": True}, "conv": every}))
+    del every["own_counter_tag"]
+    assert fits.fullmatch(schedule_block({ODD: {"rows": 3, "fold_kernel_width": True}, "conv": every}))
     for bad in (
-        {"other": {"rows": 3}}, {"conv": {"counted": True}}, {"conv": {"rows": "3"}}, {"conv": {"fold": 1}},
+        {"other": {"rows": 3}}, {"conv": {"own_counter_tag": True}}, {"conv": {"rows": "3"}}, {"conv": {"fold_kernel_width": 1}},
         {"conv": {}}, {"conv": {"order": "up"}},
     ):  # fmt: skip
         assert not fits.fullmatch(schedule_block(bad)), bad
@@ -93,7 +93,7 @@ def test_ways_to_ask_for_it() -> None:
     asked = request_fields("response_format", answers)["response_format"]
     assert asked["type"] == "json_schema" and asked["json_schema"]["schema"] == schema(answers)
     layer = schema(answers)["properties"]["layers"]["properties"]["conv"]
-    assert layer["properties"].keys() == vars(LayerSchedule()).keys() and layer["properties"]["fold"] == {
-        "type": "boolean"
-    }
+    assert layer["properties"].keys() == vars(LayerSchedule()).keys() and layer["properties"][
+        "fold_kernel_width"
+    ] == {"type": "boolean"}
     assert schema(answers)["properties"]["programs"]["properties"] == {"main": {"type": "string"}}

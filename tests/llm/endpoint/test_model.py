@@ -20,7 +20,7 @@ from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON
 from tests.support.chat_server import MODEL, Asked, ChatServer, Reply, refused, said
 
 #: What the small network gains by it: 24 cycles.
-BETTER = {"rows": 3, "band": 3, "x_buffers": 2, "ramp": False}
+BETTER = {"rows": 3, "rows_per_load": 3, "x_buffers": 2, "split_first_tile": False}
 NOTHING = "I have no idea."
 
 
