@@ -7,29 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler import arguments
-from compiler.cache.source import Source
-from compiler.cache.store import Store
-from compiler.dispatch.sizes import check_sizes
+from compiler.cache.content_store import ContentStore
+from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
-from compiler.limits import NONE, Limits
-from compiler.network import Network, Origin
-from compiler.options import ROUNDINGS, Options
-from compiler.schedule.dram import USUAL, Dram
+from compiler.options import NONE, ROUNDINGS, USUAL, CompileOptions, DramTiming, MemoryLimits
+from compiler.runtime.compiled import CompiledNetwork, Origin
+from compiler.runtime.dispatch.batch_sizes import check_sizes
 from compiler.schedule.schedule import Schedule
+from compiler.util import arguments
 from hw.config import MlaConfig, load_target
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.cache.networks import NetworkCache
     from compiler.quantize.samples import Calibration
-    from compiler.record import Record
+    from compiler.runtime.network_cache import NetworkCache
+    from compiler.trace import CompilationTrace
 
 _log = logging.getLogger(__name__)
 
 
 def compile(
-    model: Path | str | Graph | Source | Any,
+    model: Path | str | Graph | ModelSource | Any,
     target: str | MlaConfig = "n16",
     *,
     rounding: str | None = None,
@@ -46,11 +44,11 @@ def compile(
     batches: Sequence[int] = (),
     skip: str | None = None,
     keep_float: Sequence[str] = (),
-    dram: Dram = USUAL,
-    limits: Limits = NONE,
+    dram: DramTiming = USUAL,
+    limits: MemoryLimits = NONE,
     cache: bool | None = None,
-    record: "Record | None" = None,
-) -> Network:
+    record: "CompilationTrace | None" = None,
+) -> CompiledNetwork:
     """Compile a model for a machine, or find it compiled already.
 
     Parameters
@@ -118,23 +116,32 @@ def compile(
     batches = arguments.integers("batches", batches, 1)
     keep_float = arguments.texts("keep_float", keep_float)
     _check_types(schedule, dram, strict, cache, record)
-    arguments.of_type("limits", limits, Limits, "a Limits")
+    arguments.of_type("limits", limits, MemoryLimits, "a Limits")
     config = load_target(target) if isinstance(target, str) else target
     arguments.of_type("target", config, MlaConfig, "the name of a machine, a TOML file, or an MlaConfig")
     _check_dispatch(config, batch, batches, schedule, skip)
     source = (
         model
-        if isinstance(model, Source)
-        else Source(model, sizes=sizes, example=example, dynamic_shapes=dynamic_shapes, bind=bind)
+        if isinstance(model, ModelSource)
+        else ModelSource(model, sizes=sizes, example=example, dynamic_shapes=dynamic_shapes, bind=bind)
     )
     named = isinstance(source.model, (str, Path)) if cache is None else cache
     if named and record is None:
-        source.store = source.store or Store()
-    options = Options(
-        rounding=_rounding(source, rounding), schedule=schedule, strict=strict, calibration=calibration,
-        seed=seed, offset=offset, batch=batch, batches=batches, skip=skip, keep_float=keep_float,
-        dram=dram, limits=limits,
-    )  # fmt: skip
+        source.store = source.store or ContentStore()
+    options = CompileOptions(
+        rounding=_rounding(source, rounding),
+        schedule=schedule,
+        strict=strict,
+        calibration=calibration,
+        seed=seed,
+        offset=offset,
+        batch=batch,
+        batches=batches,
+        skip=skip,
+        keep_float=keep_float,
+        dram=dram,
+        limits=limits,
+    )
     place = (
         _place(source.store, source, config, options) if named and record is None and source.store else None
     )
@@ -166,10 +173,10 @@ def _check_dispatch(
 
 def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any) -> None:
     """Refuse arguments that are not of the types that `compile` says."""
-    from compiler.record import Record
+    from compiler.trace import CompilationTrace
 
     arguments.of_type("schedule", schedule, (Schedule, type(None)), "a Schedule or None")
-    arguments.of_type("dram", dram, Dram, "a Dram")
+    arguments.of_type("dram", dram, DramTiming, "a Dram")
     latency, rate = dram.latency, dram.bytes_per_cycle
     arguments.integer("latency of dram", latency, 1)
     arguments.of_type("bytes_per_cycle of dram", rate, (int, float, type(None)), "a number or None")
@@ -177,10 +184,10 @@ def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any)
         raise InputError(f"bytes_per_cycle of dram must be more than 0, not {shown(rate)}")
     arguments.of_type("strict", strict, bool, "True or False")
     arguments.of_type("cache", cache, (bool, type(None)), "True, False or None")
-    arguments.of_type("record", record, (Record, type(None)), "a Record or None")
+    arguments.of_type("record", record, (CompilationTrace, type(None)), "a Record or None")
 
 
-def _rounding(source: Source, rounding: str | None) -> str:
+def _rounding(source: ModelSource, rounding: str | None) -> str:
     """Whose rounding is wanted."""
     if rounding is None:
         return source.rounding
@@ -189,16 +196,18 @@ def _rounding(source: Source, rounding: str | None) -> str:
     return rounding
 
 
-def _place(store: Store, source: Source, config: MlaConfig, options: Options) -> "NetworkCache":
+def _place(
+    store: ContentStore, source: ModelSource, config: MlaConfig, options: CompileOptions
+) -> "NetworkCache":
     """Where the network would lie in the cache."""
-    from compiler.cache.networks import NetworkCache
+    from compiler.runtime.network_cache import NetworkCache
 
     # A seed changes nothing but samples that are made up.
     made_up = source.floating and options.calibration is None
     return NetworkCache(store, source, config, options if made_up else replace(options, seed=0))
 
 
-def _say(network: Network, seed: int) -> None:
+def _say(network: CompiledNetwork, seed: int) -> None:
     """What a user must know of a float model that has been quantized."""
     report = network.quantization
     if report is None:
@@ -206,6 +215,9 @@ def _say(network: Network, seed: int) -> None:
     if report.random and report.tensors:
         _log.warning(
             "%s is quantized with %d random samples of seed %d: its accuracy is not to be trusted; give "
-            "calibration data of its own", network.name, report.samples, seed,
-        )  # fmt: skip
+            "calibration data of its own",
+            network.name,
+            report.samples,
+            seed,
+        )
     _log.info("%s", report)

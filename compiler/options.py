@@ -1,12 +1,12 @@
-"""What a compiled network depends on beside the model and the machine."""
+"""Options of a compilation: rounding, memory limits and DRAM timing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from compiler.ir.identity import identity
-from compiler.limits import NONE, Limits
-from compiler.schedule.dram import USUAL, Dram
 from compiler.schedule.schedule import Schedule
+from hw.config import MlaConfig
+from hw.errors import InputError
 
 if TYPE_CHECKING:
     from compiler.quantize.samples import Calibration
@@ -15,12 +15,111 @@ if TYPE_CHECKING:
 ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 
 
+@identity("Limits", "sp_bytes", "acc_bytes", "dram_bytes")
+@dataclass(frozen=True)
+class MemoryLimits:
+    """Bytes at most; None: all there are.
+
+    Parameters
+    ----------
+    sp_bytes, acc_bytes : int or None
+        Of scratchpad and accumulator, from address 0 on. As both have powers of two, the next lower one counts.
+    dram_bytes : int or None
+        Of the model's memory: weights, and what passes through DRAM; inputs and outputs are the caller's.
+    """
+
+    sp_bytes: int | None = None
+    acc_bytes: int | None = None
+    dram_bytes: int | None = None
+
+    def within(self, config: MlaConfig) -> MlaConfig:
+        """The part of a machine that may be used; its banks are as large as the machine's, if two of them may be used.
+
+        Raises
+        ------
+        InputError
+            It is less than any machine has.
+        """
+        for item in fields(self)[:2]:
+            limit, whole = getattr(self, item.name), getattr(config, item.name)
+            if limit is not None and limit < whole:
+                config = _cut(config, item.name, limit)
+        return config
+
+    def check(self, memory: int) -> None:
+        """Refuse a network that needs so many bytes of DRAM.
+
+        Raises
+        ------
+        InputError
+            They are more than the limit.
+        """
+        if self.dram_bytes is not None and memory > self.dram_bytes:
+            raise InputError(f"it needs {memory:,} bytes of DRAM: the limit is {self.dram_bytes:,}")
+
+
+#: All there is.
+NONE = MemoryLimits()
+
+
+def _cut(config: MlaConfig, name: str, limit: int) -> MlaConfig:
+    """A machine with less of one memory."""
+    banks = name.replace("bytes", "banks")
+    bank = getattr(config, name) // getattr(config, banks)
+    size = 1 << max(limit, 1).bit_length() - 1
+    try:
+        return replace(config, **{name: size, banks: min(getattr(config, banks), max(size // bank, 2))})
+    except InputError:
+        least = (16 if name == "sp_bytes" else 64) * config.n * 2
+        memory = "scratchpad" if name == "sp_bytes" else "accumulator"
+        raise InputError(
+            f"the limit of the {memory} must be at least {least:,} bytes, not {limit:,}"
+        ) from None
+
+
+@identity("Dram", "latency", "bytes_per_cycle")
+@dataclass(frozen=True)
+class DramTiming:
+    """What is known of the DRAM. It decides when transfers are issued and how layers are cut, never a result.
+
+    Parameters
+    ----------
+    latency : int
+        Cycles from an address to its first beat.
+    bytes_per_cycle : float or None
+        Reads and writes together; None: a beat, n bytes, a cycle.
+    """
+
+    latency: int = 100
+    bytes_per_cycle: float | None = None
+
+    def beat(self, n: int) -> float:
+        """Cycles of a beat of n bytes; never less than one."""
+        return max(1.0, n / (self.bytes_per_cycle or n))
+
+
+#: The one that programs are made for if nobody says otherwise.
+USUAL = DramTiming()
+
+
 @identity(
-    "Options", "rounding", "schedule", "strict", "calibration", "seed", "offset", "batch", "batches", "skip", "keep_float", "single",
-    "dram", "limits",
-)  # fmt: skip
+    "Options",
+    "rounding",
+    "schedule",
+    "strict",
+    "calibration",
+    "seed",
+    "offset",
+    "batch",
+    "batches",
+    "skip",
+    "keep_float",
+    "single",
+    "dram",
+    "limits",
+)
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class CompileOptions:
     """The options of `compiler.api.compile` that decide what comes out of it, as they are explained there.
 
     With `single` each stage is one program.
@@ -37,5 +136,5 @@ class Options:
     skip: str | None = None
     keep_float: tuple[str, ...] = ()
     single: bool = False
-    dram: Dram = USUAL
-    limits: Limits = NONE
+    dram: DramTiming = USUAL
+    limits: MemoryLimits = NONE

@@ -132,9 +132,14 @@ class ProgramStore:
         length = len(program.words)
         base = self._room(segment, length, program.name)
         error, base = self.access(
-            ("SEG_SELECT", segment), ("SEG_BASE", base), ("SEG_LENGTH", length), ("SEG_COMMAND", _OPEN),
-            ("LOADER_ERROR", None), ("SEG_BASE", None), ("SEG_CRC", crc),
-        )  # fmt: skip
+            ("SEG_SELECT", segment),
+            ("SEG_BASE", base),
+            ("SEG_LENGTH", length),
+            ("SEG_COMMAND", _OPEN),
+            ("LOADER_ERROR", None),
+            ("SEG_BASE", None),
+            ("SEG_CRC", crc),
+        )
         if error:
             self._refused(f"segment {segment} cannot be opened for program {program.name!r}")
         self._bases[segment] = base
@@ -206,9 +211,10 @@ class ProgramStore:
                 else 0
             )
             accesses += [
-                ("DISPATCH_INDEX", opcode * self.config.candidates + number), ("DISPATCH_WORD", word),
+                ("DISPATCH_INDEX", opcode * self.config.candidates + number),
+                ("DISPATCH_WORD", word),
                 ("DISPATCH_VALUE", entry.value if entry else 0),
-            ]  # fmt: skip
+            ]
         if commit:
             accesses.append(("DISPATCH_COMMIT", 1))
         self.access(*accesses)

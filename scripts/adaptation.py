@@ -14,24 +14,23 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
-from compiler.bench.models import NETWORKS, model_path
-from compiler.cache.source import Source
-from compiler.cli.outcome import run_to_status
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
-from compiler.pipeline import Prepared
+from compiler.bench.model_zoo import NETWORKS, model_path
+from compiler.cache.model_source import ModelSource
+from compiler.cli.exit_status import run_to_status
+from compiler.options import USUAL, CompileOptions, DramTiming
+from compiler.pipeline import ModelCompiler
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
 from compiler.quantize.samples import random_samples
-from compiler.schedule.dram import USUAL, Dram
-from compiler.search.goals import Goal
-from compiler.search.tune import METHODS, tune
-from compiler.serve.history import History
-from compiler.serve.progress import Progress
-from compiler.serve.requests import Requests
-from compiler.serve.room import FLIGHTS
-from compiler.serve.run import Change, Serving, open_machine, serve
-from compiler.serve.searcher import Job
+from compiler.serve.observers import ServingHistory, ServingProgress
+from compiler.serve.search_worker import SearchJob
+from compiler.serve.serve import Change, Serving, open_machine, serve
+from compiler.server.request_source import RequestSource
+from compiler.server.server import FLIGHTS
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.tuner import tune
+from compiler.tuning.space.objectives import Objective
 from compiler.util.progress import progress
 from hw.config import load_target
 from scripts.networks.digits import MODEL
@@ -40,7 +39,7 @@ from scripts.networks.digits import MODEL
 NOTICED, SPECIALISED, SHARE = 20, 200, 0.9
 #: Requests before the first change, and on either side of the second.
 _BEFORE, _BETWEEN = 60, SPECIALISED + 20
-_SLOW = Dram(bytes_per_cycle=4.0)
+_SLOW = DramTiming(bytes_per_cycle=4.0)
 #: Requests over which cycles are told.
 _SOME = 8
 
@@ -97,11 +96,15 @@ class Row:
 
 def adaptation(name: str, method: str, seed: int) -> list[Row]:
     """Both changes of one network."""
-    source = Source(MODEL if name == "digits" else model_path(name))
-    job = Job(
-        source.graph, load_target("n16"), Options(rounding=source.rounding, seed=seed), method, seed=seed
+    source = ModelSource(MODEL if name == "digits" else model_path(name))
+    job = SearchJob(
+        source.graph,
+        load_target("n16"),
+        CompileOptions(rounding=source.rounding, seed=seed),
+        method,
+        seed=seed,
     )
-    network = Prepared(job.graph, job.config, job.options).network()
+    network = ModelCompiler(job.graph, job.config, job.options).network()
     moments = (_BEFORE, _BEFORE + _BETWEEN)
     changes = tuple(
         Change(at, dram.latency, dram.bytes_per_cycle)
@@ -109,28 +112,28 @@ def adaptation(name: str, method: str, seed: int) -> list[Row]:
     )
     serving = Serving(network, USUAL, job, pace=1, changes=changes)
     count = moments[1] + _BETWEEN
-    history = History(clocked=True)
+    history = ServingHistory(clocked=True)
     samples = islice(cycle(random_samples(job.graph, seed, _SOME)), count)
     with open_machine(serving) as device, progress(f"serving {name}", count, "requests") as task:
-        serve(serving, device, Requests(samples), [history, Progress(task, clocked=True)])
+        serve(serving, device, RequestSource(samples), [history, ServingProgress(task, clocked=True)])
     return [
         _row(name, at, dram, history, _from_scratch(job, dram))
         for at, dram in zip(moments, (_SLOW, USUAL), strict=True)
     ]
 
 
-def _from_scratch(job: Job, dram: Dram) -> float:
+def _from_scratch(job: SearchJob, dram: DramTiming) -> float:
     """Cycles of a request after tuning for a memory."""
-    conditions = Conditions(job.config, dram)
+    conditions = HardwareProfile(job.config, dram)
     options = replace(job.options, dram=dram)
     print(f"tuning from scratch: {_BETWEEN} trials", file=sys.stderr, flush=True)
     with Measurer(job.graph, conditions, options, 1, job.seed, stream=True) as measurer:
-        best = tune(measurer, job.method, _BETWEEN, Goal.THROUGHPUT, job.seed).best.result
+        best = tune(measurer, job.method, _BETWEEN, Objective.THROUGHPUT, job.seed).best.result
     assert isinstance(best, Measurement)
     return best.cycles
 
 
-def _row(name: str, at: int, dram: Dram, history: History, scratch: float) -> Row:
+def _row(name: str, at: int, dram: DramTiming, history: ServingHistory, scratch: float) -> Row:
     def after(event: str, since: int) -> int | None:
         """Requests until the first decision of a kind."""
         found = [each["request"] - since for each in history.events if each["event"] == event]
@@ -145,9 +148,15 @@ def _row(name: str, at: int, dram: Dram, history: History, scratch: float) -> Ro
     now = median(history.cycles[last - _SOME : last])
     return Row(
         # The requests on their way come out under the new memory; the first of them is number 1.
-        name, dram.bytes_per_cycle or 16.0, after("drift", at - FLIGHTS - 1), after("conditions", at),
-        specialised if specialised < SPECIALISED else None, before, now, scratch,
-    )  # fmt: skip
+        name,
+        dram.bytes_per_cycle or 16.0,
+        after("drift", at - FLIGHTS - 1),
+        after("conditions", at),
+        specialised if specialised < SPECIALISED else None,
+        before,
+        now,
+        scratch,
+    )
 
 
 def main() -> int:

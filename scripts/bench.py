@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from compiler.bench.page import TITLES, benchmark_page, benchmark_picture
-from compiler.cli.outcome import run_to_status
+from compiler.cli.exit_status import run_to_status
 
 ROOT = Path(__file__).parent.parent
 REPORTS = ROOT / "build" / "bench"

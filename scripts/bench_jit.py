@@ -16,23 +16,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from compiler.bench.models import model_path
-from compiler.cache.source import Source
-from compiler.cli.outcome import run_to_status
-from compiler.hpm.points import Op, Point
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.schedule.dram import USUAL
+from compiler.bench.model_zoo import model_path
+from compiler.cache.model_source import ModelSource
+from compiler.cli.exit_status import run_to_status
+from compiler.options import USUAL, CompileOptions
+from compiler.pipeline import ModelCompiler
 from compiler.schedule.schedule import Schedule
-from compiler.serve.room import VERSIONS, serving_bytes
-from compiler.serve.stream import Server
-from compiler.specialize.space import spaces_of
+from compiler.server.server import VERSIONS, Server, serving_bytes
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.space.layer_space import spaces_of
 from compiler.util.progress import building
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.errors import InputError
 
-SINGLE, LAYER = "14x14x64", Point((14, 14, 64), (Op("conv", 64, 3),))
+SINGLE, LAYER = "14x14x64", CalibrationNetwork((14, 14, 64), (CalibrationOp("conv", 64, 3),))
 NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
 #: Milliseconds from schedule to loaded program.
 BAR = 20.0
@@ -56,7 +54,7 @@ class Times:
         return self.compile + self.prove + self.load
 
 
-def candidates(prepared: Prepared, first: Schedule, seed: int) -> Iterator[tuple[str, Schedule]]:
+def candidates(prepared: ModelCompiler, first: Schedule, seed: int) -> Iterator[tuple[str, Schedule]]:
     """Layers in a random order, each with a schedule that is another one for it alone."""
     rng = random.Random(seed)
     spaces = spaces_of(prepared.config, prepared.lowered(first.fusions), USUAL, frozenset())
@@ -71,10 +69,10 @@ def candidates(prepared: Prepared, first: Schedule, seed: int) -> Iterator[tuple
                 yield name, replace(first, layers=first.layers | {name: layer})
 
 
-def measure(source: Source, seed: int = 1) -> list[Times]:
+def measure(source: ModelSource, seed: int = 1) -> list[Times]:
     """The times of some candidates of a network while its first version is served."""
     config = load_target("n16")
-    prepared = Prepared(source.graph, config, Options(rounding=source.rounding))
+    prepared = ModelCompiler(source.graph, config, CompileOptions(rounding=source.rounding))
     network = prepared.network()
     out: list[Times] = []
     size = serving_bytes(network, versions=2 * VERSIONS)
@@ -88,7 +86,7 @@ def measure(source: Source, seed: int = 1) -> list[Times]:
     raise AssertionError("there is always another candidate")
 
 
-def _times(prepared: Prepared, server: Server, layer: str, schedule: Schedule) -> Times | None:
+def _times(prepared: ModelCompiler, server: Server, layer: str, schedule: Schedule) -> Times | None:
     """Those of one candidate; None if it cannot be compiled, or its programs are those that are served."""
     began = time.perf_counter()
     try:
@@ -119,7 +117,7 @@ def main() -> int:
     print(f"{'milliseconds':<26}" + "".join(f"{head:>10}" for head in (*_STAGES, "total")))
     document, met = {}, True
     for name in args.names or (SINGLE, *NETWORKS):
-        times = measure(Source(LAYER.graph() if name == SINGLE else model_path(name)))
+        times = measure(ModelSource(LAYER.graph() if name == SINGLE else model_path(name)))
         document[name] = [vars(each) | {"total": each.total} for each in times]
         row = [median(getattr(each, stage) for each in times) for stage in (*_STAGES, "total")]
         print(f"{name:<26}" + "".join(f"{value:>10.1f}" for value in row), flush=True)

@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compiler.bench.models import model_path
-from compiler.bench.published import NETWORKS, model_file
+from compiler.bench.architectures import NETWORKS, model_file
+from compiler.bench.model_zoo import model_path
 
 SMALL = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
 #: Seconds: a small network, a published one, an unchanged model again.
@@ -33,8 +33,11 @@ def _compiled(model: Path, folder: Path) -> dict:
     command = [sys.executable, "-m", "compiler.cli.main", "compile", str(model), "--json", "-"]
     done = subprocess.run(
         [*command, "-o", str(folder / "network.mla")],
-        env=os.environ | {"MLA_CACHE": str(folder / "cache")}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=os.environ | {"MLA_CACHE": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(done.stderr)
     return json.loads(done.stdout)

@@ -2,8 +2,8 @@
 
 import sys
 
-from compiler.bench.models import NETWORKS, model_path
-from compiler.cli.outcome import run_to_status
+from compiler.bench.model_zoo import NETWORKS, model_path
+from compiler.cli.exit_status import run_to_status
 
 
 def _all() -> int:

@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from compiler.fusion.engine import Engine
-from compiler.hpm.default import find_model
-from compiler.hpm.points import Point, chains
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Rejected
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
+from compiler.cost.learned.model_lookup import find_model
+from compiler.options import CompileOptions
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Rejected
 from compiler.schedule.schedule import Schedule
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, chains
+from compiler.tuning.fusion.engine import FusionEngine
+from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.errors import InputError
 from scripts.remembered import FileMemory, programs_of
@@ -59,12 +59,12 @@ def main() -> int:
     return 0
 
 
-def _case(point: Point, file: Path | None) -> dict[str, Any]:
+def _case(point: CalibrationNetwork, file: Path | None) -> dict[str, Any]:
     """All ways of one chain: predicted and measured cycles."""
-    conditions = Conditions(load_target("n16"))
-    with Measurer(point.graph(), conditions, Options(rounding="reference")) as measurer:
+    conditions = HardwareProfile(load_target("n16"))
+    with Measurer(point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
         measurer.memory = FileMemory(measurer.prepared, conditions, file)
-        engine = Engine(measurer.prepared, conditions, find_model(conditions))
+        engine = FusionEngine(measurer.prepared, conditions, find_model(conditions))
         first = measurer.first.schedule
         options = engine.options(first, engine.sites(first))
         ways = [
@@ -88,7 +88,7 @@ def _case(point: Point, file: Path | None) -> dict[str, Any]:
     }
 
 
-def _cycles(measurer: Measurer, engine: Engine, schedule: Schedule) -> dict[str, Any]:
+def _cycles(measurer: Measurer, engine: FusionEngine, schedule: Schedule) -> dict[str, Any]:
     (result,) = measurer.measure([schedule])
     forecast = engine.forecaster.of(schedule)
     cycles = None if isinstance(result, Rejected) or not result.believable else result.cycles

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from compiler.cache.digest import name as digest
-from compiler.hpm.points import Point
-from compiler.llm.corpus.machines import MACHINES
-from compiler.llm.evaluate import held_out_points
-from compiler.llm.sampled import Sampled, figures, sampled
-from compiler.llm.weights import load
-from compiler.measure.measurer import Measurer
+from compiler.llm.data.machines import MACHINES
+from compiler.llm.evaluate.race import held_out_points
+from compiler.llm.evaluate.sample_quality import Sampled, figures, sampled
+from compiler.llm.model.weights import load
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
+from compiler.tuning.measure.measurer import Measurer
 from hw.errors import WorkError
 from scripts.lanes import in_lanes
 from scripts.lines import Lines
@@ -37,7 +37,7 @@ class _Job:
 
     key: str
     place: int
-    point: Point
+    point: CalibrationNetwork
     samples: int
 
 
@@ -56,7 +56,7 @@ def judged(model: Path, layers: int, samples: int, lanes: int, file: Path) -> di
     Returns
     -------
     dict
-        Figures as of `compiler.llm.sampled.figures`, and all layers.
+        Figures as of `compiler.llm.evaluate.sample_quality.figures`, and all layers.
 
     Raises
     ------

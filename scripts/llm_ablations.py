@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compiler.cli.output import atomic_output
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.corpus.journal import read
-from compiler.llm.sampled import TOGETHER
-from compiler.llm.training.train import Plan, plan_of, train
-from compiler.llm.weights import grown, save
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.data.journal import read
+from compiler.llm.evaluate.sample_quality import TOGETHER
+from compiler.llm.model.weights import grown, save
+from compiler.llm.training.pretrain import Plan, plan_of, train
+from compiler.util.files import atomic_output
 from hw.errors import MlaError
 from scripts.judged import judged
 from scripts.reports import write_report

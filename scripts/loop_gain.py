@@ -13,16 +13,16 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
-from compiler.bench.models import NETWORKS, model_path
-from compiler.bench.published import model_file
-from compiler.cache.source import Source
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
-from compiler.schedule.dram import USUAL, Dram
+from compiler.bench.architectures import model_file
+from compiler.bench.model_zoo import NETWORKS, model_path
+from compiler.cache.model_source import ModelSource
+from compiler.options import USUAL, CompileOptions, DramTiming
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
-from compiler.search.tune import METHODS, tune
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.methods import METHODS
+from compiler.tuning.search.tuner import tune
 from hw.config import load_target
 from scripts.remembered import FileMemory
 
@@ -31,15 +31,15 @@ PUBLISHED = ("mobilenet_v1", "mobilenet_v2")
 USUAL_NAME = "usual"
 
 
-def conditions() -> dict[str, Conditions]:
+def conditions() -> dict[str, HardwareProfile]:
     """Machines and memories by name."""
     n16 = load_target("n16")
     return {
-        USUAL_NAME: Conditions(n16),
-        "bandwidth / 4": Conditions(n16, Dram(USUAL.latency, n16.n / 4)),
-        "latency 400": Conditions(n16, Dram(400)),
-        "SP 64 KiB": Conditions(replace(n16, sp_bytes=1 << 16)),
-        "N = 8": Conditions(load_target("n8")),
+        USUAL_NAME: HardwareProfile(n16),
+        "bandwidth / 4": HardwareProfile(n16, DramTiming(USUAL.latency, n16.n / 4)),
+        "latency 400": HardwareProfile(n16, DramTiming(400)),
+        "SP 64 KiB": HardwareProfile(replace(n16, sp_bytes=1 << 16)),
+        "N = 8": HardwareProfile(load_target("n8")),
     }
 
 
@@ -113,19 +113,23 @@ def main() -> int:
 def _row(
     network: str, condition: str, usual: Schedule | None, args: argparse.Namespace
 ) -> tuple[Row, Schedule]:
-    source = Source(model_file(network) if network in PUBLISHED else model_path(network))
+    source = ModelSource(model_file(network) if network in PUBLISHED else model_path(network))
     place = conditions()[condition]
-    with Measurer(source.graph, place, Options(rounding=source.rounding)) as measurer:
+    with Measurer(source.graph, place, CompileOptions(rounding=source.rounding)) as measurer:
         measurer.memory = FileMemory(measurer.prepared, place, args.file)
         runs = [tune(measurer, args.method, args.trials, seed=seed) for seed in range(args.seeds)]
         over = measurer.measure([usual])[0] if usual is not None and condition != USUAL_NAME else None
     best = min(runs, key=lambda run: run.best.cost or 0)
     frozen: dict[str, Any] = json.loads(FROZEN.read_text("utf-8"))
     row = Row(
-        network, condition, frozen["cycles"][network][condition], runs[0].baseline.cycles,
+        network,
+        condition,
+        frozen["cycles"][network][condition],
+        runs[0].baseline.cycles,
         over.cycles if isinstance(over, Measurement) else None,
-        [int(run.best.cost or 0) for run in runs], runs[0].baseline.floor,
-    )  # fmt: skip
+        [int(run.best.cost or 0) for run in runs],
+        runs[0].baseline.floor,
+    )
     return row, best.best.schedule
 
 

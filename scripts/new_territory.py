@@ -17,27 +17,27 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from compiler.hpm.points import Point, singles
-from compiler.llm.corpus.held_out import is_held_out
-from compiler.llm.kinds import Kind
-from compiler.llm.writer import Writer
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
-from compiler.pipeline import Prepared
+from compiler.llm.data.held_out import is_held_out
+from compiler.llm.generate.bandit import CandidateKind
+from compiler.llm.generate.lm_generator import LmGenerator
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
-from compiler.search.edited import Edited
-from compiler.search.editor import Edits
-from compiler.search.generated import Generated
-from compiler.search.goals import Goal
-from compiler.search.method import Method, Trial
-from compiler.search.tune import LLM, tune
-from compiler.specialize.edits.edit import EditError
-from compiler.specialize.edits.workshop import Workshop
-from compiler.specialize.generator import Generator
-from compiler.specialize.library import GENERATORS
-from compiler.specialize.task import Candidate, Task
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, singles
+from compiler.tuning.edits.edit import EditError
+from compiler.tuning.edits.editable_programs import EditablePrograms
+from compiler.tuning.generators.generator import Generator
+from compiler.tuning.generators.library import GENERATORS
+from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.generator_search import GeneratorSearch
+from compiler.tuning.search.method import SearchMethod, Trial
+from compiler.tuning.search.methods import LLM
+from compiler.tuning.search.program_edit_search import Edits, ProgramEditSearch
+from compiler.tuning.search.tuner import tune
+from compiler.tuning.space.objectives import Objective
 from hw.config import load_target
 from hw.errors import InputError
 from scripts.lanes import in_lanes
@@ -46,9 +46,21 @@ from scripts.new_territory_report import render
 from scripts.remembered import FileMemory
 
 KINDS = (
-    "conv", "dense", "depthwise", "matmul", "add", "mul", "max_pool", "avg_pool", "softmax", "mean", "norm", "tanh",
-    "transpose", "channels_first",
-)  # fmt: skip
+    "conv",
+    "dense",
+    "depthwise",
+    "matmul",
+    "add",
+    "mul",
+    "max_pool",
+    "avg_pool",
+    "softmax",
+    "mean",
+    "norm",
+    "tanh",
+    "transpose",
+    "channels_first",
+)
 #: Methods that look for schedules, turn by turn, each with so many parts of all trials in a turn; turns at most.
 SCHEDULES, _PARTS, _TURNS = ("hpm", "coordinate", "evolution", "random"), 8, 12
 #: Bytes of a layer's input and weights: neither in one tile nor slow.
@@ -75,7 +87,7 @@ class Job:
         Where measurements and results are.
     """
 
-    point: Point
+    point: CalibrationNetwork
     trials: int
     programs: int
     starts: int
@@ -106,9 +118,13 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--shapes", type=int, default=2, help="held-out layers of each kind")
     parser.add_argument(
-        "--bytes", type=int, nargs=2, default=_BYTES, metavar=("LEAST", "MOST"),
+        "--bytes",
+        type=int,
+        nargs=2,
+        default=_BYTES,
+        metavar=("LEAST", "MOST"),
         help="of a layer's input and weights (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--among", nargs="*", metavar="TEXT", help="of these layers, those with one of such texts"
     )
@@ -147,7 +163,7 @@ def jobs_of(args: argparse.Namespace) -> list[Job]:
         if name not in PROGRAMS:
             raise InputError(f"--methods must be among {', '.join(PROGRAMS)}, not {name!r}")
         PROGRAMS[name]()
-    found: dict[str, list[Point]] = {kind: [] for kind in args.kinds}
+    found: dict[str, list[CalibrationNetwork]] = {kind: [] for kind in args.kinds}
     for point in held_out_layers(args.seed, *args.bytes):
         mine = found.get(point.family, [])
         if point.family in found and len(mine) < args.shapes:
@@ -170,7 +186,7 @@ def rows_file(folder: Path) -> Path:
     return folder / "layers.jsonl"
 
 
-def held_out_layers(seed: int, least: int = _BYTES[0], most: int = _BYTES[1]) -> Iterator[Point]:
+def held_out_layers(seed: int, least: int = _BYTES[0], most: int = _BYTES[1]) -> Iterator[CalibrationNetwork]:
     """Layers with so many bytes that no model has learnt from, without end, each once."""
     rng, seen = random.Random(f"new territory {seed}"), set()
     for point in singles(load_target("n16").n, rng):
@@ -180,15 +196,17 @@ def held_out_layers(seed: int, least: int = _BYTES[0], most: int = _BYTES[1]) ->
                 yield point
 
 
-def _bytes(point: Point) -> int:
+def _bytes(point: CalibrationNetwork) -> int:
     (h, w, c), (op,) = point.shape, point.ops
     return h * w * c + op.window**2 * c * op.size
 
 
-def _compiles(point: Point) -> bool:
+def _compiles(point: CalibrationNetwork) -> bool:
     try:
         return bool(
-            Prepared(point.graph(), load_target("n16"), Options(rounding="reference")).network().codes
+            ModelCompiler(point.graph(), load_target("n16"), CompileOptions(rounding="reference"))
+            .network()
+            .codes
         )
     except InputError:
         return False
@@ -196,22 +214,30 @@ def _compiles(point: Point) -> bool:
 
 def look(job: Job) -> None:
     """Search one layer and add what came of it to the results."""
-    conditions, began = Conditions(load_target("n16")), monotonic()
-    with Measurer(job.point.graph(), conditions, Options(rounding="reference")) as measurer:
+    conditions, began = HardwareProfile(load_target("n16")), monotonic()
+    with Measurer(job.point.graph(), conditions, CompileOptions(rounding="reference")) as measurer:
         file = job.folder / "measured" / f"{job.name.replace(' ', '_').replace('/', 'by')}.jsonl"
         memory = measurer.memory = FileMemory(measurer.prepared, conditions, file)
         baseline = measurer.baseline()
         schedules, asked = schedules_of(measurer, memory, job.trials, job.seed)
         told = monotonic()
         found = _summary(schedules[0]) | {"asked": asked, "measured": len(schedules), "seconds": told - began}
-        print(f"{job.name}: {found['cycles']:,} of {baseline.cycles:,} after {len(schedules)} schedules of {asked}, "
-              f"{told - began:.0f} s", flush=True)  # fmt: skip
+        print(
+            f"{job.name}: {found['cycles']:,} of {baseline.cycles:,} after {len(schedules)} schedules of {asked}, "
+            f"{told - began:.0f} s",
+            flush=True,
+        )
         row: dict[str, Any] = {
-            "key": job.key, "kind": job.point.family, "layer": job.name, "point": job.point.as_json(),
-            "static": baseline.cycles, "floor": baseline.floor, "seed": job.seed,
+            "key": job.key,
+            "kind": job.point.family,
+            "layer": job.name,
+            "point": job.point.as_json(),
+            "static": baseline.cycles,
+            "floor": baseline.floor,
+            "seed": job.seed,
             "schedules": found,
             "programs": {},
-        }  # fmt: skip
+        }
         for name in job.methods:
             found = programs_of(measurer, name, schedules[: job.starts], job.programs, job.seed)
             row["programs"][name] = found | {"seconds": monotonic() - told}
@@ -262,7 +288,7 @@ def schedules_of(measurer: Measurer, memory: FileMemory, trials: int, seed: int)
     return sorted(found.values(), key=lambda trial: trial.cost or 0.0), asked
 
 
-class Quoted(Writer):
+class Quoted(LmGenerator):
     """The language model, asked for edits, with what it said.
 
     Attributes
@@ -273,7 +299,7 @@ class Quoted(Writer):
     """
 
     def __init__(self) -> None:
-        super().__init__(kinds=[Kind.EDITS])
+        super().__init__(kinds=[CandidateKind.EDITS])
         self.said: dict[str, tuple[str, str] | None] = {}
 
     def propose(self, task: Task) -> Iterator[Candidate]:
@@ -301,13 +327,13 @@ PROGRAMS: dict[str, Callable[[], Generator | None]] = {
 }
 
 
-def _searcher(measurer: Measurer, name: str, start: Trial, baseline: Measurement, seed: int) -> Method:
+def _searcher(measurer: Measurer, name: str, start: Trial, baseline: Measurement, seed: int) -> SearchMethod:
     """Searches among programs beginning with those of a schedule."""
     generator = PROGRAMS[name]()
     searcher = (
-        Edited(measurer, Goal.LATENCY, baseline, seed, patience=0)
+        ProgramEditSearch(measurer, Objective.LATENCY, baseline, seed, patience=0)
         if generator is None
-        else Generated(measurer, Goal.LATENCY, baseline, seed, generators=[generator])
+        else GeneratorSearch(measurer, Objective.LATENCY, baseline, seed, generators=[generator])
     )
     searcher.best = start
     searcher.fresh(start.schedule)  # it is known
@@ -329,9 +355,9 @@ def programs_of(
         _go_on(measurer, searcher, trials - results["measured"], results)
     searcher = min(searchers, key=lambda each: cycles(each.best))
     best, edits, said = searcher.best, [], []
-    if isinstance(searcher, Edited) and best.schedule.programs:
+    if isinstance(searcher, ProgramEditSearch) and best.schedule.programs:
         best, edits = pruned(measurer, best, searcher.edits[best.schedule.to_json()])
-    if isinstance(searcher, Generated):
+    if isinstance(searcher, GeneratorSearch):
         said = [
             text
             for each in searcher.generators
@@ -342,7 +368,7 @@ def programs_of(
     return dict(results) | begun | {"edits": edits, "said": said} | _summary(best)
 
 
-def _go_on(measurer: Measurer, searcher: Method, count: int, results: Counter[str]) -> None:
+def _go_on(measurer: Measurer, searcher: SearchMethod, count: int, results: Counter[str]) -> None:
     """Try so many more programs, as long as there are any."""
     for _ in range(count):
         schedule = searcher.propose()
@@ -365,7 +391,7 @@ def pruned(measurer: Measurer, best: Trial, edits: dict[str, Edits]) -> tuple[Tr
     list of dict
         Program, edit in words, and by how many cycles it is slower without (None: the others need it).
     """
-    workshop = Workshop(measurer.prepared.network(replace(best.schedule, programs={})))
+    workshop = EditablePrograms(measurer.prepared.network(replace(best.schedule, programs={})))
     worth: list[dict[str, Any]] = []
     for name in edits:
         at = len(edits[name]) - 1
@@ -383,7 +409,7 @@ def pruned(measurer: Measurer, best: Trial, edits: dict[str, Edits]) -> tuple[Tr
     return best, worth
 
 
-def _without(measurer: Measurer, workshop: Workshop, edits: dict[str, Edits]) -> Trial | None:
+def _without(measurer: Measurer, workshop: EditablePrograms, edits: dict[str, Edits]) -> Trial | None:
     """Of a program with fewer edits; None: the others cannot be made, or it must not be used."""
     try:
         schedule = workshop.with_edits(edits)

@@ -19,8 +19,10 @@ def render(rows: Sequence[Row], folder: Path) -> str:
     found = [_found(row) for row in rows]
     kinds = _kinds(found)
     passed = [kind for kind in kinds if kind["best_gain"] >= BAR]
-    lines = ["| layer | static | floor | schedules (asked) | best | programs | best | gain |",
-             "| --- | --: | --: | --: | --: | --: | --: | --: |"]  # fmt: skip
+    lines = [
+        "| layer | static | floor | schedules (asked) | best | programs | best | gain |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: |",
+    ]
     lines += [
         f"| {each['layer']} | {each['static']:,} | {each['floor']:,} | "
         f"{each['schedules_measured']:,} ({each['asked']:,}) | "
@@ -50,18 +52,31 @@ def _found(row: Row) -> Row:
         for cause in schedule["where"] | best["where"]
     }
     return {
-        "kind": row["kind"], "layer": row["layer"], "point": row["point"], "static": row["static"],
-        "floor": row["floor"], "asked": schedule["asked"], "schedules_measured": schedule["measured"],
+        "kind": row["kind"],
+        "layer": row["layer"],
+        "point": row["point"],
+        "static": row["static"],
+        "floor": row["floor"],
+        "asked": schedule["asked"],
+        "schedules_measured": schedule["measured"],
         "schedule": schedule["cycles"],
         "programs_measured": {name: each["measured"] for name, each in row["programs"].items()}[method],
-        "program": best["cycles"], "method": method, "gain": 100 * (1 - best["cycles"] / schedule["cycles"]),
+        "program": best["cycles"],
+        "method": method,
+        "gain": 100 * (1 - best["cycles"] / schedule["cycles"]),
         "gains": {
             name: 100 * (1 - each["cycles"] / schedule["cycles"]) for name, each in row["programs"].items()
         },
-        "rejected": best["rejected"], "inexact": best["inexact"], "start": best["start"], "starts": best["starts"],
-        "edits": best["edits"], "said": best["said"], "programs": sorted(best["schedule"]["programs"]),
-        "causes": causes, "seconds": schedule["seconds"] + sum(each["seconds"] for each in row["programs"].values()),
-    }  # fmt: skip
+        "rejected": best["rejected"],
+        "inexact": best["inexact"],
+        "start": best["start"],
+        "starts": best["starts"],
+        "edits": best["edits"],
+        "said": best["said"],
+        "programs": sorted(best["schedule"]["programs"]),
+        "causes": causes,
+        "seconds": schedule["seconds"] + sum(each["seconds"] for each in row["programs"].values()),
+    }
 
 
 def _kinds(found: Sequence[Row]) -> list[Row]:

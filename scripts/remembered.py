@@ -4,12 +4,12 @@ from pathlib import Path
 from time import monotonic
 
 from compiler.cache.digest import name
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Result
-from compiler.network import Network
-from compiler.pipeline import Prepared
+from compiler.pipeline import ModelCompiler
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Result
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
-from compiler.store.codec import read_result, result_values
+from compiler.tuning_db.json_codec import read_result, result_values
 from hw.errors import InputError
 from scripts.lines import Lines
 
@@ -35,7 +35,7 @@ class FileMemory:
         0 for lines of files without it.
     """
 
-    def __init__(self, prepared: Prepared, conditions: Conditions, file: Path | None):
+    def __init__(self, prepared: ModelCompiler, conditions: HardwareProfile, file: Path | None):
         self.prepared, self.conditions = prepared, conditions
         self.seconds = 0.0
         self._keys: dict[str, str | None] = {}
@@ -75,6 +75,6 @@ class FileMemory:
         return self._keys[text]
 
 
-def programs_of(network: Network, conditions: Conditions) -> str:
+def programs_of(network: CompiledNetwork, conditions: HardwareProfile) -> str:
     """Digest of all that a network's cycles depend on."""
     return name(conditions.key, network.digest)

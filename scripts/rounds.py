@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compiler.cli.output import read_input, write_output
-from compiler.draw.rounds import draw_rounds
-from compiler.llm.corpus.default import CORPUS
-from compiler.llm.sampled import TOGETHER
+from compiler.llm.data.examples import CORPUS
+from compiler.llm.evaluate.sample_quality import TOGETHER
+from compiler.util.files import read_input, write_output
+from compiler.visualize.svg.rounds import draw_rounds
 from hw.errors import InputError
 from scripts.judged import judged
 
@@ -63,10 +63,11 @@ def say(text: str) -> None:
 def write_curve(folder: Path, points: Sequence[Mapping[str, Any]]) -> str:
     """All figures (curve.json), and their picture (curve.svg); returns the last ones in a line."""
     lines = {
-        "one answer": [each["one"] for each in points], f"best of {TOGETHER}": [each["some"] for each in points],
+        "one answer": [each["one"] for each in points],
+        f"best of {TOGETHER}": [each["some"] for each in points],
         "one, median": [each["one_median"] for each in points],
         f"best of {TOGETHER}, median": [each["some_median"] for each in points],
-    }  # fmt: skip
+    }
     picture = draw_rounds(
         "What the model's answers cost",
         "cycles of unseen layers over the static compiler's, n16",

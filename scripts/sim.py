@@ -14,22 +14,20 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from compiler.cli.claims import claim
-from compiler.cli.outcome import run_to_status
-from compiler.cli.output import write_output, write_report
-from compiler.draw.serving import draw_serving
+from compiler.cli.exit_status import run_to_status
+from compiler.cli.file_conflicts import claim
 from compiler.frontends.model import read_model
-from compiler.network import Network
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.schedule.dram import USUAL
-from compiler.schedule.plain import plain_schedule
-from compiler.serve.history import History
-from compiler.serve.progress import Progress
-from compiler.serve.requests import Requests
-from compiler.serve.run import Serving, open_machine, serve
-from compiler.serve.searcher import Job
+from compiler.options import USUAL, CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.scheduler.naive import naive_schedule
+from compiler.serve.observers import ServingHistory, ServingProgress
+from compiler.serve.search_worker import SearchJob
+from compiler.serve.serve import Serving, open_machine, serve
+from compiler.server.request_source import RequestSource
+from compiler.util.files import write_output, write_report
 from compiler.util.progress import progress
+from compiler.visualize.svg.serving import draw_serving
 from cosim.device import Device
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
@@ -40,7 +38,7 @@ from scripts.sim_marks import Marks
 
 BUILD = Path(__file__).parent.parent / "build"
 TARGET, METHOD = "n16", "coordinate"
-OPTIONS = Options(rounding="onnxruntime")
+OPTIONS = CompileOptions(rounding="onnxruntime")
 Say = Callable[[str], None]
 #: Waves grow by megabytes an image.
 WAVES_IMAGES = 2
@@ -94,7 +92,7 @@ def _check(args: argparse.Namespace) -> int:
     return images
 
 
-def plan(images: int, *, adapt: bool) -> tuple[Serving, Network]:
+def plan(images: int, *, adapt: bool) -> tuple[Serving, CompiledNetwork]:
     """What is served, and the static compiler's network, which says what must come out.
 
     Parameters
@@ -105,19 +103,19 @@ def plan(images: int, *, adapt: bool) -> tuple[Serving, Network]:
         Begin as a simple compiler would, and get better.
     """
     graph, config = read_model(MODEL), load_target(TARGET)
-    prepared = Prepared(graph, config, OPTIONS)
+    prepared = ModelCompiler(graph, config, OPTIONS)
     compiled = prepared.network()
     if not adapt:
         return Serving(compiled, USUAL), compiled
-    plain = prepared.network(plain_schedule(prepared.lowered(())))
-    job = Job(graph, config, OPTIONS, METHOD)
+    plain = prepared.network(naive_schedule(prepared.lowered(())))
+    job = SearchJob(graph, config, OPTIONS, METHOD)
     return Serving(plain, USUAL, job, pace=1, adapt_from=min(_BEFORE, images // 3)), compiled
 
 
-def requests_of(network: Network, digits: Digits) -> Requests:
+def requests_of(network: CompiledNetwork, digits: Digits) -> RequestSource:
     """A request for each image."""
     (tensor,) = network.inputs
-    return Requests(iter([{tensor.name: image.reshape(tensor.shape)} for image in digits.images]))
+    return RequestSource(iter([{tensor.name: image.reshape(tensor.shape)} for image in digits.images]))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -131,9 +129,9 @@ def _run(args: argparse.Namespace) -> int:
     with progress("compiling digits"):
         serving, compiled = plan(images, adapt=clocked and not args.waves)
     say(sim_report.environment(serving, compiled, args.device))
-    marks, history = Marks(compiled, digits.labels), History(clocked=clocked)
+    marks, history = Marks(compiled, digits.labels), ServingHistory(clocked=clocked)
     with _open(serving, args, say) as device, progress("serving digits", images, "images") as task:
-        watcher = Progress(task, clocked=clocked, note=lambda: f"{marks.accuracy:.1%} right")
+        watcher = ServingProgress(task, clocked=clocked, note=lambda: f"{marks.accuracy:.1%} right")
         status = serve(serving, device, requests_of(compiled, digits), [marks, history, watcher])
     if status:
         return status

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.network import Network
-from compiler.serve.flight import Result
-from compiler.serve.listener import Listener
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.serve.observers import ServingObserver
+from compiler.server.request import RequestResult
 from scripts.networks.digits import MODEL
 
 
-class Marks(Listener):
+class Marks(ServingObserver):
     """Looks at every image that comes out.
 
     Parameters
@@ -26,12 +26,12 @@ class Marks(Listener):
         How many have come out, were classified rightly, and were what they must be bit by bit.
     """
 
-    def __init__(self, compiled: Network, labels: Sequence[int] | np.ndarray):
+    def __init__(self, compiled: CompiledNetwork, labels: Sequence[int] | np.ndarray):
         self.compiled, self.labels = compiled, labels
         self.images = self.right = self.exact = 0
         self._came: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def result(self, result: Result) -> None:
+    def result(self, result: RequestResult) -> None:
         """Look at an image."""
         (image,), (scores,) = result.inputs.values(), result.outputs.values()
         (expected,) = self.compiled(**result.inputs).values()

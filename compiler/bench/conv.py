@@ -3,8 +3,8 @@
 import numpy as np
 
 from compiler.bench.case import Case, Work, sizes
-from compiler.bench.layers import X_ZERO, Y_ZERO, OneLayer, random_int8
 from compiler.bench.reference import REFERENCE, Window, conv_sums, depthwise_sums, requantize
+from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8
 from hw.errors import InputError, shown
 
 CASES = (
@@ -59,7 +59,12 @@ def _work(
     )
     expected = requantize(sums + layer.bias, layer.ratios(), Y_ZERO)
     graph = layer.graph(
-        op, (1, *x.shape), (1, *expected.shape), strides=(window.stride,) * 2, pads=(window.pad,) * 4,
-        dilations=(1, 1), **more,
-    )  # fmt: skip
+        op,
+        (1, *x.shape),
+        (1, *expected.shape),
+        strides=(window.stride,) * 2,
+        pads=(window.pad,) * 4,
+        dilations=(1, 1),
+        **more,
+    )
     return Work(graph, {"x": x[None]}, {"y": expected[None]})

@@ -3,8 +3,8 @@
 import numpy as np
 
 from compiler.bench.case import Case, Work, sizes
-from compiler.bench.layers import X_ZERO, Y_ZERO, OneLayer, random_int8
 from compiler.bench.reference import REFERENCE, requantize_dense
+from compiler.bench.single_layer import X_ZERO, Y_ZERO, OneLayer, random_int8
 from hw.errors import InputError, shown
 
 CASES = (

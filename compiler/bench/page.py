@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from compiler.bench.peers import peer_of
-from compiler.draw.style import CAUSE_COLOURS, SOFT, shortened
-from compiler.draw.svg import Svg
+from compiler.bench.published_results import peer_of
+from compiler.visualize.svg.style import CAUSE_COLOURS, SOFT, shortened
+from compiler.visualize.svg.svg import Svg
 
 Documents = Mapping[str, Mapping[str, Any]]
 
@@ -39,7 +39,7 @@ def benchmark_page(documents: Documents, picture: str) -> str:
         "Written by `make bench`. Cycles are exact: from the doorbell to the interrupt on the RTL, everything in DRAM "
         "before and after, memories cold. The limit is, layer by layer, the larger of multiply-accumulates over N*N "
         "and bytes over the bus. Every result was compared with its reference in the same run. What the peers' figures "
-        "are for and where they come from: `compiler/bench/peers.py`.",
+        "are for and where they come from: `compiler/bench/published_results.py`.",
         "",
         f"![where the cycles went]({picture})",
     ]
@@ -90,7 +90,7 @@ def _conditions(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _energy(document: Mapping[str, Any]) -> Iterator[str]:
     yield "Energy of an inference, from the counters and a published table of energy per event (45 nm; Horowitz, ISSCC"
-    yield "2014; `compiler/profile/energy.py`): it compares schedules, and is no measurement of a chip."
+    yield "2014; `compiler/cost/energy.py`): it compares schedules, and is no measurement of a chip."
     yield ""
     yield "| case | microjoules | array | memories on the chip | DRAM |"
     yield "| --- | --: | --: | --: | --: |"

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from compiler.bench import conv, gemm, nets, speed, tiny
+from compiler.bench import conv, gemm, networks_suite, speed, tiny
 from compiler.bench.case import Case, OpenDevice, run_case
-from compiler.bench.conditions import run_conditions
-from compiler.devices import open_device
-from compiler.network import Network
-from compiler.schedule.dram import Dram
+from compiler.bench.configurations_suite import run_conditions
+from compiler.options import DramTiming
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.device import open_device
 from compiler.util.progress import progress
 from cosim.device import Device
 from hw.config import MlaConfig
@@ -32,7 +32,9 @@ def _no_case(case: str | None) -> list[Case]:
 SUITES: dict[str, Callable[[str | None], list[Case]]] = {
     "gemm": lambda case: [gemm.gemm_case(name) for name in ([case] if case else gemm.CASES)],
     "conv": lambda case: [conv.conv_case(name) for name in ([case] if case else conv.CASES)],
-    "nets": lambda case: [nets.nets_case(name) for name in ([case] if case else nets.CASES)],
+    "nets": lambda case: [
+        networks_suite.nets_case(name) for name in ([case] if case else networks_suite.CASES)
+    ],
     "tiny": lambda case: [tiny.tiny_case(name) for name in ([case] if case else tiny.CASES)],
     "conditions": _no_case,
     "sim": lambda case: [gemm.gemm_case(case or _SPEED_CASE)],
@@ -66,7 +68,7 @@ def run_suite(
     """
     bytes_per_cycle = dram_bytes_per_cycle or config.n
 
-    def open_rtl(network: Network) -> Device:
+    def open_rtl(network: CompiledNetwork) -> Device:
         return open_device(network, "rtl", 1, dram_latency, bytes_per_cycle, lambda _text: None)
 
     if suite not in SUITES:
@@ -81,7 +83,7 @@ def run_suite(
         "bare_array_khz": None,
         "bars": None,
     }
-    cases, dram = SUITES[suite](case), Dram(dram_latency, bytes_per_cycle)
+    cases, dram = SUITES[suite](case), DramTiming(dram_latency, bytes_per_cycle)
     _say(f"on {target}")
     bare = [_bare_khz()] if suite == "sim" else []
     cycles = seconds = 0.0

@@ -7,9 +7,10 @@ from compiler.bench.speed import bare_array_share
 from compiler.util.tables import Column, figures, format_table
 
 _COLUMNS = (
-    Column("case", shrinks=True), *figures("cycles", "floor", "of floor", "MACs", "utilized", "exact"),
+    Column("case", shrinks=True),
+    *figures("cycles", "floor", "of floor", "MACs", "utilized", "exact"),
     Column("cycles not useful"),
-)  # fmt: skip
+)
 #: Causes that a line names: those of at least this share, largest first.
 _LEAST_SHARE = 0.005
 
@@ -56,6 +57,12 @@ def _row(result: Mapping[str, Any]) -> tuple[str, ...]:
     causes = sorted(((n, c) for c, n in result["where"].items() if c != "useful"), reverse=True)
     named = [f"{cause} {count / cycles:.1%}" for count, cause in causes if count >= _LEAST_SHARE * cycles]
     return (
-        result["name"], f"{cycles:,}", f"{floor:,}", f"{floor / cycles:.1%}", f"{result['macs']:,}",
-        f"{result['utilization']:.1%}", exact, ", ".join(named),
-    )  # fmt: skip
+        result["name"],
+        f"{cycles:,}",
+        f"{floor:,}",
+        f"{floor / cycles:.1%}",
+        f"{result['macs']:,}",
+        f"{result['utilization']:.1%}",
+        exact,
+        ", ".join(named),
+    )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from compiler.bench.case import Case, Work
-from compiler.bench.models import NETWORKS, model_path
+from compiler.bench.model_zoo import NETWORKS, model_path
 from hw.errors import InputError, WorkError, shown
 
 CASES = tuple(NETWORKS)

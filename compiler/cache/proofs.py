@@ -8,9 +8,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import name, version
-from compiler.cache.store import Store
-from compiler.validate import Call, validate
+from compiler.validate import MacroCall, validate
 from cosim.golden.checks import Window
 from hw.config import MlaConfig
 
@@ -19,7 +19,10 @@ _PASSED = b"passed"
 
 
 def prove(
-    config: MlaConfig, calls: Sequence[Call], windows: Sequence[Window], store: Store | None = None
+    config: MlaConfig,
+    calls: Sequence[MacroCall],
+    windows: Sequence[Window],
+    store: ContentStore | None = None,
 ) -> None:
     """Prove a stream of macro-instructions, or find that the store knows it as proved.
 
@@ -34,10 +37,14 @@ def prove(
     programs = {id(program): program for call in calls for program in call.programs}
     numbers = {each: number for number, each in enumerate(programs)}
     stream = [
-        ([numbers[id(each)] for each in call.programs], [variant.guard for variant in call.instead],
-         call.operands, call.tag)
+        (
+            [numbers[id(each)] for each in call.programs],
+            [variant.guard for variant in call.instead],
+            call.operands,
+            call.tag,
+        )
         for call in calls
-    ]  # fmt: skip
+    ]
     try:
         images = [program.image for program in programs.values()]
     except struct.error:  # a word that is none: the validator says where

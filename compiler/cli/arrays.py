@@ -23,9 +23,22 @@ _MAGIC_ZIP = b"PK"
 _SUFFIX = ".npy"
 #: What damaged headers and archives raise. Headers are Python literals: any error of Python's parser can come out.
 _DAMAGE = (
-    ValueError, SyntaxError, TypeError, IndexError, KeyError, AttributeError, OverflowError, EOFError, MemoryError,
-    RecursionError, RuntimeError, NotImplementedError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
+    ValueError,
+    SyntaxError,
+    TypeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    EOFError,
+    MemoryError,
+    RecursionError,
+    RuntimeError,
+    NotImplementedError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)

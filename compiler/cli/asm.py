@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.claims import claim
-from compiler.cli.output import read_input, write_output
+from compiler.cli.file_conflicts import claim
+from compiler.util.files import read_input, write_output
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -24,9 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target", metavar="T", help="refuse a program too long for this one (default: too long for any)"
     )
     parser.add_argument(
-        "--network", metavar="FILE.mla", type=Path,
+        "--network",
+        metavar="FILE.mla",
+        type=Path,
         help="the text is what mla disasm made of this compiled network, edited: write the network with its programs",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,7 +46,7 @@ def programs_in(path: Path) -> "list[Program]":
     InputError
         It cannot be read, or a line of it is wrong.
     """
-    from compiler.listing import programs_of
+    from compiler.runtime.program_text import programs_of
     from hw.isa.assembler import AssemblyError
 
     # A file name may hold bytes that are not text; the program's name may not.
@@ -80,8 +82,8 @@ def _program(args: argparse.Namespace) -> bytes:
 
 def _in_network(args: argparse.Namespace) -> bytes:
     """The compiled network with the text's programs."""
-    from compiler.listing import with_programs
-    from compiler.package import read_package, to_bytes
+    from compiler.runtime.package.writer import read_package, to_bytes
+    from compiler.runtime.program_text import with_programs
 
     if args.target:
         raise InputError("--target is for single programs: a compiled network has its own")

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from compiler.cli.claims import claim
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_json, add_memory, add_seed, add_target
-from compiler.cli.output import report
+from compiler.util.files import report
 
 SUMMARY = "measure a suite and print its table"
 STATUS = (

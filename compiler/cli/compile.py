@@ -5,18 +5,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.claims import claim
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, bound, integer, size
-from compiler.cli.output import report, write_output
 from compiler.cli.warn import warn, warnings
+from compiler.util.files import report, write_output
 
 if TYPE_CHECKING:
-    from compiler.cache.source import Source
+    from compiler.cache.model_source import ModelSource
     from compiler.ir.graph import Graph
-    from compiler.network import Network
-    from compiler.options import Options
-    from compiler.record import Record
+    from compiler.options import CompileOptions
+    from compiler.runtime.compiled import CompiledNetwork
     from compiler.schedule.schedule import Schedule
+    from compiler.trace import CompilationTrace
 
 SUMMARY = "compile a model to a file"
 #: Of a batch: all of them are in memory at once.
@@ -53,10 +53,11 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         "--strict", action="store_true", help="an operator that must run on the host is an error"
     )
     parser.add_argument(
-        "--rounding", choices=("reference", "xnnpack", "onnxruntime"),
+        "--rounding",
+        choices=("reference", "xnnpack", "onnxruntime"),
         help="whose kernels to reproduce: TFLite's reference or default ones, or onnxruntime's "
         "(default: onnxruntime for ONNX files and PyTorch, else reference)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--calibrate",
         metavar="FILE",
@@ -64,22 +65,35 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         help="quantize a float model with these samples: .npy, or .npz with an array for each input",
     )
     parser.add_argument(
-        "--keep-float", metavar="NODE", action="append", default=[],
+        "--keep-float",
+        metavar="NODE",
+        action="append",
+        default=[],
         help="do not quantize this node of a float model (or all of this operator): it runs in float32 on the host; "
         "again for others",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--batch", metavar="B", type=integer(1, MOST_SAMPLES),
+        "--batch",
+        metavar="B",
+        type=integer(1, MOST_SAMPLES),
         help="samples at a time, so that weights are loaded once for them (default: 1)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--size", metavar="NAME=N", type=size, action="append", default=[],
+        "--size",
+        metavar="NAME=N",
+        type=size,
+        action="append",
+        default=[],
         help="size of a dimension that an .onnx file only names, or a PyTorch module leaves open; again for others",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--bind", metavar="NAME=VALUE", type=bound, action="append", default=[],
+        "--bind",
+        metavar="NAME=VALUE",
+        type=bound,
+        action="append",
+        default=[],
         help="make an input a constant: a number for all its elements, or a .npy file; again for others",
-    )  # fmt: skip
+    )
     for name, what in (
         ("sp", "scratchpad"),
         ("acc", "accumulator"),
@@ -96,9 +110,12 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
 def add_dispatch(parser: argparse.ArgumentParser) -> None:
     """Add the options of verbs whose networks may have several programs behind an opcode."""
     parser.add_argument(
-        "--batches", metavar="B,B,...", type=batches, default=(),
+        "--batches",
+        metavar="B,B,...",
+        type=batches,
+        default=(),
         help="programs for each of these sizes of batches: the machine takes those for as few samples as will do",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--skip",
         metavar="TENSOR",
@@ -115,8 +132,8 @@ def compile_model(
     args: argparse.Namespace,
     schedule: "Schedule | None" = None,
     graph: "Graph | None" = None,
-    record: "Record | None" = None,
-) -> "Network":
+    record: "CompilationTrace | None" = None,
+) -> "CompiledNetwork":
     """The network of a model's file, or its graph, as the options of `add_compile` and `--seed` say."""
     from compiler.api import compile
     from compiler.util.progress import progress
@@ -125,45 +142,63 @@ def compile_model(
     source, options = source_of(args, graph, keep)
     with progress(f"compiling {args.model.name}"):
         return compile(
-            source, args.target, rounding=options.rounding, schedule=schedule, strict=options.strict,
-            calibration=options.calibration, seed=options.seed, batch=options.batch, batches=options.batches,
-            skip=options.skip, keep_float=options.keep_float, dram=options.dram,
-            limits=options.limits, cache=keep, record=record,
-        )  # fmt: skip
+            source,
+            args.target,
+            rounding=options.rounding,
+            schedule=schedule,
+            strict=options.strict,
+            calibration=options.calibration,
+            seed=options.seed,
+            batch=options.batch,
+            batches=options.batches,
+            skip=options.skip,
+            keep_float=options.keep_float,
+            dram=options.dram,
+            limits=options.limits,
+            cache=keep,
+            record=record,
+        )
 
 
 def source_of(
     args: argparse.Namespace, graph: "Graph | None" = None, keep: bool = False
-) -> "tuple[Source, Options]":
+) -> "tuple[ModelSource, CompileOptions]":
     """Where a model comes from, and how it is compiled, as the options of `add_compile` and `--seed` say."""
-    from compiler.cache.source import Source
-    from compiler.cache.store import Store
-    from compiler.cli.samples import first_sample, read_bound, read_samples
+    from compiler.cache.content_store import ContentStore
+    from compiler.cache.model_source import ModelSource
+    from compiler.cli.inputs import first_sample, read_bound, read_samples
     from compiler.frontends.torch_reference import is_reference
-    from compiler.limits import Limits
-    from compiler.options import Options
-    from compiler.schedule.dram import USUAL, Dram
+    from compiler.options import USUAL, CompileOptions, DramTiming, MemoryLimits
 
     example = None
     if graph is None and is_reference(args.model):
         example = first_sample(args.calibrate or vars(args).get("input"))
-    source = Source(
-        args.model if graph is None else graph, Store() if keep else None, sizes=dict(args.size), example=example,
+    source = ModelSource(
+        args.model if graph is None else graph,
+        ContentStore() if keep else None,
+        sizes=dict(args.size),
+        example=example,
         bind=read_bound(args.bind),
-    )  # fmt: skip
+    )
     calibration = None
     if args.calibrate:
         calibration = read_samples(source.inputs, args.calibrate, None, args.seed)
-    dram = Dram(args.dram_latency, args.dram_bytes_per_cycle) if "dram_latency" in vars(args) else USUAL
-    return source, Options(
-        rounding=args.rounding or Source(args.model).rounding, strict=args.strict, calibration=calibration,
-        seed=args.seed, batch=args.batch or 1, batches=vars(args).get("batches", ()),
-        skip=vars(args).get("skip"), keep_float=tuple(args.keep_float), dram=dram,
-        limits=Limits(args.sp_limit, args.acc_limit, args.dram_limit),
-    )  # fmt: skip
+    dram = DramTiming(args.dram_latency, args.dram_bytes_per_cycle) if "dram_latency" in vars(args) else USUAL
+    return source, CompileOptions(
+        rounding=args.rounding or ModelSource(args.model).rounding,
+        strict=args.strict,
+        calibration=calibration,
+        seed=args.seed,
+        batch=args.batch or 1,
+        batches=vars(args).get("batches", ()),
+        skip=vars(args).get("skip"),
+        keep_float=tuple(args.keep_float),
+        dram=dram,
+        limits=MemoryLimits(args.sp_limit, args.acc_limit, args.dram_limit),
+    )
 
 
-def warn_of_quality(network: "Network") -> None:
+def warn_of_quality(network: "CompiledNetwork") -> None:
     """Warn of outputs of a quantized float model that have little to do with the float model's."""
     from compiler.quantize.report import quality_warnings
 
@@ -172,7 +207,7 @@ def warn_of_quality(network: "Network") -> None:
             warn(message)
 
 
-def say_how_made(args: argparse.Namespace, network: "Network") -> None:
+def say_how_made(args: argparse.Namespace, network: "CompiledNetwork") -> None:
     """One line about where the network comes from, and how long that took."""
     print(f"{args.verb}: {network.how_made}", file=sys.stderr, flush=True)
 
@@ -185,8 +220,8 @@ def read_schedule(path: Path) -> "Schedule":
     InputError
         The file cannot be read, or is none.
     """
-    from compiler.cli.output import read_input
     from compiler.schedule.schedule import Schedule
+    from compiler.util.files import read_input
     from hw.errors import InputError
 
     try:
@@ -200,10 +235,10 @@ def read_schedule(path: Path) -> "Schedule":
 def run(args: argparse.Namespace) -> int:
     """Compile and write."""
     from compiler.cli.memory_table import memory_lines
-    from compiler.listing import listing
-    from compiler.memory.usage import memory_use
-    from compiler.package import to_bytes
     from compiler.quantize.report import summary
+    from compiler.runtime.memory_usage import memory_use
+    from compiler.runtime.package.writer import to_bytes
+    from compiler.runtime.program_text import listing
 
     claim(args, "output", "save_schedule", "listing")
     network = compile_model(args, read_schedule(args.schedule) if args.schedule else None)

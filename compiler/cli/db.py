@@ -4,13 +4,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.claims import claim
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_db, add_json
-from compiler.cli.output import atomic_output, report
+from compiler.util.files import atomic_output, report
 
 if TYPE_CHECKING:
-    from compiler.measure.conditions import Conditions
-    from compiler.store.summary import Summary
+    from compiler.profile.hardware_profile import HardwareProfile
+    from compiler.tuning_db.summary import DatabaseSummary
 
 SUMMARY = "show what is remembered of machines and models, export it, import that of others"
 EXAMPLE = "mla db show --db measurements.db"
@@ -34,13 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show, export or import."""
-    from compiler.store.database import Database
+    from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
     claim(args, *(["file"] if args.action == "export" else []))
     if args.action != "import" and isinstance(args.db, Path) and not args.db.exists():
         raise InputError(f"--db: there is no database {args.db}")
-    with Database(args.db, read_only=args.action != "import") as database:
+    with TuningDatabase(args.db, read_only=args.action != "import") as database:
         if args.action == "show":
             document = _document(database.summary())
             report(document, _table(document), args.json)
@@ -52,27 +52,34 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _document(found: "Summary") -> dict[str, Any]:
+def _document(found: "DatabaseSummary") -> dict[str, Any]:
     return {
-        "profiles": found.profiles, "trials": found.trials, "programs": found.programs,
+        "profiles": found.profiles,
+        "trials": found.trials,
+        "programs": found.programs,
         "executions": found.executions,
         "searched": [
             {
-                "subgraph": each.subgraph, "profile": each.profile,
+                "subgraph": each.subgraph,
+                "profile": each.profile,
                 "machine": None if each.conditions is None else _machine(each.conditions),
-                "trials": each.trials, "cycles": each.cycles,
+                "trials": each.trials,
+                "cycles": each.cycles,
             }
             for each in found.searched
         ],
-    }  # fmt: skip
+    }
 
 
-def _machine(conditions: "Conditions") -> dict[str, Any]:
+def _machine(conditions: "HardwareProfile") -> dict[str, Any]:
     config = conditions.config
     return {
-        "n": config.n, "sp_bytes": config.sp_bytes, "acc_bytes": config.acc_bytes,
-        "latency": conditions.dram.latency, "bytes_per_cycle": conditions.rate,
-    }  # fmt: skip
+        "n": config.n,
+        "sp_bytes": config.sp_bytes,
+        "acc_bytes": config.acc_bytes,
+        "latency": conditions.dram.latency,
+        "bytes_per_cycle": conditions.rate,
+    }
 
 
 def _table(document: dict[str, Any]) -> str:

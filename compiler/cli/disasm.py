@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from compiler.cli.output import read_input
+from compiler.util.files import read_input
 from hw.errors import InputError
 
 SUMMARY = "disassemble a program file, or a compiled network, to standard output"
@@ -17,8 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the text; a damaged file is bad input."""
-    from compiler.listing import listing, program_text
-    from compiler.package import SUFFIX, read_package
+    from compiler.runtime.package.writer import SUFFIX, read_package
+    from compiler.runtime.program_text import listing, program_text
     from hw.isa.program import Program
 
     if args.program.suffix.lower() == SUFFIX:

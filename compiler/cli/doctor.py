@@ -3,9 +3,9 @@
 import argparse
 from dataclasses import asdict
 
-from compiler.cli.claims import claim
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_json
-from compiler.cli.output import report
+from compiler.util.files import report
 
 SUMMARY = "check the tools and say how to get what is missing"
 EXAMPLE = "mla doctor --json -"
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Report every check; status 1 if one failed of what is not optional."""
-    from compiler.cli.checks import CHECKS
+    from compiler.cli.doctor_checks import CHECKS
 
     claim(args)
     results = [check() for check in CHECKS]

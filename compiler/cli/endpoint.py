@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from compiler.cli.options import integer
-from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Limits, Prices, fields_of
-from compiler.search.methods import LLM
+from compiler.llm.endpoint.settings import GRAMMARS, KEY_VARIABLE, Endpoint, Prices, SpendingLimits, fields_of
+from compiler.tuning.search.methods import LLM
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from compiler.llm.author import Author
+    from compiler.llm.generate.author import LanguageModelGenerator
 
 _LIMITS = ("seconds", "requests", "tokens", "cost", "prices")
 _FIELDS = ("model", "key", "context", "answer", "grammar", "fields")
@@ -21,14 +21,16 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
     """Add the options of `--method llm`; what was not given is None."""
     group = parser.add_argument_group(f"language model of --method {LLM}")
     group.add_argument(
-        "--endpoint", metavar="URL",
+        "--endpoint",
+        metavar="URL",
         help="OpenAI-compatible: what /chat/completions comes behind, such as http://localhost:8080/v1",
-    )  # fmt: skip
+    )
     group.add_argument("--endpoint-model", metavar="NAME", help="its name there")
     group.add_argument(
-        "--endpoint-key", metavar="VARIABLE",
+        "--endpoint-key",
+        metavar="VARIABLE",
         help=f"environment variable that holds the key, if it wants one (default: {KEY_VARIABLE})",
-    )  # fmt: skip
+    )
     group.add_argument(
         "--endpoint-seconds", metavar="S", type=_number, help="wait so long for it in all (default: 600)"
     )
@@ -43,23 +45,31 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
         "--endpoint-prices", metavar="IN,OUT", type=_prices, help="of a million tokens read and written"
     )
     group.add_argument(
-        "--endpoint-context", metavar="N", type=integer(_LEAST_CONTEXT),
+        "--endpoint-context",
+        metavar="N",
+        type=integer(_LEAST_CONTEXT),
         help="tokens of prompt and answer together (default: 32768)",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--endpoint-answer", metavar="N", type=integer(_LEAST_ANSWER), help="tokens of an answer (default: 4096)"
-    )  # fmt: skip
+        "--endpoint-answer",
+        metavar="N",
+        type=integer(_LEAST_ANSWER),
+        help="tokens of an answer (default: 4096)",
+    )
     group.add_argument(
-        "--endpoint-grammar", choices=GRAMMARS,
+        "--endpoint-grammar",
+        choices=GRAMMARS,
         help="the field by which it takes a grammar of answers (default: none: it is in the prompt)",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--endpoint-fields", metavar="JSON", type=_fields,
+        "--endpoint-fields",
+        metavar="JSON",
+        type=_fields,
         help='more fields of a request, null leaves one out, such as {"top_p": 0.9, "temperature": null}',
-    )  # fmt: skip
+    )
 
 
-def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Author | None":
+def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "LanguageModelGenerator | None":
     """The language model that options name, or the built-in one, if it answers; None: another method is asked for.
 
     Raises
@@ -73,7 +83,7 @@ def author_of(args: argparse.Namespace, say: Callable[[str], None]) -> "Author |
     endpoint = _endpoint_of(args)
     if args.method != LLM:
         return None
-    from compiler.llm.choice import language_model
+    from compiler.llm.generate.choice import language_model
 
     author = language_model(endpoint, say)
     author.check()
@@ -92,7 +102,7 @@ def _endpoint_of(args: argparse.Namespace) -> Endpoint | None:
     for name in ("url", "model"):
         if name not in given:
             raise InputError(f"--{option} needs --endpoint URL and --endpoint-model NAME")
-    limits = Limits(**{name: given.pop(name) for name in _LIMITS if name in given})
+    limits = SpendingLimits(**{name: given.pop(name) for name in _LIMITS if name in given})
     return Endpoint(limits=limits, **given)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compiler.cli.claims import claim
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_json, add_memory, add_seed, add_target
-from compiler.cli.output import report, write_report
 from compiler.cli.programs import add_call, number, read_program, span
+from compiler.util.files import report, write_report
 from hw.errors import InputError, WorkError, shown
 
 if TYPE_CHECKING:
@@ -59,13 +59,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_call(parser)
     parser.add_argument(
-        "--put", metavar="ADDR=FILE.npy", type=_put, action="append", default=[],
+        "--put",
+        metavar="ADDR=FILE.npy",
+        type=_put,
+        action="append",
+        default=[],
         help=f"copy this array to DRAM first, as C-order little-endian bytes; dtype {', '.join(_DTYPES)} (repeatable)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--dump", metavar="ADDR:LENGTH", type=_dump, action="append", default=[],
+        "--dump",
+        metavar="ADDR:LENGTH",
+        type=_dump,
+        action="append",
+        default=[],
         help="show these bytes of DRAM after the run (repeatable)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--device", choices=("rtl", "golden"), default="rtl", help="what to run on (default: %(default)s)"
     )
@@ -164,11 +172,11 @@ def _check_ranges(args: argparse.Namespace, arrays: "list[np.ndarray]") -> None:
 
 def _prove(args: argparse.Namespace, config: "MlaConfig", program: "Program") -> None:
     """WorkError that names the line of an instruction that may do harm."""
-    from compiler.cli.where import in_program
-    from compiler.validate import Call, ValidationError, validate
+    from compiler.cli.error_location import in_program
+    from compiler.validate import MacroCall, ValidationError, validate
 
     try:
-        validate(config, [Call(program, args.operands)], args.window)
+        validate(config, [MacroCall(program, args.operands)], args.window)
     except ValidationError as error:
         if args.json:
             refused = {"cycles": None, "trap": None, "dumps": {}, "refusal": error.to_json()}
@@ -182,7 +190,7 @@ def _open(args: argparse.Namespace, config: "MlaConfig") -> "Device":
         from cosim.golden import GoldenDevice
 
         return GoldenDevice(config, _DRAM_BYTES + _RING_BYTES)
-    from compiler.cli.run import say
+    from compiler.util.progress import say
     from cosim.rtl.rtl_device import RtlDevice
 
     say("opening the machine (the first time its simulator is built: minutes)")

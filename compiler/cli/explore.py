@@ -4,17 +4,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile, compile_model, source_of
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed
-from compiler.cli.output import report
+from compiler.util.files import report
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compiler.cli.samples import Sample
-    from compiler.network import Network
+    from compiler.cli.inputs import Sample
+    from compiler.runtime.compiled import CompiledNetwork
     from hw.config import MlaConfig
 
 SUMMARY = "compile and run a model on several targets and compare them"
@@ -24,9 +24,14 @@ _FAILED = 1
 _WORD_BYTES = 8
 #: Figures of a run, which are null for a target that the model does not fit.
 _MEASURED = (
-    "cycles_per_sample", "milliseconds", "utilization", "energy_uj_per_sample", "dram_bytes_per_sample", "host_ops",
+    "cycles_per_sample",
+    "milliseconds",
+    "utilization",
+    "energy_uj_per_sample",
+    "dram_bytes_per_sample",
+    "host_ops",
     "outputs",
-)  # fmt: skip
+)
 _HEADINGS = ("target", "cycles", "ms", "utilization", "uJ", "DRAM bytes", "on chip")
 
 
@@ -34,13 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     add_samples(parser, f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument(
-        "--targets", metavar="T,T,...", type=_targets, required=True,
+        "--targets",
+        metavar="T,T,...",
+        type=_targets,
+        required=True,
         help="targets to compare, each as --target of the other verbs",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--device", choices=("rtl", "golden"), default="rtl",
+        "--device",
+        choices=("rtl", "golden"),
+        default="rtl",
         help="what to run on; the golden model has no clock: cycles are null (default: %(default)s)",
-    )  # fmt: skip
+    )
     add_clock(parser)
     add_compile(parser)
     add_memory(parser)
@@ -58,9 +68,9 @@ def _targets(text: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Compile and run on each target; status 1 if the model fits none, or outputs differ."""
-    from compiler.cli.run import say
-    from compiler.cli.samples import read_samples
-    from compiler.package import SUFFIX
+    from compiler.cli.inputs import read_samples
+    from compiler.runtime.package.writer import SUFFIX
+    from compiler.util.progress import say
     from hw.config import load_target
 
     claim(args)
@@ -101,21 +111,27 @@ def run(args: argparse.Namespace) -> int:
 def _row(name: str, config: "MlaConfig") -> dict[str, Any]:
     """What is known of a target without running anything."""
     memories = {
-        "sp_bytes": config.sp_bytes, "acc_bytes": config.acc_bytes, "wis_bytes": config.wis_words * _WORD_BYTES,
-    }  # fmt: skip
+        "sp_bytes": config.sp_bytes,
+        "acc_bytes": config.acc_bytes,
+        "wis_bytes": config.wis_words * _WORD_BYTES,
+    }
     return {
-        "target": Path(name).stem, "n": config.n, **memories, "on_chip_bytes": sum(memories.values()), "reason": None,
-    }  # fmt: skip
+        "target": Path(name).stem,
+        "n": config.n,
+        **memories,
+        "on_chip_bytes": sum(memories.values()),
+        "reason": None,
+    }
 
 
 def _measured(
-    args: argparse.Namespace, name: str, network: "Network", samples: "Sequence[Sample]"
+    args: argparse.Namespace, name: str, network: "CompiledNetwork", samples: "Sequence[Sample]"
 ) -> dict[str, Any]:
     """Figures of all samples on one target."""
-    from compiler.cache.store import Store
-    from compiler.cli.run import say
-    from compiler.devices import open_device
-    from compiler.run import back_to_back, document, run_samples
+    from compiler.cache.content_store import ContentStore
+    from compiler.runtime.device import open_device
+    from compiler.runtime.report import back_to_back, document, run_samples
+    from compiler.util.progress import say
 
     def tell(text: str) -> None:
         say(f"{name}: {text}")
@@ -123,7 +139,7 @@ def _measured(
     rate = args.dram_bytes_per_cycle or network.config.n
     together = back_to_back(network, len(samples))
     with open_device(network, args.device, together, args.dram_latency, rate, tell) as device:
-        proofs = None if args.no_cache else Store()
+        proofs = None if args.no_cache else ContentStore()
         result = run_samples(device, network, samples, tell, steadily=False, proofs=proofs)
     found = document(network, result, rate)
     cycles, energy = found["cycles_per_sample"], found["energy_uj"]
@@ -164,9 +180,13 @@ def _table(document: dict[str, Any]) -> str:
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     formats = (
-        (row["target"], "s"), (row["cycles_per_sample"], ",.0f"), (row["milliseconds"], ",.3f"),
-        (row["utilization"], ".1%"), (row["energy_uj_per_sample"], ",.1f"), (row["dram_bytes_per_sample"], ",.0f"),
+        (row["target"], "s"),
+        (row["cycles_per_sample"], ",.0f"),
+        (row["milliseconds"], ",.3f"),
+        (row["utilization"], ".1%"),
+        (row["energy_uj_per_sample"], ",.1f"),
+        (row["dram_bytes_per_sample"], ",.0f"),
         (row["on_chip_bytes"] / 1024, ",.0f"),
-    )  # fmt: skip
+    )
     texts = ["-" if value is None else format(value, form) for value, form in formats]
     return (*texts[:-1], f"{texts[-1]} KiB")

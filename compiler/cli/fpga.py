@@ -4,9 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from compiler.cli.claims import claim
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_json, integer
-from compiler.cli.output import report
+from compiler.util.files import report
 
 SUMMARY = "synthesize, place and route the chip for a board and write its bitstream"
 EXAMPLE = "mla fpga --board ulx3s-85f"

@@ -6,21 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
-from compiler.cli.output import report
+from compiler.util.files import report
 from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
-    from compiler.fusion.engine import Engine, Option
-    from compiler.fusion.sites import Site
-    from compiler.measure.measurer import Measurer
     from compiler.schedule.schedule import Schedule
+    from compiler.tuning.fusion.engine import FusionEngine, FusionOption
+    from compiler.tuning.fusion.opportunities import FusionOpportunity
+    from compiler.tuning.measure.measurer import Measurer
 
 SUMMARY = "list which layers could be carried out together, with predicted and measured gains"
 EXAMPLE = "mla fuse network.tflite --trials 8"
 _COLUMNS = (
-    Column("layers", shrinks=True), Column("kind"), Column("now"),
-    *figures("bytes", "gain", "+-", "measured"), Column("what"),
-)  # fmt: skip
+    Column("layers", shrinks=True),
+    Column("kind"),
+    Column("now"),
+    *figures("bytes", "gain", "+-", "measured"),
+    Column("what"),
+)
 #: Options of a site in the report.
 _OPTIONS = 4
 
@@ -29,9 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument(
-        "--trials", metavar="N", type=integer(0), default=0,
+        "--trials",
+        metavar="N",
+        type=integer(0),
+        default=0,
         help="measure the N most promising ones on the simulated chip (default: none)",
-    )  # fmt: skip
+    )
     parser.add_argument("--all", action="store_true", help="show also what cannot be done, with the reason")
     add_compile(parser)
     add_target(parser)
@@ -46,21 +52,23 @@ def run(args: argparse.Namespace) -> int:
 
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
-    from compiler.fusion.engine import Engine
-    from compiler.hpm.default import find_model
-    from compiler.measure.conditions import Conditions
-    from compiler.measure.measurer import Measurer
-    from compiler.pipeline import Prepared
-    from compiler.schedule.dram import Dram
+    from compiler.cost.learned.model_lookup import find_model
+    from compiler.options import DramTiming
+    from compiler.pipeline import ModelCompiler
+    from compiler.profile.hardware_profile import HardwareProfile
+    from compiler.tuning.fusion.engine import FusionEngine
+    from compiler.tuning.measure.measurer import Measurer
     from compiler.util.progress import progress, say
     from hw.config import load_target
 
     source, options = source_of(args)
-    conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
+    conditions = HardwareProfile(
+        load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
+    )
     with progress(f"predicting what fusions of {args.model.name} gain"):
-        prepared = Prepared(source.graph, conditions.config, replace(options, dram=conditions.dram))
+        prepared = ModelCompiler(source.graph, conditions.config, replace(options, dram=conditions.dram))
         now = prepared.network().schedule
-        engine = Engine(prepared, conditions, find_model(conditions))
+        engine = FusionEngine(prepared, conditions, find_model(conditions))
         sites = engine.sites(now)
         found = engine.options(now, sites)
     measured: dict[str, int | str] = {}
@@ -75,9 +83,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measured(measurer: "Measurer", now: "Schedule", options: "list[Option]") -> dict[str, int | str]:
+def _measured(measurer: "Measurer", now: "Schedule", options: "list[FusionOption]") -> dict[str, int | str]:
     """Cycles by schedule, or why there are none."""
-    from compiler.measure.measurement import Rejected
+    from compiler.profile.measurement import Rejected
 
     first = measurer.baseline()
     results = measurer.measure([option.schedule for option in options])
@@ -90,9 +98,13 @@ def _measured(measurer: "Measurer", now: "Schedule", options: "list[Option]") ->
 
 
 def _document(
-    engine: "Engine", now: "Schedule", sites: "list[Site]", options: "list[Option]", measured: dict[str, int | str]
-) -> dict[str, Any]:  # fmt: skip
-    by_site: dict[Site, list[Option]] = {}
+    engine: "FusionEngine",
+    now: "Schedule",
+    sites: "list[FusionOpportunity]",
+    options: "list[FusionOption]",
+    measured: dict[str, int | str],
+) -> dict[str, Any]:
+    by_site: dict[FusionOpportunity, list[FusionOption]] = {}
     for option in options:
         by_site.setdefault(option.site, []).append(option)
     forecast = engine.forecaster.of(now)
@@ -101,22 +113,28 @@ def _document(
         "measured_cycles": measured.get(now.to_json()),
         "sites": [
             {
-                "kind": site.kind, "layers": list(site.layers), "done": site.done, "possible": site.possible,
-                "reason": site.reason, "bytes": site.bytes,
+                "kind": site.kind,
+                "layers": list(site.layers),
+                "done": site.done,
+                "possible": site.possible,
+                "reason": site.reason,
+                "bytes": site.bytes,
                 "options": [_option(each, measured) for each in by_site.get(site, [])[:_OPTIONS]],
             }
             for site in sites
         ],
-    }  # fmt: skip
+    }
 
 
-def _option(option: "Option", measured: dict[str, int | str]) -> dict[str, Any]:
+def _option(option: "FusionOption", measured: dict[str, int | str]) -> dict[str, Any]:
     found = measured.get(option.schedule.to_json())
     return {
-        "what": option.what, "predicted_gain": round(option.gain), "expected_error": round(option.forecast.error),
+        "what": option.what,
+        "predicted_gain": round(option.gain),
+        "expected_error": round(option.forecast.error),
         "measured_cycles": found if isinstance(found, int) else None,
         "rejected": found if isinstance(found, str) else None,
-    }  # fmt: skip
+    }
 
 
 def _table(document: dict[str, Any], *, everything: bool) -> str:
@@ -136,10 +154,15 @@ def _table(document: dict[str, Any], *, everything: bool) -> str:
         )
         more = f" (and {count - 1} more)" if count > 1 else ""
         why = f"; refused: {best['rejected']}" if best["rejected"] else ""
-        rows.append([
-            *_head(site), f"{best['predicted_gain']:,}", f"{best['expected_error']:,}", gain,
-            f"{best['what']}{more}{why}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                *_head(site),
+                f"{best['predicted_gain']:,}",
+                f"{best['expected_error']:,}",
+                gain,
+                f"{best['what']}{more}{why}",
+            ]
+        )
     refused = [site for site in document["sites"] if not site["possible"]]
     rows += [[*_head(site), "", "", "", f"no: {site['reason']}"] for site in refused if everything]
     lines.append(format_table(_COLUMNS, rows))

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
+from compiler.cli.file_conflicts import claim
 from compiler.cli.llm_sample import ASKED
 from compiler.cli.options import add_json, add_memory, add_seed, add_target, integer
 
@@ -24,29 +24,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--corpus", metavar="FILE", type=Path, action="append",
+        "--corpus",
+        metavar="FILE",
+        type=Path,
+        action="append",
         help="measurements to learn from; again for others (default: those that come with the compiler)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--steps", metavar="N", type=integer(1), default=_STEPS,
+        "--steps",
+        metavar="N",
+        type=integer(1),
+        default=_STEPS,
         help="batches of all that was measured (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--then", metavar="N", type=integer(0), default=_THEN,
+        "--then",
+        metavar="N",
+        type=integer(0),
+        default=_THEN,
         help="batches of the best of it, after those (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--from", metavar="FILE", type=Path, dest="start",
+        "--from",
+        metavar="FILE",
+        type=Path,
+        dest="start",
         help="go on from this model, which may know fewer words (default: a new one)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--without-profile", action="store_true", help="do not tell it what a layer costs now"
     )
     parser.add_argument("--without-want", action="store_true", help="do not tell it what is wanted")
     parser.add_argument(
-        "--checkpoints", metavar="FOLDER", type=Path, default=Path("build/llm"),
+        "--checkpoints",
+        metavar="FOLDER",
+        type=Path,
+        default=Path("build/llm"),
         help="where it is kept meanwhile; a call that was interrupted goes on from there (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument("-o", "--out", metavar="FILE", type=Path, required=True, help="write the model here")
     add_seed(parser)
     add_json(parser)
@@ -55,9 +70,11 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 def _add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument(
-        "--ask", choices=ASKED, default=ASKED[0],
+        "--ask",
+        choices=ASKED,
+        default=ASKED[0],
         help="what the answers are: schedules of layers, edits of programs, whole programs (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument("--layer", metavar="NAME", help="of this layer only (default: all)")
     parser.add_argument(
         "--answers",
@@ -90,9 +107,12 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         "--trials", metavar="N", type=integer(1, 4096), default=16, help="of the model (default: %(default)s)"
     )
     parser.add_argument(
-        "--others", metavar="N", type=integer(1, 4096), default=64,
+        "--others",
+        metavar="N",
+        type=integer(1, 4096),
+        default=64,
         help="of each other method (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--methods",
         metavar="M,M,...",
@@ -100,9 +120,11 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         help="the others (default: %(default)s)",
     )
     parser.add_argument(
-        "--machine", metavar="NAME", default="usual",
+        "--machine",
+        metavar="NAME",
+        default="usual",
         help="a machine of the corpus, or one that is kept out of it (default: %(default)s)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--seeds",
         metavar="N",
@@ -111,9 +133,12 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         help="searches of each (default: %(default)s)",
     )
     parser.add_argument(
-        "--samples", metavar="N", type=integer(0, 4096), default=0,
+        "--samples",
+        metavar="N",
+        type=integer(0, 4096),
+        default=0,
         help="measure so many answers about each layer, without any search, too (default: %(default)s)",
-    )  # fmt: skip
+    )
     _add_model(parser)
     add_seed(parser)
     add_json(parser)
@@ -127,9 +152,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         help="who is asked (default: the model that comes with the compiler)",
     )
     parser.add_argument(
-        "--temperature", metavar="T", type=float, default=1.0,
+        "--temperature",
+        metavar="T",
+        type=float,
+        default=1.0,
         help="0: always the likeliest words (default: %(default)s)",
-    )  # fmt: skip
+    )
 
 
 def run(args: argparse.Namespace) -> int:

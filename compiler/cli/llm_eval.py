@@ -6,22 +6,22 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.output import report
+from compiler.util.files import report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.evaluate import Raced
-    from compiler.llm.sampled import Sampled
+    from compiler.llm.evaluate.race import Raced
+    from compiler.llm.evaluate.sample_quality import Sampled
 
 
 def run(args: argparse.Namespace) -> int:
     """Search, compare, print."""
     from compiler.cli.llm_sample import model_of
-    from compiler.llm.corpus.machines import HELD_OUT, MACHINES
-    from compiler.llm.evaluate import held_out_points, race
-    from compiler.llm.sampled import TOGETHER, figures, sampled
-    from compiler.measure.measurer import Measurer
-    from compiler.search.tune import LLM, METHODS
+    from compiler.llm.data.machines import HELD_OUT, MACHINES
+    from compiler.llm.evaluate.race import held_out_points, race
+    from compiler.llm.evaluate.sample_quality import TOGETHER, figures, sampled
+    from compiler.tuning.measure.measurer import Measurer
+    from compiler.tuning.search.methods import LLM, METHODS
     from compiler.util.progress import say
 
     others = [name for name in args.methods.split(",") if name]
@@ -64,35 +64,42 @@ def run(args: argparse.Namespace) -> int:
 
 def _row(raced: "Raced") -> dict[str, Any]:
     return {
-        "layer": raced.layer, "point": raced.point.as_json(), "static_cycles": raced.static,
-        "floor_cycles": raced.floor, "first": raced.first, "curves": raced.curves,
-    }  # fmt: skip
+        "layer": raced.layer,
+        "point": raced.point.as_json(),
+        "static_cycles": raced.static,
+        "floor_cycles": raced.floor,
+        "first": raced.first,
+        "curves": raced.curves,
+    }
 
 
 def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
     """What came of the model's candidates of each kind, of all layers together."""
-    from compiler.llm.kinds import Tally
+    from compiler.llm.generate.bandit import BanditTally
 
-    found: dict[str, Tally] = {}
+    found: dict[str, BanditTally] = {}
     for each in raced:
         for kind, tally in each.kinds.items():
-            found.setdefault(kind.value, Tally()).add(tally)
+            found.setdefault(kind.value, BanditTally()).add(tally)
     return {kind: asdict(tally) for kind, tally in found.items()}
 
 
 def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
     """Geometric means of what the model has after one and after all of its trials, over what others end with."""
-    from compiler.llm.evaluate import mean_ratio
-    from compiler.search.tune import LLM
+    from compiler.llm.evaluate.race import mean_ratio
+    from compiler.tuning.search.methods import LLM
 
     return [
         {
-            "trials": count, "method": method, "method_trials": most,
+            "trials": count,
+            "method": method,
+            "method_trials": most,
             "ratio": mean_ratio(raced, (LLM, count), (method, most)),
         }
         for count in dict.fromkeys((1, trials[LLM]))
-        for method, most in trials.items() if method != LLM
-    ]  # fmt: skip
+        for method, most in trials.items()
+        if method != LLM
+    ]
 
 
 def _table(whole: dict[str, Any]) -> str:

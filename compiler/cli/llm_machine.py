@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compiler.llm.along import Along
-    from compiler.llm.gpt import Gpt
-    from compiler.llm.onchip import ChipGpt
+    from compiler.llm.evaluate.top1_agreement import AgreementMeter
+    from compiler.llm.model.accelerated import ChipGpt
+    from compiler.llm.model.numpy_transformer import Gpt
 
 #: Words that questions and answers have room for; texts it is quantized with.
 _PLACES, _TEXTS = 128, 8
@@ -20,7 +20,7 @@ class OnMachine:
     """A model on the machine, and the host's beside it."""
 
     chip: "ChipGpt"
-    along: "Along"
+    along: "AgreementMeter"
     target: str
 
     def told(self) -> tuple[dict[str, Any], list[str]]:
@@ -41,16 +41,16 @@ def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
     """Compile the model for the machine, and open that."""
     from pathlib import Path
 
-    from compiler.llm.along import Along
-    from compiler.llm.corpus.texts import texts
-    from compiler.llm.language import LANGUAGE
-    from compiler.llm.onchip import ChipGpt
-    from compiler.schedule.dram import Dram
+    from compiler.llm.data.examples import texts
+    from compiler.llm.evaluate.top1_agreement import AgreementMeter
+    from compiler.llm.model.accelerated import ChipGpt
+    from compiler.llm.tokens.vocabulary import LANGUAGE
+    from compiler.options import DramTiming
     from compiler.util.progress import building, say
     from cosim.rtl.rtl_device import RtlDevice
     from hw.config import MlaConfig, load_target
 
-    dram = Dram(args.dram_latency, args.dram_bytes_per_cycle)
+    dram = DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
 
     def opened(config: MlaConfig, size: int) -> RtlDevice:
         rate = dram.bytes_per_cycle or config.n
@@ -60,6 +60,6 @@ def on_machine(model: "Gpt", args: argparse.Namespace) -> "Iterator[OnMachine]":
     known = [LANGUAGE.encode(text) for text in texts(_TEXTS)]
     chip = ChipGpt(model, load_target(args.target), opened, _PLACES, known, args.answers, dram, say)
     try:
-        yield OnMachine(chip, Along(chip, model), Path(args.target).stem)
+        yield OnMachine(chip, AgreementMeter(chip, model), Path(args.target).stem)
     finally:
         chip.close()

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.output import report
+from compiler.util.files import report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.decode import Reader
-    from compiler.llm.gpt import Gpt
-    from compiler.llm.request import Request
-    from compiler.specialize.task import Task
+    from compiler.llm.decode.sampler import TokenReader
+    from compiler.llm.generate.requests import LmRequest
+    from compiler.llm.model.numpy_transformer import Gpt
+    from compiler.tuning.generators.task import Task
 
 #: What may be asked for, beside whole programs.
 _SCHEDULES, _EDITS = "schedules", "edits"
@@ -23,16 +23,18 @@ def run(args: argparse.Namespace) -> int:
     """Measure the network once, ask about its layers, print the answers."""
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
-    from compiler.measure.conditions import Conditions
-    from compiler.measure.measurer import Measurer
-    from compiler.schedule.dram import Dram
-    from compiler.specialize.task import Task
+    from compiler.options import DramTiming
+    from compiler.profile.hardware_profile import HardwareProfile
+    from compiler.tuning.generators.task import Task
+    from compiler.tuning.measure.measurer import Measurer
     from compiler.util.progress import say
     from hw.config import load_target
 
     model = model_of(args)
     source, options = source_of(args)
-    conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
+    conditions = HardwareProfile(
+        load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
+    )
     with Measurer(source.graph, conditions, options, 1, args.seed, say) as measurer:
         prepared, schedule = measurer.prepared, measurer.first.schedule
         if args.layer is not None and args.layer not in schedule.layers:
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _requests(task: "Task", ask: str) -> "Iterator[tuple[int, Request]]":
+def _requests(task: "Task", ask: str) -> "Iterator[tuple[int, LmRequest]]":
     """What is asked, and the cycles of each layer or program that is asked about.
 
     Raises
@@ -61,9 +63,9 @@ def _requests(task: "Task", ask: str) -> "Iterator[tuple[int, Request]]":
     InputError
         No program can be asked about.
     """
-    from compiler.llm.assembly.asking import Whole
-    from compiler.llm.request import Edits, Schedules
-    from compiler.llm.subjects import Programs, subjects_of
+    from compiler.llm.assembly.program_request import ProgramRequest
+    from compiler.llm.generate.requests import Edits, Schedules
+    from compiler.llm.tokens.layer_prompt import Programs, subjects_of
 
     if ask == _SCHEDULES:
         for name, subject in subjects_of(task).items():
@@ -73,7 +75,7 @@ def _requests(task: "Task", ask: str) -> "Iterator[tuple[int, Request]]":
     if not programs.pieces:
         raise InputError("--ask: no program of it is a plain sequence of commands")
     for piece in programs.pieces:
-        yield piece.cycles(task.measured), (Edits if ask == _EDITS else Whole)(programs, piece)
+        yield piece.cycles(task.measured), (Edits if ask == _EDITS else ProgramRequest)(programs, piece)
 
 
 #: What a report has of the reader's work: as JSON, and in lines of text.
@@ -81,7 +83,7 @@ _Told = Callable[[], tuple[dict[str, Any], list[str]]]
 
 
 @contextmanager
-def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[Reader, _Told]]":
+def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[TokenReader, _Told]]":
     """Who reads and writes, and what there is to tell of it afterwards."""
     from compiler.cli.llm_machine import on_machine
 
@@ -94,8 +96,8 @@ def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[Reader, _
 
 def model_of(args: argparse.Namespace) -> "Gpt":
     """The model that is asked."""
-    from compiler.llm.weights import load
-    from compiler.llm.writer import SHIPPED
+    from compiler.llm.generate.lm_generator import SHIPPED
+    from compiler.llm.model.weights import load
 
     if args.temperature < 0:
         raise InputError(f"--temperature must be at least 0, not {args.temperature:g}")
@@ -103,18 +105,18 @@ def model_of(args: argparse.Namespace) -> "Gpt":
 
 
 def _answered(
-    model: "Reader", cycles: int, request: "Request", args: argparse.Namespace, *, profile: bool
+    model: "TokenReader", cycles: int, request: "LmRequest", args: argparse.Namespace, *, profile: bool
 ) -> dict[str, Any]:
     import numpy as np
 
-    from compiler.llm.asking import Ask
-    from compiler.llm.decode import Answer, draw
-    from compiler.llm.language import LANGUAGE
+    from compiler.llm.decode.sampler import SampledAnswer, draw
+    from compiler.llm.tokens.prompt_tokens import Ask
+    from compiler.llm.tokens.vocabulary import LANGUAGE
 
     rng = np.random.default_rng(args.seed)
     what = "layer" if request.ask is Ask.SCHEDULE else "program"
     grammar = None if args.unconstrained else request.grammar
-    answers: list[Answer] = []
+    answers: list[SampledAnswer] = []
     try:
         question = request.question(profile=profile)
         while len(answers) < args.answers and (grammar is not None or args.unconstrained):
@@ -123,12 +125,14 @@ def _answered(
     except ValueError as error:  # a size without words, or more words than there is room for
         raise InputError(f"{what} {request.about!r} cannot be asked about: {error}") from None
     return {
-        what: request.about, "cycles": cycles, "question": question,
+        what: request.about,
+        "cycles": cycles,
+        "question": question,
         "answers": [
             {"words": list(each.words), "log_likelihood": each.likelihood, "complete": each.complete}
             for each in answers
         ],
-    }  # fmt: skip
+    }
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

@@ -4,22 +4,22 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.output import atomic_output, report
+from compiler.util.files import atomic_output, report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from compiler.llm.training.train import Trained
+    from compiler.llm.training.pretrain import Trained
 
 
 def run(args: argparse.Namespace) -> int:
     """Learn, write, report."""
-    from compiler.llm.corpus.default import CORPUS
-    from compiler.llm.corpus.journal import read
-    from compiler.llm.weights import grown, save
+    from compiler.llm.data.examples import CORPUS
+    from compiler.llm.data.journal import read
+    from compiler.llm.model.weights import grown, save
     from compiler.util.progress import say
 
     try:
-        from compiler.llm.training.train import plan_of, train
+        from compiler.llm.training.pretrain import plan_of, train
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "torch":
             raise

@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported here, where Ctrl-C while they load is caught.
         import logging
 
-        from compiler.cli.outcome import run_to_status
+        from compiler.cli.exit_status import run_to_status
         from compiler.cli.parser import build_parser
 
         def parse_and_run() -> int:

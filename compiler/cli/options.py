@@ -44,11 +44,13 @@ def frequency(text: str) -> float:
 
 
 def add_clock(parser: argparse.ArgumentParser) -> None:
-    """Add `--clock`; pass its value to `compiler.run.document`."""
+    """Add `--clock`; pass its value to `compiler.runtime.report.document`."""
     parser.add_argument(
-        "--clock", metavar="MHZ", type=frequency,
+        "--clock",
+        metavar="MHZ",
+        type=frequency,
         help="clock frequency: report milliseconds, inferences per second and estimated milliwatts too",
-    )  # fmt: skip
+    )
 
 
 #: The machine where none is named.
@@ -87,15 +89,19 @@ def add_samples(parser: argparse.ArgumentParser, models: str) -> None:
     """Add the model, what kinds of it there are, and the samples of its inputs."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=models)
     parser.add_argument(
-        "--input", metavar="FILE", type=Path,
+        "--input",
+        metavar="FILE",
+        type=Path,
         help=".npy, or .npz with an array for each input; first axis: samples. One sample: .png of the model's size, "
         "or 16-bit mono .wav of its length",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--input-scale", metavar="MEAN,STD", type=_scale,
+        "--input-scale",
+        metavar="MEAN,STD",
+        type=_scale,
         help="scale the pixels p of a .png to (p - MEAN) / STD "
         "(default: 0,255 for float inputs; integers of 8 bits take the pixels' whole range)",
-    )  # fmt: skip
+    )
     parser.add_argument("--limit", metavar="K", type=integer(1), help="only the first K samples")
 
 
@@ -138,12 +144,14 @@ def bound(text: str) -> tuple[str, int | float | bool | Path]:
 
 
 def add_db(parser: argparse.ArgumentParser, otherwise: str) -> None:
-    """Add `--db`, for `compiler.store.database.Database`. `otherwise`: what is done if it is left out, for its help."""
+    """Add `--db`, for `compiler.tuning_db.database.TuningDatabase`. `otherwise`: what is done if it is left out, for its help."""
     parser.add_argument(
-        "--db", metavar="URL", type=_database,
+        "--db",
+        metavar="URL",
+        type=_database,
         help="database of measurements and programs: a file, or a URL such as postgresql://USER@HOST/NAME "
         f"(default: {otherwise})",
-    )  # fmt: skip
+    )
 
 
 def _database(text: str) -> str | Path:
@@ -161,5 +169,5 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add `--json`; pass its value to `compiler.cli.output.report`."""
+    """Add `--json`; pass its value to `compiler.util.files.report`."""
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for standard output")

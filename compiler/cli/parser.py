@@ -76,7 +76,7 @@ class _Version(argparse.Action):
     """`--version`: versions of what decides about results and builds; found out only when asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_others: Any, **_named: Any) -> NoReturn:
-        from compiler.cli.checks import versions
+        from compiler.cli.doctor_checks import versions
 
         print("\n".join([f"mla {__version__}", *(f"{name} {found}" for name, found in versions())]))
         parser.exit()

@@ -14,22 +14,27 @@ def table(document: Mapping[str, Any]) -> str:
     causes = [cause for cause, cycles in where.items() if cycles]
     rows = [
         [
-            short_name(layer), f"{layer['cycles']:,}", f"{layer['floor_cycles']:,}",
-            *(_share(layer["where"][cause], layer["cycles"]) for cause in causes), layer["bound"],
+            short_name(layer),
+            f"{layer['cycles']:,}",
+            f"{layer['floor_cycles']:,}",
+            *(_share(layer["where"][cause], layer["cycles"]) for cause in causes),
+            layer["bound"],
         ]
         for layer in document["layers"]
-    ]  # fmt: skip
+    ]
     shares = (_share(where[cause], total) for cause in causes)
     rows.append(["sum", f"{total:,}", f"{document['floor_cycles']:,}", *shares, ""])
     columns = [Column("layer", shrinks=True), *figures("cycles", "floor", *causes), Column("bound by")]
-    return "\n".join([
-        f"{document['model']} on {document['target']}, {document['samples']} samples",
-        format_table(columns, rows, total=True),
-        f"utilization {document['utilization']:.1%}; layer by layer at least {document['floor_layerwise_cycles']:,} "
-        f"cycles; {document['dram_bytes_read']:,} bytes read, {document['dram_bytes_written']:,} written; "
-        f"{document['energy_uj']:.1f} uJ",
-        *clock_lines(document),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"{document['model']} on {document['target']}, {document['samples']} samples",
+            format_table(columns, rows, total=True),
+            f"utilization {document['utilization']:.1%}; layer by layer at least {document['floor_layerwise_cycles']:,} "
+            f"cycles; {document['dram_bytes_read']:,} bytes read, {document['dram_bytes_written']:,} written; "
+            f"{document['energy_uj']:.1f} uJ",
+            *clock_lines(document),
+        ]
+    )
 
 
 def _share(cycles: int, total: int) -> str:

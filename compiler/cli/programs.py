@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.output import read_input
+from compiler.util.files import read_input
 from hw.errors import InputError, shown
 
 if TYPE_CHECKING:

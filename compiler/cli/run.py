@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.claims import claim
 from compiler.cli.compile import (
     REFERENCE,
     add_compile,
@@ -16,13 +15,14 @@ from compiler.cli.compile import (
     say_how_made,
     warn_of_quality,
 )
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target
-from compiler.cli.output import report, write_output
 from compiler.cli.warn import warnings
+from compiler.util.files import report, write_output
 from compiler.util.progress import say
 
 if TYPE_CHECKING:
-    from compiler.network import Network
+    from compiler.runtime.compiled import CompiledNetwork
 
 SUMMARY = "compile a model and run it"
 EXAMPLE = "mla run network.tflite --input images.npy --json -"
@@ -36,9 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs as .npz")
     parser.add_argument(
-        "--show", action="store_true",
+        "--show",
+        action="store_true",
         help="print the values of the outputs, and the best classes of those that are class scores",
-    )  # fmt: skip
+    )
     add_clock(parser)
     add_compile(parser)
     add_dispatch(parser)
@@ -52,12 +53,12 @@ def run(args: argparse.Namespace) -> int:
     """Compile, run, report."""
     import numpy as np
 
-    from compiler.cache.store import Store
+    from compiler.cache.content_store import ContentStore
+    from compiler.cli.inputs import read_samples
     from compiler.cli.run_table import table
-    from compiler.cli.samples import read_samples
     from compiler.cli.show import show_outputs, top_classes
-    from compiler.devices import open_device
-    from compiler.run import back_to_back, document, run_samples
+    from compiler.runtime.device import open_device
+    from compiler.runtime.report import back_to_back, document, run_samples
 
     claim(args, "out")
     network = network_of(args)
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         named(args.model),
         open_device(network, args.device, together, args.dram_latency, rate, say) as device,
     ):
-        proofs = None if args.no_cache else Store()
+        proofs = None if args.no_cache else ContentStore()
         result = run_samples(device, network, samples, say, proofs=proofs, rate=rate)
     whole = head(args, args.device, rate) | document(network, result, rate, args.clock)
     whole["warnings"] = warnings()
@@ -88,16 +89,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def network_of(args: argparse.Namespace) -> "Network":
+def network_of(args: argparse.Namespace) -> "CompiledNetwork":
     """The network of a compiled file, or of a model that is compiled now."""
     network = _network_of(args)
     warn_of_quality(network)
     return network
 
 
-def _network_of(args: argparse.Namespace) -> "Network":
-    from compiler.hosted import check_strict
-    from compiler.package import SUFFIX, read_package
+def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
+    from compiler.lowering.partition import check_strict
+    from compiler.runtime.package.writer import SUFFIX, read_package
     from hw.errors import InputError
 
     if args.model.suffix.lower() != SUFFIX:
@@ -133,7 +134,7 @@ def _network_of(args: argparse.Namespace) -> "Network":
     return network
 
 
-def check_machine(path: Path, network: "Network", target: str) -> None:
+def check_machine(path: Path, network: "CompiledNetwork", target: str) -> None:
     """InputError if a compiled file's network is for another machine than the target."""
     from hw.config import load_target
     from hw.errors import InputError
@@ -145,7 +146,7 @@ def check_machine(path: Path, network: "Network", target: str) -> None:
 @contextmanager
 def named(model: Path) -> Iterator[None]:
     """Errors of a compiled file that only show when it runs name the file."""
-    from compiler.package import SUFFIX
+    from compiler.runtime.package.writer import SUFFIX
     from hw.errors import InputError
 
     try:
@@ -159,6 +160,8 @@ def named(model: Path) -> Iterator[None]:
 def head(args: argparse.Namespace, device: str, bytes_per_cycle: float) -> dict[str, Any]:
     """The parts of a report that say how the verb was called."""
     return {
-        "model": str(args.model), "target": Path(args.target).stem, "device": device,
+        "model": str(args.model),
+        "target": Path(args.target).stem,
+        "device": device,
         "dram": {"latency": args.dram_latency, "bytes_per_cycle": bytes_per_cycle},
-    }  # fmt: skip
+    }

@@ -35,16 +35,21 @@ def table(document: Mapping[str, Any]) -> str:
 def _cycles(document: Mapping[str, Any]) -> list[str]:
     total = document["cycles"]
     columns = [
-        Column("layer", shrinks=True), *figures("cycles", "share", "floor", "utilization"), Column("bound"),
-    ]  # fmt: skip
+        Column("layer", shrinks=True),
+        *figures("cycles", "share", "floor", "utilization"),
+        Column("bound"),
+    ]
     rows = [
         [
-            short_name(layer), f"{layer['cycles']:,}", f"{layer['cycles'] / max(total, 1):.1%}",
+            short_name(layer),
+            f"{layer['cycles']:,}",
+            f"{layer['cycles'] / max(total, 1):.1%}",
             f"{layer['floor_cycles']:,}",
-            "" if layer["utilization"] is None else f"{layer['utilization']:.1%}", layer["bound"],
+            "" if layer["utilization"] is None else f"{layer['utilization']:.1%}",
+            layer["bound"],
         ]
         for layer in document["layers"]
-    ]  # fmt: skip
+    ]
     where = ", ".join(
         f"{cause} {cycles / total:.1%}"
         for cause, cycles in (document["where"] or {}).items()

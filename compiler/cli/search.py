@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Iterable, Iterator
 
-from compiler.references import is_reference
-from compiler.registry import Registry
-from compiler.search.methods import GENERATORS_METHOD, LLM, METHODS
-from compiler.specialize.library import GENERATORS
+from compiler.tuning.generators.library import GENERATORS
+from compiler.tuning.search.methods import GENERATORS_METHOD, LLM, METHODS
+from compiler.util.plugin_registry import Registry
+from compiler.util.references import is_reference
 
 _CLASS = "module:Class"
 
@@ -29,15 +29,20 @@ class _Names(Iterable[str]):
 def add_method(parser: argparse.ArgumentParser, default: str) -> None:
     """Add `--method` and `--generator`; call `check_method` before their values are used."""
     parser.add_argument(
-        "--method", metavar="NAME", choices=_Names(METHODS, LLM),
+        "--method",
+        metavar="NAME",
+        choices=_Names(METHODS, LLM),
         help=f"search strategy: %(choices)s (default: {default}; with --generator {GENERATORS_METHOD}); a class of "
-        "your own is a subclass of compiler.search.method.Method, found from the current folder on",
-    )  # fmt: skip
+        "your own is a subclass of compiler.tuning.search.method.SearchMethod, found from the current folder on",
+    )
     parser.add_argument(
-        "--generator", metavar="NAME", choices=_Names(GENERATORS), action="append",
+        "--generator",
+        metavar="NAME",
+        choices=_Names(GENERATORS),
+        action="append",
         help="propose candidates with this generator instead of all: %(choices)s (repeatable); a class of your own is "
-        "a subclass of compiler.specialize.generator.Generator",
-    )  # fmt: skip
+        "a subclass of compiler.tuning.generators.generator.Generator",
+    )
     parser.set_defaults(default_method=default)
 
 
@@ -53,6 +58,6 @@ def check_method(args: argparse.Namespace) -> None:
         args.method = GENERATORS_METHOD if args.generator else args.default_method
     if args.method == LLM and not args.generator:
         return
-    from compiler.search.tune import check_generators
+    from compiler.tuning.search.tuner import check_generators
 
     check_generators(args.method, args.generator)

@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile, add_dispatch
 from compiler.cli.endpoint import add_endpoint, author_of
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
-from compiler.cli.output import write_output, write_report
 from compiler.cli.search import add_method, check_method
+from compiler.util.files import write_output, write_report
 from hw.errors import shown
 
 if TYPE_CHECKING:
-    from compiler.network import Network
-    from compiler.schedule.dram import Dram
-    from compiler.serve.history import History
-    from compiler.serve.run import Change
-    from compiler.serve.searcher import Job
+    from compiler.options import DramTiming
+    from compiler.runtime.compiled import CompiledNetwork
+    from compiler.serve.observers import ServingHistory
+    from compiler.serve.search_worker import SearchJob
+    from compiler.serve.serve import Change
 
 SUMMARY = "run a model on a stream of inputs, one JSON line each, and improve it meanwhile if asked"
 EXAMPLE = "mla serve network.tflite --input images.npy --adapt"
@@ -32,28 +32,40 @@ _MOST = 1_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     parser.add_argument(
-        "model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}"
-    )  # fmt: skip
+        "model",
+        metavar="MODEL",
+        type=Path,
+        help=f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}",
+    )
     parser.add_argument(
-        "--input", metavar="FILE", type=Path,
+        "--input",
+        metavar="FILE",
+        type=Path,
         help=".npy, or .npz with an array for each input; first axis: samples; - for standard input, which may also "
         "have JSON lines (default: random samples)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--requests", metavar="N", type=integer(1), help="how many (default: all of the input); a file is repeated"
-    )  # fmt: skip
+        "--requests",
+        metavar="N",
+        type=integer(1),
+        help="how many (default: all of the input); a file is repeated",
+    )
     parser.add_argument(
         "--adapt", action="store_true", help="search for better programs meanwhile, and swap them in"
     )
     add_method(parser, "evolution")
     parser.add_argument(
-        "--pace", metavar="T", type=integer(0, _PACE),
+        "--pace",
+        metavar="T",
+        type=integer(0, _PACE),
         help="candidates tried for each request, in step, so that runs repeat (default: as fast as it goes)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--adapt-from", metavar="K", type=integer(0),
+        "--adapt-from",
+        metavar="K",
+        type=integer(0),
         help="request from which on programs may be swapped (default: 0)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--schedule", metavar="FILE.json", type=Path, help="begin with it, not with the static compiler's"
     )
@@ -75,9 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--picture", metavar="FILE.svg", type=Path, help="draw cycles of each request, and what was decided"
     )
     parser.add_argument(
-        "--conditions-at", metavar="K:latency=CYCLES,bytes=RATE", type=_change, action="append", default=[],
+        "--conditions-at",
+        metavar="K:latency=CYCLES,bytes=RATE",
+        type=_change,
+        action="append",
+        default=[],
         help="for tests: change the simulated DRAM at request K; again for others",
-    )  # fmt: skip
+    )
     add_endpoint(parser)
     add_db(parser, "nothing is kept")
     add_compile(parser)
@@ -90,14 +106,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve."""
-    from compiler.cache.store import Store
-    from compiler.cli.requests import requests_of
+    from compiler.cache.content_store import ContentStore
+    from compiler.cli.request_stream import requests_of
     from compiler.cli.run import named
-    from compiler.serve.history import History
-    from compiler.serve.lines import Lines
-    from compiler.serve.listener import Listener
-    from compiler.serve.progress import Progress
-    from compiler.serve.run import Serving, open_machine, serve
+    from compiler.serve.observers import JsonLines, ServingHistory, ServingObserver, ServingProgress
+    from compiler.serve.serve import Serving, open_machine, serve
     from compiler.util.progress import progress, say
 
     claim(args, "out", "profile", "picture")
@@ -105,29 +118,36 @@ def run(args: argparse.Namespace) -> int:
     check_method(args)
     network, job = _network(args)
     serving = Serving(
-        network, _dram(args), job, args.flights, args.pace, args.adapt_from or 0, tuple(args.conditions_at),
-        args.profile, None if args.no_cache else Store(),
-    )  # fmt: skip
+        network,
+        _dram(args),
+        job,
+        args.flights,
+        args.pace,
+        args.adapt_from or 0,
+        tuple(args.conditions_at),
+        args.profile,
+        None if args.no_cache else ContentStore(),
+    )
     requests = requests_of(args, network)
     clocked = args.device == "rtl"
-    listeners: list[Listener] = [history := History(clocked=clocked)]
+    listeners: list[ServingObserver] = [history := ServingHistory(clocked=clocked)]
     if clocked:
         say("opening the machine")
     with named(args.model), _lines(args) as stream, open_machine(serving, args.device) as device:
-        listeners.append(Lines(stream, clocked=clocked))
+        listeners.append(JsonLines(stream, clocked=clocked))
         try:
             if not args.out:  # the lines on standard output are progress enough
                 return serve(serving, device, requests, listeners)
             with progress(f"serving {args.model.name}", args.requests, "requests") as task:
-                return serve(serving, device, requests, [*listeners, Progress(task, clocked=clocked)])
+                return serve(serving, device, requests, [*listeners, ServingProgress(task, clocked=clocked)])
         finally:
             _end(args, network, history)
 
 
-def _end(args: argparse.Namespace, network: "Network", history: "History") -> None:
+def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "ServingHistory") -> None:
     """A line for people, and files if asked for."""
     from compiler.cli.run import head
-    from compiler.draw.serving import draw_serving
+    from compiler.visualize.svg.serving import draw_serving
 
     print(f"mla serve: {history.summary(adapted=args.adapt)}", file=sys.stderr)
     if args.picture:
@@ -150,7 +170,7 @@ def _lines(args: argparse.Namespace) -> "Iterator[IO[str]]":
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse what does not go together before anything is compiled."""
-    from compiler.package import SUFFIX
+    from compiler.runtime.package.writer import SUFFIX
     from hw.errors import InputError
 
     given = {
@@ -175,18 +195,18 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--json - needs --out FILE: the lines go to standard output")
 
 
-def _dram(args: argparse.Namespace) -> "Dram":
-    from compiler.schedule.dram import Dram
+def _dram(args: argparse.Namespace) -> "DramTiming":
+    from compiler.options import DramTiming
 
-    return Dram(args.dram_latency, args.dram_bytes_per_cycle)
+    return DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
 
 
-def _network(args: argparse.Namespace) -> "tuple[Network, Job | None]":
+def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | None]":
     """What is served first, and what is to be improved."""
     from compiler.cli.compile import read_schedule, source_of
     from compiler.cli.run import network_of
-    from compiler.pipeline import Prepared
-    from compiler.serve.searcher import Job
+    from compiler.pipeline import ModelCompiler
+    from compiler.serve.search_worker import SearchJob
     from compiler.util.progress import say
     from hw.config import load_target
 
@@ -194,17 +214,23 @@ def _network(args: argparse.Namespace) -> "tuple[Network, Job | None]":
         return network_of(args), None
     author = author_of(args, say)
     source, options = source_of(args)
-    job = Job(
-        source.graph, load_target(args.target), options, args.method, seed=args.seed, db=args.db,
-        endpoint=author.endpoint if author else None, generators=tuple(args.generator or ()),
-    )  # fmt: skip
+    job = SearchJob(
+        source.graph,
+        load_target(args.target),
+        options,
+        args.method,
+        seed=args.seed,
+        db=args.db,
+        endpoint=author.endpoint if author else None,
+        generators=tuple(args.generator or ()),
+    )
     schedule = read_schedule(args.schedule) if args.schedule else None
-    return Prepared(job.graph, job.config, options).network(schedule), job
+    return ModelCompiler(job.graph, job.config, options).network(schedule), job
 
 
 def _change(text: str) -> "Change":
     """Argument type: `K:latency=CYCLES,bytes=RATE`, either of which may be left out."""
-    from compiler.serve.run import Change
+    from compiler.serve.serve import Change
 
     at, _, rest = text.partition(":")
     pairs = [each.partition("=") for each in rest.split(",")]

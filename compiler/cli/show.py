@@ -59,11 +59,12 @@ def _best(tensor: Tensor, scores: NDArray) -> list[dict[str, Any]]:
     stored = scores.dtype.kind != "f"
     return [
         {
-            "class": int(index), "score": float(real[index]),
+            "class": int(index),
+            "score": float(real[index]),
             "stored": int(scores[index]) if stored else None,
         }
         for index in np.argsort(-scores.astype(np.float64), kind="stable")[:_TOP]
-    ]  # fmt: skip
+    ]
 
 
 def _values(name: str, number: int, sample: NDArray) -> list[str]:

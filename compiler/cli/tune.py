@@ -5,18 +5,18 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.cli.claims import claim
 from compiler.cli.compile import REFERENCE, add_compile
 from compiler.cli.endpoint import add_endpoint, author_of, spending_table
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
-from compiler.cli.output import report, write_output
 from compiler.cli.search import add_method, check_method
+from compiler.util.files import report, write_output
 from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
-    from compiler.measure.measurer import Measurer
-    from compiler.search.tune import Tuned
-    from compiler.store.database import Database
+    from compiler.tuning.measure.measurer import Measurer
+    from compiler.tuning.search.tuner import TuningResult
+    from compiler.tuning_db.database import TuningDatabase
 
 SUMMARY = "measure other ways to carry out a model on the simulated chip, and keep the best"
 EXAMPLE = "mla tune network.tflite --trials 100 --save-schedule network.json"
@@ -38,16 +38,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds", metavar="S", type=integer(1), help="begin no trial after so long (default: all trials)"
     )
     parser.add_argument(
-        "--forbid", metavar="NAME", action="append", default=[],
+        "--forbid",
+        metavar="NAME",
+        action="append",
+        default=[],
         help="use no transformation of this name (tiling, planes, chain, micro-program, ...); again for others",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--devices", metavar="D", type=integer(1, _DEVICES),
+        "--devices",
+        metavar="D",
+        type=integer(1, _DEVICES),
         help="simulators at work at a time (default: the cores, or all workers of the cluster)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--cluster", metavar="ADDRESS", help="measure on the workers of a Dask scheduler, such as tcp://HOST:8786"
-    )  # fmt: skip
+        "--cluster",
+        metavar="ADDRESS",
+        help="measure on the workers of a Dask scheduler, such as tcp://HOST:8786",
+    )
     add_endpoint(parser)
     add_db(parser, "profile.db in the cache; with --no-cache none")
     parser.add_argument(
@@ -63,10 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search, report."""
     from compiler.cli.run import head
-    from compiler.search.constraints import Constraints
-    from compiler.search.goals import Goal
-    from compiler.search.tune import tune, why_not
-    from compiler.store.recall import Recall
+    from compiler.tuning.search.tuner import tune, why_not
+    from compiler.tuning.space.constraints import Constraints
+    from compiler.tuning.space.objectives import Objective
+    from compiler.tuning_db.session import DatabaseSession
     from compiler.util.progress import progress, say
     from hw.errors import InputError
 
@@ -80,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     with open_database(args) as database, open_measurer(args) as measurer:
         recall = None
         if database is not None:
-            recall = Recall(
+            recall = DatabaseSession(
                 database, measurer.prepared, measurer.conditions, args.goal, args.method, args.seed
             )
             measurer.memory = recall
@@ -95,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
                 measurer,
                 args.method,
                 args.trials,
-                Goal(args.goal),
+                Objective(args.goal),
                 args.seed,
                 constraints,
                 args.seconds,
@@ -113,14 +120,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def open_database(args: argparse.Namespace) -> "AbstractContextManager[Database | None]":
+def open_database(args: argparse.Namespace) -> "AbstractContextManager[TuningDatabase | None]":
     """The database of `--db`; None with `--no-cache`."""
-    from compiler.store.database import Database
+    from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
     if args.no_cache and args.db is not None:
         raise InputError("--no-cache asks for no database, --db names one")
-    return nullcontext() if args.no_cache else Database(args.db)
+    return nullcontext() if args.no_cache else TuningDatabase(args.db)
 
 
 def open_measurer(args: argparse.Namespace) -> "Measurer":
@@ -128,26 +135,28 @@ def open_measurer(args: argparse.Namespace) -> "Measurer":
     from functools import partial
 
     from compiler.cli.compile import source_of
-    from compiler.measure.conditions import Conditions
-    from compiler.measure.measurer import Measurer
-    from compiler.schedule.dram import Dram
-    from compiler.search.goals import Goal
+    from compiler.options import DramTiming
+    from compiler.profile.hardware_profile import HardwareProfile
+    from compiler.tuning.measure.measurer import Measurer
+    from compiler.tuning.space.objectives import Objective
     from compiler.util.progress import say
     from hw.config import load_target
 
     source, options = source_of(args)
-    conditions = Conditions(load_target(args.target), Dram(args.dram_latency, args.dram_bytes_per_cycle))
-    workers, stream = None, args.goal == Goal.THROUGHPUT
+    conditions = HardwareProfile(
+        load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
+    )
+    workers, stream = None, args.goal == Objective.THROUGHPUT
     if args.cluster is not None:
-        from compiler.measure.cluster import Cluster
+        from compiler.tuning.measure.cluster import DaskCluster
 
-        workers = partial(Cluster, address=args.cluster, count=args.devices)
+        workers = partial(DaskCluster, address=args.cluster, count=args.devices)
     return Measurer(source.graph, conditions, options, args.devices, args.seed, say, workers, stream=stream)
 
 
-def _document(args: argparse.Namespace, tuned: "Tuned") -> dict[str, Any]:
-    from compiler.measure.measurement import Measurement
-    from compiler.search.tune import why_not
+def _document(args: argparse.Namespace, tuned: "TuningResult") -> dict[str, Any]:
+    from compiler.profile.measurement import Measurement
+    from compiler.tuning.search.tuner import why_not
 
     best = tuned.best.result
     assert isinstance(best, Measurement)

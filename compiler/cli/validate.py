@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.cli.claims import claim
+from compiler.cli.error_location import in_network, in_program
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import TARGET, add_json, add_target, integer
-from compiler.cli.output import report
 from compiler.cli.programs import add_call, read_program
-from compiler.cli.where import in_network, in_program
+from compiler.util.files import report
 from hw.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the proof's figures, or where and why it fails."""
-    from compiler.package import SUFFIX
+    from compiler.runtime.package.writer import SUFFIX
     from hw.config import load_target
 
     claim(args)
@@ -69,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
 def _network(args: argparse.Namespace) -> int:
     """A compiled network, which brings its own operands, windows and machine."""
     from compiler.cli.run import check_machine
-    from compiler.package import read_package
+    from compiler.runtime.package.writer import read_package
+    from compiler.runtime.validation import validate_network
     from compiler.util.progress import progress
     from compiler.validate import ValidationError
-    from compiler.validate.network import validate_network
 
     if args.operands or args.window or args.pinned or args.limit is not None:
         raise InputError(
@@ -95,7 +95,7 @@ def _network(args: argparse.Namespace) -> int:
 def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
     """One program, with the operands and windows given."""
     from compiler.util.progress import progress
-    from compiler.validate import Call, ValidationError, validate
+    from compiler.validate import MacroCall, ValidationError, validate
 
     paths = [args.program, *args.pinned]
     programs = [read_program(path) for path in paths]
@@ -104,7 +104,7 @@ def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
         with progress(f"proving {args.program.name}"):
             found = validate(
                 config,
-                [Call(programs[0], args.operands)] * args.calls,
+                [MacroCall(programs[0], args.operands)] * args.calls,
                 args.window,
                 pinned=programs[1:],
                 require_written=args.require_written,

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from compiler.cli.claims import claim
+from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_target
-from compiler.cli.output import atomic_output
+from compiler.util.files import atomic_output
 
 SUMMARY = "write the chip's Verilog"
 EXAMPLE = "mla verilog -o chip.v --target n8"

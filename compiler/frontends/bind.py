@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
-from compiler.passes.rebuild import rebuild
+from compiler.ir.rebuild import rebuild
 from hw.errors import InputError, shown
 
 

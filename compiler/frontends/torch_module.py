@@ -4,7 +4,6 @@ Its exporter keeps what the accelerator has an operator for (GELU, layer normali
 takes apart, and writes modules quantized in PyTorch as QuantizeLinear and DequantizeLinear.
 """
 
-import importlib
 import importlib.util
 import io
 import logging
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from compiler.frontends.onnx import UnsupportedNodesError, read_onnx
-from compiler.frontends.torch_errors import guarded
 from compiler.frontends.torch_export import check_outputs, exported, named, translations
 from compiler.ir.graph import Graph
+from compiler.util.user_code_errors import guarded
 from hw.errors import InputError
 
 #: What the extra `torch` brings.

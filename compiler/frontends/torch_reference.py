@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compiler import references
-from compiler.frontends.torch_errors import guarded
+from compiler.util import references
+from compiler.util.user_code_errors import guarded
 from hw.errors import InputError, shown
 
 

@@ -139,10 +139,29 @@ def restored(kind: type[V], values: Mapping[str, Any]) -> V:
 
 # Types of the packages below this one, which know nothing of what is stored.
 identity(
-    "MlaConfig", "n", "sp_bytes", "acc_bytes", "sp_banks", "acc_banks", "wis_words", "segments", "opcodes",
-    "candidates", "queue_depth", "param_slots", "table_slots", "line_depth", "fuse_rate", "tags", "loop_depth",
-    "call_depth", "max_burst", "windows", "serial_commands", "pipelined",
-)(MlaConfig)  # fmt: skip
+    "MlaConfig",
+    "n",
+    "sp_bytes",
+    "acc_bytes",
+    "sp_banks",
+    "acc_banks",
+    "wis_words",
+    "segments",
+    "opcodes",
+    "candidates",
+    "queue_depth",
+    "param_slots",
+    "table_slots",
+    "line_depth",
+    "fuse_rate",
+    "tags",
+    "loop_depth",
+    "call_depth",
+    "max_burst",
+    "windows",
+    "serial_commands",
+    "pipelined",
+)(MlaConfig)
 identity("Unit", "LOAD", "MATRIX", "FUSE", "STORE")(Unit)
 identity("Space", "SP", "PARAM", "TABLE")(Space)
 identity("Dtype", "I8", "U8", "I16", "I32")(Dtype)

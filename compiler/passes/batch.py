@@ -12,14 +12,24 @@ import numpy as np
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import Attributes
 from compiler.ir.tensor import Tensor
-from compiler.lower.unary import TABLES
+from compiler.layers.lookup_tables import TABLES
 from hw.errors import InputError
 
 #: Operators that treat every index of the first dimension alike, whatever their attributes.
 _ALIKE = frozenset(
-    ("conv2d", "depthwise_conv2d", "conv_transpose2d", "max_pool2d", "avg_pool2d", "resize_nearest", "quantize",
-     "dequantize", "logical_not", *TABLES)
-)  # fmt: skip
+    (
+        "conv2d",
+        "depthwise_conv2d",
+        "conv_transpose2d",
+        "max_pool2d",
+        "avg_pool2d",
+        "resize_nearest",
+        "quantize",
+        "dequantize",
+        "logical_not",
+        *TABLES,
+    )
+)
 _WEIGHTED = ("conv2d", "depthwise_conv2d", "conv_transpose2d")
 
 

@@ -21,7 +21,7 @@ def at_clock(
     steady : float or None
         Cycles of one sample in a stream: gives the inferences per second; None: `each` does.
     energy : float or None
-        Energy of all samples in microjoules, as `compiler.profile.energy` estimates it.
+        Energy of all samples in microjoules, as `compiler.cost.energy` estimates it.
     """
     milliseconds = rate = milliwatts = None
     if clock is not None and cycles and each:
@@ -29,5 +29,8 @@ def at_clock(
         rate = clock * 1e6 / (steady or each)
         milliwatts = None if energy is None else energy * clock / cycles * 1e3  # uJ / us is W
     return {
-        "clock_mhz": clock, "milliseconds": milliseconds, "inferences_per_second": rate, "milliwatts": milliwatts,
-    }  # fmt: skip
+        "clock_mhz": clock,
+        "milliseconds": milliseconds,
+        "inferences_per_second": rate,
+        "milliwatts": milliwatts,
+    }

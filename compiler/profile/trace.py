@@ -43,11 +43,15 @@ def _lanes() -> Iterator[dict[str, Any]]:
 def _work(recording: Recording, layers: Mapping[int, str]) -> Iterator[dict[str, Any]]:
     for span in spans(recording):
         yield {
-            "ph": "X", "pid": _PROCESS, "tid": LANES.index(span.lane),
-            "name": layers.get(span.tag, f"tag {span.tag}"), "cat": span.lane,
-            "ts": span.start * _CYCLE, "dur": (span.end - span.start) * _CYCLE,
+            "ph": "X",
+            "pid": _PROCESS,
+            "tid": LANES.index(span.lane),
+            "name": layers.get(span.tag, f"tag {span.tag}"),
+            "cat": span.lane,
+            "ts": span.start * _CYCLE,
+            "dur": (span.end - span.start) * _CYCLE,
             "args": {"cycle": span.start, "cycles": span.end - span.start},
-        }  # fmt: skip
+        }
 
 
 def _bus(recording: Recording, row_bytes: int) -> Iterator[dict[str, Any]]:
@@ -60,5 +64,9 @@ def _bus(recording: Recording, row_bytes: int) -> Iterator[dict[str, Any]]:
         if start + BEATS_WINDOW > 0:
             rates = {name: int(beats[name]) * row_bytes / BEATS_WINDOW for name in ("read", "written")}
             yield {
-                "ph": "C", "pid": _PROCESS, "name": "DRAM bytes a cycle", "ts": max(start, 0) * _CYCLE, "args": rates
-            }  # fmt: skip
+                "ph": "C",
+                "pid": _PROCESS,
+                "name": "DRAM bytes a cycle",
+                "ts": max(start, 0) * _CYCLE,
+                "args": rates,
+            }

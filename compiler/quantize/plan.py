@@ -7,7 +7,7 @@ import numpy as np
 from compiler.ir.graph import Graph, Node
 from compiler.ir.ops import MOVING
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.quantize.floating import touches_floats
+from compiler.quantize.float_models import touches_floats
 from compiler.quantize.report import ENDLESS
 from hw.errors import InputError, shown
 
@@ -23,10 +23,34 @@ _MOVING = MOVING | {"max_pool2d", "avg_pool2d", "reduce_max", "reduce_min"}
 #: Normalizations keep their factors in float32.
 NORMS = frozenset(("layer_norm", "rms_norm"))
 _COMPUTING = frozenset(
-    ("matmul", "add", "sub", "mul", "clip", "leaky_relu", "prelu", "sigmoid", "tanh", "hard_swish", "gelu", "silu",
-     "exp", "log", "abs", "sqrt", "rsqrt", "function", "elu", "softplus", "mish", "cumsum",
-     "reduce_sum", "reduce_mean", "softmax")
-)  # fmt: skip
+    (
+        "matmul",
+        "add",
+        "sub",
+        "mul",
+        "clip",
+        "leaky_relu",
+        "prelu",
+        "sigmoid",
+        "tanh",
+        "hard_swish",
+        "gelu",
+        "silu",
+        "exp",
+        "log",
+        "abs",
+        "sqrt",
+        "rsqrt",
+        "function",
+        "elu",
+        "softplus",
+        "mish",
+        "cumsum",
+        "reduce_sum",
+        "reduce_mean",
+        "softmax",
+    )
+)
 _QUANTIZED = _MOVING | _COMPUTING | NORMS | WEIGHTED.keys()
 #: Outputs of these have the quantization that TFLite demands.
 FIXED = {

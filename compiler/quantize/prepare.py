@@ -1,8 +1,8 @@
 """Rewrites of a float graph into operators whose quantized forms the accelerator has."""
 
 from compiler.ir.graph import Graph, Node
+from compiler.ir.rebuild import rebuild
 from compiler.ir.tensor import Tensor
-from compiler.passes.rebuild import rebuild
 
 #: Most taps of an average that the pooling of the accelerator takes.
 _MOST_TAPS = 255

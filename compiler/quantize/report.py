@@ -196,7 +196,7 @@ def _db(value: float | None) -> str:
 
 
 @dataclass
-class Errors:
+class OutputErrors:
     """Errors of one tensor, summed over samples; of values that are finite in both graphs."""
 
     signal: float = 0.0
@@ -236,11 +236,11 @@ class Errors:
 
 
 def output_reports(
-    names: Sequence[str], errors: Mapping[str, Errors], quantized: Collection[str]
+    names: Sequence[str], errors: Mapping[str, OutputErrors], quantized: Collection[str]
 ) -> tuple[OutputReport, ...]:
     """Reports of the outputs, of which some are `quantized`."""
     return tuple(_report(name, errors[name], name in quantized) for name in names)
 
 
-def _report(name: str, of: Errors, quantized: bool) -> OutputReport:
+def _report(name: str, of: OutputErrors, quantized: bool) -> OutputReport:
     return OutputReport(name, of.max_abs, of.sqnr_db, of.top1, quantized, of.values, of.left_out)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
-from compiler.frontends.build import GraphBuilder
+from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.quantize.constants import Fixed, quantized_operand, quantized_weights
+from compiler.quantize.constants import QuantizedConstant, quantized_operand, quantized_weights
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED
 
 #: Factors have no zero point.
@@ -124,13 +124,16 @@ class Rewriter:
         data = [self.graph.tensors[name].data for name in node.inputs[1:]]
         assert data[0] is not None and x.quantization is not None
         weights, bias = quantized_weights(
-            data[0], WEIGHTED[node.op], per_channel=self.per_channel,
-            bias=data[1] if len(data) > 1 else None, x_scale=x.quantization.scale[0],
-        )  # fmt: skip
+            data[0],
+            WEIGHTED[node.op],
+            per_channel=self.per_channel,
+            bias=data[1] if len(data) > 1 else None,
+            x_scale=x.quantization.scale[0],
+        )
         parts = [weights] if bias is None else [weights, bias]
         return [x, *(self._constant(n, part) for n, part in zip(node.inputs[1:], parts, strict=True))]
 
-    def _constant(self, name: str, fixed: Fixed) -> Tensor:
+    def _constant(self, name: str, fixed: QuantizedConstant) -> Tensor:
         key = (name, fixed.quantization)
         if key not in self._constants:
             wish = self._unused(f"{name}:int")

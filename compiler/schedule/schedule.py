@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from compiler.ir.identity import identity, identity_of, stored
-from compiler.schedule.texts import ProgramText, text_of
+from compiler.schedule.program_override import ProgramText, text_of
 from hw.errors import InputError, shown
 
 #: Of what is written; documents of version 1 are read too: their fields have the stable names (`compiler.ir.identity`).
@@ -19,18 +19,60 @@ _MAY_BE_NONE = ("prefetch", "stream_channel_blocks")
 
 #: Names of the fields in documents of version 2, in order.
 _NAMES = (
-    "rows", "rows_per_load", "width", "columns", "depth", "param_blocks", "param_buffers", "order", "x_buffers",
-    "w_buffers", "y_buffers", "acc_buffers", "fold_kernel_width", "im2col", "pixels_per_pass", "prefetch", "on_chip",
-    "interleave", "common_scale", "split_first_tile", "split_last_tile", "stream_channel_blocks",
-    "same_program_as_previous", "own_counter_tag",
-)  # fmt: skip
+    "rows",
+    "rows_per_load",
+    "width",
+    "columns",
+    "depth",
+    "param_blocks",
+    "param_buffers",
+    "order",
+    "x_buffers",
+    "w_buffers",
+    "y_buffers",
+    "acc_buffers",
+    "fold_kernel_width",
+    "im2col",
+    "pixels_per_pass",
+    "prefetch",
+    "on_chip",
+    "interleave",
+    "common_scale",
+    "split_first_tile",
+    "split_last_tile",
+    "stream_channel_blocks",
+    "same_program_as_previous",
+    "own_counter_tag",
+)
 
 
 @identity(
-    "LayerSchedule", "rows", "band", "width", "columns", "depth", "slots", "slot_buffers", "order", "x_buffers",
-    "w_buffers", "y_buffers", "acc_buffers", "fold", "strips", "together", "prefetch", "on_chip", "overlap",
-    "common_scale", "ramp", "taper", "planes", "joined", "counted",
-)  # fmt: skip
+    "LayerSchedule",
+    "rows",
+    "band",
+    "width",
+    "columns",
+    "depth",
+    "slots",
+    "slot_buffers",
+    "order",
+    "x_buffers",
+    "w_buffers",
+    "y_buffers",
+    "acc_buffers",
+    "fold",
+    "strips",
+    "together",
+    "prefetch",
+    "on_chip",
+    "overlap",
+    "common_scale",
+    "ramp",
+    "taper",
+    "planes",
+    "joined",
+    "counted",
+)
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
     """How one layer is carried out. Sizes are in the machine's blocks; a size past the layer's end means all of it.

@@ -1,4 +1,4 @@
-"""Decisions while serving, as documents in the order they were made."""
+"""Decisions while serving as documents, and the use of language models among them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 Document = dict[str, Any]
 
 
-class Events:
+class ServingEvents:
     """Takes note of decisions.
 
     Parameters
@@ -31,6 +31,35 @@ class Events:
     def of(self, event: str) -> list[Document]:
         """Those of one kind."""
         return [each for each in self.seen if each["event"] == event]
+
+
+class LlmUsage:
+    """Takes note of what a search has asked.
+
+    Parameters
+    ----------
+    events : Events
+        Hears of it.
+    """
+
+    def __init__(self, events: ServingEvents):
+        self.events = events
+        self._last: Document | None = None
+
+    def hear(self, document: Document | None, request: int) -> None:
+        """What was asked so far, as of a finding; None: there is no language model."""
+        before, self._last = self._last, document or self._last
+        if document and document["ended"] and not (before and before["ended"]):
+            self.events.note("endpoint", request=request, reason=f"asked no more: {document['ended']}")
+
+    def end(self, request: int) -> None:
+        """Serving has ended."""
+        if self._last:
+            asked = self._last
+            reason = (
+                f"{asked['requests']} requests, {asked['candidates']} candidates, {asked['better']} better"
+            )
+            self.events.note("endpoint", request=request, reason=reason, asked=asked)
 
 
 _WHY = {"first": "the static compiler's programs", "known": "the best known for this memory"}

@@ -183,9 +183,7 @@ def _live() -> "Live":
     from rich.live import Live
 
     # Standard output is left alone: it may be a file while standard error is a terminal.
-    return Live(
-        console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False
-    )  # fmt: skip
+    return Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
 
 
 def _line(task: Task, elapsed: float, console: "Console") -> "RenderableType":

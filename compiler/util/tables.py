@@ -45,8 +45,12 @@ def figures(*headings: str) -> list[Column]:
 
 
 def format_table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, total: bool = False, stream: IO[str] | None = None
-) -> str:  # fmt: skip
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    *,
+    total: bool = False,
+    stream: IO[str] | None = None,
+) -> str:
     """The lines of a table, without a newline at the end.
 
     Parameters
@@ -87,9 +91,14 @@ def format_table(
     out = io.StringIO()
     colours = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     console = Console(
-        file=out, force_terminal=colours, color_system="standard" if colours else None, no_color=not colours,
-        width=natural + _GAP, legacy_windows=False, highlight=False,
-    )  # fmt: skip
+        file=out,
+        force_terminal=colours,
+        color_system="standard" if colours else None,
+        no_color=not colours,
+        width=natural + _GAP,
+        legacy_windows=False,
+        highlight=False,
+    )
     console.print(table)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 

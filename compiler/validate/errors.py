@@ -45,7 +45,7 @@ KIND_OF_TRAP = {
 }
 
 
-class Place(NamedTuple):
+class InstructionLocation(NamedTuple):
     """An instruction of a call.
 
     Parameters
@@ -84,7 +84,7 @@ class ValidationError(InputError):
         What is wrong and what would be right, one sentence.
     """
 
-    def __init__(self, kind: str, place: Place, reason: str):
+    def __init__(self, kind: str, place: InstructionLocation, reason: str):
         super().__init__(f"{place}: {kind}: {reason}")
         self.kind = kind
         self.place = place

@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from compiler.validate.errors import Place
-from compiler.validate.regions import Region, overlap, runs
+from compiler.validate.errors import InstructionLocation
+from compiler.validate.strided_regions import StridedRegion, overlap, runs
 from hw.isa.enums import Unit
 
 #: How many commands of each unit are known to have retired.
@@ -34,8 +34,8 @@ class Clash(NamedTuple):
     """A conflicting access that nothing orders."""
 
     unit: Unit
-    place: Place
-    region: Region
+    place: InstructionLocation
+    region: StridedRegion
 
 
 class Races(Protocol):
@@ -54,11 +54,15 @@ class Races(Protocol):
         """Whether it is time for `forget`."""
         ...
 
-    def clash(self, unit: Unit, known: Clock, regions: Sequence[Region]) -> tuple[Region, Clash] | None:
+    def clash(
+        self, unit: Unit, known: Clock, regions: Sequence[StridedRegion]
+    ) -> tuple[StridedRegion, Clash] | None:
         """An access of a command that clashes with an earlier one, and that; `known` has retired for certain."""
         ...
 
-    def enter(self, unit: Unit, number: int, regions: Sequence[Region], place: Place) -> None:
+    def enter(
+        self, unit: Unit, number: int, regions: Sequence[StridedRegion], place: InstructionLocation
+    ) -> None:
         """Enter the accesses of a command, which is so many of its unit's."""
         ...
 
@@ -72,17 +76,17 @@ class _Log:
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
-        self.regions: list[Region] = []
-        self.places: list[Place] = []
+        self.regions: list[StridedRegion] = []
+        self.places: list[InstructionLocation] = []
         self._boxes = np.zeros((2, 0), np.int64)
         self._boxed = 0
 
-    def add(self, number: int, region: Region, place: Place) -> None:
+    def add(self, number: int, region: StridedRegion, place: InstructionLocation) -> None:
         self.numbers.append(number)
         self.regions.append(region)
         self.places.append(place)
 
-    def clash(self, known: int, region: Region, allowed: int) -> tuple[int, int]:
+    def clash(self, known: int, region: StridedRegion, allowed: int) -> tuple[int, int]:
         """Index of an access by command `known` or a later one that shares an address with `region`; -1 if none.
 
         Returns the index and the weight of the comparisons made.
@@ -147,7 +151,9 @@ class Accesses:
         """Whether it is time for `forget`."""
         return self.total > self._limit
 
-    def clash(self, unit: Unit, known: Clock, regions: Sequence[Region]) -> tuple[Region, Clash] | None:
+    def clash(
+        self, unit: Unit, known: Clock, regions: Sequence[StridedRegion]
+    ) -> tuple[StridedRegion, Clash] | None:
         """An access of a command that clashes with an earlier one, and that.
 
         Parameters
@@ -176,7 +182,9 @@ class Accesses:
                         return region, Clash(other, log.places[index], log.regions[index])
         return None
 
-    def enter(self, unit: Unit, number: int, regions: Sequence[Region], place: Place) -> None:
+    def enter(
+        self, unit: Unit, number: int, regions: Sequence[StridedRegion], place: InstructionLocation
+    ) -> None:
         """Enter the accesses of a command, which is so many of its unit's."""
         for region in regions:
             self._logs.setdefault((unit, region.space, region.write), _Log()).add(number, region, place)

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from compiler.validate.regions import Region
+from compiler.validate.strided_regions import StridedRegion
 from hw.isa.enums import Unit
 
 
 @dataclass(frozen=True)
-class Report:
+class ProofReport:
     """Figures of a stream that is safe; where the data decide the way, the greatest of all ways.
 
     Parameters
@@ -51,7 +51,7 @@ class Report:
 
 
 @dataclass
-class Figures:
+class ProofFigures:
     """The figures of one way, while it is followed."""
 
     instructions: int = 0
@@ -59,11 +59,11 @@ class Figures:
     commands: list[int] = field(default_factory=lambda: [0] * len(Unit))
     reach: dict[tuple[str, bool], tuple[int, int]] = field(default_factory=dict)
 
-    def copy(self) -> "Figures":
+    def copy(self) -> "ProofFigures":
         """The same figures, to go another way from here."""
-        return Figures(self.instructions, self.peak, list(self.commands), dict(self.reach))
+        return ProofFigures(self.instructions, self.peak, list(self.commands), dict(self.reach))
 
-    def command(self, unit: Unit, regions: list[Region], in_flight: int) -> None:
+    def command(self, unit: Unit, regions: list[StridedRegion], in_flight: int) -> None:
         """Count a command."""
         self.commands[unit] += 1
         self.peak = max(self.peak, in_flight)
@@ -72,14 +72,14 @@ class Figures:
             low, high = self.reach.get(key, (item.low, item.high))
             self.reach[key] = min(low, item.low), max(high, item.high)
 
-    def add(self, more: "Figures") -> None:
+    def add(self, more: "ProofFigures") -> None:
         """Count calls that come behind others."""
         instructions, commands = self.instructions, self.commands
         self.join(more)
         self.instructions = instructions + more.instructions
         self.commands = [a + b for a, b in zip(commands, more.commands, strict=True)]
 
-    def join(self, other: "Figures") -> None:
+    def join(self, other: "ProofFigures") -> None:
         """Take the greater of each figure."""
         self.instructions = max(self.instructions, other.instructions)
         self.peak = max(self.peak, other.peak)
@@ -88,7 +88,7 @@ class Figures:
             mine = self.reach.get(key, (low, high))
             self.reach[key] = min(mine[0], low), max(mine[1], high)
 
-    def report(self, calls: int, ways: int) -> Report:
+    def report(self, calls: int, ways: int) -> ProofReport:
         """The figures for people and tools."""
         regions: dict[str, dict[str, list[int] | None]] = {}
         for (space, write), span in sorted(self.reach.items()):
@@ -96,4 +96,4 @@ class Figures:
                 span
             )
         commands = {unit.name.lower(): self.commands[unit] for unit in Unit}
-        return Report(calls, ways, self.instructions, commands, self.peak, regions)
+        return ProofReport(calls, ways, self.instructions, commands, self.peak, regions)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from compiler.dispatch.guard import Guard
-from compiler.validate.bits import UNKNOWN, Word, add, compute, parts, taken, word_of
-from compiler.validate.commands import BadCommandError, examine, follow_line, known_fields, work
-from compiler.validate.errors import Place, ValidationError
-from compiler.validate.flow import FLOW
-from compiler.validate.regions import Region
-from compiler.validate.way import OWN, Code, Way
+from compiler.codegen.dispatch_guard import Guard
+from compiler.validate.control_instructions import FLOW
+from compiler.validate.errors import InstructionLocation, ValidationError
+from compiler.validate.execution_path import OWN, DecodedProgram, ExecutionPath
+from compiler.validate.known_bits import UNKNOWN, Word, add, compute, parts, taken, word_of
+from compiler.validate.strided_regions import StridedRegion
+from compiler.validate.unit_commands import BadCommandError, examine, follow_line, known_fields, work
 from cosim.driver import WATCHDOG_CYCLES
 from cosim.golden.alu import ALU, BRANCH, MASK
 from cosim.golden.checks import Window
@@ -32,7 +32,7 @@ _UNIT_OF = {
 }
 
 
-class Sequencer:
+class SymbolicSequencer:
     """Executes the program of one call.
 
     Parameters
@@ -55,8 +55,8 @@ class Sequencer:
         self,
         config: MlaConfig,
         windows: list[Window],
-        code: Code,
-        pinned: Sequence[Code],
+        code: DecodedProgram,
+        pinned: Sequence[DecodedProgram],
         operands: tuple[Word, ...],
         limit: int,
     ):
@@ -67,17 +67,17 @@ class Sequencer:
         self.operands = operands
         self.limit = limit
 
-    def place(self, way: Way) -> Place:
+    def place(self, way: ExecutionPath) -> InstructionLocation:
         """Where a way is."""
         program = (self.code if way.segment == OWN else self.pinned[way.segment]).program
         line = program.lines[way.pc] if way.pc < len(program.lines) else 0
-        return Place(way.call, program.name, way.pc, line)
+        return InstructionLocation(way.call, program.name, way.pc, line)
 
-    def refuse(self, way: Way, kind: str, reason: str) -> ValidationError:
+    def refuse(self, way: ExecutionPath, kind: str, reason: str) -> ValidationError:
         """The refusal of the instruction that a way is at."""
         return ValidationError(kind, self.place(way), reason)
 
-    def run(self, way: Way) -> MicroOp | None:
+    def run(self, way: ExecutionPath) -> MicroOp | None:
         """Execute until a halt, a wait or a fence, and return it; None at a branch that the data decide.
 
         Raises
@@ -104,7 +104,7 @@ class Sequencer:
             if op in _PAUSES:
                 return op
 
-    def execute(self, way: Way, op: MicroOp, d: int, a: int, b: int, imm: int) -> None:
+    def execute(self, way: ExecutionPath, op: MicroOp, d: int, a: int, b: int, imm: int) -> None:
         """Execute an instruction that is no branch; ValidationError if it would do harm."""
         if op is MicroOp.SET:
             self._set(way, d, a, b, imm)
@@ -116,24 +116,24 @@ class Sequencer:
         else:
             _OTHERS[op](self, way, d, a, b, imm)
 
-    def _words(self, way: Way) -> tuple[tuple[MicroOp, int, int, int, int], ...]:
+    def _words(self, way: ExecutionPath) -> tuple[tuple[MicroOp, int, int, int, int], ...]:
         return (self.code if way.segment == OWN else self.pinned[way.segment]).words
 
-    def branch(self, way: Way, decision: bool) -> None:
+    def branch(self, way: ExecutionPath, decision: bool) -> None:
         """Take a branch or not."""
         if decision:
             way.pc = self._words(way)[way.pc][4] & MASK
         else:
             way.fall_through(way.pc + 1)
 
-    def decide(self, way: Way, guard: Guard) -> bool | None:
+    def decide(self, way: ExecutionPath, guard: Guard) -> bool | None:
         """Whether the guard of the call's program holds; None if the data, or an operand that may be any, decide."""
         if guard.operand is not None and guard.operand >= len(self.operands):
             return False
         word = self.value(way, guard.selector)
         return guard.holds(word) if isinstance(word, int) else None
 
-    def value(self, way: Way, selector: int) -> Word:
+    def value(self, way: ExecutionPath, selector: int) -> Word:
         """What a selector names; ValidationError if nothing."""
         if selector < REGISTERS:
             return way.registers[selector]
@@ -161,7 +161,7 @@ class Sequencer:
             raise self.refuse(way, "race", reason)
         return UNKNOWN
 
-    def _set(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+    def _set(self, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
         if unit >= len(UNIT_FIELDS) or index >= len(UNIT_FIELDS[unit]):
             raise self.refuse(way, "illegal", f"there is no field {index} of unit {unit}")
@@ -172,7 +172,7 @@ class Sequencer:
             way.fields[unit][index] = _truncated(UNIT_FIELDS[unit][index], add(add(va, vb), imm & MASK))
         way.fall_through(way.pc + 1)
 
-    def command(self, way: Way, unit: Unit) -> tuple[Config, list[Region], int]:
+    def command(self, way: ExecutionPath, unit: Unit) -> tuple[Config, list[StridedRegion], int]:
         """The command that a unit's fields make now, what it touches, and the work of its unit with it.
 
         Raises
@@ -193,10 +193,10 @@ class Sequencer:
             raise self.refuse(way, "endless", reason)
         return c, regions, cycles
 
-    def _examined(self, unit: Unit, fields: list[int]) -> tuple[Config, list[Region]]:
+    def _examined(self, unit: Unit, fields: list[int]) -> tuple[Config, list[StridedRegion]]:
         return examine(self.config, self.windows, unit, fields)
 
-    def _issue(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+    def _issue(self, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         unit = Unit(d & 3)
         c, regions, way.work[unit] = self.command(way, unit)
         if unit == Unit.MATRIX and c.dw:
@@ -210,22 +210,22 @@ class Sequencer:
         way.figures.command(unit, regions, sum(timeline.issued) - sum(timeline.known))
         way.fall_through(way.pc + 1)
 
-    def _clear(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+    def _clear(self, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         if d >= len(Unit):
             raise self.refuse(way, "illegal", f"there is no unit {d}; units are 0..{len(Unit) - 1}")
         way.fields[d] = list[Word](default_fields(d))
         way.fall_through(way.pc + 1)
 
-    def _tag(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+    def _tag(self, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         value, unknown = parts(add(add(self.value(way, a), self.value(way, b)), imm & MASK))
         way.tag = word_of(value & 63, unknown & 63)
         way.fall_through(way.pc + 1)
 
-    def _wait(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+    def _wait(self, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         way.timeline.wait(d & 15, self.place(way))
         way.fall_through(way.pc + 1)
 
-    def _fence(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+    def _fence(self, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         way.timeline.fence(d & 15, self.place(way))
         way.fall_through(way.pc + 1)
 
@@ -238,11 +238,11 @@ def _truncated(field: Field, word: Word) -> Word:
     return field.truncate(narrow) if isinstance(narrow, int) else narrow
 
 
-_OTHERS: dict[MicroOp, Callable[[Sequencer, Way, int, int, int, int], None]] = {
+_OTHERS: dict[MicroOp, Callable[[SymbolicSequencer, ExecutionPath, int, int, int, int], None]] = {
     **FLOW,
-    MicroOp.CLEAR: Sequencer._clear,
-    MicroOp.ISSUE: Sequencer._issue,
-    MicroOp.WAIT: Sequencer._wait,
-    MicroOp.FENCE: Sequencer._fence,
-    MicroOp.TAG: Sequencer._tag,
+    MicroOp.CLEAR: SymbolicSequencer._clear,
+    MicroOp.ISSUE: SymbolicSequencer._issue,
+    MicroOp.WAIT: SymbolicSequencer._wait,
+    MicroOp.FENCE: SymbolicSequencer._fence,
+    MicroOp.TAG: SymbolicSequencer._tag,
 }

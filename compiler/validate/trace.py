@@ -11,13 +11,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.validate.commands import Line, examine
-from compiler.validate.errors import Place, ValidationError
-from compiler.validate.regions import Region
-from compiler.validate.report import Figures
-from compiler.validate.sequencer import Sequencer
-from compiler.validate.timeline import Timeline
-from compiler.validate.way import Code, Way
+from compiler.validate.errors import InstructionLocation, ValidationError
+from compiler.validate.execution_path import DecodedProgram, ExecutionPath
+from compiler.validate.happens_before import HappensBefore
+from compiler.validate.report import ProofFigures
+from compiler.validate.sequencer import SymbolicSequencer
+from compiler.validate.strided_regions import StridedRegion
+from compiler.validate.unit_commands import CommandLine, examine
 from cosim.golden.alu import ALU
 from cosim.golden.checks import Window
 from cosim.golden.command import Config
@@ -31,9 +31,16 @@ MOST_COMMANDS = 1 << 14
 #: Instructions of such a program at most.
 _LIMIT = 1 << 16
 _PLAIN = {
-    MicroOp.SET, MicroOp.ISSUE, MicroOp.WAIT, MicroOp.FENCE, MicroOp.TAG, MicroOp.LOOP, MicroOp.BREAK, MicroOp.HALT,
+    MicroOp.SET,
+    MicroOp.ISSUE,
+    MicroOp.WAIT,
+    MicroOp.FENCE,
+    MicroOp.TAG,
+    MicroOp.LOOP,
+    MicroOp.BREAK,
+    MicroOp.HALT,
     *ALU,
-}  # fmt: skip
+}
 _DRAM = {
     int(unit) << FIELD_INDEX_BITS | index
     for unit in Unit
@@ -65,7 +72,7 @@ class Log:
     numbers: NDArray[np.int64]
     low: NDArray[np.int64]
     high: NDArray[np.int64]
-    regions: list[Region]
+    regions: list[StridedRegion]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +95,15 @@ class Trace:
 
     events: list[tuple[int, int, int]]
     logs: dict[Kind, Log]
-    figures: Figures
+    figures: ProofFigures
     steps: int
-    line: Line | None
+    line: CommandLine | None
 
 
 WAIT, FENCE = len(Unit), len(Unit) + 1
 
 
-def operands_of(code: Code) -> frozenset[int] | None:
+def operands_of(code: DecodedProgram) -> frozenset[int] | None:
     """The operands that a program uses; None if it may do what a trace does not show."""
     used: set[int] = set()
     for op, d, a, b, _ in code.words:
@@ -112,17 +119,19 @@ def operands_of(code: Code) -> frozenset[int] | None:
     return frozenset(used)
 
 
-def begins_fenced(code: Code) -> bool:
+def begins_fenced(code: DecodedProgram) -> bool:
     """Whether it waits for all units before anything else."""
     op, d, *_ = code.words[0]
     return op is MicroOp.FENCE and d & 15 == _ALL
 
 
-def follow(config: MlaConfig, code: Code, operands: frozenset[int], line: Line | None) -> Trace | None:
+def follow(
+    config: MlaConfig, code: DecodedProgram, operands: frozenset[int], line: CommandLine | None
+) -> Trace | None:
     """The trace of a call, `line` being in the line buffers; None if it does harm or is too long."""
     tape = _Tape(config)
     follower = _Follower(config, code, operands)
-    way = Way(tape, None, line=line)
+    way = ExecutionPath(tape, None, line=line)
     way.begin(0)
     try:
         while follower.run(way) is not MicroOp.HALT:
@@ -137,15 +146,17 @@ class _TooLongError(Exception):
     """More commands than a trace may have."""
 
 
-class _Tape(Timeline):
+class _Tape(HappensBefore):
     """Writes down what the sequencer asks of the units; nothing is ordered yet."""
 
     def __init__(self, config: MlaConfig):
         super().__init__(config.queue_depth)
         self.events: list[tuple[int, int, int]] = []
-        self._touched: dict[Kind, tuple[list[int], list[Region]]] = {}
+        self._touched: dict[Kind, tuple[list[int], list[StridedRegion]]] = {}
 
-    def issue(self, unit: Unit, wait: int, signal: int, regions: Sequence[Region], place: Place) -> None:
+    def issue(
+        self, unit: Unit, wait: int, signal: int, regions: Sequence[StridedRegion], place: InstructionLocation
+    ) -> None:
         """Write down a command."""
         if len(self.events) >= MOST_COMMANDS:
             raise _TooLongError
@@ -156,11 +167,11 @@ class _Tape(Timeline):
             mine.append(item)
         self.issued[unit] += 1
 
-    def wait(self, number: int, place: Place) -> None:
+    def wait(self, number: int, place: InstructionLocation) -> None:
         """Write down that the sequencer takes a token."""
         self.events.append((WAIT, number, 0))
 
-    def fence(self, mask: int, place: Place) -> None:
+    def fence(self, mask: int, place: InstructionLocation) -> None:
         """Write down that the sequencer waits for units."""
         self.events.append((FENCE, mask, 0))
 
@@ -174,27 +185,27 @@ class _Tape(Timeline):
         return out
 
 
-class _Follower(Sequencer):
+class _Follower(SymbolicSequencer):
     """Executes a program whose operands are all 0, and keeps in mind which of them an address begins at."""
 
-    def __init__(self, config: MlaConfig, code: Code, operands: frozenset[int]):
+    def __init__(self, config: MlaConfig, code: DecodedProgram, operands: frozenset[int]):
         zeros = (0,) * (max(operands, default=-1) + 1)
         super().__init__(config, [_ANYWHERE], code, (), zeros, _LIMIT)
         self._spaces = dict.fromkeys(Unit, "dram")
 
-    def _set(self, way: Way, d: int, a: int, b: int, imm: int) -> None:
+    def _set(self, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
         super()._set(way, d, a, b, imm)
         if d in _DRAM:
             operand = max(a, b) - OPERAND_BASE
             self._spaces[Unit(d >> FIELD_INDEX_BITS)] = f"dram{operand}" if operand >= 0 else "dram"
 
-    def _examined(self, unit: Unit, fields: list[int]) -> tuple[Config, list[Region]]:
+    def _examined(self, unit: Unit, fields: list[int]) -> tuple[Config, list[StridedRegion]]:
         c, regions = _known(self.config, unit, tuple(fields))
         space = self._spaces[unit]
         return c, [item._replace(space=space) if item.space == "dram" else item for item in regions]
 
 
 @lru_cache(maxsize=1 << 12)
-def _known(config: MlaConfig, unit: Unit, fields: tuple[int, ...]) -> tuple[Config, list[Region]]:
+def _known(config: MlaConfig, unit: Unit, fields: tuple[int, ...]) -> tuple[Config, list[StridedRegion]]:
     """What a command touches, in a memory without end."""
     return examine(config, [_ANYWHERE], unit, list(fields))

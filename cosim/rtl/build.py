@@ -18,15 +18,21 @@ VERILATOR_FLAGS = (
     "-O3",
     "--no-timing",
     "--no-assert",
-    "--x-assign", "fast",
-    "--x-initial", "unique",  # so that a seed can fill what no reset clears; zero without one
-    "--output-split", "20000",
-    "--output-split-cfuncs", "2000",
+    "--x-assign",
+    "fast",
+    "--x-initial",
+    "unique",  # so that a seed can fill what no reset clears; zero without one
+    "--output-split",
+    "20000",
+    "--output-split-cfuncs",
+    "2000",
     "-Wno-fatal",
     "--quiet",
-    "-CFLAGS", "-DVL_TIME_CONTEXT -O2",
-    "-LDFLAGS", "-rdynamic",  # the cocotb side finds the C interface in its own process
-)  # fmt: skip
+    "-CFLAGS",
+    "-DVL_TIME_CONTEXT -O2",
+    "-LDFLAGS",
+    "-rdynamic",  # the cocotb side finds the C interface in its own process
+)
 # Vectorising the scattered assignments of a model costs up to half its speed; -O3 gains nothing over -O2.
 MAKE_FLAGS = ("OPT_FAST=-O2 -fno-tree-vectorize", "OPT_GLOBAL=-O2")
 
@@ -111,11 +117,17 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Mon
                 (work / name).write_bytes(b"!<arch>\n")
         runner = ModelRunner(lock, MAKE_FLAGS)
         runner.build(
-            sources=[chip, *(around / name for name in variant.modules)], hdl_toplevel=TOP, build_dir=work,
+            sources=[chip, *(around / name for name in variant.modules)],
+            hdl_toplevel=TOP,
+            build_dir=work,
             parameters={"N": n},
-            build_args=[*flags, f"-I{around / 'model'}", *(str(around / "model" / name) for name in variant.model)],
+            build_args=[
+                *flags,
+                f"-I{around / 'model'}",
+                *(str(around / "model" / name) for name in variant.model),
+            ],
             timescale=("1ns", "1ns"),
-        )  # fmt: skip
+        )
         (work / TOP).rename(folder / TOP)
         shutil.rmtree(work)
 
@@ -141,9 +153,17 @@ def simulator_key(verilog: str, n: int, variant: Variant) -> str:
         A tool whose version is part of the key is not installed.
     """
     sources = (part for item in _sources(variant).items() for part in item)
-    return cache.cache_key([
-        verilog, str(n), *sources, *VERILATOR_FLAGS, *variant.flags, *MAKE_FLAGS, *toolchain.versions(),
-    ])  # fmt: skip
+    return cache.cache_key(
+        [
+            verilog,
+            str(n),
+            *sources,
+            *VERILATOR_FLAGS,
+            *variant.flags,
+            *MAKE_FLAGS,
+            *toolchain.versions(),
+        ]
+    )
 
 
 def _sources(variant: Variant) -> dict[str, str]:

@@ -51,9 +51,11 @@ def cache_key(parts: Iterable[str | bytes]) -> str:
 
 
 def cached(
-    kind: str, key: str, make: Callable[[Path, int], None],
+    kind: str,
+    key: str,
+    make: Callable[[Path, int], None],
     watch: Callable[[], AbstractContextManager[object]] = nullcontext,
-) -> Path:  # fmt: skip
+) -> Path:
     """Folder of entry `key`; if absent, `make(folder, lock)` fills an empty folder that becomes the entry.
 
     An entry that is there is found without writing anything, so a cache may be read-only.

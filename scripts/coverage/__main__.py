@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from compiler.cli.output import write_output
+from compiler.util.files import write_output
 from hw.errors import MlaError
 from scripts.coverage.merge import merge
 from scripts.coverage.reasons import read_reasons

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from compiler.backend import MlaBackend, MlaBackendRep
+from compiler.onnx_backend import MlaBackend, MlaBackendRep
 from compiler.quantize.plan import EDGE
 from hw.errors import InputError, MlaError
 from scripts.onnx_nodes.reach import RANDOM, obstacle

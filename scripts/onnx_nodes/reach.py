@@ -12,8 +12,13 @@ from compiler.frontends.onnx.tensors import DTYPES, type_name
 from compiler.frontends.onnx.versions import DEFAULT, LEAST, versions_of
 
 RANDOM = (
-    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-)  # fmt: skip
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
 #: Types that the machine's units compute with, or that are quantized to such.
 _IN_REACH = (TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8)
 

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from compiler.backend import MlaBackendRep
-from compiler.host import evaluate
+from compiler.onnx_backend import MlaBackendRep
+from compiler.reference import evaluate
 
 Arrays = dict[str, np.ndarray]
 #: Steps of its scale by which a quantized result may differ from the real operator's on the same 8-bit numbers.

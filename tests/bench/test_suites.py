@@ -3,14 +3,14 @@
 import pytest
 
 from compiler.bench import format_document, run_suite
-from compiler.devices import open_device
-from compiler.network import Network
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.device import open_device
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.errors import InputError
 
 
-def golden(network: Network) -> GoldenDevice:
+def golden(network: CompiledNetwork) -> GoldenDevice:
     return open_device(network, "golden", 1, 100, 16, print)  # type: ignore[return-value]
 
 

@@ -9,24 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-import compiler.hpm.journal
-import compiler.package
 import compiler.pipeline
-import compiler.store.database  # noqa: F401  with the others above: all types that are stored
+import compiler.runtime.package.writer
+import compiler.tuning.calibration.journal
+import compiler.tuning_db.database  # noqa: F401  with the others above: all types that are stored
 from compiler.cache.digest import name
-from compiler.hpm.features import NAMES
+from compiler.cost.learned.features import NAMES
 from compiler.ir import identity as module
 from compiler.ir.identity import identities, identity, restored, stored
-from compiler.limits import Limits
-from compiler.llm.language import LANGUAGE
-from compiler.lower.kinds import LAYER_KINDS, kind_of
-from compiler.lower.layer import Image, Layer
-from compiler.measure.conditions import Conditions
-from compiler.schedule.dram import Dram
-from compiler.schedule.flow import flows
+from compiler.layers import registry
+from compiler.layers.base import Image, Layer
+from compiler.layers.kinds import LAYER_KINDS, kind_of
+from compiler.llm.tokens.vocabulary import LANGUAGE
+from compiler.options import DramTiming, MemoryLimits
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.schedule.program_override import ProgramText
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.schedule.texts import ProgramText
-from compiler.store.keys import options_of, shape_of, subgraph_of
+from compiler.tuning_db.keys import options_of, shape_of, subgraph_of
 from hw.config import load_target
 from hw.isa.enums import Dtype, Unit
 from tests.cache.test_digest import graph
@@ -131,13 +130,13 @@ def test_no_stable_name_has_changed():
             "09d17e4dec3b2da292b209cc005b10c93ffa67dcc4ecdcbcf6fb5a866de25a08",
         ),
         (
-            lambda: Conditions(load_target("n16"), Dram(200, 8.0)).key,
+            lambda: HardwareProfile(load_target("n16"), DramTiming(200, 8.0)).key,
             "a6cf90bfb7688e98cbd9725f0ba51efa285e7dcc081ee99b874dfba3ef1e3166",
         ),
         (lambda: subgraph_of(layers()), "f1aa845d963daef0c97836bdc6d62079efcd641895c4ccf7d7ad597b6f7747b6"),
         (lambda: shape_of(layers()), "dd28a98bb3316fdd23d5f33cfeaac83bb6f9090d591a389fb0e071eef16e9809"),
         (
-            lambda: options_of(rounding="reference", limits=Limits(dram_bytes=5)),
+            lambda: options_of(rounding="reference", limits=MemoryLimits(dram_bytes=5)),
             "d08694827f77a7c62279b7006a42f9e64b0a9b8a5c643f8dcccfcd030ea57856",
         ),
     ],
@@ -156,9 +155,19 @@ def test_models_that_come_with_the_compiler_keep_their_meaning():
     assert hash_of(LANGUAGE.words) == "3df525d07696114f99c2563326d793cf9bd5d22c74172642a4a239765a0aa1f0"
     assert hash_of(NAMES) == "04bb43f32d2b2dbd9822db24d31b0f11c814cb36028de1b55d037514f3c489ed"
     assert list(LAYER_KINDS.values()) == [
-        "conv", "depthwise", "matmul", "pool", "elementwise", "softmax", "norm", "reduce", "move", "prelu",
-        "dynamic", "convtranspose",
-    ]  # fmt: skip
+        "conv",
+        "depthwise",
+        "matmul",
+        "pool",
+        "elementwise",
+        "softmax",
+        "norm",
+        "reduce",
+        "move",
+        "prelu",
+        "dynamic",
+        "convtranspose",
+    ]
 
 
 def subclasses(kind: type) -> Iterator[type]:
@@ -169,7 +178,7 @@ def subclasses(kind: type) -> Iterator[type]:
 def test_every_layer_has_a_kind():
     found = [each for each in subclasses(Layer) if each.__module__.startswith("compiler.")]
     assert {identities()[each].name for each in found} == LAYER_KINDS.keys()
-    assert set(found) == set(flows._FLOWS)
+    assert set(found) == set(registry._FLOWS)
     assert {kind_of(layer) for layer in layers()} == {"conv"}
 
 

@@ -162,9 +162,13 @@ def _ready_to_load(machine: Machine, words: int) -> tuple[Program, int]:
     program = Program("image", tuple(assemble("halt", "halt").words) * words)
     source = driver.put(np.frombuffer(program.image, np.uint8))
     for name, value in (
-        ("SEG_SELECT", 5), ("SEG_BASE", 1024), ("SEG_LENGTH", words), ("SEG_COMMAND", OPEN),
-        ("SEG_CRC", program.crc), ("LOADER_SOURCE", source),
-    ):  # fmt: skip
+        ("SEG_SELECT", 5),
+        ("SEG_BASE", 1024),
+        ("SEG_LENGTH", words),
+        ("SEG_COMMAND", OPEN),
+        ("SEG_CRC", program.crc),
+        ("LOADER_SOURCE", source),
+    ):
         driver.set(name, value)
     return program, source
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from compiler.cli.claims import check_outputs, claim, release
+from compiler.cli.file_conflicts import check_outputs, claim, release
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
 
@@ -60,8 +60,12 @@ def files(tmp_path, mla, monkeypatch):
         Path(f"w/{tensor.name}.data").write_bytes(tensor.raw_data)
         set_external_data(tensor, f"w/{tensor.name}.data")
         tensor.ClearField("raw_data")
-    onnx.save(helper.make_model(helper.make_graph(nodes, "external", [x], [y], weights), opset_imports=versions,
-                                ir_version=8), "m.onnx")  # fmt: skip
+    onnx.save(
+        helper.make_model(
+            helper.make_graph(nodes, "external", [x], [y], weights), opset_imports=versions, ir_version=8
+        ),
+        "m.onnx",
+    )
     np.save("samples.npy", rng.normal(size=(2, 6)).astype(np.float32))
     Path("own.toml").write_text("n = 8\n")
     assert (
@@ -83,7 +87,10 @@ VERBS = [
     (("compile", "m.onnx", *QUANTIZED, "--schedule", "s.json", "-o", "{}"), "s.json"),
     (("compile", "m.onnx", *QUANTIZED, "-o", "new.mla", "--listing", "{}"), "m.onnx w/a.data samples.npy"),
     (("compile", "m.onnx", *QUANTIZED, "-o", "new.mla", "--save-schedule", "{}"), "m.onnx w/b.data"),
-    (("compile", "whole.onnx", "-o", "new.mla", "--target", "own.toml", "--json", "{}"), "whole.onnx own.toml"),
+    (
+        ("compile", "whole.onnx", "-o", "new.mla", "--target", "own.toml", "--json", "{}"),
+        "whole.onnx own.toml",
+    ),
     (("run", "m.onnx", *QUANTIZED, *GOLDEN, "--out", "{}"), "m.onnx w/a.data w/b.data samples.npy"),
     (("run", "m.onnx", *QUANTIZED, *GOLDEN, "--json", "{}"), "m.onnx w/a.data w/b.data samples.npy"),
     (("run", "m.mla", *GOLDEN, "--json", "{}"), "m.mla samples.npy"),
@@ -102,7 +109,7 @@ VERBS = [
     (("bench", "gemm", "--case", "8x8x8", "--target", "own.toml", "--json", "{}"), "own.toml"),
     (("verilog", "--target", "own.toml", "-o", "{}"), "own.toml"),
     (("fpga", "--board", "ulx3s-85f", "--target", "own.toml", "--json", "{}"), "own.toml"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,10 @@ def test_a_file_for_several_sizes(mla, tmp_path, file):
     )
     assert found["outputs"] == wanted["outputs"] and found["macs"] == wanted["macs"]
     assert [(each["guard"], each["runs"]) for each in found["variants"]] == [
-        ("op3 <u 2", 1), ("op3 <u 3", 0), (None, 1)
-    ]  # fmt: skip
+        ("op3 <u 2", 1),
+        ("op3 <u 3", 0),
+        (None, 1),
+    ]
     text = mla("run", path, "--input", file, *N16).out
     assert "x 1 ran 1 times, if op3 <u 2" in text and "x 4 ran 1 times, else" in text
 

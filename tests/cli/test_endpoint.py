@@ -41,10 +41,24 @@ def test_tune(mla, tmp_path, monkeypatch):
     out = tmp_path / "tune.json"
     with ChatServer(small, commented, f"no idea, {KEY}") as server:
         result = mla(
-            *TUNE, "--trials", "3", "--endpoint", server.url, "--endpoint-model", NAME, "--endpoint-prices", "1,10",
-            "--endpoint-requests", "3", "--db", tmp_path / "x.db", "--json", out, "--save-schedule",
+            *TUNE,
+            "--trials",
+            "3",
+            "--endpoint",
+            server.url,
+            "--endpoint-model",
+            NAME,
+            "--endpoint-prices",
+            "1,10",
+            "--endpoint-requests",
+            "3",
+            "--db",
+            tmp_path / "x.db",
+            "--json",
+            out,
+            "--save-schedule",
             tmp_path / "s.json",
-        )  # fmt: skip
+        )
     assert result.status == 0, result.err
     document = json.loads(out.read_text())
     assert document["method"] == "llm" and document["exact"] and document["trials"] == 3
@@ -65,10 +79,33 @@ def test_serve(mla, tmp_path, monkeypatch):
     out, lines = tmp_path / "serve.json", tmp_path / "lines.jsonl"
     with ChatServer(small, "no idea") as server:
         result = mla(
-            "serve", MODEL, "--adapt", "--method", "llm", "--target", "n4", "--requests", "4", "--pace", "1", "--seed",
-            "1", "--endpoint", server.url, "--endpoint-model", NAME, "--endpoint-requests", "2", "--json", out, "--out",
-            lines, "--db", tmp_path / "x.db", "--no-cache",
-        )  # fmt: skip
+            "serve",
+            MODEL,
+            "--adapt",
+            "--method",
+            "llm",
+            "--target",
+            "n4",
+            "--requests",
+            "4",
+            "--pace",
+            "1",
+            "--seed",
+            "1",
+            "--endpoint",
+            server.url,
+            "--endpoint-model",
+            NAME,
+            "--endpoint-requests",
+            "2",
+            "--json",
+            out,
+            "--out",
+            lines,
+            "--db",
+            tmp_path / "x.db",
+            "--no-cache",
+        )
         assert result.status == 0, result.err
         assert len(server.asked) == 2 and server.asked[0].headers["Authorization"] == f"Bearer {KEY}"
     document = json.loads(out.read_text())
@@ -122,17 +159,38 @@ def test_endpoints_that_are_none_are_told_at_once(mla, complains, models, status
         ("--endpoint URL", "--endpoint needs --endpoint URL and --endpoint-model NAME"),
         ("--endpoint-model m", "--endpoint-model needs --endpoint URL and --endpoint-model NAME"),
         ("--method random --endpoint-seconds 3", "--endpoint-seconds is for --method llm"),
-        ("--endpoint localhost:80 --endpoint-model m", "URL must be such as http://localhost:8080/v1, not 'localhost"),
+        (
+            "--endpoint localhost:80 --endpoint-model m",
+            "URL must be such as http://localhost:8080/v1, not 'localhost",
+        ),
         ("--endpoint URL --endpoint-model m --endpoint-cost 1", "a limit of cost needs the prices"),
-        ("--endpoint URL --endpoint-model m --endpoint-cost 0", "--endpoint-cost: must be a number above 0, not '0'"),
-        ("--endpoint URL --endpoint-model m --endpoint-prices 3", "--endpoint-prices: must be IN,OUT such as 2.5,10"),
-        ("--endpoint URL --endpoint-model m --endpoint-fields []", "--endpoint-fields: must be a JSON object such as"),
-        ("--endpoint URL --endpoint-model m --endpoint-context 100", "--endpoint-context: must be an integer of at"),
-        ("--endpoint URL --endpoint-model m --endpoint-context 4096", "must be at least twice an answer's 4,096"),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-cost 0",
+            "--endpoint-cost: must be a number above 0, not '0'",
+        ),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-prices 3",
+            "--endpoint-prices: must be IN,OUT such as 2.5,10",
+        ),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-fields []",
+            "--endpoint-fields: must be a JSON object such as",
+        ),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-context 100",
+            "--endpoint-context: must be an integer of at",
+        ),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-context 4096",
+            "must be at least twice an answer's 4,096",
+        ),
         ("--endpoint URL --endpoint-model m --endpoint-grammar ebnf", "--endpoint-grammar: invalid choice"),
-        ("--endpoint URL --endpoint-model m --endpoint-key NO_SUCH", "that is to hold the endpoint's key is not set"),
+        (
+            "--endpoint URL --endpoint-model m --endpoint-key NO_SUCH",
+            "that is to hold the endpoint's key is not set",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_options(complains, options, words, monkeypatch):
     monkeypatch.delenv("MLA_ENDPOINT_KEY", raising=False)
     given = options.replace("URL", "http://127.0.0.1:1/v1").split()

@@ -55,9 +55,20 @@ def test_on_both_devices(mla, source, array):
     found = {}
     for device in ("rtl", "golden"):
         result = mla(
-            "exec", source, *CALL, "--device", device, "--put", f"0={array}", "--dump", "0x2000:16",
-            "--dump", "8200:2", "--json", "-",
-        )  # fmt: skip
+            "exec",
+            source,
+            *CALL,
+            "--device",
+            device,
+            "--put",
+            f"0={array}",
+            "--dump",
+            "0x2000:16",
+            "--dump",
+            "8200:2",
+            "--json",
+            "-",
+        )
         assert result.status == 0, result.err
         found[device] = json.loads(result.out)
         assert found[device]["schema_version"] == 1 and found[device]["trap"] is None
@@ -137,8 +148,12 @@ def test_traps_are_decoded(mla, source, monkeypatch, device):
     assert result.out.endswith("|.|\n")
     document = json.loads(mla(*arguments, "--device", device, "--json", "-").out)
     assert document["trap"] == {
-        "cause": "DRAM_WINDOW", "instruction": "issue store, wait(load:0)", "index": 5, "line": 8, "address": 0x2000,
-    }  # fmt: skip
+        "cause": "DRAM_WINDOW",
+        "instruction": "issue store, wait(load:0)",
+        "index": 5,
+        "line": 8,
+        "address": 0x2000,
+    }
 
 
 def test_traps_outside_the_program(mla, source, monkeypatch):

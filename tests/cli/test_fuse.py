@@ -33,10 +33,29 @@ def test_fuse_measures(mla, tmp_path):
 def test_constraints_of_tune(mla, tmp_path):
     schedule = tmp_path / "best.json"
     result = mla(
-        "tune", MODEL, "--trials", "50", "--seconds", "1", "--method", "generators", "--devices", "1", "--target", "n4",
-        "--forbid", "tiling", "--forbid", "program", "--sp-limit", "32768", "--save-schedule", schedule,
-        "--json", tmp_path / "tune.json",
-    )  # fmt: skip
+        "tune",
+        MODEL,
+        "--trials",
+        "50",
+        "--seconds",
+        "1",
+        "--method",
+        "generators",
+        "--devices",
+        "1",
+        "--target",
+        "n4",
+        "--forbid",
+        "tiling",
+        "--forbid",
+        "program",
+        "--sp-limit",
+        "32768",
+        "--save-schedule",
+        schedule,
+        "--json",
+        tmp_path / "tune.json",
+    )
     assert result.status == 0, result.err
     document = json.loads((tmp_path / "tune.json").read_text())
     assert document["forbidden"] == ["program", "tiling"] and document["trials"] < 50 and document["exact"]

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.codegen.programs import Part
-from compiler.network import Network
-from compiler.package import to_bytes
-from compiler.runtime import Session, dram_bytes
-from compiler.serve.room import serving_bytes
-from compiler.serve.stream import Server
+from compiler.codegen.split_programs import ProgramPart
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.package.writer import to_bytes
+from compiler.runtime.session import Session, dram_bytes
+from compiler.runtime.validation import validate_network
+from compiler.server.server import Server, serving_bytes
 from compiler.validate import ValidationError
-from compiler.validate.network import validate_network
 from cosim.golden import GoldenDevice
 from cosim.golden.alu import BRANCH
 from cosim.reports import TrapError
@@ -38,12 +37,12 @@ HARM = {
 
 
 @pytest.fixture(scope="module")
-def network() -> Network:
+def network() -> CompiledNetwork:
     return compile(MODEL)
 
 
 @pytest.fixture(scope="module")
-def addresses(network: Network) -> list[int]:
+def addresses(network: CompiledNetwork) -> list[int]:
     """Where a session puts the input of each sample."""
     with GoldenDevice(network.config, dram_bytes(network, SAMPLES)) as device:
         (place,) = Session(device, network, SAMPLES).loaded
@@ -51,7 +50,7 @@ def addresses(network: Network) -> list[int]:
 
 
 @pytest.fixture
-def samples(tmp_path: Path, network: Network) -> Path:
+def samples(tmp_path: Path, network: CompiledNetwork) -> Path:
     """A file with an input for each sample."""
     (tensor,) = network.inputs
     path = tmp_path / "samples.npy"
@@ -59,7 +58,9 @@ def samples(tmp_path: Path, network: Network) -> Path:
     return path
 
 
-def changed(network: Network, change: Callable[[tuple[Part, ...]], tuple[Part, ...]]) -> Network:
+def changed(
+    network: CompiledNetwork, change: Callable[[tuple[ProgramPart, ...]], tuple[ProgramPart, ...]]
+) -> CompiledNetwork:
     """The network with other programs in its only stage."""
     (stage,) = network.stages
     assert stage.code
@@ -68,13 +69,13 @@ def changed(network: Network, change: Callable[[tuple[Part, ...]], tuple[Part, .
     )
 
 
-def attack(network: Network, harm: str, limit: int) -> Network:
+def attack(network: CompiledNetwork, harm: str, limit: int) -> CompiledNetwork:
     """The network with one more program in front, which does harm to samples whose input lies at `limit` or above."""
     text = f"fence load, matrix, fuse, store\nset r1, {limit}\nbltu op1, r1, good\n{HARM[harm]}\ngood: halt"
     text = text.replace(
         f"set r1, {limit}", f"add r1, {limit >> 16}\nshl r1, r1, 16\nor r1, r1, {limit & 0xFFFF}"
     )
-    part = Part(replace(assemble(text), name="harm"), ())
+    part = ProgramPart(replace(assemble(text), name="harm"), ())
     return changed(network, lambda parts: (part, *parts))
 
 
@@ -101,7 +102,7 @@ def skipping(program: Program, limit: int) -> Program:
 @pytest.mark.parametrize("harm", HARM)
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_what_harms_some_samples_is_refused(
-    network: Network, addresses: list[int], harm: str, first: int
+    network: CompiledNetwork, addresses: list[int], harm: str, first: int
 ) -> None:
     """Whichever samples it spares: `again` and `steady` send nothing that has not been proved."""
     bad = attack(network, harm, addresses[first])
@@ -113,7 +114,7 @@ def test_what_harms_some_samples_is_refused(
 
 @pytest.mark.parametrize("harm", ["deadlock", "weights"])
 def test_run_refuses_the_file(
-    mla, tmp_path: Path, network: Network, addresses: list[int], harm: str, samples: Path
+    mla, tmp_path: Path, network: CompiledNetwork, addresses: list[int], harm: str, samples: Path
 ) -> None:
     bad = attack(network, harm, addresses[2])
     validate_network(bad, samples=1)  # at the addresses that `mla validate` takes
@@ -127,7 +128,7 @@ def test_run_refuses_the_file(
 
 
 def test_run_refuses_a_steady_figure_below_the_floor(
-    mla, tmp_path: Path, network: Network, addresses: list[int], samples: Path
+    mla, tmp_path: Path, network: CompiledNetwork, addresses: list[int], samples: Path
 ) -> None:
     """Skipping work is harmless, so it can be proved; but no machine is that fast."""
     bad = changed(
@@ -142,10 +143,10 @@ def test_run_refuses_a_steady_figure_below_the_floor(
 
 
 def test_windows_stop_what_a_proof_would_miss(
-    network: Network, addresses: list[int], monkeypatch: pytest.MonkeyPatch
+    network: CompiledNetwork, addresses: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without any proof the chip itself protects the weights, the inputs and the other samples."""
-    monkeypatch.setattr("compiler.runtime.prove", lambda *_: None)
+    monkeypatch.setattr("compiler.runtime.session.prove", lambda *_: None)
     (tensor,) = network.inputs
     for harm in ("weights", "other sample", "outside"):
         bad = attack(network, harm, addresses[2])
@@ -162,7 +163,7 @@ def test_windows_stop_what_a_proof_would_miss(
 
 
 @pytest.mark.parametrize("windows", [1, 2, 3, 4, 8])
-def test_windows_are_as_narrow_as_the_machine_allows(windows: int, network: Network) -> None:
+def test_windows_are_as_narrow_as_the_machine_allows(windows: int, network: CompiledNetwork) -> None:
     config = replace(network.config, windows=windows)
     with GoldenDevice(network.config, dram_bytes(network, SAMPLES)) as device:
         (place,) = Session(device, network, SAMPLES).loaded
@@ -180,16 +181,16 @@ def test_windows_are_as_narrow_as_the_machine_allows(windows: int, network: Netw
                 assert any(a <= start and start + tensor.bytes - 1 <= b and p & how for a, b, p in found)
 
 
-def test_serving_proves_every_slot_behind_every_slot(network: Network) -> None:
+def test_serving_proves_every_slot_behind_every_slot(network: CompiledNetwork) -> None:
     """Slots are taken as they become free: a race of slot 1 right behind slot 2 alone is found."""
     with GoldenDevice(network.config, serving_bytes(network)) as device:
         server = Server(device, network)
         buffers, version = server.versions.buffers, server.current
         one, two = (buffers.operands(version, 0, slot)[1] for slot in (1, 2))
 
-    def extra(name: str, address: int, text: str) -> Part:
+    def extra(name: str, address: int, text: str) -> ProgramPart:
         source = f"add r1, {address >> 16}\nshl r1, r1, 16\nor r1, r1, {address & 0xFFFF}\nbne op1, r1, end\n"
-        return Part(replace(assemble(f"{source}{text}\nend: halt"), name=name), ())
+        return ProgramPart(replace(assemble(f"{source}{text}\nend: halt"), name=name), ())
 
     before = extra("before", one, "set load.word, fill=1\nset load.dst, 262128\nissue load")
     behind = extra("behind", two, "set store.dram, op2\nset store.src, 262128\nissue store")

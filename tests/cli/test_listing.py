@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.listing import listing, programs_of, readable, with_programs
-from compiler.package import read_package, to_bytes
+from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.program_text import listing, programs_of, readable, with_programs
 from hw.isa.program import Program
 from tests.compiler.control_models import early_exit
 from tests.compiler.networks import NETWORKS, model

@@ -156,9 +156,13 @@ def test_broken_pipe_is_quiet():
 def test_output_that_cannot_be_written_is_a_failure(arguments: list[str], unbuffered: str):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "compiler.cli.main", *arguments], stdout=full, stderr=subprocess.PIPE,
-            env=os.environ | {"PYTHONUNBUFFERED": unbuffered}, text=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "compiler.cli.main", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            text=True,
+            check=False,
+        )
     assert done.returncode == 1
     assert done.stderr.startswith("mla") and "No space left on device" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -183,7 +187,7 @@ def test_closed_streams_are_the_null_device(arguments: str, status: int, closed:
 def test_a_file_gets_no_number_of_a_closed_stream(tmp_path: Path):
     code = f"""
 import os, sys
-from compiler.cli.outcome import run_to_status
+from compiler.cli.exit_status import run_to_status
 
 def work():
     with open({str(tmp_path / "file")!r}, "w") as file:
@@ -198,7 +202,7 @@ sys.exit(run_to_status("work", work))
     assert (tmp_path / "file").read_text() == ""
 
 
-@pytest.mark.parametrize("module", ["compiler.cli.doctor", "compiler.cli.outcome"])
+@pytest.mark.parametrize("module", ["compiler.cli.doctor", "compiler.cli.exit_status"])
 def test_interrupt_while_modules_load(module: str):
     code = f"""
 import sys

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler.search.methods import METHODS
-from compiler.specialize.library import GENERATORS
+from compiler.tuning.generators.library import GENERATORS
+from compiler.tuning.search.methods import METHODS
 from hw.config import TARGETS
 from scripts.networks.digits import MODEL
 from tests.support import plugins
@@ -52,8 +52,9 @@ def test_the_documentation_s_examples(mla, tmp_path, monkeypatch, page, name, op
     # Trials that can be measured at all were found.
     assert document["rejected"] < 6
     assert (document["method"], document["generators"]) in (
-        ("annealing:Annealing", None), ("generators", ["halve:Halve"]),
-    )  # fmt: skip
+        ("annealing:Annealing", None),
+        ("generators", ["halve:Halve"]),
+    )
 
 
 def test_what_a_plug_in_prints_is_no_result(mla, module):
@@ -66,9 +67,18 @@ def test_what_a_plug_in_prints_is_no_result(mla, module):
 
 def test_generators_by_name_and_module(mla, module):
     result = mla(
-        *TUNE, "--trials", "2", "--method", f"{module}:Asks", "--generator", "polish", "--generator", f"{module}:Sub",
-        "--json", "-",
-    )  # fmt: skip
+        *TUNE,
+        "--trials",
+        "2",
+        "--method",
+        f"{module}:Asks",
+        "--generator",
+        "polish",
+        "--generator",
+        f"{module}:Sub",
+        "--json",
+        "-",
+    )
     assert result.status == 0, result.err
     assert json.loads(result.out)["generators"] == ["polish", f"{module}:Sub"]
 
@@ -119,14 +129,26 @@ def test_bad_plug_ins_of_serve_are_refused_at_once(mla, module):
         "serve", MODEL, "--requests", "1", "--target", "n4", "--adapt", "--method", f"{module}:value"
     )
     assert (result.status, result.out) == (2, "")
-    assert result.err.endswith(f"{module}:value must be a subclass of compiler.search.method.Method, not 3\n")
+    assert result.err.endswith(
+        f"{module}:value must be a subclass of compiler.tuning.search.method.SearchMethod, not 3\n"
+    )
 
 
 def test_serve_searches_with_a_plug_in(mla, module):
     """Its process imports the module from the current folder."""
     result = mla(
-        "serve", MODEL, "--requests", "2", "--target", "n4", "--adapt", "--pace", "1", "--generator", f"{module}:Sub"
-    )  # fmt: skip
+        "serve",
+        MODEL,
+        "--requests",
+        "2",
+        "--target",
+        "n4",
+        "--adapt",
+        "--pace",
+        "1",
+        "--generator",
+        f"{module}:Sub",
+    )
     assert result.status == 0, result.err
     assert len([line for line in map(json.loads, result.out.splitlines()) if "index" in line]) == 2
     tried = re.search(r"(\d+) candidates", result.err)
@@ -146,13 +168,20 @@ def test_installed_packages_add_names(mla, complains, module, tmp_path, monkeypa
     site.mkdir()
     (site / f"{module}_pkg.py").write_text(plugins.SOURCE)
     install(
-        site, "extras", "[mla.search_methods]", f"good = {module}_pkg:Good", f"broken = {module}_pkg:value",
-        "gone = nowhere_at_all:X", f"random = {module}_pkg:Raises", "[mla.generators]", f"sub = {module}_pkg:Sub",
-    )  # fmt: skip
+        site,
+        "extras",
+        "[mla.search_methods]",
+        f"good = {module}_pkg:Good",
+        f"broken = {module}_pkg:value",
+        "gone = nowhere_at_all:X",
+        f"random = {module}_pkg:Raises",
+        "[mla.generators]",
+        f"sub = {module}_pkg:Sub",
+    )
     monkeypatch.syspath_prepend(site)
     assert list(METHODS)[-3:] == ["broken", "gone", "good"] and list(GENERATORS)[-1] == "sub"
     assert (
-        METHODS["random"].__module__ == "compiler.search.drawn"
+        METHODS["random"].__module__ == "compiler.tuning.search.random_search"
     )  # a name of the project stays the project's
     assert "edits, broken, gone, good, llm, module:Class" in " ".join(mla("tune", "--help").out.split())
     for options in (("--method", "good"), ("--generator", "sub")):

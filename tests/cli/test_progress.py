@@ -24,8 +24,15 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (125, "2 min 5 s"), (3600, "1 h 0 min"), (7384, "2 h 3 min")],
-)  # fmt: skip
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (125, "2 min 5 s"),
+        (3600, "1 h 0 min"),
+        (7384, "2 h 3 min"),
+    ],
+)
 def test_durations(seconds: float, text: str) -> None:
     assert clock(seconds) == text
 
@@ -59,9 +66,11 @@ def test_plain_lines_come_every_ten_seconds_and_name_the_innermost_work(
             display._show(display._tasks[-1], task.start + seconds)
         display.leave(task)
     assert capsys.readouterr().err.splitlines() == [
-        "mla: building: 10 s", "mla: building: 20 s",
-        "mla: tuning: 0 of 9 trials, 10 s", "mla: tuning: 0 of 9 trials, 20 s",
-    ]  # fmt: skip
+        "mla: building: 10 s",
+        "mla: building: 20 s",
+        "mla: tuning: 0 of 9 trials, 10 s",
+        "mla: tuning: 0 of 9 trials, 20 s",
+    ]
 
 
 def test_a_terminal_has_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile as compile_graph
-from compiler.package import to_bytes
+from compiler.runtime.package.writer import to_bytes
 from hw.isa.counters import CAUSES
 from tests.compiler.float_graphs import numbers
 from tests.compiler.networks import Reference, model

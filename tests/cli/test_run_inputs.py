@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from compiler.api import compile
-from compiler.cli.samples import read_samples
+from compiler.cli.inputs import read_samples
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
 from tests.compiler.float_graphs import numbers
@@ -84,8 +84,12 @@ def test_integers_without_a_scale_take_no_real_numbers(tmp_path):
 @pytest.mark.parametrize("shape", [(1, 1, 6, 5), (1, 6, 5, 1), (6, 5), (1, 6, 5), (1, 3, 6, 5), (1, 6, 5, 3)])
 @pytest.mark.parametrize(
     ("dtype", "wanted"),
-    [("uint8", lambda p: p), ("int8", lambda p: p.astype(int) - 128), ("float32", lambda p: p / np.float32(255))],
-)  # fmt: skip
+    [
+        ("uint8", lambda p: p),
+        ("int8", lambda p: p.astype(int) - 128),
+        ("float32", lambda p: p / np.float32(255)),
+    ],
+)
 def test_pixels_take_the_range_of_the_input(tmp_path, shape, dtype, wanted):
     colour = 3 in shape
     pixels = image(tmp_path / "image.png", (6, 5, 3) if colour else (6, 5))

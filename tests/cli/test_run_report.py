@@ -76,14 +76,22 @@ def test_large_outputs_are_shortened_as_numpy_does():
     ("tensor", "values", "wanted"),
     [
         (Tensor("y", (1, 3), "float32"), [[0.5, 3, -1]], [(1, 3.0, None), (0, 0.5, None), (2, -1.0, None)]),
-        (Tensor("y", (1, 1, 1, 2), "uint8", Quantization.of(0.5, 10)), [[[[12, 8]]]], [(0, 1.0, 12), (1, -1.0, 8)]),
-        (Tensor("y", (3,), "int8", Quantization.of(1.0)), [[4, 5, 4]], [(1, 5.0, 5), (0, 4.0, 4), (2, 4.0, 4)]),
+        (
+            Tensor("y", (1, 1, 1, 2), "uint8", Quantization.of(0.5, 10)),
+            [[[[12, 8]]]],
+            [(0, 1.0, 12), (1, -1.0, 8)],
+        ),
+        (
+            Tensor("y", (3,), "int8", Quantization.of(1.0)),
+            [[4, 5, 4]],
+            [(1, 5.0, 5), (0, 4.0, 4), (2, 4.0, 4)],
+        ),
         (Tensor("y", (1, 3), "int64"), [[4, 5, 4]], None),
         (Tensor("y", (1, 2, 2), "float32"), [[[4, 5], [4, 1]]], None),
         (Tensor("y", (1,), "float32"), [4], None),
         (Tensor("y", (), "float32"), [4], None),
     ],
-)  # fmt: skip
+)
 def test_what_class_scores_are(tensor, values, wanted):
     values = np.array(values, tensor.dtype)
     found = top_classes(tensor, values)

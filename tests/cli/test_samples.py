@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.cli import arrays
-from compiler.cli.samples import first_sample, read_samples
+from compiler.cli.inputs import first_sample, read_samples
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
 from scripts.networks.digits import MODEL
@@ -96,17 +96,20 @@ def test_columns_first_arrays_count_as_a_whole(tmp_path: Path) -> None:
         read_samples([PIXELS], tmp_path / "x.npy", 1, 0)
 
 
-@pytest.mark.parametrize(("data", "says"), [
-    (b"", "must be a .npy or .npz file of numbers"),
-    (b"\x93NUMPY\x01\x00", "must be a .npy or .npz file of numbers"),
-    (b"\x93NUMPY\x09\x00" + bytes(99), "version 9.0 of its header is not supported"),
-    (b"PK\x03\x04" + bytes(99), "must be a .npy or .npz file of numbers: File is not a zip file"),
-    (header((2, 8, 3), "|O"), "it holds Python objects"),
-    (header(()), "must have a first axis"),
-    (header((-2, 8, 3)), "must have a first axis"),
-    (header((2, 8, 3), "<f4"), r"must be int8\[samples, 8, 3\], not float32\[2, 8, 3\]"),
-    (header((0, 8, 3)), "at least one"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "must be a .npy or .npz file of numbers"),
+        (b"\x93NUMPY\x01\x00", "must be a .npy or .npz file of numbers"),
+        (b"\x93NUMPY\x09\x00" + bytes(99), "version 9.0 of its header is not supported"),
+        (b"PK\x03\x04" + bytes(99), "must be a .npy or .npz file of numbers: File is not a zip file"),
+        (header((2, 8, 3), "|O"), "it holds Python objects"),
+        (header(()), "must have a first axis"),
+        (header((-2, 8, 3)), "must have a first axis"),
+        (header((2, 8, 3), "<f4"), r"must be int8\[samples, 8, 3\], not float32\[2, 8, 3\]"),
+        (header((0, 8, 3)), "at least one"),
+    ],
+)
 def test_bad_files_are_named(tmp_path: Path, data: bytes, says: str) -> None:
     (tmp_path / "x.npy").write_bytes(data)
     with pytest.raises(InputError, match=says) as refusal:

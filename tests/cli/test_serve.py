@@ -13,9 +13,9 @@ import pytest
 
 from compiler.api import compile
 from compiler.frontends.model import read_model
-from compiler.options import Options
-from compiler.pipeline import Prepared
-from compiler.schedule.plain import plain_schedule
+from compiler.options import CompileOptions
+from compiler.pipeline import ModelCompiler
+from compiler.scheduler.naive import naive_schedule
 from hw.config import load_target
 from scripts.networks.digits import MODEL
 
@@ -82,9 +82,19 @@ def test_standard_input(mla, monkeypatch, images, hashes):
 def test_cycles_profile_and_a_file_of_lines(mla, tmp_path):
     out, profile = tmp_path / "lines.jsonl", tmp_path / "profile.json"
     result = mla(
-        "serve", MODEL, "--requests", "70", "--target", "n4", "--out", out, "--profile", profile,
-        "--conditions-at", "60:latency=400,bytes=1",
-    )  # fmt: skip
+        "serve",
+        MODEL,
+        "--requests",
+        "70",
+        "--target",
+        "n4",
+        "--out",
+        out,
+        "--profile",
+        profile,
+        "--conditions-at",
+        "60:latency=400,bytes=1",
+    )
     assert result.status == 0 and result.out == "", result.err
     found = [line for line in lines(out.read_text()) if "index" in line]
     assert len(found) == 70 and found[-1]["cycles"] > found[20]["cycles"] > 0
@@ -122,12 +132,29 @@ def test_adaptation_in_step_repeats(mla):
 
 def test_from_a_schedule_to_the_static_compiler_s_and_a_picture_of_it(mla, tmp_path):
     plain, picture, report, out = (tmp_path / name for name in ("plain.json", "p.svg", "r.json", "lines"))
-    prepared = Prepared(read_model(MODEL), load_target("n4"), Options(rounding="onnxruntime"))
-    plain.write_text(plain_schedule(prepared.lowered(())).to_json())
+    prepared = ModelCompiler(read_model(MODEL), load_target("n4"), CompileOptions(rounding="onnxruntime"))
+    plain.write_text(naive_schedule(prepared.lowered(())).to_json())
     result = mla(
-        "serve", MODEL, "--requests", "24", "--target", "n4", "--adapt", "--pace", "0", "--adapt-from", "10",
-        "--schedule", plain, "--picture", picture, "--json", report, "--out", out,
-    )  # fmt: skip
+        "serve",
+        MODEL,
+        "--requests",
+        "24",
+        "--target",
+        "n4",
+        "--adapt",
+        "--pace",
+        "0",
+        "--adapt-from",
+        "10",
+        "--schedule",
+        plain,
+        "--picture",
+        picture,
+        "--json",
+        report,
+        "--out",
+        out,
+    )
     assert result.status == 0 and result.out == "", result.err
     document = json.loads(report.read_text())
     assert document["schema_version"] == 1 and document["target"] == "n4" and document["reloads"] == 1

@@ -37,10 +37,10 @@ def test_a_new_file_is_a_new_name(mla, complains, tmp_path):
 
 def test_conditions_and_samples_are_of_the_folder_s_targets(monkeypatch):
     """Of machines with another number of lanes; 8 is held out from training."""
-    from compiler.bench import conditions
-    from compiler.llm.corpus import machines
+    from compiler.bench import configurations_suite
+    from compiler.llm.data import machines
 
-    names = [(each.name, each.target) for each in conditions.CONDITIONS if each.target != "n16"]
+    names = [(each.name, each.target) for each in configurations_suite.CONDITIONS if each.target != "n16"]
     assert names == [("N = 8", "n8"), ("N = 32", "n32")]
     others = {name: each.target for name, (each, _) in machines.TRAINING.items() if each.target != "n16"}
     assert others == {"N = 4": "n4", "N = 32": "n32"}
@@ -49,5 +49,5 @@ def test_conditions_and_samples_are_of_the_folder_s_targets(monkeypatch):
     fewer = {lanes: name for lanes, name in config.targets_by_lanes().items() if lanes != 4}
     monkeypatch.setattr(config, "targets_by_lanes", lambda: fewer)
     monkeypatch.delitem(sys.modules, machines.__name__)
-    monkeypatch.setattr("compiler.llm.corpus.machines", machines, raising=False)
+    monkeypatch.setattr("compiler.llm.data.machines", machines, raising=False)
     assert "N = 4" not in importlib.import_module(machines.__name__).TRAINING

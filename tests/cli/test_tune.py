@@ -8,9 +8,22 @@ from scripts.networks.digits import MODEL
 def test_tune(mla, tmp_path):
     schedule, out = tmp_path / "best.json", tmp_path / "tune.json"
     result = mla(
-        "tune", MODEL, "--trials", "3", "--method", "random", "--devices", "1", "--target", "n4", "--no-cache",
-        "--save-schedule", schedule, "--json", out,
-    )  # fmt: skip
+        "tune",
+        MODEL,
+        "--trials",
+        "3",
+        "--method",
+        "random",
+        "--devices",
+        "1",
+        "--target",
+        "n4",
+        "--no-cache",
+        "--save-schedule",
+        schedule,
+        "--json",
+        out,
+    )
     assert result.status == 0, result.err
     document = json.loads(out.read_text())
     assert document["trials"] == 3 and document["exact"] and document["method"] == "random"

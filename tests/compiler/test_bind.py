@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.api import compile
-from compiler.cache.source import Source
+from compiler.cache.model_source import ModelSource
 from compiler.frontends.model import read_model
-from compiler.host import evaluate
+from compiler.reference import evaluate
 from hw.errors import InputError
 from tests.compiler.onnx_models import node, reference
 from tests.compiler.tflite_models import Draft, litert
@@ -31,12 +31,15 @@ def rates(path: Path) -> onnx.ModelProto:
         helper.make_node("If", ["same"], ["y"], then_branch=branches[0], else_branch=branches[1]),
     ]
     graph = helper.make_graph(
-        nodes, "rates",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 8)),
-         helper.make_tensor_value_info("rate", TensorProto.INT64, ())],
+        nodes,
+        "rates",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 8)),
+            helper.make_tensor_value_info("rate", TensorProto.INT64, ()),
+        ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.array(16000), "known")],
-    )  # fmt: skip
+    )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path.write_bytes(made.SerializeToString())
     return made
@@ -84,7 +87,7 @@ def test_what_is_remembered_is_of_the_values(tmp_path: Path) -> None:
     """The cache's key of a graph tells bound values apart."""
     rates(tmp_path / "rates.onnx")
     sources = [
-        Source(tmp_path / "rates.onnx", bind={"rate": np.array(rate)}) for rate in (16000, 8000, 16000)
+        ModelSource(tmp_path / "rates.onnx", bind={"rate": np.array(rate)}) for rate in (16000, 8000, 16000)
     ]
     first, other, again = (source.digest for source in sources)
     assert first == again != other

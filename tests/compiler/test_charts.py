@@ -11,14 +11,14 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
 from compiler.api import compile
-from compiler.draw import to_svg
-from compiler.draw.chart import chart, round_ticks
-from compiler.draw.lanes import _Lanes
-from compiler.draw.rounds import draw_rounds
-from compiler.draw.serving import draw_serving
-from compiler.draw.style import shortened, text_width
-from compiler.record import Record
-from compiler.views import View, view_of
+from compiler.trace import CompilationTrace
+from compiler.visualize.graphs import View, view_of
+from compiler.visualize.svg import to_svg
+from compiler.visualize.svg.chart import chart, round_ticks
+from compiler.visualize.svg.rounds import draw_rounds
+from compiler.visualize.svg.serving import draw_serving
+from compiler.visualize.svg.style import shortened, text_width
+from compiler.visualize.svg.swimlanes import _Lanes
 from tests.compiler.test_views import mixed
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -29,7 +29,7 @@ PAGE = 830
 
 @pytest.fixture(scope="module")
 def views() -> dict[str, View]:
-    record = Record()
+    record = CompilationTrace()
     compile(mixed(), "n8", record=record)
     return {stage: view_of(record, stage) for stage in STAGES}
 
@@ -87,9 +87,14 @@ def test_labels_are_large_enough_on_a_page(views: dict[str, View], stage: str) -
     assert sizes and min(sizes) * scale >= 9, (stage, sizes, scale)
 
 
-@pytest.mark.parametrize(("stage", "entry"), [
-    ("imported", "operator on the array"), ("layers", "layer on the array"), ("scheduled", "made by another layer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stage", "entry"),
+    [
+        ("imported", "operator on the array"),
+        ("layers", "layer on the array"),
+        ("scheduled", "made by another layer"),
+    ],
+)
 def test_pictures_have_a_key_of_colours(views: dict[str, View], stage: str, entry: str) -> None:
     texts = [each.text for each in ElementTree.fromstring(to_svg(views[stage])).iter(f"{SVG}text")]
     assert entry in texts
@@ -186,7 +191,7 @@ def test_figures_are_as_large_as_they_say() -> None:
 
 def test_drawing_is_not_loaded_with_the_command_line() -> None:
     code = (
-        "import sys, compiler.cli.parser as p; p.build_parser(); import compiler.cli.run, compiler.draw; "
+        "import sys, compiler.cli.parser as p; p.build_parser(); import compiler.cli.run, compiler.visualize.svg; "
         "print([m for m in ('matplotlib', 'jinja2', 'rich') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

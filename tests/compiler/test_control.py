@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.host import evaluate
-from compiler.host.control import MOST_TRIPS
 from compiler.ir.graph import Graph, GraphError, Node
 from compiler.ir.tensor import Tensor
-from compiler.package import read_package, to_bytes
 from compiler.passes import simplify
-from compiler.passes.names import name_apart
-from compiler.passes.trips import MOST_NODES, MOST_UNROLLED
-from compiler.runtime import Session, dram_bytes
-from compiler.validate.network import validate_network
+from compiler.passes.trip_count import MOST_NODES, MOST_UNROLLED
+from compiler.passes.unique_names import name_apart
+from compiler.reference import evaluate
+from compiler.reference.control import MOST_TRIPS
+from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.runtime.session import Session, dram_bytes
+from compiler.runtime.validation import validate_network
 from cosim.golden import GoldenDevice
 from hw.errors import InputError, WorkError
 from tests.compiler.control_graphs import body, choice, constant, loop, row, rows
@@ -177,7 +177,7 @@ def endless() -> Graph:
 
 
 def test_endless_loops_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.host.control.MOST_TRIPS", 1234)
+    monkeypatch.setattr("compiler.reference.control.MOST_TRIPS", 1234)
     message = "loop 'again' does not end: the loops of a model may take 1,234 iterations for a sample"
     with pytest.raises(WorkError, match=message):
         evaluate(endless(), rows(1, s0=0, w=0))
@@ -185,7 +185,7 @@ def test_endless_loops_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_endless_loops_end_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops in loops count together, and every sample from the start."""
-    monkeypatch.setattr("compiler.host.control.MOST_TRIPS", 50)
+    monkeypatch.setattr("compiler.reference.control.MOST_TRIPS", 50)
     network = compile(endless(), "n4")
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         session = Session(device, network)

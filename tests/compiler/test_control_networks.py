@@ -9,12 +9,12 @@ import pytest
 
 from compiler.api import compile
 from compiler.cli.main import main
-from compiler.devices import open_device
 from compiler.frontends.onnx import read_onnx
-from compiler.host import evaluate
-from compiler.network import Network
-from compiler.passes.trips import MOST_UNROLLED
-from compiler.run import document, run_samples
+from compiler.passes.trip_count import MOST_UNROLLED
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.device import open_device
+from compiler.runtime.report import document, run_samples
 from tests.compiler.control_models import branch, early_exit, integer, recurrent, subgraph
 from tests.compiler.onnx_models import model, node, reference
 
@@ -23,7 +23,7 @@ LONG = MOST_UNROLLED + 8
 SURE, UNSURE = 3.0, 0.1
 
 
-def compiled(folder: Path, made: onnx.ModelProto, target: str = "n4", **options: object) -> Network:
+def compiled(folder: Path, made: onnx.ModelProto, target: str = "n4", **options: object) -> CompiledNetwork:
     """The network of a model."""
     path = folder / "model.onnx"
     path.write_bytes(made.SerializeToString())
@@ -120,9 +120,11 @@ def test_float_loops_are_quantized(tmp_path: Path) -> None:
     """With what goes into the body during calibration, step by step."""
     rng = np.random.default_rng(8)
     nodes = [
-        node("Concat", "x_t h", "xh", axis=1), node("MatMul", "xh w", "a"), node("Tanh", "a", "h2"),
+        node("Concat", "x_t h", "xh", axis=1),
+        node("MatMul", "xh w", "a"),
+        node("Tanh", "a", "h2"),
         node("Identity", "h2", "y_t"),
-    ]  # fmt: skip
+    ]
     kind = onnx.TensorProto.FLOAT
     body = subgraph(nodes, [("h", kind), ("x_t", kind)], [("h2", kind), ("y_t", kind)])
     sample = {"x": rng.standard_normal((LONG, 1, 16)).astype(np.float32)}
@@ -179,11 +181,17 @@ def test_float_branches_are_quantized_apart(tmp_path: Path) -> None:
 def test_loops_that_take_no_step(tmp_path: Path) -> None:
     """A sample for which nothing runs on the accelerator has no cycles and a floor all the same."""
     body = subgraph(
-        [node("QuantizeLinear", "s q z", "sq"), node("DequantizeLinear", "sq q z", "sd"), node("Add", "sd sd", "t"),
-         node("QuantizeLinear", "t q z", "tq"), node("DequantizeLinear", "tq q z", "s2"), node("Identity", "c", "c2")],
+        [
+            node("QuantizeLinear", "s q z", "sq"),
+            node("DequantizeLinear", "sq q z", "sd"),
+            node("Add", "sd sd", "t"),
+            node("QuantizeLinear", "t q z", "tq"),
+            node("DequantizeLinear", "tq q z", "s2"),
+            node("Identity", "c", "c2"),
+        ],
         [("i", onnx.TensorProto.INT64), ("c", onnx.TensorProto.BOOL), ("s", onnx.TensorProto.FLOAT)],
         [("c2", onnx.TensorProto.BOOL), ("s2", onnx.TensorProto.FLOAT)],
-    )  # fmt: skip
+    )
     sample = {"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(1, 16), "trips": integer(0)}
     constants = {"q": np.array(0.02, np.float32), "z": np.array(0, np.int8)}
     network = compiled(tmp_path, model([node("Loop", "trips - x", "y", body=body)], sample, ["y"], constants))

@@ -12,11 +12,23 @@ from tests.compiler.graphs import Draft, check
 
 TARGETS = ["n4", "n8", "n16"]
 UNARY = {
-    "sigmoid": {}, "tanh": {}, "hard_swish": {}, "gelu": {"tanh": False}, "silu": {}, "exp": {},
-    "log": {}, "abs": {}, "sqrt": {}, "rsqrt": {},
-    "elu": {"alpha": 0.7}, "softplus": {}, "mish": {},
-    "leaky_relu": {"alpha": 0.1}, "clip": {"low": -1.0, "high": math.inf}, "requantize": {},
-}  # fmt: skip
+    "sigmoid": {},
+    "tanh": {},
+    "hard_swish": {},
+    "gelu": {"tanh": False},
+    "silu": {},
+    "exp": {},
+    "log": {},
+    "abs": {},
+    "sqrt": {},
+    "rsqrt": {},
+    "elu": {"alpha": 0.7},
+    "softplus": {},
+    "mish": {},
+    "leaky_relu": {"alpha": 0.1},
+    "clip": {"low": -1.0, "high": math.inf},
+    "requantize": {},
+}
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from compiler.host import evaluate
 from compiler.ir.tensor import Tensor
+from compiler.reference import evaluate
 from tests.numerics.litert import run
 from tests.support.one_operator import (
     RESOLVERS,
@@ -121,7 +121,7 @@ def softmax(rng: Rng, dtype: str, ties: bool) -> OneOperator:
         x = quantized(rng, "x", shape, dtype, ties=ties)
     return OneOperator(
         OPERATOR.SOFTMAX, options("Softmax", beta=beta), "softmax", [x], y, {"axis": 1, "beta": beta}
-    )  # fmt: skip
+    )
 
 
 def quantize(rng: Rng, dtype: str, ties: bool) -> OneOperator:
@@ -157,9 +157,14 @@ def reduction(kind: str, op: str, *, same: bool = False) -> Case:
         if same:
             y = Tensor("y", y.shape, dtype, x.quantization)
         return OneOperator(
-            getattr(OPERATOR, kind), options("Reducer", keepDims=keep), op, [x], y, {"axes": axes, "keep": keep},
+            getattr(OPERATOR, kind),
+            options("Reducer", keepDims=keep),
+            op,
+            [x],
+            y,
+            {"axes": axes, "keep": keep},
             parameters=[constant("axes", np.array(axes, np.int32))],
-        )  # fmt: skip
+        )
 
     return case
 

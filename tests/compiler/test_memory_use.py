@@ -7,25 +7,25 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.codegen.command import Memory
-from compiler.listing import listing as text_of
-from compiler.listing import programs_of, with_programs
-from compiler.memory.usage import dram_use, memory_use
-from compiler.network import Network
-from compiler.package import from_bytes, to_bytes
-from compiler.record import Record
+from compiler.commands.commands import BufferMemory
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.memory_usage import dram_use, memory_use
+from compiler.runtime.package.writer import from_bytes, to_bytes
+from compiler.runtime.program_text import listing as text_of
+from compiler.runtime.program_text import programs_of, with_programs
+from compiler.trace import CompilationTrace
 from tests.compiler.control_models import early_exit
 from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, numbers, samples
 from tests.compiler.onnx_models import model, read
 from tests.compiler.test_stages import mixed
 
 
-def recorded(graph, target="n8", **options) -> tuple[Network, Record]:
-    record = Record()
+def recorded(graph, target="n8", **options) -> tuple[CompiledNetwork, CompilationTrace]:
+    record = CompilationTrace()
     return compile(graph, target, record=record, **options), record
 
 
-def greatest(record: Record, memory: Memory) -> int:
+def greatest(record: CompilationTrace, memory: BufferMemory) -> int:
     """Greatest sum of what is in use at a command, counted command by command."""
     found = 0
     for making in record.makings:
@@ -46,8 +46,8 @@ def test_peaks_are_the_most_that_is_in_use_at_a_command(tmp_path, target):
     use, config = memory_use(network), network.config
     # The recorded makings are those of all trials until one fits; the last is what the programs were made of.
     record.makings = record.makings[-1:]
-    assert use["scratchpad"] == {"peak_bytes": greatest(record, Memory.SP), "bytes": config.sp_bytes}
-    rows = greatest(record, Memory.ACC)
+    assert use["scratchpad"] == {"peak_bytes": greatest(record, BufferMemory.SP), "bytes": config.sp_bytes}
+    rows = greatest(record, BufferMemory.ACC)
     assert use["accumulator"] == {"peak_bytes": rows * 4 * config.n, "bytes": config.acc_bytes}
     words = sum(len(program.words) for code in network.codes for program in code.all_programs)
     assert use["instruction_store"] == {"words": words, "available": config.wis_words, "resident": True}

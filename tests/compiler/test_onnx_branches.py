@@ -6,16 +6,18 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.frontends.onnx import UnsupportedNodesError, read_onnx
-from compiler.host import evaluate
+from compiler.reference import evaluate
 from tests.compiler.onnx_models import node, reference
 
 HIDDEN, SHAPE = 4, (5, 2, 3)
 #: An LSTM that neither the accelerator nor the host has.
 UNUSUAL = {"hidden_size": HIDDEN, "activations": ["Relu", "Tanh", "Tanh"]}
 CONSTANTS = {
-    "w": np.full((1, 4 * HIDDEN, 3), 0.1, np.float32), "r": np.full((1, 4 * HIDDEN, HIDDEN), 0.1, np.float32),
-    "no": np.array(False), "few": np.array(3),
-}  # fmt: skip
+    "w": np.full((1, 4 * HIDDEN, 3), 0.1, np.float32),
+    "r": np.full((1, 4 * HIDDEN, HIDDEN), 0.1, np.float32),
+    "no": np.array(False),
+    "few": np.array(3),
+}
 
 
 def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
@@ -29,10 +31,12 @@ def model(nodes: list[onnx.NodeProto], condition: str, then: onnx.GraphProto) ->
     other = branch("else", node("Relu", "x", "e"))
     chosen = helper.make_node("If", [condition], ["y"], then_branch=then, else_branch=other)
     graph = helper.make_graph(
-        [*nodes, chosen], "branches", [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
+        [*nodes, chosen],
+        "branches",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(data, name) for name, data in CONSTANTS.items()],
-    )  # fmt: skip
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 

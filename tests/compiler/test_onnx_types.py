@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from compiler.api import compile
-from compiler.lower.lower import LOWERINGS
-from compiler.lower.places import IN_PLACE
-from compiler.lower.types import SUPPORTED
+from compiler.lowering.element_types import SUPPORTED
+from compiler.lowering.lower import LOWERINGS
+from compiler.lowering.view_elision import IN_PLACE
 from hw.errors import InputError
 from tests.compiler.onnx_models import model, node, reference
 
@@ -29,19 +29,39 @@ PLAIN: dict[str, tuple[onnx.NodeProto, dict[str, NDArray], Callable[[NDArray, ND
     "min": (node("Min", "x y", "z"), {}, np.minimum),
     "concat": (node("Concat", "x y", "z", axis=1), {}, lambda x, y: np.concatenate([x, y], 1)),
     "transpose": (node("Transpose", "x", "z", perm=[2, 0, 3, 1]), {}, lambda x, y: x.transpose(2, 0, 3, 1)),
-    "slice": (node("Slice", "x a b", "z"), {"a": np.array([0, 1, 2, 1]), "b": np.array([2, 3, 6, 4])},
-              lambda x, y: x[:, 1:3, 2:, 1:4]),
-    "pad": (node("Pad", "x p", "z"), {"p": np.array([0, 1, 0, 0, 0, 0, 2, 1])},
-            lambda x, y: np.pad(x, ((0, 0), (1, 0), (0, 2), (0, 1)))),
-    "gather": (node("Gather", "x i", "z", axis=2), {"i": np.array([4, 0, 4])}, lambda x, y: x[:, :, [4, 0, 4]]),
+    "slice": (
+        node("Slice", "x a b", "z"),
+        {"a": np.array([0, 1, 2, 1]), "b": np.array([2, 3, 6, 4])},
+        lambda x, y: x[:, 1:3, 2:, 1:4],
+    ),
+    "pad": (
+        node("Pad", "x p", "z"),
+        {"p": np.array([0, 1, 0, 0, 0, 0, 2, 1])},
+        lambda x, y: np.pad(x, ((0, 0), (1, 0), (0, 2), (0, 1))),
+    ),
+    "gather": (
+        node("Gather", "x i", "z", axis=2),
+        {"i": np.array([4, 0, 4])},
+        lambda x, y: x[:, :, [4, 0, 4]],
+    ),
     "reduce_max": (node("ReduceMax", "x", "z", axes=[1, 2], keepdims=0), {}, lambda x, y: x.max((1, 2))),
-    "reduce_min": (node("ReduceMin", "x", "z", axes=[3], keepdims=1), {}, lambda x, y: x.min(3, keepdims=True)),
-    "reduce_sum": (node("ReduceSum", "x r", "z", keepdims=0), {"r": np.array([1])},
-                   lambda x, y: x.sum(1, dtype=x.dtype)),
-    "max_pool": (node("MaxPool", "x", "z", kernel_shape=[2, 1]), {},
-                 lambda x, y: np.maximum(x[:, :, :-1], x[:, :, 1:])),
+    "reduce_min": (
+        node("ReduceMin", "x", "z", axes=[3], keepdims=1),
+        {},
+        lambda x, y: x.min(3, keepdims=True),
+    ),
+    "reduce_sum": (
+        node("ReduceSum", "x r", "z", keepdims=0),
+        {"r": np.array([1])},
+        lambda x, y: x.sum(1, dtype=x.dtype),
+    ),
+    "max_pool": (
+        node("MaxPool", "x", "z", kernel_shape=[2, 1]),
+        {},
+        lambda x, y: np.maximum(x[:, :, :-1], x[:, :, 1:]),
+    ),
     "abs": (node("Abs", "x", "z"), {}, lambda x, y: np.abs(x)),
-}  # fmt: skip
+}
 #: Operators between dequantized inputs and a quantized result.
 QUANTIZED: dict[str, tuple[onnx.NodeProto, dict[str, NDArray]]] = {
     "add": (node("Add", "x y", "z"), {}),
@@ -90,11 +110,15 @@ def test_integers_that_stand_for_themselves(name: str, dtype: str, tmp_path: Pat
     with np.errstate(over="ignore"):
         want = function(x, y)
     graph = helper.make_graph(
-        [operator], name,
-        [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in named.items()],
+        [operator],
+        name,
+        [
+            helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+            for k, v in named.items()
+        ],
         [helper.make_tensor_value_info("z", helper.np_dtype_to_tensor_dtype(want.dtype), want.shape)],
         [onnx.numpy_helper.from_array(value, key) for key, value in constants.items()],
-    )  # fmt: skip
+    )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     network = _compiled(tmp_path, made)
     if network is not None:

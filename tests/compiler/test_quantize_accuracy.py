@@ -4,33 +4,54 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.frontends.build import GraphBuilder
+from compiler.frontends.builder import GraphBuilder
 from compiler.frontends.onnx import read_onnx
-from compiler.host import evaluate
 from compiler.ir.tensor import Tensor
 from compiler.quantize import quantize
 from compiler.quantize.report import summary
+from compiler.reference import evaluate
 from hw.errors import InputError
 from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, graph_of, numbers, samples
 from tests.compiler.onnx_models import model, node, read
 from tests.compiler.test_onnx_float import CASES
 
 ATTENTION = [
-    node("MatMul", "x wq", "q"), node("MatMul", "x wk", "k"), node("MatMul", "x wv", "v"),
-    node("Transpose", "k", "kt", perm=[0, 2, 1]), node("MatMul", "q kt", "s"), node("Softmax", "s", "p", axis=-1),
-    node("MatMul", "p v", "o"), node("Add", "o x", "a"), node("LayerNormalization", "a gamma beta", "y"),
-]  # fmt: skip
+    node("MatMul", "x wq", "q"),
+    node("MatMul", "x wk", "k"),
+    node("MatMul", "x wv", "v"),
+    node("Transpose", "k", "kt", perm=[0, 2, 1]),
+    node("MatMul", "q kt", "s"),
+    node("Softmax", "s", "p", axis=-1),
+    node("MatMul", "p v", "o"),
+    node("Add", "o x", "a"),
+    node("LayerNormalization", "a gamma beta", "y"),
+]
 LSTM = [node("LSTM", "x w r b", "y -", hidden_size=12)]
 #: Nodes, shape of x, constants, least SQNR in dB of the output: what was measured, less 2 dB; on
 #: other samples 5 dB less, since these may go beyond the range.
 NETWORKS = {
     "block": (BLOCK, IMAGE, WITHIN, 37.8),
-    "attention": (ATTENTION, (1, 6, 16), {
-        **{name: numbers(16, 16, seed=i, scale=0.25) for i, name in enumerate(("wq", "wk", "wv"))},
-        "gamma": np.abs(numbers(16)) + 0.5, "beta": numbers(16)}, 31.6),
-    "lstm": (LSTM, (5, 1, 8), {
-        "w": numbers(1, 48, 8, scale=0.3), "r": numbers(1, 48, 12, scale=0.3), "b": numbers(1, 96, scale=0.1)}, 30.3),
-}  # fmt: skip
+    "attention": (
+        ATTENTION,
+        (1, 6, 16),
+        {
+            **{name: numbers(16, 16, seed=i, scale=0.25) for i, name in enumerate(("wq", "wk", "wv"))},
+            "gamma": np.abs(numbers(16)) + 0.5,
+            "beta": numbers(16),
+        },
+        31.6,
+    ),
+    "lstm": (
+        LSTM,
+        (5, 1, 8),
+        {
+            "w": numbers(1, 48, 8, scale=0.3),
+            "r": numbers(1, 48, 12, scale=0.3),
+            "b": numbers(1, 96, scale=0.1),
+        },
+        30.3,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from compiler.api import compile
-from compiler.runtime import Session, dram_bytes
+from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
 from tests.compiler.float_graphs import BLOCK, IMAGE, WITHIN, numbers, samples
 from tests.compiler.graphs import Draft

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.host import evaluate
+from compiler.reference import evaluate
 from hw.errors import InputError
 from tests.compiler.tflite_models import Draft, check, litert, read
 from tests.support.one_operator import options

@@ -8,7 +8,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from compiler.api import compile
-from compiler.host import evaluate
+from compiler.reference import evaluate
 from tests.compiler import tflite_cases as cases
 from tests.compiler.tflite_cases import Case
 from tests.compiler.tflite_models import Draft, check, litert, read
@@ -142,9 +142,14 @@ def test_wider_integers(name: str, dtype: str, rounding: str, tmp_path: Path) ->
 def test_an_average_of_int16(rounding: str, tmp_path: Path) -> None:
     draft = Draft(np.random.default_rng(0), "int16")
     settings = options(
-        "Pool2D", padding=schema.Padding.VALID, strideH=2, strideW=2, filterHeight=2, filterWidth=2,
+        "Pool2D",
+        padding=schema.Padding.VALID,
+        strideH=2,
+        strideW=2,
+        filterHeight=2,
+        filterWidth=2,
         fusedActivationFunction=0,
-    )  # fmt: skip
+    )
     x = draft.input((1, 4, 4, 8))
     draft.op("AVERAGE_POOL_2D", [x], (1, 2, 2, 8), settings, like=x)
     network = check(draft, tmp_path, rounding)
@@ -164,8 +169,12 @@ FLOATS: dict[str, Case] = {
     "cumsum": cases.cumsum,
     "add_n": cases.add_n,
 }
-STEPS = {"floor": cases.function("FLOOR"), "ceil": cases.function("CEIL"), "round": cases.function("ROUND"),
-         "sign": cases.function("SIGN")}  # fmt: skip
+STEPS = {
+    "floor": cases.function("FLOOR"),
+    "ceil": cases.function("CEIL"),
+    "round": cases.function("ROUND"),
+    "sign": cases.function("SIGN"),
+}
 SHARED = {name: case for name, (case, _) in CASES.items() if name not in ("requantize", "exp")}
 #: Results of int8 operators, each with an error of its own, are off by so much of what the numbers differ by.
 MOST_NOISE = 0.06

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.validate import KINDS, Call, ValidationError, validate
+from compiler.validate import KINDS, MacroCall, ValidationError, validate
 from hw.errors import InputError
 from hw.isa.assembler import assemble
 from hw.isa.micro_instruction import LOOP_IMM, MicroOp, encode
@@ -136,30 +136,30 @@ def test_every_kind_is_documented():
 
 
 def test_arguments_of_calls():
-    def kind(call: Call, **options) -> str:
+    def kind(call: MacroCall, **options) -> str:
         with pytest.raises(ValidationError) as caught:
-            validate(CONFIG, [Call(assemble("halt")), call], WINDOWS, **options)
+            validate(CONFIG, [MacroCall(assemble("halt")), call], WINDOWS, **options)
         assert caught.value.call == 1
         return caught.value.kind
 
     halt = assemble("halt")
-    assert kind(Call(Program("none", ()))) == "size"
-    assert kind(Call(assemble("halt\n" * (CONFIG.wis_words + 1)))) == "size"
-    assert kind(Call(assemble("halt\n" * CONFIG.wis_words)), pinned=[halt]) == "size"
-    assert kind(Call(Program("wide", (encode(MicroOp.HALT) | 1 << 64,)))) == "illegal"
-    assert kind(Call(halt, (0,) * 49)) == "operand"
-    assert kind(Call(halt, (1 << 32,))) == "operand"
-    assert kind(Call(halt, (-(1 << 31) - 1,))) == "operand"
-    assert kind(Call(halt, (), CONFIG.tags)) == "operand"
+    assert kind(MacroCall(Program("none", ()))) == "size"
+    assert kind(MacroCall(assemble("halt\n" * (CONFIG.wis_words + 1)))) == "size"
+    assert kind(MacroCall(assemble("halt\n" * CONFIG.wis_words)), pinned=[halt]) == "size"
+    assert kind(MacroCall(Program("wide", (encode(MicroOp.HALT) | 1 << 64,)))) == "illegal"
+    assert kind(MacroCall(halt, (0,) * 49)) == "operand"
+    assert kind(MacroCall(halt, (1 << 32,))) == "operand"
+    assert kind(MacroCall(halt, (-(1 << 31) - 1,))) == "operand"
+    assert kind(MacroCall(halt, (), CONFIG.tags)) == "operand"
     for limit, windows, pinned in ((0, [], []), (1, [(0, 1, 3)] * 5, []), (1, [], [halt] * CONFIG.segments)):
         with pytest.raises(InputError) as caught:
-            validate(CONFIG, [Call(halt)], windows, pinned=pinned, limit=limit)
+            validate(CONFIG, [MacroCall(halt)], windows, pinned=pinned, limit=limit)
         assert not isinstance(caught.value, ValidationError)
 
 
 def test_place_of_pinned_code_and_of_words_without_lines():
     pinned = [assemble("ret"), assemble("add r1, 1\nissue load\nret", "shared")]
-    call = Call(Program("caller", assemble("callp 1, 0\nhalt").words))
+    call = MacroCall(Program("caller", assemble("callp 1, 0\nhalt").words))
     with pytest.raises(ValidationError) as caught:
         validate(CONFIG, [call], WINDOWS, pinned=pinned)
     error = caught.value
@@ -172,5 +172,5 @@ def test_place_of_pinned_code_and_of_words_without_lines():
         pickle.loads(pickle.dumps(error)).to_json() == error.to_json()
     )  # searches work in several processes
     with pytest.raises(ValidationError) as caught:
-        validate(CONFIG, [Call(Program("bare", assemble("add r1, 1\ntrap 2").words))], WINDOWS)
+        validate(CONFIG, [MacroCall(Program("bare", assemble("add r1, 1\ntrap 2").words))], WINDOWS)
     assert (caught.value.instruction, caught.value.line) == (1, None)

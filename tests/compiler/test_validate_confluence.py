@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from compiler.validate import Place, ValidationError
-from compiler.validate import timeline as timeline_module
-from compiler.validate.timeline import Timeline
+from compiler.validate import InstructionLocation, ValidationError
+from compiler.validate import happens_before as timeline_module
+from compiler.validate.happens_before import HappensBefore
 from hw.isa.enums import SEQUENCER, Unit
 
 UNITS = (Unit.LOAD, Unit.STORE)
@@ -123,7 +123,7 @@ def terminals(actions: Sequence[Action], depth: int, most: int) -> set[State]:
 
 def verdict(actions: Sequence[Action], depth: int) -> tuple[int, ...] | None:
     """The counts of the semaphores after all commands, by the validator; None: deadlock."""
-    timeline, place = Timeline(depth), Place(0, "program", 0)
+    timeline, place = HappensBefore(depth), InstructionLocation(0, "program", 0)
     try:
         for action in actions:
             if isinstance(action, Issue):
@@ -178,8 +178,10 @@ def test_random_longer_lists(depth: int, most: int, monkeypatch: pytest.MonkeyPa
         chosen = [rng.choice(actions) for _ in range(rng.randrange(4, 8))]
         for pair, (producer, consumer) in enumerate(PAIRS):
             given = sum(isinstance(a, Issue) and pair in a.signals for a in chosen)
-            taken = sum(pair == a.pair if isinstance(a, Wait) else isinstance(a, Issue) and pair in a.waits
-                        for a in chosen)  # fmt: skip
+            taken = sum(
+                pair == a.pair if isinstance(a, Wait) else isinstance(a, Issue) and pair in a.waits
+                for a in chosen
+            )
             for _ in range(max(0, given - taken)):
                 take = Wait(pair) if consumer == SEQUENCER else Issue(Unit(consumer), (pair,), ())
                 chosen.insert(rng.randrange(len(chosen) + 1), take)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.validate import KINDS, Call, Report, ValidationError, races, validate
-from compiler.validate import check as check_module
+from compiler.validate import KINDS, MacroCall, ProofReport, ValidationError, races, validate
+from compiler.validate import explore as check_module
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from hw.config import load_target
@@ -44,15 +44,15 @@ def test_a_unit_moves_on_when_the_sequencer_makes_room(count: int) -> None:
         traps = driver.run(resume=True)
         assert bool(traps) is not legal
     if legal:
-        report = validate(CONFIG, [Call(program)], WINDOWS)
+        report = validate(CONFIG, [MacroCall(program)], WINDOWS)
         assert report.commands["load"] == count
         return
     with pytest.raises(ValidationError) as caught:
-        validate(CONFIG, [Call(program)], WINDOWS)
+        validate(CONFIG, [MacroCall(program)], WINDOWS)
     assert caught.value.kind == "deadlock"
 
 
-def hostile(calls: list[Call], *, written: bool = False) -> Report | None:
+def hostile(calls: list[MacroCall], *, written: bool = False) -> ProofReport | None:
     """The report of calls, or None if they are refused; anything but a refusal is a defect."""
     try:
         return validate(CONFIG, calls, WINDOWS, limit=LIMIT, require_written=written)
@@ -91,7 +91,7 @@ words = st.one_of(
 )
 programs = st.builds(lambda each: Program("hostile", tuple(each)), st.lists(words, max_size=24))
 calls = st.builds(
-    Call,
+    MacroCall,
     programs,
     st.lists(st.one_of(st.none(), st.integers(-(1 << 31), (1 << 32) - 1), st.integers()), max_size=4).map(
         tuple
@@ -102,7 +102,7 @@ calls = st.builds(
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.lists(calls, max_size=3), st.booleans())
-def test_words_at_random(chosen: list[Call], written: bool) -> None:
+def test_words_at_random(chosen: list[MacroCall], written: bool) -> None:
     hostile(chosen, written=written)
 
 
@@ -129,7 +129,7 @@ def test_damaged_programs(target: str) -> None:
             for each in damaged:
                 operands = tuple(rng.choice([0, 0x1000, 0xFFFFFFFF, None]) for _ in range(4))
                 try:
-                    validate(config, [Call(each, operands)] * 2, WINDOWS, limit=LIMIT)
+                    validate(config, [MacroCall(each, operands)] * 2, WINDOWS, limit=LIMIT)
                     outcomes.add("passed")
                 except ValidationError as error:
                     outcomes.add(error.kind)
@@ -149,10 +149,10 @@ end: halt
 
 def test_unordered_accesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither time nor memory of a proof grows without bound where nothing orders accesses."""
-    proof = lambda: validate(CONFIG, [Call(assemble(UNORDERED))], WINDOWS)  # noqa: E731
+    proof = lambda: validate(CONFIG, [MacroCall(assemble(UNORDERED))], WINDOWS)  # noqa: E731
     assert proof().commands["store"] == 2000
     monkeypatch.setattr(races, "MAX_COMPARED", 1 << 16)
-    monkeypatch.setattr("compiler.validate.runs.proved", lambda _stream: None)
+    monkeypatch.setattr("compiler.validate.proof_memo.proved", lambda _stream: None)
     monkeypatch.setattr(check_module, "proved", lambda _stream: None)
     with pytest.raises(ValidationError) as caught:
         proof()
@@ -160,13 +160,19 @@ def test_unordered_accesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.undo()
     monkeypatch.setattr(check_module, "proved", lambda _stream: None)
     monkeypatch.setattr(races, "_CROWDED", 100)
-    monkeypatch.setattr("compiler.validate.timeline.MAX_ACCESSES", 1000)
+    monkeypatch.setattr("compiler.validate.happens_before.MAX_ACCESSES", 1000)
     with pytest.raises(ValidationError) as caught:
         proof()
     assert caught.value.kind == "endless" and "accesses" in caught.value.reason
     # What a fence orders is forgotten.
-    assert validate(CONFIG, [Call(assemble(UNORDERED.replace("issue store\n", "issue store\nfence load, store\n")))],
-                    WINDOWS).commands["store"] == 2000  # fmt: skip
+    assert (
+        validate(
+            CONFIG,
+            [MacroCall(assemble(UNORDERED.replace("issue store\n", "issue store\nfence load, store\n")))],
+            WINDOWS,
+        ).commands["store"]
+        == 2000
+    )
 
 
 def test_ways_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +181,6 @@ def test_ways_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         "fence fuse\nbeq %fuse_max, r0, a ;{0}\nadd r1, 1\na: loop 100, e\nadd r2, r2, 1\nfence fuse\ne: halt"
     )
     monkeypatch.setattr(check_module, "MAX_STATES", 4)
-    assert validate(CONFIG, [Call(assemble(source.format("")))], WINDOWS).ways == 2
+    assert validate(CONFIG, [MacroCall(assemble(source.format("")))], WINDOWS).ways == 2
     monkeypatch.setattr(check_module, "MAX_WAY_BYTES", 1000)
     refused(source.format("<<"), "statistics", text="bytes")

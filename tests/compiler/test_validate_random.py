@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from compiler.validate import Call, ValidationError, validate
+from compiler.validate import MacroCall, ValidationError, validate
 from cosim.golden import GoldenDevice
 from hw.config import load_target
 from hw.isa.program import Program
@@ -43,7 +43,7 @@ def traps(case: Case) -> bool:
 
 
 def check(case: Case, library: Program, programs: list[Program]):
-    calls = [Call(programs[m.program], tuple(m.operands), m.tag) for m in runs(case)]
+    calls = [MacroCall(programs[m.program], tuple(m.operands), m.tag) for m in runs(case)]
     return validate(case.config, calls, WINDOWS, pinned=[library], limit=STEP_LIMIT)
 
 

@@ -130,9 +130,12 @@ def batch_matmul(d: Draft) -> None:
         (first, _), (second, _) = d.meaning[a], d.meaning[b]  # type: ignore[misc]
         scale = first * second * k**0.5 * 60
     d.op(
-        "BATCH_MATMUL", [a, b], (*lead, m, n),
-        options("BatchMatMul", adjX=adj_x, adjY=adj_y, asymmetricQuantizeInputs=False), scale=scale,
-    )  # fmt: skip
+        "BATCH_MATMUL",
+        [a, b],
+        (*lead, m, n),
+        options("BatchMatMul", adjX=adj_x, adjY=adj_y, asymmetricQuantizeInputs=False),
+        scale=scale,
+    )
 
 
 def pad(kind: str) -> Case:
@@ -282,15 +285,21 @@ def transpose_conv(d: Draft) -> None:
     weights, bias = d.weights((out, kh, kw, channels), 0)
     biased = bool(d.rng.integers(2))
     settings = options(
-        "TransposeConv", padding=schema.Padding.SAME if same else schema.Padding.VALID, strideH=sy, strideW=sx,
+        "TransposeConv",
+        padding=schema.Padding.SAME if same else schema.Padding.VALID,
+        strideH=sy,
+        strideW=sx,
         fusedActivationFunction=0,
-    )  # fmt: skip
+    )
     if not biased:
         del d.tensors[bias]
     d.op(
-        "TRANSPOSE_CONV", [d.held([1, *size, out]), weights, x, *([bias] if biased else [])], (1, *size, out), settings,
+        "TRANSPOSE_CONV",
+        [d.held([1, *size, out]), weights, x, *([bias] if biased else [])],
+        (1, *size, out),
+        settings,
         scale=d.rng.uniform(0.05, 0.5),
-    )  # fmt: skip
+    )
 
 
 def depthwise(d: Draft) -> None:
@@ -302,9 +311,15 @@ def depthwise(d: Draft) -> None:
     weights, bias = d.weights((1, kh, kw, channels * times), 3)
     made = [-(-h // strides[0]), -(-w // strides[1])]
     settings = options(
-        "DepthwiseConv2D", padding=schema.Padding.SAME, strideH=strides[0], strideW=strides[1],
-        depthMultiplier=times, dilationHFactor=dilations[0], dilationWFactor=dilations[1], fusedActivationFunction=0,
-    )  # fmt: skip
+        "DepthwiseConv2D",
+        padding=schema.Padding.SAME,
+        strideH=strides[0],
+        strideW=strides[1],
+        depthMultiplier=times,
+        dilationHFactor=dilations[0],
+        dilationWFactor=dilations[1],
+        fusedActivationFunction=0,
+    )
     d.op("DEPTHWISE_CONV_2D", [x, weights, bias], (1, *made, channels * times), settings, scale=0.3)
 
 
@@ -315,9 +330,14 @@ def convolution(d: Draft) -> None:
     x = d.input((n, h, w, channels))
     weights, bias = d.weights((out, kh, kw, channels), 0)
     settings = options(
-        "Conv2D", padding=schema.Padding.SAME, strideH=sy, strideW=sx, dilationHFactor=1, dilationWFactor=1,
+        "Conv2D",
+        padding=schema.Padding.SAME,
+        strideH=sy,
+        strideW=sx,
+        dilationHFactor=1,
+        dilationWFactor=1,
         fusedActivationFunction=int(d.rng.choice([0, 1, 3])),
-    )  # fmt: skip
+    )
     d.op("CONV_2D", [x, weights, bias], (n, -(-h // sy), -(-w // sx), out), settings, scale=0.4)
 
 
@@ -334,9 +354,14 @@ def pool(kind: str) -> Case:
         n, h, w, channels = shape_of(d, 4, 9)
         kh, kw, sy, sx = (int(v) for v in d.rng.integers(1, 4, 4))
         settings = options(
-            "Pool2D", padding=schema.Padding.SAME, strideH=sy, strideW=sx, filterHeight=kh, filterWidth=kw,
+            "Pool2D",
+            padding=schema.Padding.SAME,
+            strideH=sy,
+            strideW=sx,
+            filterHeight=kh,
+            filterWidth=kw,
             fusedActivationFunction=0,
-        )  # fmt: skip
+        )
         x = d.input((n, h, w, channels))
         d.op(kind, [x], (n, -(-h // sy), -(-w // sx), channels), settings, like=x)
 

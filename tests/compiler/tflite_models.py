@@ -11,7 +11,7 @@ from compiler.api import compile
 from compiler.frontends.tflite import read_tflite
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
-from compiler.network import Network
+from compiler.runtime.compiled import CompiledNetwork
 from tests.support.one_operator import RESOLVERS
 from tests.support.tflite_graphs import FileGraph, Operator, packed
 
@@ -90,16 +90,24 @@ class Draft:
         return name, f"{name}:b"
 
     def op(
-        self, kind: str, inputs: Sequence[str], shape: Sequence[int], options: tuple[int, object] | None = None,
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        shape: Sequence[int],
+        options: tuple[int, object] | None = None,
         **meaning: Any,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """An operator of one result; it means something random, or what `like` does."""
         return self.ops(kind, inputs, [shape], options, **meaning)[0]
 
     def ops(
-        self, kind: str, inputs: Sequence[str], shapes: Sequence[Sequence[int]],
-        options: tuple[int, object] | None = None, **meaning: Any,
-    ) -> list[str]:  # fmt: skip
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        options: tuple[int, object] | None = None,
+        **meaning: Any,
+    ) -> list[str]:
         """An operator of several results."""
         names = [self._new(f"t{len(self.tensors)}", tuple(shape), **meaning) for shape in shapes]
         self.operators.append(Operator(kind, list(inputs), names, options, _VERSIONS.get(kind, 1)))
@@ -125,9 +133,15 @@ class Draft:
         return packed([FileGraph(self.tensors, self.operators, self.inputs, self.outputs, self.meaning)])
 
     def _new(
-        self, name: str, shape: Shape, *, like: str | None = None, scale: float | None = None,
-        zero: int | None = None, dtype: str | None = None,
-    ) -> str:  # fmt: skip
+        self,
+        name: str,
+        shape: Shape,
+        *,
+        like: str | None = None,
+        scale: float | None = None,
+        zero: int | None = None,
+        dtype: str | None = None,
+    ) -> str:
         dtype = dtype or (self.tensors[like][1] if like else self.dtype)
         self.tensors[name] = (tuple(int(size) for size in shape), dtype)
         if dtype in ("int8", "uint8", "int16"):
@@ -164,7 +178,9 @@ def read(draft: Draft, folder: Path) -> Graph:
     return read_tflite(path)
 
 
-def check(draft: Draft, folder: Path, rounding: str, *, target: str = "n8", within: int = 0) -> Network:
+def check(
+    draft: Draft, folder: Path, rounding: str, *, target: str = "n8", within: int = 0
+) -> CompiledNetwork:
     """The golden model makes what LiteRT makes."""
     path, data = folder / "model.tflite", draft.file()
     path.write_bytes(data)

@@ -16,8 +16,9 @@ import pytest
 from cocotb_tools import config
 
 from cosim.rtl import build, toolchain
-from cosim.rtl.build import PLAIN, TOP, Variant, build_simulator, simulator_key
+from cosim.rtl.build import PLAIN, Variant, build_simulator, simulator_key
 from cosim.rtl.errors import BuildError, DiskFullError, ToolMissingError
+from cosim.rtl.runner import TOP
 from cosim.rtl.yardstick import bare_array_khz
 from hw.errors import InputError
 from tests.support.sim_chip import Reg
@@ -155,9 +156,13 @@ print(simulator_key("module mla_chip; endmodule", 4, {variant}))
     seen = []
     for name in ("first", "the second"):
         done = subprocess.run(
-            [sys.executable, "-c", show], cwd=tmp_path, env=installation(tmp_path / name),
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            [sys.executable, "-c", show],
+            cwd=tmp_path,
+            env=installation(tmp_path / name),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         seen.append(done.stdout.splitlines())
     (first, key), (second, other_key) = seen
     assert [first, second] == [f"{tmp_path / name}/packages/cocotb/libs" for name in ("first", "the second")]

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from compiler.api import compile
-from compiler.host import evaluate
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization, Tensor
-from compiler.network import Network
-from compiler.package import from_bytes, to_bytes
-from compiler.run import document, run_samples
-from compiler.runtime import Session, dram_bytes
-from compiler.validate.network import validate_network
+from compiler.reference import evaluate
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.package.writer import from_bytes, to_bytes
+from compiler.runtime.report import document, run_samples
+from compiler.runtime.session import Session, dram_bytes
+from compiler.runtime.validation import validate_network
 from cosim.golden import GoldenDevice
 from cosim.rtl.rtl_device import RtlDevice
 from hw.errors import InputError
@@ -66,7 +66,7 @@ def light(graph: Graph, rng: np.random.Generator) -> np.ndarray:
     return (dark(graph).astype(int) + rng.integers(100, 256, dark(graph).shape)).astype(dark(graph).dtype)
 
 
-def names(network: Network) -> list[str]:
+def names(network: CompiledNetwork) -> list[str]:
     """Of its programs."""
     return [program.name for code in network.codes for program in code.all_programs]
 

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from compiler.kernels.run import Operators
+from compiler.kernel_library.run import Operators
 from cosim.driver import Driver
 from cosim.golden.device import GoldenDevice
 from hw.config import load_target

@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from compiler.hpm.points import Point
-from compiler.llm.corpus.rig import Devices, Rig
-from compiler.llm.corpus.walk import Walk, unusual
+from compiler.llm.data.measure_harness import Devices, MeasureHarness
+from compiler.llm.data.trajectories import Trajectory, unusual
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def devices():
 
 
 @pytest.fixture(scope="module")
-def walk(devices: Devices, request: pytest.FixtureRequest) -> Walk:
+def walk(devices: Devices, request: pytest.FixtureRequest) -> Trajectory:
     """The module's POINT under the static compiler's schedule alone."""
-    point: Point = request.module.POINT
-    rig = Rig(devices, "usual", point)
+    point: CalibrationNetwork = request.module.POINT
+    rig = MeasureHarness(devices, "usual", point)
     measured = rig.measured(rig.first)
     assert measured is not None
     layers = [unusual(rig.first.schedule.layers[name]) for name in rig.names]
-    return Walk("usual", 1, point, layers, [rig.step(-1, -1, {}, measured)])
+    return Trajectory("usual", 1, point, layers, [rig.step(-1, -1, {}, measured)])

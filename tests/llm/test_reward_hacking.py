@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.hpm.points import Op, Point
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement, Rejected, Result
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
-from compiler.specialize.task import Task
+from compiler.options import CompileOptions
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement, Rejected, Result
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.generators.task import Task
+from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 
 FIRST, SECOND, POOL = "conv2d t4", "conv2d t7", "max_pool2d t8"
@@ -23,8 +23,13 @@ def measurer() -> Iterator[Measurer]:
 
     So a test's inputs, which are others in each measurement, do not depend on which tests ran before.
     """
-    graph = Point((6, 6, 8), (Op("conv", 8, 3), Op("conv", 8, 3), Op("max_pool", 0, 3, 3))).graph(5)
-    with Measurer(graph, Conditions(load_target("n4")), Options(rounding="reference"), devices=1) as made:
+    graph = CalibrationNetwork(
+        (6, 6, 8),
+        (CalibrationOp("conv", 8, 3), CalibrationOp("conv", 8, 3), CalibrationOp("max_pool", 0, 3, 3)),
+    ).graph(5)
+    with Measurer(
+        graph, HardwareProfile(load_target("n4")), CompileOptions(rounding="reference"), devices=1
+    ) as made:
         made.baseline()
         yield made
 
@@ -73,9 +78,13 @@ def test_the_last_answer_read_back(measurer: Measurer, task: Task) -> None:
     read = f"set load.word, default\n set load.dram, r0, op2\n set load.dst, 12000\n set load.len, {size}\n"
     read += "set load.y_count, 1\n issue load, signal(store:0)\n"
     result = tried(
-        measurer, task, POOL, ("set store.dram", f"{read} set store.dram"),
-        ("store.src, 8768", "store.src, 12000"), ("issue store, wait(fuse:0)", "issue store, wait(fuse:0, load:0)"),
-    )  # fmt: skip
+        measurer,
+        task,
+        POOL,
+        ("set store.dram", f"{read} set store.dram"),
+        ("store.src, 8768", "store.src, 12000"),
+        ("issue store, wait(fuse:0)", "issue store, wait(fuse:0, load:0)"),
+    )
     assert isinstance(result, Measurement) and not result.exact, result
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Quantization
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
+from compiler.options import CompileOptions
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from tests.compiler.graphs import Draft
 
-OPTIONS = Options(rounding="reference")
+OPTIONS = CompileOptions(rounding="reference")
 EVEN = Quantization.of(0.05, 0)
 #: Where a script that a test starts finds the tests' own modules.
 HERE = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -46,5 +46,5 @@ def graph() -> Graph:
 @pytest.fixture(scope="session")
 def measurer(graph: Graph) -> Iterator[Measurer]:
     """Of that network on n4."""
-    with Measurer(graph, Conditions(load_target("n4")), OPTIONS, devices=1) as made:
+    with Measurer(graph, HardwareProfile(load_target("n4")), OPTIONS, devices=1) as made:
         yield made

@@ -9,18 +9,17 @@ from dataclasses import replace
 import pytest
 
 from compiler.ir.graph import Graph
-from compiler.measure.measurement import Rejected
-from compiler.network import Network
-from compiler.schedule.dram import Dram
+from compiler.options import DramTiming
+from compiler.profile.measurement import Rejected
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
-from compiler.serve.adapt import Adapter
-from compiler.serve.events import Events
-from compiler.serve.flight import Result
-from compiler.serve.probation import PROBATION
-from compiler.serve.proposer import Beside, Proposer
-from compiler.serve.room import serving_bytes
-from compiler.serve.searcher import Changed, Job
-from compiler.serve.stream import Server
+from compiler.serve.canary import PROBATION
+from compiler.serve.events import ServingEvents
+from compiler.serve.online_tuner import OnlineTuner
+from compiler.serve.search_process import Proposer, SearchProcess
+from compiler.serve.search_worker import Changed, SearchJob
+from compiler.server.request import RequestResult
+from compiler.server.server import Server, serving_bytes
 from cosim.dram import DramFault
 from cosim.reports import TrapError
 from cosim.rtl.rtl_device import RtlDevice
@@ -48,17 +47,21 @@ class Loop:
     """A server that adapts, and the requests it serves."""
 
     def __init__(
-        self, server: Server, model: Model, proposer: Proposer,
-        change: Callable[[Network], Network] = lambda network: network, pace: int | None = None,
-    ):  # fmt: skip
-        self.server, self.model, self.events = server, model, Events()
+        self,
+        server: Server,
+        model: Model,
+        proposer: Proposer,
+        change: Callable[[CompiledNetwork], CompiledNetwork] = lambda network: network,
+        pace: int | None = None,
+    ):
+        self.server, self.model, self.events = server, model, ServingEvents()
         prepared = replaced(model.prepared, change)
-        self.adapter = Adapter(
-            server, lambda _dram: prepared, model.first, proposer, self.events, Dram(), pace
+        self.adapter = OnlineTuner(
+            server, lambda _dram: prepared, model.first, proposer, self.events, DramTiming(), pace
         )
-        self.results: list[Result] = []
+        self.results: list[RequestResult] = []
 
-    def serve(self, requests: int, *, rest: bool = True) -> list[Result]:
+    def serve(self, requests: int, *, rest: bool = True) -> list[RequestResult]:
         """So many more; every output is looked at. `rest`: until all have come out."""
         came = []
         for _ in range(requests):
@@ -174,7 +177,7 @@ def test_fewer_cycles_than_the_work_takes(
 ) -> None:
     told = Told(model.first, CYCLES)
 
-    def lazy(network: Network) -> Network:
+    def lazy(network: CompiledNetwork) -> CompiledNetwork:
         return replace(network, floor=replace(network.floor, macs=network.floor.macs * 1000))
 
     loop = Loop(server, model, told, lazy)
@@ -196,7 +199,7 @@ def test_reasons_of_rejection(server: Server, model: Model) -> None:
         told.finding(other, 100, floor=200),
         replace(told.finding(other, 0), result=Rejected("trap", "it fell over")),
         told.finding(Schedule((("nobody", "else"),), other.layers), 100),
-        told.finding(other, 100, Dram(latency=7)),
+        told.finding(other, 100, DramTiming(latency=7)),
     ]
     loop.serve(3)
     reasons = loop.reasons("rejected")
@@ -224,7 +227,7 @@ def test_whoever_searches_may_end_at_any_moment(server: Server, model: Model) ->
 
 @pytest.mark.parametrize("when", ["at once", "later"])
 def test_a_killed_search(server: Server, model: Model, graph: Graph, when: str) -> None:
-    with Beside(Job(graph, model.first.config, OPTIONS, "random", seed=3)) as proposer:
+    with SearchProcess(SearchJob(graph, model.first.config, OPTIONS, "random", seed=3)) as proposer:
         loop = Loop(server, model, proposer)
         if when == "later":
             for _ in itertools.takewhile(lambda _: not loop.events.seen, itertools.count()):
@@ -238,7 +241,7 @@ def test_a_killed_search(server: Server, model: Model, graph: Graph, when: str) 
 
 def test_drift_is_noticed_looked_into_and_over(server: Server, model: Model, graph: Graph) -> None:
     config = model.first.config
-    with Beside(Job(graph, config, OPTIONS, "random")) as proposer:
+    with SearchProcess(SearchJob(graph, config, OPTIONS, "random")) as proposer:
         loop = Loop(server, model, proposer, pace=0)  # no trials: what is served stays
         loop.serve(15, rest=False)
         assert not loop.events.of("drift")
@@ -272,16 +275,17 @@ def test_what_was_best_before_is_back_at_once(server: Server, model: Model) -> N
     told = Told(model.first, CYCLES)
     loop = Loop(server, model, told)
     loop.serve(15)
-    slow = Dram(bytes_per_cycle=1.0)
+    slow = DramTiming(bytes_per_cycle=1.0)
     server.device.set_dram_timing(100, 1.0)
     loop.serve(16)
     (order,) = [each for each in told.orders if isinstance(each, Changed)]
-    assert order.schedule == model.first.schedule and order.known == Dram() and order.loads
+    assert order.schedule == model.first.schedule and order.known == DramTiming() and order.loads
     separate = model.with_layers(joined=False, prefetch=0).schedule
     usual = loop.results[-1].cycles
     told.ready += [
-        told.finding(model.first.schedule, usual, slow, kind="served"), told.finding(separate, usual - 300, slow)
-    ]  # fmt: skip
+        told.finding(model.first.schedule, usual, slow, kind="served"),
+        told.finding(separate, usual - 300, slow),
+    ]
     loop.serve(20)
     assert [each["why"] for each in loop.events.of("reload")] == ["trial"]
 

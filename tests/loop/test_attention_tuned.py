@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from compiler.ir.graph import Graph
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
-from compiler.search.goals import Goal
-from compiler.search.tune import tune
-from compiler.store.database import Database
-from compiler.store.entries import Trial
-from compiler.store.recall import Recall
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.tuner import tune
+from compiler.tuning.space.objectives import Objective
+from compiler.tuning_db.database import TuningDatabase
+from compiler.tuning_db.entries import TrialEntry
+from compiler.tuning_db.session import DatabaseSession
 from hw.config import load_target
 from hw.errors import WorkError
 from tests.compiler.test_attention import attention
@@ -30,7 +30,7 @@ def block() -> Graph:
 
 @pytest.fixture(scope="module")
 def attending(block: Graph) -> Iterator[Measurer]:
-    with Measurer(block, Conditions(load_target("n4")), OPTIONS, devices=1) as made:
+    with Measurer(block, HardwareProfile(load_target("n4")), OPTIONS, devices=1) as made:
         yield made
 
 
@@ -56,7 +56,7 @@ def test_layers_have_one_name(attending: Measurer):
 
 @pytest.mark.parametrize("method", ["random", "evolution", "coordinate", "hpm", "generators", "edits"])
 def test_attention_is_tuned(attending: Measurer, method: str):
-    found = tune(attending, method, 5, Goal.LATENCY, 0)
+    found = tune(attending, method, 5, Objective.LATENCY, 0)
     assert len(found.trials) >= 2
     assert isinstance(found.best.result, Measurement) and found.best.result.believable
 
@@ -64,14 +64,14 @@ def test_attention_is_tuned(attending: Measurer, method: str):
 def test_a_measurement_by_other_names_is_made_anew(attending: Measurer, tmp_path):
     """As earlier versions named layers: by their first nodes."""
     schedule, result = first_of(attending)
-    with Database(tmp_path / "some.db", secret=b"s" * 32) as database:
-        recall = Recall(database, attending.prepared, attending.conditions, "latency")
+    with TuningDatabase(tmp_path / "some.db", secret=b"s" * 32) as database:
+        recall = DatabaseSession(database, attending.prepared, attending.conditions, "latency")
         names = {layer.name: layer.nodes[0] for layer in attending.first.layers}
         layers = tuple(
             replace(entry, names=tuple(names[name] for name in entry.names)) for entry in result.layers
         )
         database.add_measurement(
-            Trial(key=recall.key, schedule=schedule, result=replace(result, layers=layers))
+            TrialEntry(key=recall.key, schedule=schedule, result=replace(result, layers=layers))
         )
         assert recall.known(schedule) is None
         recall.keep(schedule, result)

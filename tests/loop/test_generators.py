@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.hpm.points import Op, Point
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement, Rejected, Result
-from compiler.measure.measurer import Measurer
-from compiler.network import Network
-from compiler.options import Options
-from compiler.package import read_package, to_bytes
+from compiler.options import CompileOptions
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement, Rejected, Result
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.package.writer import read_package, to_bytes
+from compiler.schedule.program_override import ProgramText, digest_of
 from compiler.schedule.schedule import Schedule
-from compiler.schedule.texts import ProgramText, digest_of
-from compiler.search.constraints import FREE
-from compiler.search.generated import Generated
-from compiler.search.goals import Goal
-from compiler.search.tune import why_not
-from compiler.specialize.generator import Generator
-from compiler.specialize.polish import Polish
-from compiler.specialize.task import Candidate, Task
-from compiler.specialize.tiling import Tilings
-from compiler.store.codec import read_schedule, schedule_values
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.generators.generator import Generator
+from compiler.tuning.generators.peephole import PeepholeGenerator
+from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.tiling import TilingGenerator
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.generator_search import GeneratorSearch
+from compiler.tuning.search.tuner import why_not
+from compiler.tuning.space.constraints import UNCONSTRAINED
+from compiler.tuning.space.objectives import Objective
+from compiler.tuning_db.json_codec import read_schedule, schedule_values
 from hw.config import load_target
 from hw.errors import InputError
 
@@ -31,8 +31,10 @@ from hw.errors import InputError
 @pytest.fixture(scope="module")
 def measurer() -> Iterator[Measurer]:
     """Of two convolutions whose results spread over all there are."""
-    graph = Point((9, 9, 8), (Op("conv", 12, 3), Op("conv", 8))).graph(5)
-    with Measurer(graph, Conditions(load_target("n4")), Options(rounding="reference"), devices=1) as made:
+    graph = CalibrationNetwork((9, 9, 8), (CalibrationOp("conv", 12, 3), CalibrationOp("conv", 8))).graph(5)
+    with Measurer(
+        graph, HardwareProfile(load_target("n4")), CompileOptions(rounding="reference"), devices=1
+    ) as made:
         yield made
 
 
@@ -123,7 +125,7 @@ def test_damaged_texts(programs: object, words: str) -> None:
 
 
 def test_polish_keeps_results(measurer: Measurer, task: Task) -> None:
-    polish, count = Polish(), 0
+    polish, count = PeepholeGenerator(), 0
     for candidate in polish.propose(task):
         result = tried(measurer, candidate)
         polish.tell(candidate, result)
@@ -136,7 +138,7 @@ def test_polish_leaves_out_what_the_validator_refused(task: Task) -> None:
     apart = {
         name: replace(layer, same_program_as_previous=False) for name, layer in task.schedule.layers.items()
     }
-    polish = Polish()
+    polish = PeepholeGenerator()
     found = polish.propose(replace(task, schedule=replace(task.schedule, layers=apart)))
     candidate = next(each for each in found if len(each.schedule.programs) > 1)
     bad = next(iter(candidate.schedule.programs))
@@ -165,7 +167,7 @@ class Scripted(Generator):
 
 def test_generators_are_asked_in_turn_and_hear(measurer: Measurer, baseline: Measurement) -> None:
     one, two = Scripted("nonsense", ""), Scripted()
-    method = Generated(measurer, Goal.LATENCY, baseline, 3, FREE, [one, two])
+    method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [one, two])
     for _ in range(4):
         schedule = method.propose()
         (result,) = measurer.measure([schedule])
@@ -184,7 +186,7 @@ def test_generators_are_asked_in_turn_and_hear(measurer: Measurer, baseline: Mea
 def test_who_ran_out_of_patience_is_asked_again(measurer: Measurer, baseline: Measurement) -> None:
     """Forty things to say, and time for twelve in each of three turns: the others follow when it is asked anew."""
     generator = Limits(40)
-    method = Generated(measurer, Goal.LATENCY, baseline, 3, FREE, [generator])
+    method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [generator])
     said = []
     for _ in range(41):
         schedule = method.propose()
@@ -208,17 +210,17 @@ class Limits(Generator):
 
 
 def test_predictions_of_tilings_are_kept(measurer: Measurer, task: Task, baseline: Measurement) -> None:
-    proposed = list(Tilings().propose(task))
+    proposed = list(TilingGenerator().propose(task))
     assert all(each.predicted is not None and not each.schedule.programs for each in proposed)
     assert [each.predicted for each in proposed] == sorted(each.predicted or 0 for each in proposed)
-    method = Generated(measurer, Goal.LATENCY, baseline, 3, FREE, [Tilings()])
+    method = GeneratorSearch(measurer, Objective.LATENCY, baseline, 3, UNCONSTRAINED, [TilingGenerator()])
     schedule = method.propose()
     method.tell(schedule, measurer.measure([schedule])[0])
     assert method.predictor.count == min(len(proposed), 1)
 
 
 def test_programs_survive_files_and_the_database(measurer: Measurer, task: Task, tmp_path) -> None:
-    network: Network = measurer.prepared.network(task.with_texts(task.programs, "test", "").schedule)
+    network: CompiledNetwork = measurer.prepared.network(task.with_texts(task.programs, "test", "").schedule)
     path = tmp_path / "x.mla"
     path.write_bytes(to_bytes(network))
     assert read_package(path).schedule == network.schedule

@@ -10,16 +10,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from compiler.draw.serving import draw_serving
 from compiler.ir.graph import Graph
-from compiler.schedule.plain import plain_schedule
+from compiler.scheduler.naive import naive_schedule
 from compiler.serve.events import in_words
-from compiler.serve.history import History
-from compiler.serve.progress import Progress
-from compiler.serve.requests import Requests
-from compiler.serve.run import Serving, open_machine, serve
-from compiler.serve.searcher import Job
+from compiler.serve.observers import ServingHistory, ServingProgress
+from compiler.serve.search_worker import SearchJob
+from compiler.serve.serve import Serving, open_machine, serve
+from compiler.server.request_source import RequestSource
 from compiler.util.progress import Task
+from compiler.visualize.svg.serving import draw_serving
 from hw.config import load_target
 from hw.isa.counters import CAUSES
 from tests.loop.conftest import OPTIONS
@@ -45,23 +44,27 @@ def of_a_request(version: int, cycles: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def told(graph: Graph) -> tuple[History, str]:
+def told(graph: Graph) -> tuple[ServingHistory, str]:
     """A plain version improved while it serves, and the progress that was shown."""
     config = load_target("n4")
     model = Model(graph, config)
-    plain = model.prepared.network(plain_schedule(model.prepared.lowered(())))
+    plain = model.prepared.network(naive_schedule(model.prepared.lowered(())))
     serving = Serving(
-        plain, model.prepared.options.dram, Job(graph, config, OPTIONS, "random"), pace=1, adapt_from=FROM
+        plain,
+        model.prepared.options.dram,
+        SearchJob(graph, config, OPTIONS, "random"),
+        pace=1,
+        adapt_from=FROM,
     )
-    history, out, task = History(clocked=True), io.StringIO(), Task("serving", REQUESTS, "requests")
+    history, out, task = ServingHistory(clocked=True), io.StringIO(), Task("serving", REQUESTS, "requests")
     with open_machine(serving) as device, redirect_stderr(out):
-        requests = Requests(model.inputs(number) for number in range(REQUESTS))
-        status = serve(serving, device, requests, [history, Progress(task, clocked=True)])
+        requests = RequestSource(model.inputs(number) for number in range(REQUESTS))
+        status = serve(serving, device, requests, [history, ServingProgress(task, clocked=True)])
     assert status == 0
     return history, out.getvalue() + task.describe(3.0)
 
 
-def test_the_static_compiler_s_programs_come_first(told: tuple[History, str]) -> None:
+def test_the_static_compiler_s_programs_come_first(told: tuple[ServingHistory, str]) -> None:
     history, _ = told
     reloads = [event for event in history.events if event["event"] == "reload"]
     assert reloads[0]["why"] == "first" and FROM <= reloads[0]["request"] <= FROM + 2
@@ -71,7 +74,7 @@ def test_the_static_compiler_s_programs_come_first(told: tuple[History, str]) ->
     assert "1 reloads" in history.summary(adapted=True) or len(reloads) > 1
 
 
-def test_windows_say_where_the_cycles_of_a_version_went(told: tuple[History, str]) -> None:
+def test_windows_say_where_the_cycles_of_a_version_went(told: tuple[ServingHistory, str]) -> None:
     history, _ = told
     first, last = history.windows[0], history.windows[-1]
     assert first.version == 0 and last.version in history.versions[FROM:]
@@ -83,7 +86,7 @@ def test_windows_say_where_the_cycles_of_a_version_went(told: tuple[History, str
     assert {name for names in first.layers for name in names} >= {n for names in last.layers for n in names}
 
 
-def test_report_picture_and_progress(told: tuple[History, str]) -> None:
+def test_report_picture_and_progress(told: tuple[ServingHistory, str]) -> None:
     history, out = told
     document = json.loads(json.dumps(history.document()))
     assert document["requests"] == REQUESTS and document["reloads"] == history.count("reload")
@@ -106,7 +109,7 @@ def test_every_decision_in_words_and_in_the_picture() -> None:
 
 def test_progress_counts_requests_and_writes_decisions(capsys: pytest.CaptureFixture[str]) -> None:
     task = Task("serving", unit="images")
-    progress = Progress(task, clocked=True, note=lambda: "all right")
+    progress = ServingProgress(task, clocked=True, note=lambda: "all right")
     for event in EVENTS[:5]:
         progress.event(event)
     for number in range(3):
@@ -121,8 +124,8 @@ def test_progress_counts_requests_and_writes_decisions(capsys: pytest.CaptureFix
 
 
 def test_a_machine_without_a_clock() -> None:
-    history, task = History(clocked=False), Task("serving", 40, "requests")
-    progress = Progress(task, clocked=False)
+    history, task = ServingHistory(clocked=False), Task("serving", 40, "requests")
+    progress = ServingProgress(task, clocked=False)
     for _ in range(40):
         history.result(of_a_request(0, 0))
         progress.result(of_a_request(0, 0))

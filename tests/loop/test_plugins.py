@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from compiler.measure.measurement import Rejected
-from compiler.measure.measurer import Measurer
-from compiler.search.constraints import FREE, Constraints
-from compiler.search.drawn import RandomSearch
-from compiler.search.generated import Generated
-from compiler.search.goals import Goal
-from compiler.search.method import Method
-from compiler.search.tune import tune
-from compiler.specialize.polish import Polish
+from compiler.profile.measurement import Rejected
+from compiler.tuning.generators.peephole import PeepholeGenerator
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.generator_search import GeneratorSearch
+from compiler.tuning.search.method import SearchMethod
+from compiler.tuning.search.random_search import RandomSearch
+from compiler.tuning.search.tuner import tune
+from compiler.tuning.space.constraints import UNCONSTRAINED, Constraints
+from compiler.tuning.space.objectives import Objective
 from hw.errors import InputError
 from tests.support import plugins
 
@@ -30,7 +30,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def made(module: str) -> Any:
     """The module, imported from the current folder."""
-    from compiler.references import load_reference
+    from compiler.util.references import load_reference
 
     load_reference(f"{module}:Good", "classes")
     return importlib.import_module(module)
@@ -41,11 +41,11 @@ def texts(found: Any) -> list[str]:
 
 
 def test_a_method_as_name_class_and_instance(measurer: Measurer, made: Any) -> None:
-    instance = RandomSearch(measurer, Goal.LATENCY, measurer.baseline(), 4, FREE)
-    ways: list[str | type[Method] | Method] = [
+    instance = RandomSearch(measurer, Objective.LATENCY, measurer.baseline(), 4, UNCONSTRAINED)
+    ways: list[str | type[SearchMethod] | SearchMethod] = [
         "random",
         RandomSearch,
-        "compiler.search.drawn:RandomSearch",
+        "compiler.tuning.search.random_search:RandomSearch",
         instance,
     ]
     found = [tune(measurer, way, 3, seed=4) for way in ways]
@@ -56,15 +56,15 @@ def test_a_method_as_name_class_and_instance(measurer: Measurer, made: Any) -> N
 
 
 def test_instances_of_another_search_are_refused(measurer: Measurer, graph: Any, made: Any) -> None:
-    method = made.Good(measurer, Goal.LATENCY, measurer.baseline(), 4)
+    method = made.Good(measurer, Objective.LATENCY, measurer.baseline(), 4)
     with pytest.raises(InputError, match="was made for the goal"):
-        tune(measurer, method, 1, Goal.ENERGY)
+        tune(measurer, method, 1, Objective.ENERGY)
     with pytest.raises(InputError, match="was made for the constraints"):
         tune(measurer, method, 1, constraints=Constraints(frozenset({"tag"})))
     with pytest.raises(InputError, match="generators are for a method that is named"):
         tune(measurer, method, 1, generator="polish")
     with Measurer(graph, measurer.conditions, measurer.prepared.options, devices=1) as other:
-        method = made.Good(other, Goal.LATENCY, measurer.baseline(), 4)
+        method = made.Good(other, Objective.LATENCY, measurer.baseline(), 4)
         with pytest.raises(InputError, match="was made for another measurer"):
             tune(measurer, method, 1)
 
@@ -77,7 +77,7 @@ def test_generators_as_names_classes_and_instances(measurer: Measurer, made: Any
     first, proposed = measurer.first.schedule.layers, found[0].trials[0].schedule.layers
     (changed,) = (layer for layer in first if proposed[layer] != first[layer])
     assert proposed[changed] == replace(first[changed], rows=first[changed].rows // 2)
-    assert tune(measurer, Generated, 1, generator=Polish).trials
+    assert tune(measurer, GeneratorSearch, 1, generator=PeepholeGenerator).trials
 
 
 def test_generators_are_for_methods_that_ask_them(measurer: Measurer) -> None:
@@ -116,8 +116,8 @@ def test_a_generator_hears_of_each_candidate(measurer: Measurer, made: Any) -> N
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("value", "must be a subclass of compiler.search.method.Method, not 3"),
-        ("Quiet", "must be a subclass of compiler.search.method.Method, not <class"),
+        ("value", "must be a subclass of compiler.tuning.search.method.SearchMethod, not 3"),
+        ("Quiet", "must be a subclass of compiler.tuning.search.method.SearchMethod, not <class"),
         ("Lacks", "must define learn"),
         ("Goood", "has no Goood; its own classes: Base, Good, "),
         ("NoBase", "search method {module}:NoBase: __init__ must call that of Method"),
@@ -149,7 +149,7 @@ def test_bad_methods(measurer: Measurer, module: str, name: str, text: str) -> N
     [
         (
             "value",
-            "generator {module}:value must be a subclass of compiler.specialize.generator.Generator, not 3",
+            "generator {module}:value must be a subclass of compiler.tuning.generators.generator.Generator, not 3",
         ),
         ("Needs", "{module}:Needs: __init__ failed: TypeError: "),
         ("NotIterable", "{module}:NotIterable: propose failed: TypeError: 'NoneType' object is not iterable"),

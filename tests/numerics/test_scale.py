@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.kernels.scaling import float32_multiplier
+from compiler.util.scaling import float32_multiplier
 from cosim.rtl import toolchain
 from cosim.rtl.runner import run_tool
 from hw.fuse.post_scale import COUNT_LIMIT, divider

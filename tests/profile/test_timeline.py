@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from compiler.draw.style import CAUSE_COLOURS, OKABE_ITO, hue
 from compiler.profile.causes import MEANINGS
-from compiler.profile.page import joined, page
 from compiler.profile.timeline import Span, spans
 from compiler.profile.trace import trace_json
+from compiler.visualize.profile_page import joined, page
+from compiler.visualize.svg.style import CAUSE_COLOURS, OKABE_ITO, hue
 from cosim.rtl.records import BEATS, EVENT, Recording
 from hw.isa.counters import CAUSES
 from hw.isa.enums import Unit
@@ -41,8 +41,11 @@ RECORDING = Recording(
     np.array([(0, 0)] * 3 + [(0, 9), (32, 128)], BEATS),
 )
 SPANS = [
-    Span("programs", 7, 0, 30), Span("load", 7, 10, 31), Span("load", 9, 31, 42), Span("store", 0, 41, 51),
-]  # fmt: skip
+    Span("programs", 7, 0, 30),
+    Span("load", 7, 10, 31),
+    Span("load", 9, 31, 42),
+    Span("store", 0, 41, 51),
+]
 
 
 def test_overlapping_commands_count_for_the_oldest():
@@ -57,15 +60,19 @@ def test_trace_has_every_span_and_the_bus():
     trace = json.loads(trace_json(RECORDING, {7: "conv", 9: "pool"}, row_bytes=16))["traceEvents"]
     work = [event for event in trace if event["ph"] == "X"]
     assert [(e["name"], e["cat"], e["args"]["cycle"], e["args"]["cycles"]) for e in work] == [
-        ("conv", "programs", 0, 30), ("conv", "load", 10, 21), ("pool", "load", 31, 11), ("tag 0", "store", 41, 10),
-    ]  # fmt: skip
+        ("conv", "programs", 0, 30),
+        ("conv", "load", 10, 21),
+        ("pool", "load", 31, 11),
+        ("tag 0", "store", 41, 10),
+    ]
     names = {e["tid"]: e["args"]["name"] for e in trace if e["name"] == "thread_name"}
     assert all(names[event["tid"]] == event["cat"] for event in work)
     # Cycles 768..1023 and 1024..1279 are windows 3 and 4; the first event was in cycle 1000.
     bus = [event for event in trace if event["ph"] == "C"]
     assert [(e["ts"], e["args"]) for e in bus] == [
-        (0.0, {"read": 0.0, "written": 9 / 16}), (0.024, {"read": 2.0, "written": 8.0}),
-    ]  # fmt: skip
+        (0.0, {"read": 0.0, "written": 9 / 16}),
+        (0.024, {"read": 2.0, "written": 8.0}),
+    ]
 
 
 def test_trace_says_that_a_nanosecond_is_a_cycle():
@@ -104,20 +111,34 @@ def layer_of(name: str, tag: int, useful: int, wait_bus: int, **more: object) ->
     """An entry of a report."""
     where = dict.fromkeys(CAUSES, 0) | {"useful": useful, "wait_bus": wait_bus}
     return {
-        "names": [name], "ops": ["conv2d"], "tag": tag, "cycles": useful + wait_bus, "floor_cycles": 40,
-        "utilization": 0.5, "bound": "compute", "where": where,
-    } | more  # fmt: skip
+        "names": [name],
+        "ops": ["conv2d"],
+        "tag": tag,
+        "cycles": useful + wait_bus,
+        "floor_cycles": 40,
+        "utilization": 0.5,
+        "bound": "compute",
+        "where": where,
+    } | more
 
 
 def document_of(*layers: dict[str, Any], model: str = "net.tflite") -> dict[str, Any]:
     """A report with these layers."""
     cycles = sum(layer["cycles"] for layer in layers)
     return {
-        "model": model, "target": "n16", "samples": 1, "cycles": cycles, "cycles_per_sample": cycles,
-        "utilization": 0.5, "floor_cycles": 40, "floor_layerwise_cycles": 41, "energy_uj": 1.5,
-        "dram": {"latency": 100, "bytes_per_cycle": 16}, "layers": layers,
+        "model": model,
+        "target": "n16",
+        "samples": 1,
+        "cycles": cycles,
+        "cycles_per_sample": cycles,
+        "utilization": 0.5,
+        "floor_cycles": 40,
+        "floor_layerwise_cycles": 41,
+        "energy_uj": 1.5,
+        "dram": {"latency": 100, "bytes_per_cycle": 16},
+        "layers": layers,
         "where": {cause: sum(layer["where"][cause] for layer in layers) for cause in CAUSES},
-    }  # fmt: skip
+    }
 
 
 def test_page_is_well_formed_and_escapes_names():
@@ -138,8 +159,10 @@ def test_bars_of_all_layers_have_one_scale():
     text = page(document_of(layer_of("long", 7, 60, 40), layer_of("short", 9, 5, 5)), SPANS)
     _, whole, long, short = text.split('<div class="bar">')
     assert [re.findall(r"width:([\d.]+)%", bar.split("</div>")[0]) for bar in (whole, long, short)] == [
-        ["59.091", "40.909"], ["60.000", "40.000"], ["5.000", "5.000"],
-    ]  # fmt: skip
+        ["59.091", "40.909"],
+        ["60.000", "40.000"],
+        ["5.000", "5.000"],
+    ]
     assert "90.9%" in text and "9.1%" in text  # shares of all cycles
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compiler.lower.unary import UNARY
+from compiler.layers.lookup_tables import UNARY
 from compiler.quantize.plan import quantizable
 from scripts import docs, docs_operators
 from scripts.docs_operators import BEGIN, END

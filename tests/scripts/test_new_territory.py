@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from compiler.hpm.points import Op, Point
-from compiler.measure.conditions import Conditions
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.options import Options
+from compiler.options import CompileOptions
+from compiler.profile.hardware_profile import HardwareProfile
+from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
-from compiler.search.method import Trial
+from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.method import Trial
 from hw.config import load_target
 from scripts import new_territory
 
@@ -42,7 +42,9 @@ def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
         assert found["starts"] == sorted(found["starts"]) and row["schedules"]["cycles"] == found["starts"][0]
         assert each["gain"] == pytest.approx(100 * (1 - found["cycles"] / row["schedules"]["cycles"]))
         with Measurer(
-            Point.of(row["point"]).graph(), Conditions(load_target("n16")), Options(rounding="reference")
+            CalibrationNetwork.of(row["point"]).graph(),
+            HardwareProfile(load_target("n16")),
+            CompileOptions(rounding="reference"),
         ) as measurer:
             for one in (row["schedules"], found):
                 (result,) = measurer.measure([Schedule.of(one["schedule"])])
@@ -85,8 +87,11 @@ def test_layers_are_chosen_by_their_names(tmp_path, monkeypatch, capsys):
 
 def test_what_the_language_model_said_led_to_its_program(tmp_path, monkeypatch):
     """Answer by answer, from the compiled program on."""
-    graph, conditions = Point((6, 3, 32), (Op("softmax"),)).graph(), Conditions(load_target("n16"))
-    with Measurer(graph, conditions, Options(rounding="reference")) as measurer:
+    graph, conditions = (
+        CalibrationNetwork((6, 3, 32), (CalibrationOp("softmax"),)).graph(),
+        HardwareProfile(load_target("n16")),
+    )
+    with Measurer(graph, conditions, CompileOptions(rounding="reference")) as measurer:
         baseline = measurer.baseline()
         start = Trial(measurer.first.schedule, baseline, float(baseline.cycles))
         found = new_territory.programs_of(measurer, "llm", [start], 24, 1)

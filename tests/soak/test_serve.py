@@ -2,8 +2,7 @@
 
 import random
 
-from compiler.serve.room import serving_bytes
-from compiler.serve.stream import Server
+from compiler.server.server import Server, serving_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from tests.loop.conftest import two_convolutions

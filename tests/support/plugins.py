@@ -9,10 +9,10 @@ import pytest
 SOURCE = """
 from dataclasses import replace
 from compiler.schedule.schedule import Schedule
-from compiler.search.generated import Generated
-from compiler.search.method import Method, with_layer
-from compiler.specialize.generator import Generator
-from compiler.specialize.task import Candidate
+from compiler.tuning.search.generator_search import Generated
+from compiler.tuning.search.method import Method, with_layer
+from compiler.tuning.generators.generator import Generator
+from compiler.tuning.generators.task import Candidate
 
 print("imported")
 

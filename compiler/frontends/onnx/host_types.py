@@ -8,9 +8,9 @@ import onnx
 
 from compiler.frontends.onnx.node import Declared
 from compiler.frontends.onnx.tensors import DTYPES, type_name
-from compiler.frontends.onnx.values import Fixed, UnsupportedError, Value, check_size
-from compiler.host.onnx_model import REFUSALS, line_of
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedError, Value, check_size
 from compiler.ir.tensor import MOST_ELEMENTS
+from compiler.reference.onnx_node_model import REFUSALS, line_of
 from hw.errors import InputError
 
 #: An output of such an operator may have so many elements.
@@ -19,8 +19,11 @@ _MOST = 1 << 26
 SHAPES = 1 << 12
 #: What onnx's shape inference raises.
 _REFUSALS = (
-    *REFUSALS, onnx.shape_inference.InferenceError, onnx.checker.ValidationError, onnx.defs.SchemaError,
-)  # fmt: skip
+    *REFUSALS,
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    onnx.defs.SchemaError,
+)
 
 
 class Made(NamedTuple):
@@ -78,7 +81,9 @@ def types_of(
 
 def _check_told(proto: onnx.NodeProto, inputs: Sequence[Value | None]) -> None:
     """Refuse a node of unknown output shape that is told of a size which no tensor has."""
-    told = {f"input {i}": v.data for i, v in enumerate(inputs, 1) if isinstance(v, Fixed) and v.data.size}
+    told = {
+        f"input {i}": v.data for i, v in enumerate(inputs, 1) if isinstance(v, ConstantValue) and v.data.size
+    }
     told |= {f"attribute {a.name}": np.array([a.i, *a.ints]) for a in proto.attribute}
     for what, numbers in told.items():
         far = [int(n) for n in numbers.reshape(-1)[:SHAPES]] if numbers.dtype.kind in "iu" else []

@@ -4,26 +4,35 @@ from compiler.frontends.tflite import (
     control,
     convolution,
     elementwise,
-    extremes,
     fallback,
-    functions,
+    min_max,
     padding,
-    parts,
     pooling,
-    products,
-    repeating,
-    resizing,
-    shaping,
-    strides,
+    reshape,
+    resize,
+    slice,
+    tile,
 )
+from compiler.frontends.tflite.constant_folding import KNOWN
 from compiler.frontends.tflite.file import read_tflite
-from compiler.frontends.tflite.known import KNOWN
 from compiler.frontends.tflite.registry import CONVERTERS
 
 #: Modules whose import enters all conversions.
 FAMILIES = (
-    control, convolution, elementwise, extremes, fallback, functions, padding, parts, pooling, products, repeating,
-    resizing, shaping, strides,
-)  # fmt: skip
+    control,
+    convolution,
+    elementwise,
+    min_max,
+    fallback,
+    elementwise,
+    padding,
+    slice,
+    pooling,
+    convolution,
+    tile,
+    resize,
+    reshape,
+    slice,
+)
 
 __all__ = ["CONVERTERS", "FAMILIES", "KNOWN", "read_tflite"]

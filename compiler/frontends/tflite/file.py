@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tflite
 
-from compiler.frontends.tflite.reader import DAMAGE, Reader
+from compiler.frontends.tflite.reader import DAMAGE, TfliteReader
 from compiler.ir.graph import Graph
 from hw.errors import InputError
 
@@ -59,7 +59,7 @@ class _File:
             raise InputError(f"there is no graph {index}, only {self.model.SubgraphsLength()}")
         if index not in self._made:
             self._made[index] = None
-            self._made[index] = Reader(self.model, index, self.name, self.size, self.graph).graph()
+            self._made[index] = TfliteReader(self.model, index, self.name, self.size, self.graph).graph()
         made = self._made[index]
         if made is None:
             raise InputError(f"graph {index} is a subgraph of itself")

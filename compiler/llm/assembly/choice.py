@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Choice(NamedTuple):
+class TokenChoice(NamedTuple):
     """Words that may come next, all of which leave the same to be said.
 
     Parameters

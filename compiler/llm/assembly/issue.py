@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from compiler.llm.assembly.ending import Endings, index_of
-from compiler.llm.assembly.groups import SEMAPHORES
-from compiler.llm.assembly.operand import Values
-from compiler.llm.assembly.tracker import TOKENS, Tracker
+from compiler.llm.assembly.abstract_machine import TOKENS, ProgramTracker
+from compiler.llm.assembly.completion import Endings, index_of
+from compiler.llm.assembly.operands import Values
+from compiler.llm.assembly.token_groups import SEMAPHORES
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
 
@@ -27,7 +27,7 @@ class PendingIssue:
         Semaphores so far.
     """
 
-    tracker: Tracker
+    tracker: ProgramTracker
     unit: Unit
     values: Values
 

@@ -143,8 +143,17 @@ OPENERS = {
 }
 #: All words but those of numbers, each once.
 WORDS = tuple(
-    dict.fromkeys([
-        STOP, END, TO, SELECTOR, *HEADS, *SELECTORS, *WAITS, *SIGNALS,
-        *(word for words in PAIRS.values() for word in words),
-    ])
-)  # fmt: skip
+    dict.fromkeys(
+        [
+            STOP,
+            END,
+            TO,
+            SELECTOR,
+            *HEADS,
+            *SELECTORS,
+            *WAITS,
+            *SIGNALS,
+            *(word for words in PAIRS.values() for word in words),
+        ]
+    )
+)

@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from compiler.llm.assembly.groups import GROUPS, HEAD
+from compiler.llm.assembly.field_ranges import field_span, part_spans
 from compiler.llm.assembly.lexicon import HEADS, PAIRS, Head
-from compiler.llm.assembly.reach import field_span, part_spans
-from compiler.llm.assembly.rules import Rules
-from compiler.llm.assembly.spans import Spans
-from compiler.validate.call import Call
-from compiler.validate.check import LIMIT
+from compiler.llm.assembly.operands import Rules, Spans
+from compiler.llm.assembly.token_groups import GROUPS, HEAD
+from compiler.validate.explore import LIMIT
+from compiler.validate.macro_call import MacroCall
 from cosim.golden.checks import Window
 from hw.config import MlaConfig
 from hw.errors import InputError
@@ -24,12 +23,12 @@ Semaphore = tuple[int, int, int]
 #: Operations that go on elsewhere.
 JUMPS = frozenset(
     op for op, form in FORMS.items() if "target" in form.operands and op is not MicroOp.LOOP
-) | {MicroOp.RET}  # fmt: skip
+) | {MicroOp.RET}
 _UNIT_OF = {packed: Unit[packed.split(".")[0].upper()] for packed in PAIRS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ProgramLimits:
     """What a program may be. Without a machine it is whatever assembly text can say.
 
     Parameters
@@ -63,7 +62,7 @@ class Limits:
     operands: tuple[int | None, ...] = ()
     tag: int = 0
     windows: Sequence[Window] = ()
-    before: Sequence[Call] = ()
+    before: Sequence[MacroCall] = ()
     leaves: Mapping[Semaphore, int] = field(default_factory=dict)
     jumps: bool = False
     written: bool = False

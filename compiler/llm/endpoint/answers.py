@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from compiler.listing import readable
-from compiler.llm.endpoint.grammar import Answers
+from compiler.llm.endpoint.grammar import AnswerGrammar
+from compiler.runtime.program_text import readable
 from compiler.schedule.schedule import LayerSchedule, layer_schedule
-from compiler.specialize.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, Task
 from hw.errors import InputError, shown
 
 #: Candidates and complaints of an answer that count, and places in it where JSON is looked for.
@@ -20,14 +20,14 @@ _WHY = 120
 
 
 @dataclass
-class Answer:
+class EndpointAnswer:
     """What is in an answer: candidates, and what is wrong with the rest, in words."""
 
     candidates: list[Candidate] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
 
-def read_answer(task: Task, answers: Answers, text: str, generator: str) -> Answer:
+def read_answer(task: Task, answers: AnswerGrammar, text: str, generator: str) -> EndpointAnswer:
     """Candidates of an answer, whatever it is.
 
     Parameters
@@ -52,9 +52,9 @@ def read_answer(task: Task, answers: Answers, text: str, generator: str) -> Answ
 class _Reader:
     """Reads one answer."""
 
-    def __init__(self, task: Task, answers: Answers, generator: str):
+    def __init__(self, task: Task, answers: AnswerGrammar, generator: str):
         self.task, self.answers, self.generator = task, answers, generator
-        self.found = Answer()
+        self.found = EndpointAnswer()
 
     def read(self, text: str) -> None:
         """All blocks; without any, whatever looks like one."""

@@ -1,7 +1,7 @@
 """A chat with a model, which forgets its middle when it gets too long."""
 
+from compiler.llm.endpoint.budget import estimated_tokens
 from compiler.llm.endpoint.client import Message
-from compiler.llm.endpoint.spending import estimated_tokens
 
 #: Tokens that a server may put around a message.
 _AROUND = 8
@@ -38,9 +38,12 @@ class Chat:
         """A turn: what the model wrote, and what it is told about that; of long ones the ends are left out."""
         most = max(self.room - _size(self.beginning), 0)
         shortened = answer[: max(most - estimated_tokens(reply), 0)]
-        self._turns.append([
-            {"role": "assistant", "content": shortened or "..."}, {"role": "user", "content": reply[:most]},
-        ])  # fmt: skip
+        self._turns.append(
+            [
+                {"role": "assistant", "content": shortened or "..."},
+                {"role": "user", "content": reply[:most]},
+            ]
+        )
 
 
 def _size(messages: list[Message]) -> int:

@@ -5,9 +5,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from compiler.llm.endpoint.key import Key
-from compiler.llm.endpoint.protocol import (
-    Completion,
+from compiler.llm.endpoint.api_key import ApiKey
+from compiler.llm.endpoint.budget import LEAST_ANSWER, Budget, estimated_tokens
+from compiler.llm.endpoint.http import Broken, HttpReply, HttpRequest, exchange
+from compiler.llm.endpoint.responses import (
+    ChatCompletion,
     complaint_of,
     completion_of,
     content_of,
@@ -16,8 +18,6 @@ from compiler.llm.endpoint.protocol import (
     pause_of,
 )
 from compiler.llm.endpoint.settings import Endpoint
-from compiler.llm.endpoint.spending import LEAST_ANSWER, Spending, estimated_tokens
-from compiler.llm.endpoint.transport import Broken, Reply, Request, exchange
 from hw.errors import InputError, WorkError
 
 #: What a chat is made of: role and content.
@@ -31,7 +31,7 @@ class LimitError(WorkError):
     """Nothing more may be spent."""
 
 
-class Client:
+class EndpointClient:
     """Asks an endpoint.
 
     Parameters
@@ -51,8 +51,8 @@ class Client:
     """
 
     def __init__(self, endpoint: Endpoint):
-        self.endpoint, self.spent = endpoint, Spending()
-        self._url, self._key = endpoint.url.rstrip("/"), Key(endpoint.key)
+        self.endpoint, self.spent = endpoint, Budget()
+        self._url, self._key = endpoint.url.rstrip("/"), ApiKey(endpoint.key)
 
     def check(self) -> None:
         """See by its list of models whether the endpoint is there and has the model; costs no tokens.
@@ -65,7 +65,7 @@ class Client:
             It cannot be reached, or fails.
         """
         patience = self.endpoint.patience
-        reply = self._received(Request("GET", f"{self._url}/models", self._key.headers), patience.check)
+        reply = self._received(HttpRequest("GET", f"{self._url}/models", self._key.headers), patience.check)
         if isinstance(reply, Broken):
             raise WorkError(f"the endpoint {self._url} cannot be asked: {reply.reason}")
         content = content_of(reply)
@@ -82,7 +82,7 @@ class Client:
             more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
             raise InputError(f"{self._url} has no model {self.endpoint.model!r}: it has {known}{more}")
 
-    def chat(self, messages: Sequence[Message], **fields: Any) -> Completion:
+    def chat(self, messages: Sequence[Message], **fields: Any) -> ChatCompletion:
         """The next message of a chat, by the model.
 
         Parameters
@@ -123,32 +123,35 @@ class Client:
         content |= {"temperature": endpoint.temperature} | fields | dict(endpoint.fields)
         return json.dumps({name: value for name, value in content.items() if value is not None}).encode()
 
-    def _asked(self, body: bytes, prompt: int) -> Reply | Broken:
+    def _asked(self, body: bytes, prompt: int) -> HttpReply | Broken:
         """One request, counted; what may have been worked on without an answer counts as read."""
         headers = {"Content-Type": "application/json", **self._key.headers}
-        request = Request("POST", f"{self._url}/chat/completions", headers, body)
+        request = HttpRequest("POST", f"{self._url}/chat/completions", headers, body)
         start = time.monotonic()
         reply = self._received(request, self._left)
         lost = isinstance(reply, Broken) and reply.sent
         self.spent = self.spent.plus(
-            requests=1, seconds=time.monotonic() - start, failed=int(not _fine(reply)),
-            input_tokens=prompt if lost else 0, estimated_requests=int(lost),
-        )  # fmt: skip
+            requests=1,
+            seconds=time.monotonic() - start,
+            failed=int(not _fine(reply)),
+            input_tokens=prompt if lost else 0,
+            estimated_requests=int(lost),
+        )
         return reply
 
-    def _received(self, request: Request, seconds: float) -> Reply | Broken:
+    def _received(self, request: HttpRequest, seconds: float) -> HttpReply | Broken:
         """What comes back, without the key, which a server may repeat."""
         reply = exchange(request, self.endpoint.patience, seconds)
         if isinstance(reply, Broken):
             return reply
         headers = {name: self._key.cleaned(value) for name, value in reply.headers.items()}
-        return Reply(reply.status, headers, self._key.cleaned(reply.text))
+        return HttpReply(reply.status, headers, self._key.cleaned(reply.text))
 
     @property
     def _left(self) -> float:
         return max(self.endpoint.limits.seconds - self.spent.seconds, 0.0)
 
-    def _pause(self, reply: Reply | Broken, attempt: int) -> float | None:
+    def _pause(self, reply: HttpReply | Broken, attempt: int) -> float | None:
         """Seconds until the next attempt; None if there must be none."""
         patience = self.endpoint.patience
         usual = patience.pause * 2**attempt
@@ -170,7 +173,7 @@ class Client:
         time.sleep(seconds)
         self.spent = self.spent.plus(seconds=seconds)
 
-    def _read(self, reply: Reply | Broken, prompt: int) -> Completion:
+    def _read(self, reply: HttpReply | Broken, prompt: int) -> ChatCompletion:
         if isinstance(reply, Broken):
             raise WorkError(f"the endpoint {self._url} does not answer: {reply.reason}")
         content = content_of(reply)
@@ -183,12 +186,16 @@ class Client:
         known = found.input_tokens is not None and found.output_tokens is not None
         self.spent = self.spent.plus(
             input_tokens=prompt if found.input_tokens is None else found.input_tokens,
-            output_tokens=estimated_tokens(found.text) if found.output_tokens is None else found.output_tokens,
+            output_tokens=estimated_tokens(found.text)
+            if found.output_tokens is None
+            else found.output_tokens,
             estimated_requests=int(not known),
-        )  # fmt: skip
-        return Completion(self._key.cleaned(found.text), found.cut, found.input_tokens, found.output_tokens)
+        )
+        return ChatCompletion(
+            self._key.cleaned(found.text), found.cut, found.input_tokens, found.output_tokens
+        )
 
-    def _refuse(self, reply: Reply, content: Any) -> NoReturn:
+    def _refuse(self, reply: HttpReply, content: Any) -> NoReturn:
         """Say what an answer other than 200 means, and what would be right."""
         said = line_of(self._key.cleaned(complaint_of(content)))
         because = f": {said}" if said else ""
@@ -211,5 +218,5 @@ class Client:
         raise WorkError(f"{url} does not answer: status {status}{because}")
 
 
-def _fine(reply: Reply | Broken) -> bool:
-    return isinstance(reply, Reply) and reply.status == 200
+def _fine(reply: HttpReply | Broken) -> bool:
+    return isinstance(reply, HttpReply) and reply.status == 200

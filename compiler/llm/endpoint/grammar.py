@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from compiler.listing import readable
+from compiler.runtime.program_text import readable
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.commands import PACKED_FIELDS, UNIT_FIELDS
 from hw.isa.enums import Unit
@@ -19,7 +19,7 @@ _ORDERS = ("rows", "channels")
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnswerGrammar:
     """What answers may have.
 
     Parameters
@@ -42,7 +42,7 @@ class Answers:
         return {item.name: type(item.default) for item in fields(LayerSchedule) if item.name not in self.kept}
 
 
-def gbnf(answers: Answers) -> str:
+def gbnf(answers: AnswerGrammar) -> str:
     """The grammar as GBNF."""
     blocks = ['"```json\\n" schedule "\\n```\\n"']
     rules = _schedule_rules(answers)
@@ -54,7 +54,7 @@ def gbnf(answers: Answers) -> str:
     return "".join(f"{name} ::= {rule}\n" for name, rule in rules.items())
 
 
-def _schedule_rules(answers: Answers) -> dict[str, str]:
+def _schedule_rules(answers: AnswerGrammar) -> dict[str, str]:
     kinds = {
         kind: [name for name, each in answers.fields.items() if each is kind] for kind in (int, bool, str)
     }
@@ -62,20 +62,26 @@ def _schedule_rules(answers: Answers) -> dict[str, str]:
     return {
         "schedule": '"{\\"layers\\": {" layer (", " layer)* "}}"',
         "layer": f'({_any(map(json.dumps, answers.layers))}) ": {{" field (", " field)* "}}"',
-        "field": _joined(*(
-            f'({_any(map(json.dumps, names))}) ": " {values[kind]}' for kind, names in kinds.items() if names
-        )),
+        "field": _joined(
+            *(
+                f'({_any(map(json.dumps, names))}) ": " {values[kind]}'
+                for kind, names in kinds.items()
+                if names
+            )
+        ),
         "count": "[0-9]+",
         "flag": _any(("true", "false")),
         "order": _any(map(json.dumps, _ORDERS)),
-    }  # fmt: skip
+    }
 
 
-def schema(answers: Answers) -> dict[str, Any]:
+def schema(answers: AnswerGrammar) -> dict[str, Any]:
     """The same as a JSON schema; assembly is text in it."""
     kinds: dict[type, dict[str, Any]] = {
-        int: {"type": "integer"}, bool: {"type": "boolean"}, str: {"enum": list(_ORDERS)},
-    }  # fmt: skip
+        int: {"type": "integer"},
+        bool: {"type": "boolean"},
+        str: {"enum": list(_ORDERS)},
+    }
     layer = _object({name: kinds[kind] for name, kind in answers.fields.items()})
     parts = {"layers": _object(dict.fromkeys(answers.layers, layer))}
     if answers.programs:
@@ -83,7 +89,7 @@ def schema(answers: Answers) -> dict[str, Any]:
     return _object(parts)
 
 
-def request_fields(way: str | None, answers: Answers) -> dict[str, Any]:
+def request_fields(way: str | None, answers: AnswerGrammar) -> dict[str, Any]:
     """Fields of a request that hold a model to the grammar, by the server's way to take one; none if it takes none."""
     if way is None:
         return {}
@@ -136,9 +142,11 @@ _ASSEMBLY = {
     "line": 'label ":\\n" | instruction "\\n"',
     "instruction": _joined(*map(_form, FORMS), '".word " number'),
     "sources": 'source (", " source)*',
-    "source": _joined('("r" | "op" | "sel") digits', _any(f"%{each.name.lower()}" for each in Statistic), "number"),
+    "source": _joined(
+        '("r" | "op" | "sel") digits', _any(f"%{each.name.lower()}" for each in Statistic), "number"
+    ),
     "parts": _joined('"default"', 'part (" " part)*'),
-    "part": f'({_any(dict.fromkeys(f.name for packed in PACKED_FIELDS.values() for f in packed.fields))}) '
+    "part": f"({_any(dict.fromkeys(f.name for packed in PACKED_FIELDS.values() for f in packed.fields))}) "
     '"=" (number | label)',
     "tokens": 'sem (", " sem)*',
     "sem": f'({_any((*_UNITS, "seq"))}) ":" [0-3]',
@@ -148,4 +156,4 @@ _ASSEMBLY = {
     "label": "[a-zA-Z_] [a-zA-Z0-9_]*",
     "number": '"-"? (digits | "0x" [0-9a-f]+)',
     "digits": "[0-9]+",
-}  # fmt: skip
+}

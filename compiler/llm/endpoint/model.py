@@ -4,18 +4,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.llm.author import Author
 from compiler.llm.endpoint.answers import read_answer
 from compiler.llm.endpoint.chat import Chat
-from compiler.llm.endpoint.client import Client, LimitError
-from compiler.llm.endpoint.examples import Example, chosen
-from compiler.llm.endpoint.feedback import verdict
+from compiler.llm.endpoint.client import EndpointClient, LimitError
 from compiler.llm.endpoint.grammar import request_fields
 from compiler.llm.endpoint.prompt import Prompt, prompt_for
-from compiler.llm.endpoint.protocol import Completion
+from compiler.llm.endpoint.prompt_sections import MeasuredExample, chosen, verdict
+from compiler.llm.endpoint.responses import ChatCompletion
 from compiler.llm.endpoint.settings import Endpoint
-from compiler.measure.measurement import Rejected, Result
-from compiler.specialize.task import Candidate, Task
+from compiler.llm.generate.author import LanguageModelGenerator
+from compiler.profile.measurement import Rejected, Result
+from compiler.tuning.generators.task import Candidate, Task
 from hw.errors import MlaError
 
 #: Questions in a row that the endpoint may fail to answer.
@@ -26,7 +25,7 @@ _AGAIN = "Propose something else of less cost."
 
 
 @dataclass
-class Tally:
+class EndpointTally:
     """What came of all answers: candidates proposed, refused for a reason, and better than what there was."""
 
     answers: int = 0
@@ -35,7 +34,7 @@ class Tally:
     better: int = 0
 
 
-class EndpointModel(Author):
+class EndpointModel(LanguageModelGenerator):
     """Asks a model for candidates, and tells it what came of them, until a task is given up or a limit is reached.
 
     Parameters
@@ -60,12 +59,12 @@ class EndpointModel(Author):
 
     def __init__(self, endpoint: Endpoint, say: Callable[[str], None] = lambda _text: None):
         super().__init__(endpoint)
-        self.tally = Tally()
+        self.tally = EndpointTally()
         self.ended: str | None = None
-        self._client, self._say = Client(endpoint), say
+        self._client, self._say = EndpointClient(endpoint), say
         self._asked: dict[str, Task] = {}
         self._verdicts: dict[str, str] = {}
-        self._examples: dict[tuple[str, ...], list[Example]] = {}
+        self._examples: dict[tuple[str, ...], list[MeasuredExample]] = {}
         self._failures = 0
         self._error: str | None = None
 
@@ -109,7 +108,7 @@ class EndpointModel(Author):
             return
         cost = task.goal.cost(result)
         self.tally.better += cost < task.goal.cost(task.measured)
-        examples = [*self._examples.get(task.layers, []), Example(candidate.schedule, cost)]
+        examples = [*self._examples.get(task.layers, []), MeasuredExample(candidate.schedule, cost)]
         self._examples[task.layers] = chosen(examples)
 
     def _verdict(self, candidate: Candidate) -> str:
@@ -127,7 +126,7 @@ class EndpointModel(Author):
             "last_error": self._error,
         }
 
-    def _answer(self, chat: Chat, prompt: Prompt, seed: int) -> Completion | None:
+    def _answer(self, chat: Chat, prompt: Prompt, seed: int) -> ChatCompletion | None:
         """The model's next message; None: it gives none, about this task or any."""
         fields = {"seed": seed} | request_fields(self.endpoint.grammar, prompt.answers)
         try:

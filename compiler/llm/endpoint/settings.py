@@ -32,7 +32,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SpendingLimits:
     """What may be spent in a search.
 
     Parameters
@@ -130,7 +130,7 @@ class Endpoint:
 
     url: str
     model: str
-    limits: Limits = Limits()
+    limits: SpendingLimits = SpendingLimits()
     key: str = KEY_VARIABLE
     context: int = 32768
     answer: int = 4096

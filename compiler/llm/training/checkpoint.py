@@ -6,23 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch  # pyright: ignore[reportMissingImports]  an extra
+import torch
 
 from compiler.cache.digest import name
-from compiler.llm.training.module import Module
-from compiler.llm.training.shown import Shown
+from compiler.llm.training.dataset import TokenizedExample
+from compiler.llm.training.torch_transformer import TorchTransformer
 from hw.errors import InputError
 
 #: Losses on what was not shown, and after how many steps.
 Curve = list[tuple[int, float]]
 #: What reading a file that is damaged, or of something else, ends with.
 _DAMAGED = (
-    OSError, EOFError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
-    AssertionError, pickle.UnpicklingError,
-)  # fmt: skip
+    OSError,
+    EOFError,
+    RuntimeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    pickle.UnpicklingError,
+)
 
 
-def beginning(module: Module, groups: Sequence[Sequence[Shown]]) -> str:
+def beginning(module: TorchTransformer, groups: Sequence[Sequence[TokenizedExample]]) -> str:
     """What a training begins with, as a digest: the weights, and the examples."""
     weights = {key: each.cpu().numpy() for key, each in module.state_dict().items()}
     words = [np.fromiter((word for each in group for word in each.words), np.int32) for group in groups]
@@ -32,7 +40,7 @@ def beginning(module: Module, groups: Sequence[Sequence[Shown]]) -> str:
 
 def keep(
     path: Path,
-    module: Module,
+    module: TorchTransformer,
     optimizer: torch.optim.Optimizer,
     asked: dict[str, Any],
     done: tuple[int, Curve],
@@ -53,15 +61,18 @@ def keep(
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".tmp")
     state = {
-        "asked": asked, "step": done[0], "curve": done[1],
-        "module": module.state_dict(), "optimizer": optimizer.state_dict(),
-    }  # fmt: skip
+        "asked": asked,
+        "step": done[0],
+        "curve": done[1],
+        "module": module.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
     torch.save(state, beside)
     beside.replace(path)
 
 
 def resume(
-    path: Path, module: Module, optimizer: torch.optim.Optimizer, asked: dict[str, Any]
+    path: Path, module: TorchTransformer, optimizer: torch.optim.Optimizer, asked: dict[str, Any]
 ) -> tuple[int, Curve]:
     """Go on from a checkpoint, if there is one: steps and losses so far.
 

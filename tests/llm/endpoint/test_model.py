@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from compiler.llm.choice import language_model
 from compiler.llm.endpoint.model import EndpointModel
-from compiler.llm.endpoint.settings import Endpoint, Limits
-from compiler.llm.writer import Writer
-from compiler.measure.measurement import Measurement
-from compiler.measure.measurer import Measurer
-from compiler.search.constraints import Constraints
-from compiler.search.tune import LLM, Tuned, tune
-from compiler.specialize.task import Task
+from compiler.llm.endpoint.settings import Endpoint, SpendingLimits
+from compiler.llm.generate.choice import language_model
+from compiler.llm.generate.lm_generator import LmGenerator
+from compiler.profile.measurement import Measurement
+from compiler.tuning.generators.task import Task
+from compiler.tuning.measure.measurer import Measurer
+from compiler.tuning.search.methods import LLM
+from compiler.tuning.search.tuner import TuningResult, tune
+from compiler.tuning.space.constraints import Constraints
 from hw.errors import InputError
 from tests.llm.endpoint.conftest import AMPLE, BRIEF, SOON
 from tests.support.chat_server import MODEL, Asked, ChatServer, Reply, refused, said
@@ -65,7 +66,7 @@ def at_length(answer: Callable[[Asked], str]) -> Callable[[Asked], Reply]:
 
 def searched(
     measurer: Measurer, server: ChatServer, trials: int, constraints: Constraints | None = None, **more
-) -> tuple[Tuned, EndpointModel, list[str]]:
+) -> tuple[TuningResult, EndpointModel, list[str]]:
     heard: list[str] = []
     settings = {"limits": AMPLE, "patience": SOON, "retries": 3} | more
     author = EndpointModel(Endpoint(server.url, MODEL, **settings), heard.append)
@@ -142,16 +143,22 @@ def test_what_is_forbidden_is_told(measurer: Measurer) -> None:
 @pytest.mark.parametrize(
     ("reply", "limits", "words"),
     [
-        (schedule(**BETTER), Limits(requests=1), "its limit of requests is used up (1 of 1)"),
-        (at_length(schedule(**BETTER)), Limits(tokens=25_000), "what is left of its limits is too little"),
-        (Reply(drip=0.05), Limits(seconds=0.4), "its limit of seconds is used up"),
+        (schedule(**BETTER), SpendingLimits(requests=1), "its limit of requests is used up (1 of 1)"),
+        (
+            at_length(schedule(**BETTER)),
+            SpendingLimits(tokens=25_000),
+            "what is left of its limits is too little",
+        ),
+        (Reply(drip=0.05), SpendingLimits(seconds=0.4), "its limit of seconds is used up"),
         (refused(401, "no more"), AMPLE, "MLA_ENDPOINT_KEY must hold the key that"),
         (refused(500), AMPLE, "status 500"),
         (Reply(hang=9), AMPLE, "no answer in 0.3 s"),
         (Reply(200, b"garbage"), AMPLE, "no chat completion"),
     ],
 )
-def test_when_it_ends_the_search_goes_on(measurer: Measurer, reply, limits: Limits, words: str) -> None:
+def test_when_it_ends_the_search_goes_on(
+    measurer: Measurer, reply, limits: SpendingLimits, words: str
+) -> None:
     with ChatServer(reply) as server:
         found, author, heard = searched(measurer, server, 2, limits=limits, patience=BRIEF)
         asked = len(server.asked)
@@ -162,7 +169,7 @@ def test_when_it_ends_the_search_goes_on(measurer: Measurer, reply, limits: Limi
     assert document["requests"] == asked >= 1 and document["ended"] == author.ended
 
 
-def _about(measurer: Measurer, found: Tuned) -> Task:
+def _about(measurer: Measurer, found: TuningResult) -> Task:
     assert isinstance(found.best.result, Measurement)
     schedule = found.best.schedule
     return Task(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), found.best.result)
@@ -193,7 +200,7 @@ def test_candidates_that_are_still_measured(measurer: Measurer, baseline: Measur
 
 
 def test_without_an_endpoint_the_built_in_model_is_asked() -> None:
-    assert isinstance(language_model(None), Writer)
+    assert isinstance(language_model(None), LmGenerator)
 
 
 def test_the_method_needs_a_model(measurer: Measurer) -> None:

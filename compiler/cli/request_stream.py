@@ -1,0 +1,151 @@
+"""Requests to a model: from a file, from standard input, or made up."""
+
+import argparse
+import io
+import itertools
+import json
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.cli.inputs import Sample, read_samples
+from compiler.cli.warn import warn
+from compiler.ir.tensor import Tensor
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.server.request_source import RequestSource
+from hw.errors import InputError, shown
+
+STDIN = Path("-")
+_NUMPY, _ZIP = b"\x93NUMPY", b"PK"
+_CHUNK = 1 << 16
+
+
+def requests_of(args: argparse.Namespace, network: CompiledNetwork) -> RequestSource:
+    """Inputs of requests, one after the other, at most `--requests` of them.
+
+    A file has samples along the first axis, as for `mla run`, and is gone through again if more requests are wanted.
+    Standard input has such a file, or a JSON line for each request: an array, or arrays by input name. Without either
+    the samples are random.
+
+    Raises
+    ------
+    InputError
+        The input cannot be read or does not fit the model: at once, or at the line in question.
+    """
+    if args.input == STDIN:
+        lines = _Lines(sys.stdin.buffer)
+        return RequestSource(itertools.islice(_from_stdin(network, lines), args.requests), lines.ready)
+    if args.input is None:
+        count = args.requests or 1
+        warn(f"no input: {count} random samples from seed {args.seed} on")
+        return RequestSource(_made_up(network, args.seed, count))
+    samples = read_samples(network.sample, args.input, args.requests, args.seed, network)
+    return RequestSource(itertools.islice(itertools.cycle(samples), args.requests or len(samples)))
+
+
+def _made_up(network: CompiledNetwork, seed: int, count: int) -> Iterator[Sample]:
+    from compiler.ir.random_inputs import random_input
+    from compiler.passes.index_bounds import index_bounds
+
+    places = index_bounds(network)
+    for number in range(count):
+        rng = np.random.default_rng([seed, number])
+        yield {tensor.name: random_input(rng, tensor, places) for tensor in network.sample}
+
+
+class _Lines(Iterator[bytes]):
+    """Lines of a stream, and whether there is something to be read."""
+
+    def __init__(self, stream: IO[bytes]):
+        self._stream, self._left, self._ended = stream, b"", False
+
+    def __next__(self) -> bytes:
+        while b"\n" not in self._left and not self._ended:
+            self._read()
+        line, end, self._left = self._left.partition(b"\n")
+        if not line and not end:
+            raise StopIteration
+        return line + end
+
+    def rest(self) -> bytes:
+        """All that has not been read yet."""
+        while not self._ended:
+            self._read()
+        out, self._left = self._left, b""
+        return out
+
+    def ready(self) -> bool:
+        """Whether the next line, or the end, need not be waited for."""
+        if b"\n" in self._left or self._ended:
+            return True
+        try:
+            return bool(select.select([self._stream], [], [], 0)[0])
+        except (OSError, ValueError):
+            return True  # no stream of the system's: all of it is there
+
+    def _read(self) -> None:
+        data = self._stream.read1(_CHUNK)  # type: ignore[attr-defined] # of a buffered stream
+        self._left, self._ended = self._left + data, not data
+
+
+def _from_stdin(network: CompiledNetwork, lines: _Lines) -> Iterator[Sample]:
+    first = next(lines, b"")
+    if not first:
+        raise InputError("standard input is empty: it must have samples as .npy, .npz or JSON lines")
+    if first.startswith((_NUMPY, _ZIP)):
+        yield from read_samples(network.sample, _Named(first + lines.rest()), None, 0)  # type: ignore[arg-type]
+        return
+    for number, line in enumerate(itertools.chain([first], lines), 1):
+        if line.strip():
+            yield _parse(network, f"standard input, line {number}", line)
+
+
+class _Named(io.BytesIO):
+    """A file's contents under the name that errors tell."""
+
+    def __str__(self) -> str:
+        return "standard input"
+
+
+def _parse(network: CompiledNetwork, where: str, line: bytes) -> Sample:
+    """A request from a line of JSON."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: must be JSON: {error}") from None
+    names = [tensor.name for tensor in network.sample]
+    if not isinstance(value, dict):
+        if len(names) != 1:
+            raise InputError(f"{where}: the model has inputs {', '.join(names)}: give an object with each")
+        value = {names[0]: value}
+    if set(value) != set(names):
+        raise InputError(f"{where}: inputs must be {', '.join(names)}, not {', '.join(value) or 'none'}")
+    return {tensor.name: _array(where, tensor, value[tensor.name]) for tensor in network.sample}
+
+
+def _array(where: str, tensor: Tensor, value: Any) -> NDArray:
+    """Nested lists as an array of a tensor's type and shape, whose own leading 1 may be left out."""
+    what = f"{where}: input {tensor.name!r} must be {tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
+    try:
+        array = np.array(value)
+    except ValueError:
+        raise InputError(f"{what}, not lists of different lengths") from None
+    kind = np.dtype(tensor.dtype)
+    numbers = "biuf" if kind.kind == "f" else "b" if kind.kind == "b" else "iu"
+    if array.dtype.kind not in numbers:
+        raise InputError(
+            f"{what}, not {array.dtype.name} such as {shown(array.flat[0].item() if array.size else value)}"
+            f"{tensor.meaning}"
+        )
+    inner = tensor.shape[1:] if tensor.shape and tensor.shape[0] == 1 else tensor.shape
+    if array.shape not in (tensor.shape, inner):
+        raise InputError(f"{what}, not {list(array.shape)}")
+    made = array.astype(kind).reshape(tensor.shape)
+    if kind.kind in "iu" and not np.array_equal(made, array.reshape(tensor.shape)):
+        raise InputError(f"{what}: {array.min()}..{array.max()} is beyond that type")
+    return made

@@ -1,0 +1,1 @@
+"""How good the language model is on layers it has not seen."""

@@ -1,0 +1,1 @@
+"""The language model as a generator of candidates."""

@@ -1,0 +1,1 @@
+"""The transformer: in numpy, in ONNX, on the accelerator; its weights."""

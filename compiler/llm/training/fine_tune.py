@@ -1,0 +1,79 @@
+"""From a model and its own answers, measured, to a better one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from compiler.llm.data.held_out import is_judged
+from compiler.llm.data.trajectories import Trajectory
+from compiler.llm.model.numpy_transformer import Gpt
+from compiler.llm.training.dataset import Style, read_examples
+from compiler.llm.training.loop import Recipe
+from compiler.llm.training.pretrain import Stage, Trained, go_through
+from compiler.llm.training.torch_transformer import TorchTransformer
+
+
+@dataclass(frozen=True)
+class Further:
+    """How training goes on.
+
+    Parameters
+    ----------
+    first, then : Recipe
+        With all that was measured of networks that the model was asked about; with what was best of all networks.
+    """
+
+    first: Recipe
+    then: Recipe
+
+
+def further_of(steps: int, seed: int) -> Further:
+    """The usual one with so many steps in all."""
+    then = steps // 3
+    return Further(Recipe(steps - then, rate=3e-4, seed=seed), Recipe(then, rate=2e-4, seed=seed))
+
+
+def improve(
+    model: Gpt,
+    walks: Sequence[Trajectory],
+    asked: set[tuple[str, int]],
+    plan: Further,
+    folder: Path,
+    say: Callable[[str], None] = lambda _text: None,
+) -> Trained:
+    """Go on training.
+
+    Parameters
+    ----------
+    model : Gpt
+        From where.
+    walks : sequence of Walk
+        All that was measured, answers of the model included.
+    asked : set
+        Machines and indices of the networks that it was asked about.
+    plan : Further
+        How.
+    folder : Path
+        Keeps checkpoints, from which a call that was interrupted goes on.
+    say : callable
+        Hears of progress.
+
+    Raises
+    ------
+    InputError
+        Too little was measured, or a checkpoint is of something else.
+    """
+    style = Style(profile=model.profile, want=True, longest=model.shape.context)
+    read = list(zip(walks, read_examples(walks, style, say), strict=True))
+    kept = [(walk, found) for walk, found in read if not is_judged(walk)]
+    judged = [found for walk, found in read if is_judged(walk)]
+    own = [found for walk, found in kept if (walk.machine, walk.index) in asked]
+    stages = {
+        "first": Stage(plan.first, own, judged),
+        "then": Stage(plan.then, [found for _, found in kept], judged, best=True),
+    }
+    module = TorchTransformer(model.shape)
+    module.take(model)
+    curves = go_through(module, stages, folder, say)
+    about = {"networks": len(walks), "asked": len(asked), "further": asdict(plan), "loss": curves}
+    return Trained(module.gpt(profile=model.profile), about)

@@ -1,0 +1,58 @@
+"""A stage as one program, which one opcode can stand for."""
+
+from dataclasses import replace
+
+from compiler.codegen.executable import StageExecutable
+from compiler.ir.graph import Graph
+from compiler.lowering.lower import LoweredNetwork
+from compiler.schedule.schedule import Schedule
+from hw.errors import InputError, shown
+
+
+def tensor_named(graph: Graph, name: str) -> str:
+    """The tensor of this name, or that a node of this name makes.
+
+    Raises
+    ------
+    InputError
+        There is neither.
+    """
+    if name in graph.nodes:
+        return graph.nodes[name].outputs[0]
+    if name not in graph.tensors:
+        raise InputError(f"skip: there is no tensor and no node {shown(name)}")
+    return name
+
+
+def single(schedule: Schedule, lowered: LoweredNetwork, skip: str | None) -> Schedule:
+    """The schedule with all layers in one program, and tags that do not depend on it.
+
+    The layer that makes the tensor `skip` is not drained in parts: what follows is decided by what one command counts.
+    """
+    last = {layer.name for layer in lowered.layers if layer.y == skip}
+    layers = {
+        name: replace(
+            layer,
+            same_program_as_previous=True,
+            own_counter_tag=True,
+            split_last_tile=layer.split_last_tile and name not in last,
+        )
+        for name, layer in schedule.layers.items()
+    }
+    return replace(schedule, layers=layers)
+
+
+def check_single(name: str, code: StageExecutable) -> None:
+    """Refuse code that had to be cut.
+
+    Raises
+    ------
+    InputError
+        The program is longer than the instruction store.
+    """
+    if len(code.parts) > 1:
+        words = sum(len(program.words) for program in code.programs)
+        raise InputError(
+            f"{name} must be one program: its {words:,} instructions are more than the "
+            f"{code.config.wis_words:,} of the instruction store"
+        )

@@ -1,0 +1,92 @@
+"""The proof for compiled networks: every stage on the accelerator, with the operands that a session gives it."""
+
+from dataclasses import dataclass
+
+from compiler.codegen.executable import StageExecutable
+from compiler.runtime.compiled import CompiledNetwork, Stage
+from compiler.validate.errors import ValidationError
+from compiler.validate.explore import validate
+from compiler.validate.macro_call import MacroCall
+from compiler.validate.report import ProofReport
+from cosim.golden.checks import Window
+
+#: Where the model's memory is put; it could be anywhere.
+_BASE, _ALIGN = 1 << 16, 64
+_READ, _BOTH = 1, 3
+
+
+@dataclass(frozen=True)
+class StageCalls:
+    """Macro-instructions of a stage.
+
+    Parameters
+    ----------
+    calls : list of Call
+        For all samples, one sample after the other.
+    windows : list of Window
+        The weights, which must not be written, then all else.
+    """
+
+    calls: list[MacroCall]
+    windows: list[Window]
+
+
+def validate_network(
+    network: CompiledNetwork, *, samples: int = 1, require_written: bool = False
+) -> dict[int, ProofReport]:
+    """Prove that a compiled network can do no harm and does not depend on timing, its stages one by one.
+
+    Parameters
+    ----------
+    network : Network
+        What was compiled, or read from a file.
+    samples : int
+        How many samples come one right behind the other, without waiting.
+    require_written : bool
+        As in `validate`.
+
+    Returns
+    -------
+    dict
+        The figures of each stage on the accelerator, by the stage's index; the stages of subgraphs of control flow are
+        counted behind the one that decides about them.
+
+    Raises
+    ------
+    ValidationError
+        A program is not safe, or cannot be shown to be.
+    """
+    reports = {}
+    for index, stage in enumerate(network.walk()):
+        if stage.code:
+            work = stage_calls(network, stage, stage.code, samples)
+            try:
+                reports[index] = validate(
+                    network.config, work.calls, work.windows, require_written=require_written
+                )
+            except ValidationError as error:
+                error.stage = index
+                raise
+    return reports
+
+
+def stage_calls(
+    network: CompiledNetwork, stage: Stage, code: StageExecutable, samples: int = 1
+) -> StageCalls:
+    """What a session enqueues for a stage."""
+    weights = _BASE + code.image.size
+    at = _aligned(_BASE + max(code.memory, 1))
+    calls: list[MacroCall] = []
+    for _ in range(samples):
+        operands: list[int | None] = [_BASE]
+        for tensor in (*stage.inputs, *stage.outputs):
+            operands.append(at)
+            at = _aligned(at + tensor.bytes)
+        operands += network.any_count
+        calls += [MacroCall(part.program, tuple(operands), instead=part.instead) for part in code.parts]
+    windows = [(_BASE, weights - 1, _READ)] if weights > _BASE else []
+    return StageCalls(calls, [*windows, (weights, at - 1, _BOTH)])
+
+
+def _aligned(address: int) -> int:
+    return -(-address // _ALIGN) * _ALIGN

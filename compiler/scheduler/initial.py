@@ -1,0 +1,223 @@
+"""The initial schedule of a network: an estimate of cycles for each tiling that fits, the least of them taken."""
+
+from dataclasses import replace
+
+from compiler.layers.base import Image, Layer
+from compiler.layers.conv.layer import ConvLayer
+from compiler.layers.conv.tilings import conv_tilings
+from compiler.layers.conv_transpose import ConvTransposeLayer, conv_transpose_tilings
+from compiler.layers.depthwise import DepthwiseLayer, depthwise_tilings
+from compiler.layers.dynamic_quantize import DynamicLayer, dynamic_tilings
+from compiler.layers.elementwise import ElementwiseLayer, elementwise_tilings
+from compiler.layers.layer_context import LayerContext
+from compiler.layers.lowering_context import image_of
+from compiler.layers.matmul import MatmulLayer, matmul_tilings
+from compiler.layers.move import MoveLayer, from_dram, move_tilings
+from compiler.layers.norm import NormLayer, norm_tilings
+from compiler.layers.pool import PoolLayer, pool_tilings
+from compiler.layers.prelu import PReluLayer, prelu_tilings
+from compiler.layers.reduce import ReduceLayer, reduce_tilings
+from compiler.layers.registry import tile_model_of
+from compiler.layers.softmax import SoftmaxLayer, softmax_tilings
+from compiler.layers.tile_pipeline import simulate_pipeline
+from compiler.layers.tiling_context import TilingContext, Tilings
+from compiler.lowering.lower import LoweredNetwork
+from compiler.options import USUAL, DramTiming
+from compiler.schedule.schedule import LayerSchedule, Schedule
+from compiler.scheduler.co_schedule import AROUND, shared, sharing
+from hw.config import MlaConfig
+from hw.errors import InputError
+from hw.isa.enums import DTYPE_BYTES
+
+#: Part of the scratchpad that tensors may stay in from layer to layer.
+_RESIDENT = 0.6
+#: A layer of fewer cycles is not worth a dispatch of its own.
+_SMALL = 1000
+#: Kinds of layers whose tilings are followed tile by tile, and how many of them.
+_BY_TILES, _FOLLOWED = (PoolLayer, ElementwiseLayer, MatmulLayer, SoftmaxLayer, MoveLayer), 48
+#: So many cycles before a layer begins LOAD is free to bring in its first weights, if there is one before it.
+_AHEAD = 1000.0
+
+
+def initial_schedule(
+    config: MlaConfig, lowered: LoweredNetwork, fusions: tuple[tuple[str, ...], ...], dram: DramTiming = USUAL
+) -> Schedule:
+    """A schedule for every layer.
+
+    Raises
+    ------
+    InputError
+        A layer does not fit the machine however it is cut.
+    """
+    layers = {}
+    for number, (name, (cycles, best)) in enumerate(estimates(config, lowered, dram).items()):
+        layers[name] = replace(best, same_program_as_previous=True) if number and cycles < _SMALL else best
+    return Schedule(fusions, layers)
+
+
+def estimates(
+    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = USUAL
+) -> dict[str, tuple[float, LayerSchedule]]:
+    """For every layer its best tiling, with the estimated cycles that it was chosen for.
+
+    Raises
+    ------
+    InputError
+        A layer does not fit the machine however it is cut.
+    """
+    homes = _Residents(config, lowered)
+    spots = _spots(homes, dram)
+    found = [_schedule(spot, layer) for spot, layer in zip(spots, lowered.layers, strict=True)]
+    alone = [cycles for cycles, _ in found]
+    for number in sharing(lowered, alone):
+        spot = replace(spots[number], free=homes.free(number, AROUND))
+        spot = shared(spot, lowered, number, alone)
+        try:
+            cycles, schedule = _schedule(spot, lowered.layers[number])
+        except InputError:
+            continue  # it needs the machine for itself
+        found[number] = cycles, replace(schedule, interleave=True)
+    return {layer.name: best for layer, best in zip(lowered.layers, found, strict=True)}
+
+
+def tiling_contexts(
+    config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = USUAL
+) -> list[TilingContext]:
+    """What each layer finds if it takes no turns with others."""
+    return _spots(_Residents(config, lowered), dram)
+
+
+def _spots(homes: "_Residents", dram: DramTiming) -> list[TilingContext]:
+    config = homes.config
+    return [
+        TilingContext(
+            config,
+            homes.free(number),
+            config.acc_rows,
+            homes.on_chip(layer.x),
+            homes.on_chip(layer.y),
+            homes.on_chip,
+            taper=homes.awaited(number),
+            dram=dram,
+            first=not number,
+        )
+        for number, layer in enumerate(homes.lowered.layers)
+    ]
+
+
+class _Residents:
+    """Which tensors stay in the scratchpad: those that fit beside the others alive at the same time."""
+
+    def __init__(self, config: MlaConfig, lowered: LoweredNetwork):
+        self.config, self.lowered = config, lowered
+        graph = lowered.graph
+        outside = {lowered.root(name) for name in (*graph.inputs, *graph.outputs)}
+        for layer in lowered.layers:
+            if isinstance(layer, MoveLayer):
+                outside |= {lowered.root(name) for name in from_dram(layer)}
+        self.size: dict[str, int] = {}
+        self.life: dict[str, tuple[int, int]] = {}
+        for number, layer in enumerate(lowered.layers):
+            for name in (*layer.inputs, layer.y):
+                root = lowered.root(name)
+                first, _ = self.life.get(root, (number, number))
+                self.life[root] = (first, number)
+                self.size[root] = _bytes(image_of(graph.tensors[root]))
+        self.inside: set[str] = set()
+        budget = int(config.sp_bytes * _RESIDENT)
+        for root in sorted(self.life, key=lambda r: (self.size[r], self.life[r])):
+            first, last = self.life[root]
+            fits = all(self._held(at) + self.size[root] <= budget for at in range(first, last + 1))
+            if root not in outside and fits:
+                self.inside.add(root)
+
+    def _held(self, layer: int) -> int:
+        return sum(self.size[r] for r in self.inside if self.life[r][0] <= layer <= self.life[r][1])
+
+    def on_chip(self, name: str) -> bool:
+        """Whether a tensor stays in the scratchpad."""
+        return self.lowered.root(name) in self.inside
+
+    def awaited(self, number: int) -> bool:
+        """Whether what follows a layer waits for all of its result: it goes to DRAM, or is read block by block."""
+        layers = self.lowered.layers
+        if not self.on_chip(layers[number].y):
+            return True
+        after = layers[number + 1 : number + 2]
+        return any(
+            isinstance(each, DepthwiseLayer)
+            and self.lowered.root(each.x) == self.lowered.root(layers[number].y)
+            for each in after
+        )
+
+    def free(self, layer: int, around: int = 0) -> int:
+        """Bytes of the scratchpad left for the buffers of a layer; a part is for the next one's first weights.
+
+        With `around`, as many layers before it and behind it may run at the same time.
+        """
+        first, last = layer - around, layer + around
+        held = sum(
+            self.size[root]
+            for root in self.inside
+            if self.life[root][0] <= last and first <= self.life[root][1]
+        )
+        return int((self.config.sp_bytes - held) * 0.9)
+
+
+def _bytes(image: Image) -> int:
+    return image.h * image.w * image.c * DTYPE_BYTES[image.dtype] + 64
+
+
+def ranked_tilings(spot: TilingContext, layer: Layer) -> list[tuple[float, LayerSchedule]]:
+    """Ways to cut a layer that fit, each once with its estimated cycles, the least first.
+
+    Where the rough estimate knows little of how units wait for each other the most promising ones are followed tile by
+    tile. (For convolutions it knows more: followed, single ones come out 1 % better on the RTL, and networks worse.)
+    """
+    found: dict[LayerSchedule, float] = {}
+    for cycles, schedule in _tilings_of(spot, layer):
+        found[schedule] = min(cycles, found.get(schedule, cycles))
+    rough = sorted(((cycles, schedule) for schedule, cycles in found.items()), key=lambda each: each[0])
+    if not isinstance(layer, _BY_TILES) or not spot.alone:  # the rough one knows what it takes turns with
+        return rough
+    place = LayerContext(spot.config, spot.dram, spot.x_on_chip, spot.y_on_chip, spot.on_chip)
+    followed = [
+        ((cycles + _followed(spot, layer, schedule, place)) / 2, schedule)
+        for cycles, schedule in rough[:_FOLLOWED]
+    ]
+    followed.sort(key=lambda each: each[0])
+    return followed + rough[_FOLLOWED:]
+
+
+def _followed(spot: TilingContext, layer: Layer, schedule: LayerSchedule, place: LayerContext) -> float:
+    """Cycles of a layer by its tiles."""
+    flow = tile_model_of(layer, schedule, place)
+    return simulate_pipeline(
+        flow, spot.beat, spot.dram.latency, None if spot.first else _AHEAD, last=False
+    ).total
+
+
+def _tilings_of(spot: TilingContext, layer: Layer) -> Tilings:
+    """Ways to cut a layer that fit, each with its cycles by a rough estimate."""
+    tilings = {
+        ConvLayer: conv_tilings,
+        DepthwiseLayer: depthwise_tilings,
+        PoolLayer: pool_tilings,
+        ElementwiseLayer: elementwise_tilings,
+        SoftmaxLayer: softmax_tilings,
+        MoveLayer: move_tilings,
+        ConvTransposeLayer: conv_transpose_tilings,
+        MatmulLayer: matmul_tilings,
+        ReduceLayer: reduce_tilings,
+        NormLayer: norm_tilings,
+        PReluLayer: prelu_tilings,
+        DynamicLayer: dynamic_tilings,
+    }[type(layer)]
+    return tilings(spot, layer)
+
+
+def _schedule(spot: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
+    found = ranked_tilings(spot, layer)
+    if not found:
+        raise InputError(f"layer {layer.name!r} does not fit the machine however it is cut")
+    return found[0]

@@ -1,0 +1,1 @@
+"""The request server: requests through a live machine under versions of a network."""

@@ -1,0 +1,217 @@
+"""Versions of a network on one machine: each with its memory beside the others', proved before it is loaded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+from compiler.cache.content_store import ContentStore
+from compiler.cache.proofs import prove
+from compiler.codegen.split_programs import ProgramPart
+from compiler.runtime.compiled import CompiledNetwork, Stage
+from compiler.server.allocator import PAGE, FirstFitAllocator
+from compiler.validate import MacroCall
+from cosim.driver import Driver
+from cosim.golden.checks import Window
+from hw.errors import InputError
+
+_DIGITS = 8
+_READ, _READ_WRITE = 1, 3
+#: Windows of one stage: the requests' buffers, its weights, the rest of its memory.
+_STAGE_WINDOWS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """A network in a machine's DRAM.
+
+    Parameters
+    ----------
+    number : int
+        Counted from 0.
+    network : Network
+        What it carries out.
+    bases : tuple of int
+        For each stage on the accelerator the address of its memory.
+    window : tuple of int
+        First and last byte of all of them.
+    """
+
+    number: int
+    network: CompiledNetwork
+    bases: tuple[int, ...]
+    window: tuple[int, int]
+
+    @cached_property
+    def parts(self) -> tuple[ProgramPart, ...]:
+        """Programs of all stages."""
+        return tuple(part for code in self.network.codes for part in code.parts)
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """Names of the programs' contents, for reports."""
+        programs = (program for part in self.parts for program in part.programs)
+        return tuple(sha256(program.image).hexdigest()[:_DIGITS] for program in programs)
+
+
+class Buffers:
+    """Room for the inputs and outputs of as many requests at once as there are slots.
+
+    Parameters
+    ----------
+    arena : Arena
+        DRAM.
+    network : Network
+        Whose inputs and outputs these are; other versions have the same.
+    slots : int
+        Requests.
+    """
+
+    def __init__(self, arena: FirstFitAllocator, network: CompiledNetwork, slots: int):
+        self.shape = _shape(network)
+        sizes = [tensor.bytes for stage in coded(network) for tensor in (*stage.inputs, *stage.outputs)]
+        pitch = sum(-(-size // arena.align) * arena.align for size in sizes)
+        start = arena.take(slots * max(pitch, 1), "requests' inputs and outputs")
+        self.window = (start, start + slots * max(pitch, 1) - 1, _READ_WRITE)
+        self._operands: list[list[list[int]]] = []
+        for slot in range(slots):
+            address, stages = start + slot * pitch, []
+            for stage in coded(network):
+                places = []
+                for tensor in (*stage.inputs, *stage.outputs):
+                    places.append(address)
+                    address += -(-tensor.bytes // arena.align) * arena.align
+                stages.append(places)
+            self._operands.append(stages)
+
+    @property
+    def slots(self) -> int:
+        """How many requests there is room for."""
+        return len(self._operands)
+
+    def operands(self, version: Version, stage: int, slot: int) -> list[int]:
+        """Addresses, the first operands of the macro-instructions of a stage."""
+        return [version.bases[stage], *self._operands[slot][stage]]
+
+
+def coded(network: CompiledNetwork) -> list[Stage]:
+    """Its stages on the accelerator, those in subgraphs among them."""
+    return [stage for stage in network.walk() if stage.code]
+
+
+def _shape(network: CompiledNetwork) -> list[tuple[object, ...]]:
+    """What all versions of a network have in common."""
+    return [
+        tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in (*stage.inputs, *stage.outputs))
+        for stage in coded(network)
+    ]
+
+
+def _every_pair(slots: int) -> list[int]:
+    """Slots in an order in which each follows each, itself included, the first once more at the end.
+
+    A request takes any slot that is free, so any may come behind any other. This is the de Bruijn sequence of order 2.
+    """
+    order = [0]
+    for first in range(slots):
+        order += [first] if first else []
+        for second in range(first + 1, slots):
+            order += [first, second]
+    return [*order, 0]
+
+
+class Versions:
+    """Places versions in DRAM and proves that they do no harm there.
+
+    Parameters
+    ----------
+    driver : Driver
+        The machine's driver.
+    arena : Arena
+        DRAM.
+    buffers : Buffers
+        Of the requests.
+    proofs : Store or None
+        Remembers what has been proved.
+    """
+
+    def __init__(
+        self, driver: Driver, arena: FirstFitAllocator, buffers: Buffers, proofs: ContentStore | None = None
+    ):
+        self.driver, self.arena, self.buffers, self.proofs = driver, arena, buffers, proofs
+        self._count = 0
+
+    def add(self, network: CompiledNetwork, beside: Version | None = None) -> Version:
+        """A version whose memory is in DRAM; requests may go over to it from the one beside it, and back.
+
+        Raises
+        ------
+        InputError
+            It is a version of another model, or there is no room for its memory.
+        ValidationError
+            A program could do harm: leave its own memory and the requests' buffers, disturb what comes before or after
+            it, hang or trap.
+        """
+        config = self.driver.config
+        if network.config != config:
+            raise InputError(f"{network.name}: this version is for another machine")
+        if _shape(network) != self.buffers.shape:
+            raise InputError(f"{network.name}: this version has other stages: it is of another model")
+        version = self._place(network)
+        try:
+            self._prove([version])
+            if beside is not None:
+                self._prove([version, beside])
+        except BaseException:
+            self.drop(version)
+            raise
+        self._count += 1
+        return version
+
+    def drop(self, version: Version) -> None:
+        """Give its memory back: nothing uses it any more."""
+        self.arena.give_back(version.window[0])
+
+    def _place(self, network: CompiledNetwork) -> Version:
+        offsets, size = [], 0
+        for code in network.codes:
+            offsets.append(size)
+            size += -(-max(code.memory, 1) // self.arena.align) * self.arena.align
+        # At the beginning of a page it takes as long here as wherever it was measured.
+        start = self.arena.take(size, f"the memory of a version of {network.name}", PAGE)
+        for offset, code in zip(offsets, network.codes, strict=True):
+            self.driver.put(code.image, start + offset)
+        bases = tuple(start + offset for offset in offsets)
+        return Version(self._count, network, bases, (start, start + size - 1))
+
+    def _prove(self, among: Sequence[Version]) -> None:
+        """Of each stage of the first the calls of every slot behind every slot, over to the others' and back."""
+        version = among[0]
+        for stage in range(len(version.bases)):
+            order = [(version, slot) for slot in _every_pair(self.buffers.slots)]
+            order += [(each, slot) for each in reversed(among) for slot in (0, self.buffers.slots - 1)]
+            order.append((version, 0))
+            calls = [
+                MacroCall(
+                    part.program,
+                    (*self.buffers.operands(each, stage, slot), *each.network.any_count),
+                    instead=part.instead,
+                )
+                for each, slot in order
+                for part in each.network.codes[stage].parts
+            ]
+            prove(self.driver.config, calls, self._windows(among, stage), self.proofs)
+
+    def _windows(self, among: Sequence[Version], stage: int) -> list[Window]:
+        """What a stage's programs may touch: alone its own memory, weights read-only; else that of all versions.
+
+        Addresses do not depend on the data or on what came before, so it is enough to prove of each version alone that
+        it leaves its weights as they are.
+        """
+        if len(among) > 1 or self.driver.config.windows < _STAGE_WINDOWS:
+            return [self.buffers.window, *((*each.window, _READ_WRITE) for each in among)]
+        version = among[0]
+        code, base = version.network.codes[stage], version.bases[stage]
+        weights = base + code.image.size
+        memory = [(base, weights - 1, _READ), (weights, base + code.memory - 1, _READ_WRITE)]
+        return [self.buffers.window, *(window for window in memory if window[0] <= window[1])]

@@ -1,0 +1,29 @@
+"""Where candidates come from: the one interface of everything that proposes ways to carry out a network.
+
+A generator proposes schedules, or micro-programs as text; it never decides what is used. What it proposes is compiled,
+proved harmless by the validator, run on the RTL on fresh inputs, compared bit by bit with the golden model, counted and
+remembered like any other candidate (`compiler.measure`), and it hears what came of it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from compiler.profile.measurement import Result
+from compiler.tuning.generators.task import Candidate, Task
+
+
+class Generator(ABC):
+    """Proposes candidates for a task."""
+
+    #: Its name on the command line and in reports.
+    name: str
+
+    @abstractmethod
+    def propose(self, task: Task) -> Iterator[Candidate]:
+        """Candidates, the most promising first; `tell` is called between one and the next.
+
+        A candidate may be wrong in any way: it costs no more than a measurement.
+        """
+
+    def tell(self, candidate: Candidate, result: Result) -> None:  # noqa: B027  most have no use for it
+        """What came of a candidate: its cycles by layer and cause, or where and why it was refused."""

@@ -1,0 +1,67 @@
+"""Which bytes and rows have been written since the stream began."""
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from compiler.validate.footprint import accumulates, streams
+from compiler.validate.strided_regions import StridedRegion, intervals
+from cosim.golden.command import Config
+from hw.config import MlaConfig
+from hw.isa.enums import Unit
+
+
+class InitializedMemory:
+    """A flag for each byte of scratchpad, slots and tables, and for each row of the accumulator.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Sizes.
+    """
+
+    def __init__(self, config: MlaConfig):
+        self._config = config
+        self._flags = {
+            "sp": np.zeros(config.sp_bytes, bool),
+            "acc": np.zeros(config.acc_rows, bool),
+            "param": np.zeros(config.param_slots * 16 * config.n, bool),
+            "table": np.zeros(config.table_slots * 512, bool),
+        }
+
+    @property
+    def size(self) -> int:
+        """Bytes of all flags."""
+        return sum(flags.nbytes for flags in self._flags.values())
+
+    def copy(self) -> "InitializedMemory":
+        """The same flags, to go another way from here."""
+        other = InitializedMemory(self._config)
+        other._flags = {space: flags.copy() for space, flags in self._flags.items()}
+        return other
+
+    def digest(self) -> bytes:
+        """A name of the state."""
+        return hashlib.sha256(b"".join(flags.tobytes() for flags in self._flags.values())).digest()
+
+    def enter(self, unit: Unit, c: Config) -> tuple[str, int] | None:
+        """Enter a command; returns the memory and first address it reads that was never written, or None."""
+        regions = streams(self._config, unit, c, used=True)
+        for item in regions:
+            if item.space == "dram" or (item.write and not accumulates(unit, c)):
+                continue
+            for start, end in _stretches(item):
+                missing = np.flatnonzero(~self._flags[item.space][start:end])
+                if missing.size:
+                    return item.space, start + int(missing[0])
+        for item in regions:
+            if item.write and item.space != "dram":
+                for start, end in _stretches(item):
+                    self._flags[item.space][start:end] = True
+        return None
+
+
+def _stretches(item: StridedRegion) -> Iterator[tuple[int, int]]:
+    starts, ends = intervals(item.steps, item.run, item.high - item.low)
+    return zip((starts + item.low).tolist(), (ends + item.low).tolist(), strict=True)
