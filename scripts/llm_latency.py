@@ -33,7 +33,7 @@ from compiler.llm.model.weights import load
 from compiler.llm.tokens.layer_prompt import subjects_of
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
 from scripts.bench_store import measure
@@ -89,7 +89,9 @@ def times_of(point: CalibrationNetwork, model: Gpt, times: int) -> dict[str, lis
         baseline, network = measurer.baseline(), measurer.first
         schedule = network.schedule
         tasks = [
-            Task(measurer.prepared, machine.conditions, schedule, tuple(schedule.layers), baseline, seed=seed)
+            GeneratorTask(
+                measurer.prepared, machine.conditions, schedule, tuple(schedule.layers), baseline, seed=seed
+            )
             for seed in range(times)
         ]
     next(LmGenerator(model).propose(tasks[0]), None)  # what is done once
@@ -105,7 +107,7 @@ def times_of(point: CalibrationNetwork, model: Gpt, times: int) -> dict[str, lis
     }
 
 
-def _seconds_of_answer(task: Task, model: Gpt) -> float:
+def _seconds_of_answer(task: GeneratorTask, model: Gpt) -> float:
     """From a task to one answer that compiles."""
     began = perf_counter()
     ((name, subject),) = subjects_of(task).items()
@@ -115,7 +117,7 @@ def _seconds_of_answer(task: Task, model: Gpt) -> float:
     return perf_counter() - began
 
 
-def _seconds_of_candidate(task: Task, model: Gpt) -> float:
+def _seconds_of_candidate(task: GeneratorTask, model: Gpt) -> float:
     """From a task to the first candidate that a search would measure."""
     began = perf_counter()
     next(LmGenerator(model).propose(task), None)

@@ -37,7 +37,7 @@ from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
 from scripts.lanes import in_lanes
@@ -81,26 +81,30 @@ class Meaning(ChangesGrammar):
         return True
 
 
-def schedules(task: Task) -> LmRequest:
+def schedules(task: GeneratorTask) -> LmRequest:
     """Changes of the layer's schedule."""
     ((name, subject),) = subjects_of(task).items()
     return Schedules(task, name, subject)
 
 
-def edits(task: Task) -> LmRequest:
+def edits(task: GeneratorTask) -> LmRequest:
     """Edits of its slowest program."""
     programs = Programs(task)
     return Edits(programs, programs.pieces[0])
 
 
-def programs(task: Task) -> LmRequest:
+def programs(task: GeneratorTask) -> LmRequest:
     """A whole program in place of that one."""
     programs = Programs(task)
     return ProgramRequest(programs, programs.pieces[0])
 
 
 #: What is asked for.
-KINDS: dict[str, Callable[[Task], LmRequest]] = {"schedules": schedules, "edits": edits, "programs": programs}
+KINDS: dict[str, Callable[[GeneratorTask], LmRequest]] = {
+    "schedules": schedules,
+    "edits": edits,
+    "programs": programs,
+}
 
 
 def answers_of(request: LmRequest, model: Gpt, way: str, count: int, seed: int) -> list[Schedule | None]:
@@ -213,7 +217,7 @@ def ask(job: Job, seed: int, file: Path) -> None:
     row: dict[str, Any] = {"key": job.key, "kind": job.kind, "layer": keys_of(job.point)[0], "answers": 0}
     with Measurer(job.point.graph(), machine.conditions, machine.options) as measurer:
         baseline, schedule = measurer.baseline(), measurer.first.schedule
-        task = Task(
+        task = GeneratorTask(
             measurer.prepared, machine.conditions, schedule, tuple(schedule.layers), baseline, seed=seed
         )
         known: dict[str, Result] = {}

@@ -30,7 +30,7 @@ from compiler.tuning.edits.edit import EditError
 from compiler.tuning.edits.editable_programs import EditablePrograms
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.generators.library import GENERATORS
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.generator_search import GeneratorSearch
 from compiler.tuning.search.method import SearchMethod, Trial
@@ -302,7 +302,7 @@ class Quoted(LmGenerator):
         super().__init__(kinds=[CandidateKind.EDITS])
         self.said: dict[str, tuple[str, str] | None] = {}
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """As any writer."""
         now = task.schedule.to_json()
         self.said.setdefault(now, None)

@@ -14,7 +14,7 @@ Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowShape:
     """A square kernel over an image of h x w pixels, padded by half the kernel on all sides."""
 
     h: int
@@ -63,12 +63,12 @@ def requantize(sums: Int64, ratios: NDArray[np.float64], zp: int) -> Int64:
     return np.clip((high >> right) + up + zp, -128, 127)
 
 
-def conv_sums(x: Int64, weights: NDArray[np.int8], window: Window) -> Int64:
+def conv_sums(x: Int64, weights: NDArray[np.int8], window: WindowShape) -> Int64:
     """Sums of a convolution (row, column, output channel): weights (output channels, kernel h, kernel w, channels)."""
     wide = weights.astype(np.int64)
     return np.sum([pixels @ wide[:, ky, kx].T for ky, kx, pixels in window.taps(x)], axis=0)
 
 
-def depthwise_sums(x: Int64, weights: NDArray[np.int8], window: Window) -> Int64:
+def depthwise_sums(x: Int64, weights: NDArray[np.int8], window: WindowShape) -> Int64:
     """Sums of a depthwise convolution (row, column, channel): weights (kernel h, kernel w, channels)."""
     return np.sum([pixels * weights[ky, kx].astype(np.int64) for ky, kx, pixels in window.taps(x)], axis=0)

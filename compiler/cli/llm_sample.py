@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from compiler.llm.decode.sampler import TokenReader
     from compiler.llm.generate.requests import LmRequest
     from compiler.llm.model.numpy_transformer import Gpt
-    from compiler.tuning.generators.task import Task
+    from compiler.tuning.generators.task import GeneratorTask
 
 #: What may be asked for, beside whole programs.
 _SCHEDULES, _EDITS = "schedules", "edits"
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from compiler.cli.run import head
     from compiler.options import DramTiming
     from compiler.profile.hardware_profile import HardwareProfile
-    from compiler.tuning.generators.task import Task
+    from compiler.tuning.generators.task import GeneratorTask
     from compiler.tuning.measure.measurer import Measurer
     from compiler.util.progress import say
     from hw.config import load_target
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--layer must be one of {names}, not {args.layer!r}")
         measured = measurer.baseline()
     about = tuple(schedule.layers) if args.layer is None else (args.layer,)
-    task = Task(prepared, conditions, schedule, about, measured, seed=args.seed)
+    task = GeneratorTask(prepared, conditions, schedule, about, measured, seed=args.seed)
     with _reader(model, args) as (reader, told):
         found = [
             _answered(reader, cycles, request, args, profile=model.profile)
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _requests(task: "Task", ask: str) -> "Iterator[tuple[int, LmRequest]]":
+def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest]]":
     """What is asked, and the cycles of each layer or program that is asked about.
 
     Raises

@@ -94,7 +94,7 @@ def equal(statistic: Statistic, value: int) -> Guard:
 
 
 @dataclass(frozen=True)
-class Variant:
+class GuardedProgram:
     """A program that runs in another's place if its guard holds."""
 
     guard: Guard

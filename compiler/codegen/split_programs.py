@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from compiler.codegen.dispatch_guard import Variant
+from compiler.codegen.dispatch_guard import GuardedProgram
 from compiler.codegen.emit import RegistersError, emit
 from compiler.codegen.reroll_loops import reroll
 from compiler.codegen.semaphores import Issued
@@ -40,7 +40,7 @@ class ProgramPart:
 
     program: Program
     layers: tuple[int, ...]
-    instead: tuple[Variant, ...] = ()
+    instead: tuple[GuardedProgram, ...] = ()
 
     @property
     def programs(self) -> tuple[Program, ...]:

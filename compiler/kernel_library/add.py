@@ -10,7 +10,7 @@ from compiler.util.scaling import Affine, bytes_word, halves_word, quantize_mult
 from hw.isa.enums import Dtype, Rounding
 
 
-class Residual(TypedDict):
+class ResidualScales(TypedDict):
     """Fields of FUSE's residual add."""
 
     zp_xr: int
@@ -25,7 +25,7 @@ class Residual(TypedDict):
 LEFT_SHIFT = 20
 
 
-def raw_fields(x: Affine, r: Affine, y: Affine) -> Residual:
+def raw_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
     """Fields of XNNPACK's addition: products of 21 bits without rounding, and one shift at the end."""
     ratios = [np.float32(part.scale) / np.float32(y.scale) for part in (x, r)]
     shift = LEFT_SHIFT + 1 - math.frexp(float(max(ratios)))[1]
@@ -40,7 +40,7 @@ def raw_fields(x: Affine, r: Affine, y: Affine) -> Residual:
     }
 
 
-def residual_fields(x: Affine, r: Affine, y: Affine) -> Residual:
+def residual_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
     """Fields of FUSE's residual add: `x` is the main value, `r` the residual, `y` the sum."""
     twice = 2 * max(x.scale, r.scale)
     (x_mult, x_exp), (r_mult, r_exp) = (quantize_multiplier(part.scale / twice) for part in (x, r))

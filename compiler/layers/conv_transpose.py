@@ -16,7 +16,7 @@ from compiler.layers.conv.tile_model import conv_tile_model
 from compiler.layers.conv.tilings import conv_tilings
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.layer_context import LayerContext
-from compiler.layers.lowering_context import LoweringContext, UnsupportedError, affine
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import TilingContext, Tilings
 from compiler.schedule.schedule import LayerSchedule
@@ -66,7 +66,7 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.DOUBLE))
     batch, height = low.x.shape[0], low.y.shape[1]
     if batch > 1 and height % a["strides"][0]:
-        raise UnsupportedError(f"images of a batch whose {height} rows are no multiple of the stride")
+        raise UnsupportedLoweringError(f"images of a batch whose {height} rows are no multiple of the stride")
     lines = [
         _lines(size, kernel, *(a[key][axis] for key in ("strides", "dilations", "pads")))
         for axis, (size, kernel) in enumerate(zip((height, y.w), weights.shape[1:3], strict=True))

@@ -5,7 +5,7 @@ import numpy as np
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.epilogue_lowering import drain_of, rounding_of
-from compiler.layers.lowering_context import LoweringContext, UnsupportedError, affine
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from hw.isa.enums import Rounding
 
 #: Longest sum: its triangle takes the square of that in DRAM.
@@ -22,10 +22,10 @@ def lower_cumsum(low: LoweringContext) -> ConvLayer:
     """
     a, x = low.anchor.attributes, low.x
     if a["axis"] % len(x.shape) != len(x.shape) - 1:
-        raise UnsupportedError("sums are cumulated along the last dimension only")
+        raise UnsupportedLoweringError("sums are cumulated along the last dimension only")
     size = x.shape[-1]
     if size > _MOST:
-        raise UnsupportedError(f"{size:,} elements are cumulated, more than {_MOST:,}")
+        raise UnsupportedLoweringError(f"{size:,} elements are cumulated, more than {_MOST:,}")
     ones = np.tril(np.ones((size, size), np.int8), -1 if a["exclusive"] else 0)
     data = np.ascontiguousarray(ones.T if a["reverse"] else ones)
     triangle = Tensor(f"{low.anchor.name}:triangle", data.shape, "int8", Quantization.of(1.0), data)

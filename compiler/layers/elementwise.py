@@ -18,7 +18,7 @@ from compiler.kernel_library.mul import mul
 from compiler.layers.base import Drain, Layer
 from compiler.layers.layer_context import LayerContext
 from compiler.layers.lookup_tables import is_unary, table_of
-from compiler.layers.lowering_context import LoweringContext, UnsupportedError, affine, clip_range
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.requant_params import Slots
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import TILE, TilingContext, Tilings
@@ -101,7 +101,7 @@ def lower_unary(low: LoweringContext) -> Layer:
     """A function of single numbers."""
     node = low.anchor
     if not is_unary(low.graph, node):
-        raise UnsupportedError(
+        raise UnsupportedLoweringError(
             f"{node.op} of {low.x.dtype} tensors quantized channel by channel, or not at all"
         )
     x = next(t for t in low.graph.ins(node) if not t.constant)
@@ -121,9 +121,11 @@ def lower_binary(low: LoweringContext) -> Layer:
     spread = laid_over(node.op, b.shape, a.shape) if a.shape == low.y.shape else None
     if spread is None:
         shapes = [list(tensor.shape) for tensor in graph.ins(node)]
-        raise UnsupportedError(f"operands of shapes {shapes[0]} and {shapes[1]} for {list(low.y.shape)}")
+        raise UnsupportedLoweringError(
+            f"operands of shapes {shapes[0]} and {shapes[1]} for {list(low.y.shape)}"
+        )
     if a.constant:
-        raise UnsupportedError(f"{node.op} of a constant and a smaller tensor")
+        raise UnsupportedLoweringError(f"{node.op} of a constant and a smaller tensor")
     fields = _product(low, a, b) if node.op == "mul" else _sum(low, a, b, turned=turned)
     return ElementwiseLayer(**low.common(b.name, x=a.name), other=b.name, spread=spread, **fields)
 

@@ -12,7 +12,7 @@ from compiler.layers.lookup_tables import is_unary, table_of
 from compiler.layers.lowering_context import (
     DTYPES,
     LoweringContext,
-    UnsupportedError,
+    UnsupportedLoweringError,
     affine,
     clip_range,
     same_meaning,
@@ -41,7 +41,7 @@ def drain_of(low: LoweringContext, weights: Tensor, bias: Tensor | None, roundin
     channels = weights.shape[-1] if low.anchor.op == "depthwise_conv2d" else weights.shape[0]
     q, x, y = weights.quantization, affine(low.x), affine(scaled)
     if q is None:
-        raise UnsupportedError(f"weights {weights.name!r} are not quantized")
+        raise UnsupportedLoweringError(f"weights {weights.name!r} are not quantized")
     scales = np.broadcast_to(np.array(q.scale, np.float64), channels)
     pairs = np.array(
         [multiplier_of(low, x.scale, float(scale), y.scale, rounding) for scale in scales], np.int64
@@ -79,7 +79,7 @@ def _clip(graph: Graph, node: Node, before: Tensor, clip: tuple[int, int]) -> tu
     """A clip node folded into the range of what it follows."""
     after = graph.out(node)
     if affine(after) != affine(before) or after.dtype != before.dtype:
-        raise UnsupportedError(f"clip {node.name!r} changes the quantization")
+        raise UnsupportedLoweringError(f"clip {node.name!r} changes the quantization")
     low, high = clip_range(after, node.attributes["low"], node.attributes["high"])
     return after, (max(low, clip[0]), min(high, clip[1]))
 
@@ -108,7 +108,7 @@ def weights_of(low: LoweringContext) -> tuple[Tensor, Tensor | None]:
     """
     _, weights, *bias = low.graph.ins(low.anchor)
     if weights.data is None or (bias and bias[0].data is None):
-        raise UnsupportedError("weights and bias must be constants")
+        raise UnsupportedLoweringError("weights and bias must be constants")
     return _one_zero(weights), bias[0] if bias else None
 
 
@@ -139,5 +139,5 @@ def zero_of(weights: Tensor) -> int:
     assert weights.quantization is not None
     zeros = set(weights.quantization.zero_point)
     if len(zeros) != 1:
-        raise UnsupportedError("weights have zero points that differ from channel to channel")
+        raise UnsupportedLoweringError("weights have zero points that differ from channel to channel")
     return zeros.pop()

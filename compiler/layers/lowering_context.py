@@ -21,7 +21,7 @@ DTYPES: Mapping[str, Dtype] = {
 }
 
 
-class UnsupportedError(Exception):
+class UnsupportedLoweringError(Exception):
     """The machine cannot do this; the text says why."""
 
 
@@ -47,7 +47,7 @@ class SubTensor:
 def image_of(tensor: Tensor) -> Image:
     """A tensor as rows, columns, channels; images of a batch lie one below the other."""
     if tensor.dtype not in DTYPES:
-        raise UnsupportedError(f"{tensor.dtype} tensors stay on the host")
+        raise UnsupportedLoweringError(f"{tensor.dtype} tensors stay on the host")
     dtype, shape = DTYPES[tensor.dtype], tensor.shape
     if len(shape) == 4:
         return Image(shape[0] * shape[1], *shape[2:], dtype)
@@ -59,7 +59,7 @@ def affine(tensor: Tensor) -> Affine:
     """Scale and zero point of a tensor quantized as a whole."""
     q = tensor.quantization
     if q is None or not q.whole:
-        raise UnsupportedError(f"tensor {tensor.name!r} is not quantized as a whole")
+        raise UnsupportedLoweringError(f"tensor {tensor.name!r} is not quantized as a whole")
     return Affine(q.scale[0], q.zero_point[0])
 
 

@@ -21,7 +21,7 @@ from compiler.layers.lookup_tables import is_unary, table_of
 from compiler.layers.lowering_context import (
     DTYPES,
     LoweringContext,
-    UnsupportedError,
+    UnsupportedLoweringError,
     affine,
     clip_range,
     image_of,
@@ -162,14 +162,14 @@ def lower_matmul(low: LoweringContext) -> MatmulLayer:
     made = graph.out(node)
     for tensor in (first, second, made):
         if len(tensor.shape) < 2:
-            raise UnsupportedError(f"{tensor.name!r} of shape {list(tensor.shape)} is no matrix")
+            raise UnsupportedLoweringError(f"{tensor.name!r} of shape {list(tensor.shape)} is no matrix")
     m, n = made.shape[-2:]
     k = first.shape[-1]
     batch = made.shape[:-2]
     a, b = _source(low, first), _source(low, second)
     strides_a, strides_b = a[1], b[1]
     if strides_a[-1] != 1 or 1 not in strides_b[-2:]:
-        raise UnsupportedError("rows of a factor do not follow one another")
+        raise UnsupportedLoweringError("rows of a factor do not follow one another")
     transposed = strides_b[-1] != 1
     inverse, y = _target(low, made)
     # XNNPACK has no products whose second factor has a zero point; LiteRT's own kernel makes them.

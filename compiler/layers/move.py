@@ -20,7 +20,7 @@ from compiler.layers.base import Layer
 from compiler.layers.elementwise import lower_unary
 from compiler.layers.layer_context import LayerContext
 from compiler.layers.lookup_tables import is_unary
-from compiler.layers.lowering_context import LoweringContext, UnsupportedError, affine, image_of
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, image_of
 from compiler.layers.strided_copy import StridedCopy, in_blocks, transposable
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
 from compiler.reference.fixed import half_away
@@ -87,7 +87,7 @@ def walks(x: Sequence[int], y: Sequence[int], axes: _Axes) -> Iterator[Walk]:
         For each axis.
     """
     if math.prod(len(parts) for parts in axes) > _MOST_COPIES:
-        raise UnsupportedError(f"its indices are scattered over more than {_MOST_COPIES} stretches")
+        raise UnsupportedLoweringError(f"its indices are scattered over more than {_MOST_COPIES} stretches")
     for parts in product(*axes):
         dims = tuple(
             (count, a * x_step, b * y_step)
@@ -146,14 +146,16 @@ def rescale_exactly(low: LoweringContext, x: Tensor) -> Rescale | None:
     """
     change = rescale(low, x)
     if not exact(low, x, change):
-        raise UnsupportedError(f"no multiplier rounds {x.name!r} as onnxruntime's float32 arithmetic does")
+        raise UnsupportedLoweringError(
+            f"no multiplier rounds {x.name!r} as onnxruntime's float32 arithmetic does"
+        )
     return change
 
 
 def expect(low: LoweringContext, shape: Sequence[int]) -> None:
     """The output must have this shape."""
     if low.y.shape != tuple(shape):
-        raise UnsupportedError(f"its output must be of shape {list(shape)}, not {list(low.y.shape)}")
+        raise UnsupportedLoweringError(f"its output must be of shape {list(shape)}, not {list(low.y.shape)}")
 
 
 def layer(low: LoweringContext, copies: Sequence[Copy]) -> MoveLayer:
@@ -162,7 +164,7 @@ def layer(low: LoweringContext, copies: Sequence[Copy]) -> MoveLayer:
     sources = [name for name in dict.fromkeys(copy.source for copy in copies) if name is not None]
     constants = frozenset(name for name in sources if tensors[name].constant)
     if all(tensor.constant for tensor in tensors.values()):
-        raise UnsupportedError("its inputs are constants")
+        raise UnsupportedLoweringError("its inputs are constants")
     common = low.common(*sources)
     shapes = {name: common["shapes"][name] for name in (*sources, common["y"])}
     first = next((name for name in sources if name not in constants), common["y"])
@@ -179,7 +181,7 @@ def along(low: LoweringContext, rank: int) -> int:
     """The axis of an operator, counted from the front."""
     axis = low.anchor.attributes["axis"]
     if not -rank <= axis < rank:
-        raise UnsupportedError(f"axis must be within {-rank}..{rank - 1}, not {axis}")
+        raise UnsupportedLoweringError(f"axis must be within {-rank}..{rank - 1}, not {axis}")
     return axis % rank
 
 
@@ -205,7 +207,7 @@ def _requantize(low: LoweringContext) -> Layer:
 def reshape(low: LoweringContext) -> Layer:
     """A copy, for where the other shape cannot be another view of the same bytes."""
     if low.x.elements != low.y.elements:
-        raise UnsupportedError(f"{list(low.x.shape)} cannot become {list(low.y.shape)}")
+        raise UnsupportedLoweringError(f"{list(low.x.shape)} cannot become {list(low.y.shape)}")
     step = strides_of(low.x.shape)
     return layer(low, moved(low, step, step, [whole(size) for size in low.x.shape]))
 
@@ -213,7 +215,7 @@ def reshape(low: LoweringContext) -> Layer:
 def _transpose(low: LoweringContext) -> Layer:
     perm, shape = low.anchor.attributes["perm"], low.x.shape
     if sorted(perm) != list(range(len(shape))):
-        raise UnsupportedError(f"perm must order dimensions 0..{len(shape) - 1}, not {list(perm)}")
+        raise UnsupportedLoweringError(f"perm must order dimensions 0..{len(shape) - 1}, not {list(perm)}")
     expect(low, [shape[i] for i in perm])
     x = strides_of(shape)
     axes = [whole(size) for size in low.y.shape]
@@ -228,11 +230,11 @@ def concat_starts(low: LoweringContext) -> list[int]:
     for tensor in inputs:
         fits = [*tensor.shape[:axis], *tensor.shape[axis + 1 :]] == [*wanted[:axis], *wanted[axis + 1 :]]
         if len(tensor.shape) != len(wanted) or not fits:
-            raise UnsupportedError(
+            raise UnsupportedLoweringError(
                 f"{tensor.name!r} of shape {list(tensor.shape)} is no part of {wanted} along axis {axis}"
             )
     if starts.pop() != wanted[axis]:
-        raise UnsupportedError(f"its inputs together are not {wanted[axis]} long along axis {axis}")
+        raise UnsupportedLoweringError(f"its inputs together are not {wanted[axis]} long along axis {axis}")
     return starts
 
 
@@ -245,7 +247,7 @@ def _joined(low: LoweringContext, x: Tensor) -> Rescale | None:
     if change is None or low.rounding == "onnxruntime":
         return change
     if not {x.dtype, y.dtype} <= {"int8", "uint8"}:
-        raise UnsupportedError(f"{x.name!r} of {x.dtype} joins {y.dtype} of another quantization")
+        raise UnsupportedLoweringError(f"{x.name!r} of {x.dtype} joins {y.dtype} of another quantization")
     ratio = np.float32(affine(x).scale) * (np.float32(1) / np.float32(affine(y).scale))
     given, limits = np.iinfo(x.dtype), np.iinfo(y.dtype)
     values = np.arange(given.min, given.max + 1, dtype=np.int64)
@@ -256,7 +258,7 @@ def _joined(low: LoweringContext, x: Tensor) -> Rescale | None:
         found = scale(values - change.x_zp, mult + offset, exponent, 0, rounding) + change.y_zp
         if mult + offset < 1 << 31 and np.array_equal(np.clip(found, limits.min, limits.max), wanted):
             return Rescale(change.x_zp, change.y_zp, mult + offset, exponent, rounding)
-    raise UnsupportedError(f"no multiplier rounds {x.name!r} as LiteRT's sums of float32 products do")
+    raise UnsupportedLoweringError(f"no multiplier rounds {x.name!r} as LiteRT's sums of float32 products do")
 
 
 def concat(low: LoweringContext, there: Set[str]) -> Layer | None:
@@ -277,11 +279,11 @@ def _slice(low: LoweringContext) -> Layer:
     a, shape = low.anchor.attributes, low.x.shape
     parts = [a["starts"], a["sizes"], a["steps"]]
     if any(len(part) != len(shape) for part in parts):
-        raise UnsupportedError(f"starts, sizes and steps must be {len(shape)} numbers each")
+        raise UnsupportedLoweringError(f"starts, sizes and steps must be {len(shape)} numbers each")
     for axis, (start, size, step, total) in enumerate(zip(*parts, shape, strict=True)):
         last = start + (size - 1) * step
         if size < 1 or not (0 <= start < total and 0 <= last < total):
-            raise UnsupportedError(f"axis {axis} has indices 0..{total - 1}, not {start}..{last}")
+            raise UnsupportedLoweringError(f"axis {axis} has indices 0..{total - 1}, not {start}..{last}")
     expect(low, a["sizes"])
     axes = [[Stretch(((size, step, 1),), start, 0)] for start, size, step in zip(*parts, strict=True)]
     return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
@@ -306,14 +308,16 @@ def _fill_byte(low: LoweringContext, value: float) -> int:
         stored = int(np.clip(int(scaled[0]) + change.y_zp, limits.min, limits.max))
     pieces = set(np.array(stored, y.dtype).tobytes())
     if len(pieces) > 1:
-        raise UnsupportedError(f"padding of {y.dtype} must be bytes that are all the same, not {stored}")
+        raise UnsupportedLoweringError(
+            f"padding of {y.dtype} must be bytes that are all the same, not {stored}"
+        )
     return pieces.pop()
 
 
 def _pad(low: LoweringContext) -> Layer:
     pads, shape = low.anchor.attributes["pads"], low.x.shape
     if len(pads) != len(shape):
-        raise UnsupportedError(f"pads must be {len(shape)} pairs, not {len(pads)}")
+        raise UnsupportedLoweringError(f"pads must be {len(shape)} pairs, not {len(pads)}")
     expect(low, [size + sum(pair) for size, pair in zip(shape, pads, strict=True)])
     step = strides_of(low.y.shape)
     inside = [[Stretch(((size, 1, 1),), 0, pair[0])] for size, pair in zip(shape, pads, strict=True)]
@@ -332,13 +336,13 @@ def _gather(low: LoweringContext) -> Layer:
     x, indices = low.graph.ins(low.anchor)
     axis = along(low, len(x.shape))
     if indices.data is None:
-        raise UnsupportedError("its indices are not constants: no unit takes addresses from data")
+        raise UnsupportedLoweringError("its indices are not constants: no unit takes addresses from data")
     if indices.dtype not in ("int32", "int64"):
-        raise UnsupportedError(f"indices must be int32 or int64, not {indices.dtype}")
+        raise UnsupportedLoweringError(f"indices must be int32 or int64, not {indices.dtype}")
     total = x.shape[axis]
     chosen = indices.data.astype(np.int64).reshape(-1)
     if chosen.min() < -total or chosen.max() >= total:
-        raise UnsupportedError(f"indices must be within {-total}..{total - 1}")
+        raise UnsupportedLoweringError(f"indices must be within {-total}..{total - 1}")
     expect(low, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
     flat = (*x.shape[:axis], chosen.size, *x.shape[axis + 1 :])
     axes = [whole(size) for size in x.shape]
@@ -349,7 +353,7 @@ def _gather(low: LoweringContext) -> Layer:
 def _resize(low: LoweringContext) -> Layer:
     size, half, shape = low.anchor.attributes["size"], int(low.anchor.attributes["centers"]), low.x.shape
     if len(shape) != 4:
-        raise UnsupportedError(f"an image has 4 dimensions, not {len(shape)}")
+        raise UnsupportedLoweringError(f"an image has 4 dimensions, not {len(shape)}")
     expect(low, (shape[0], *size, shape[3]))
     axes = [whole(total) for total in shape]
     for axis, wanted in zip((1, 2), size, strict=True):

@@ -15,7 +15,7 @@ from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
-from compiler.layers.lowering_context import LoweringContext, UnsupportedError, affine, clip_range
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.reduce import _TILE, _Tilings
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import check_row
@@ -81,22 +81,22 @@ def lower_norm(low: LoweringContext) -> NormLayer:
     """
     x, y, node = low.x, low.y, low.anchor
     if not x.shape or node.attributes["axis"] % len(x.shape) != len(x.shape) - 1:
-        raise UnsupportedError("a normalization is along the last dimension only")
+        raise UnsupportedLoweringError("a normalization is along the last dimension only")
     columns = x.shape[-1]
     if columns > _MOST:
-        raise UnsupportedError(f"a normalization over {columns} elements, more than {_MOST}")
+        raise UnsupportedLoweringError(f"a normalization over {columns} elements, more than {_MOST}")
     given = [_row(tensor, columns) for tensor in low.graph.ins(node)[1:]]
     gamma = given[0] if given else np.ones(columns)
     beta = given[1] if len(given) > 1 else np.zeros(columns)
     step = affine(y).scale
     bits = 15 - int(np.ceil(np.log2(np.abs(beta).max() / step + _MARGIN)))
     if bits < 0:
-        raise UnsupportedError("beta is more than 32,510 steps of the result")
+        raise UnsupportedLoweringError("beta is more than 32,510 steps of the result")
     greatest = np.abs(gamma).max() or 1.0
     unit = np.sqrt(columns) * 2.0**bits / step
     shift = int(np.ceil(np.log2(unit * greatest / np.iinfo(np.int16).max)))
     if not -64 <= shift <= 64:
-        raise UnsupportedError(f"gamma of up to {greatest:.3g} in steps of {step:.3g}")
+        raise UnsupportedLoweringError(f"gamma of up to {greatest:.3g} in steps of {step:.3g}")
     centred = node.op == "layer_norm"
     return NormLayer(
         **low.common(),
@@ -115,14 +115,14 @@ def lower_norm(low: LoweringContext) -> NormLayer:
 def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
     """A constant for each column, in real numbers."""
     if tensor.data is None:
-        raise UnsupportedError(f"{tensor.name!r} must be constant")
+        raise UnsupportedLoweringError(f"{tensor.name!r} must be constant")
     if tensor.elements not in (1, columns):
-        raise UnsupportedError(f"{tensor.name!r} must have {columns} elements, not {tensor.elements}")
+        raise UnsupportedLoweringError(f"{tensor.name!r} must have {columns} elements, not {tensor.elements}")
     q = tensor.quantization
     real = tensor.data if q is None else q.dequantized(tensor.data)
     row = np.broadcast_to(real.astype(np.float64).reshape(-1), columns)
     if not np.isfinite(row).all():
-        raise UnsupportedError(f"{tensor.name!r} has elements that are not finite")
+        raise UnsupportedLoweringError(f"{tensor.name!r} has elements that are not finite")
     return row
 
 

@@ -13,7 +13,7 @@ from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
 from compiler.layers.lowering_context import (
     LoweringContext,
-    UnsupportedError,
+    UnsupportedLoweringError,
     affine,
     clip_range,
     same_meaning,
@@ -54,7 +54,9 @@ def inside_counts(low: LoweringContext) -> set[int]:
     runs = [inside(*v) for v in zip(sizes, a["kernel"], a["strides"], a["pads"], outputs, strict=False)]
     pairs = [rows[2] * columns[2] for rows, columns in product(*runs)]
     if len(pairs) > _MOST_COUNTS or min(pairs) < 1:
-        raise UnsupportedError(f"an average whose windows reach beyond the image in {len(pairs)} ways")
+        raise UnsupportedLoweringError(
+            f"an average whose windows reach beyond the image in {len(pairs)} ways"
+        )
     return set(pairs)
 
 
@@ -104,9 +106,11 @@ def lower_pool(low: LoweringContext) -> Layer:
         limits = np.iinfo(low.y.dtype)
         return PoolLayer(**low.common(), **window, clip=(int(limits.min), int(limits.max)))
     if affine(low.x) != affine(low.y):
-        raise UnsupportedError("pooling changes the quantization")
+        raise UnsupportedLoweringError("pooling changes the quantization")
     if average and ((a["count_pads"] and any(a["pads"])) or taps > 255):
-        raise UnsupportedError(f"an average over {taps} taps, padding counted or more than 255 of them")
+        raise UnsupportedLoweringError(
+            f"an average over {taps} taps, padding counted or more than 255 of them"
+        )
     return PoolLayer(**low.common(), **window, clip=clip_range(low.y))
 
 

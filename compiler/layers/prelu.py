@@ -14,7 +14,13 @@ from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.layers.elementwise import ElementwiseLayer, ElementwiseSteps
 from compiler.layers.layer_context import LayerContext
-from compiler.layers.lowering_context import DTYPES, LoweringContext, UnsupportedError, affine, clip_range
+from compiler.layers.lowering_context import (
+    DTYPES,
+    LoweringContext,
+    UnsupportedLoweringError,
+    affine,
+    clip_range,
+)
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import TILE, TilingContext, Tilings
 from compiler.layers.vector_tile_model import row_tile_model
@@ -82,7 +88,7 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
     x, slope = low.graph.ins(low.anchor)
     y, channels = low.y, low.x.shape[-1] if low.x.shape else 1
     if slope.data is None:
-        raise UnsupportedError("its slopes are no constants")
+        raise UnsupportedLoweringError("its slopes are no constants")
     given, factor = affine(x), affine(slope)
     ratio = given.scale / affine(y).scale
     fields = {
@@ -99,7 +105,7 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
         layer = PReluLayer(**low.common(), **fields, rounding=rounding)
         if _same(low, layer, slope):
             return layer
-    raise UnsupportedError(f"no rounding of the machine is that of {low.rounding}")
+    raise UnsupportedLoweringError(f"no rounding of the machine is that of {low.rounding}")
 
 
 def _slopes(slope: NDArray, shape: tuple[int, ...], channels: int) -> NDArray:

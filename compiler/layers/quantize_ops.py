@@ -6,7 +6,7 @@ import numpy as np
 
 from compiler.layers.base import Drain, Layer
 from compiler.layers.elementwise import ElementwiseLayer
-from compiler.layers.lowering_context import LoweringContext, UnsupportedError
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError
 from compiler.util.scaling import bytes_word, halves_word
 from hw.isa.enums import Requant, Rounding
 
@@ -23,7 +23,7 @@ def multiplier(factor: float) -> tuple[int, int]:
     if whole == 1 << 31:
         whole, exponent = whole >> 1, exponent + 1
     if not -128 <= exponent <= 127:
-        raise UnsupportedError(f"a factor of {factor:.3g} between integers and real numbers")
+        raise UnsupportedLoweringError(f"a factor of {factor:.3g} between integers and real numbers")
     return whole, exponent
 
 
@@ -31,7 +31,7 @@ def lower_quantize(low: LoweringContext) -> Layer:
     """float32 numbers to integers: times the reciprocal of the scale, which is exact to 31 bits."""
     scales, zeros = _parameters(low, low.y.name)
     if len(set(zeros)) > 1:
-        raise UnsupportedError("integers with different zero points along an axis")
+        raise UnsupportedLoweringError("integers with different zero points along an axis")
     one = np.float32(1)
     exact = low.rounding == "xnnpack"  # which multiplies by the float32 reciprocal itself
     pairs = [multiplier(float(one / np.float32(s)) if exact else 1 / s) for s in scales]
@@ -55,7 +55,7 @@ def lower_dequantize(low: LoweringContext) -> Layer:
     """Integers to float32 numbers, rounded once."""
     scales, zeros = _parameters(low, low.x.name)
     if any(not -_ZERO <= zero < _ZERO for zero in zeros):
-        raise UnsupportedError("a zero point of more than 16 bits")
+        raise UnsupportedLoweringError("a zero point of more than 16 bits")
     pairs = [multiplier(s) for s in scales]
     return _layer(low, pairs, [-z for z in zeros], Rounding.EVEN, {"to_float": 1}, {})
 
@@ -67,7 +67,7 @@ def _parameters(low: LoweringContext, name: str) -> tuple[tuple[float, ...], tup
     if q is None:
         return (1.0,), (0,)
     if q.axis is not None and len(q.scale) > 1 and q.axis != len(tensor.shape) - 1:
-        raise UnsupportedError(f"scales along axis {q.axis}, which is not the last one")
+        raise UnsupportedLoweringError(f"scales along axis {q.axis}, which is not the last one")
     return q.scale, q.zero_point
 
 

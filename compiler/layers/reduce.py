@@ -13,7 +13,7 @@ from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
 from compiler.layers.lowering_context import (
     LoweringContext,
-    UnsupportedError,
+    UnsupportedLoweringError,
     affine,
     clip_range,
     same_meaning,
@@ -86,7 +86,7 @@ def lower_reduce(low: LoweringContext) -> ReduceLayer:
             return ReduceLayer(**fields, how=how, fields={})
         return ReduceLayer(**fields, how=how, **scaled(low, 1))
     if count > _MOST:
-        raise UnsupportedError(f"a sum of {count:,} elements, more than {_MOST:,}")
+        raise UnsupportedLoweringError(f"a sum of {count:,} elements, more than {_MOST:,}")
     return ReduceLayer(**fields, how=Reduce.SUM, **scaled(low, count if op == "mean" else 1))
 
 
@@ -104,7 +104,7 @@ def lower_global_average(low: LoweringContext) -> ReduceLayer:
     batch, h, w, c = low.x.shape
     count = h * w
     if count > _MOST:
-        raise UnsupportedError(f"an average over {count:,} pixels, more than {_MOST:,}")
+        raise UnsupportedLoweringError(f"an average over {count:,} pixels, more than {_MOST:,}")
     exponent = 1 - (count - 1).bit_length()
     mult = min(-(-(1 << (31 - exponent)) // count), (1 << 31) - 1)
     if low.rounding == "onnxruntime":
@@ -174,10 +174,14 @@ def _dims(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, int
         runs.insert(0, (False, 1))
     outer = [size for _, size in runs]
     if len(outer) > (3 if lanes else 4):
-        raise UnsupportedError(f"a reduction of {list(shape)} over axes {list(axes)} has too many strides")
+        raise UnsupportedLoweringError(
+            f"a reduction of {list(shape)} over axes {list(axes)} has too many strides"
+        )
     k0, r0, k1, r1 = outer + [1] * (4 - len(outer))
     if max(r0, k1, k1 * r1) > _COUNT or (k1 > 1 and r1 > _STEP) or math.prod(outer) > 1 << 31:
-        raise UnsupportedError(f"a reduction of {list(shape)} over axes {list(axes)} has too long strides")
+        raise UnsupportedLoweringError(
+            f"a reduction of {list(shape)} over axes {list(axes)} has too long strides"
+        )
     return (k0, r0, k1, r1, c), lanes
 
 

@@ -10,7 +10,7 @@ from compiler.ir.identity import identity
 from compiler.kernel_library.softmax import softmax_tables
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
-from compiler.layers.lowering_context import LoweringContext, UnsupportedError, affine, clip_range
+from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import TILE, TilingContext, Tilings, check_row
 from compiler.layers.vector_tile_model import RECIPROCAL_CYCLES, row_tile_model
@@ -48,10 +48,10 @@ _MIN_SCALE = 2.0**-16
 def lower_softmax(low: LoweringContext) -> Layer:
     a, x = low.anchor.attributes, low.x
     if a["axis"] != len(x.shape) - 1:
-        raise UnsupportedError("softmax is along the last dimension only")
+        raise UnsupportedLoweringError("softmax is along the last dimension only")
     y = affine(low.y)
     if not _MIN_SCALE <= y.scale <= 1:
-        raise UnsupportedError(
+        raise UnsupportedLoweringError(
             f"steps of a probability must be within {_MIN_SCALE:.2g}..1, not {y.scale:.3g}"
         )
     return SoftmaxLayer(

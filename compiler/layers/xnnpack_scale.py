@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.layers.lowering_context import UnsupportedError
+from compiler.layers.lowering_context import UnsupportedLoweringError
 from compiler.util.scaling import Affine, quantize_multiplier
 from cosim.golden.scale import scale
 from hw.isa.enums import Rounding
@@ -67,7 +67,7 @@ def float32_scale(
             found = SumScale(min(max(mult + nudge, 0), (1 << 31) - 1), exponent, x_zero, y_zero)
             if np.array_equal(np.clip(_in_fuse(sums, count, found), *limits), wanted):
                 return found
-    raise UnsupportedError("float32 rounds some of the sums as no multiplier does")
+    raise UnsupportedLoweringError("float32 rounds some of the sums as no multiplier does")
 
 
 def _zero_points(x: Affine, y: Affine, change: float) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.layers.lookup_tables import BINARY, TABLES
-from compiler.layers.lowering_context import Group, LoweringContext, SubTensor, UnsupportedError, image_of
+from compiler.layers.lowering_context import (
+    Group,
+    LoweringContext,
+    SubTensor,
+    UnsupportedLoweringError,
+    image_of,
+)
 from compiler.layers.move import concat_starts, strides_of
 
 #: Layers of these write images whose pixels have gaps between them.
@@ -63,7 +69,7 @@ class _Finder:
         try:
             starts = concat_starts(low)
             image_of(y)
-        except UnsupportedError:
+        except UnsupportedLoweringError:
             return
         axis = node.attributes["axis"] % len(y.shape)
         for tensor, start in zip(self.graph.ins(node), starts, strict=True):
@@ -108,7 +114,7 @@ class _Finder:
         """Note a part, if it is one that an image can be: channels of every pixel, or what follows one another."""
         try:
             image_of(tensor)
-        except UnsupportedError:
+        except UnsupportedLoweringError:
             return
         differ = [i for i, (a, b) in enumerate(zip(tensor.shape, whole.shape, strict=True)) if a != b]
         first = differ[0] if differ else 0

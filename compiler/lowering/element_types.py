@@ -7,7 +7,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.layers.dynamic_quantize import QUANTIZED, SCALE, ZERO
 from compiler.layers.lookup_tables import BINARY, TABLES, is_unary
-from compiler.layers.lowering_context import DTYPES, UnsupportedError
+from compiler.layers.lowering_context import DTYPES, UnsupportedLoweringError
 
 Types = tuple[str, ...]
 
@@ -69,7 +69,7 @@ def check_types(graph: Graph, node: Node) -> None:
     """
     supported = SUPPORTED.get(node.op)
     if supported is None:
-        raise UnsupportedError(f"no way to do {node.op} on the accelerator")
+        raise UnsupportedLoweringError(f"no way to do {node.op} on the accelerator")
     operands = graph.ins(node)
     if is_unary(graph, node):  # constants of any type are part of its table
         operands = [tensor for tensor in operands if not tensor.constant]
@@ -84,4 +84,4 @@ def _check(tensor: Tensor, types: Types | None) -> None:
     if types is not None and tensor.dtype not in types:
         *others, last = types
         text = f"{', '.join(others)} or {last}" if others else last
-        raise UnsupportedError(f"tensor {tensor.name!r} must be {text}, not {tensor.dtype}")
+        raise UnsupportedLoweringError(f"tensor {tensor.name!r} must be {text}, not {tensor.dtype}")

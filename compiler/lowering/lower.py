@@ -12,7 +12,7 @@ from compiler.layers.depthwise import lower_depthwise
 from compiler.layers.dynamic_quantize import QUANTIZED, SCALE, ZERO, lower_dynamic
 from compiler.layers.elementwise import lower_binary, lower_unary
 from compiler.layers.lookup_tables import BINARY, TABLES
-from compiler.layers.lowering_context import Group, LoweringContext, SubTensor, UnsupportedError
+from compiler.layers.lowering_context import Group, LoweringContext, SubTensor, UnsupportedLoweringError
 from compiler.layers.matmul import lower_matmul
 from compiler.layers.move import MOVES
 from compiler.layers.norm import lower_norm
@@ -71,13 +71,13 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> LoweredNetwor
         try:
             op = lowering.anchor.op
             if all(t.constant for node in nodes for t in graph.ins(node)):
-                raise UnsupportedError("all it reads is constant")
+                raise UnsupportedLoweringError("all it reads is constant")
             if op == "onnx":
-                raise UnsupportedError(lowering.anchor.attributes["why"])
+                raise UnsupportedLoweringError(lowering.anchor.attributes["why"])
             for node in nodes:
                 check_types(graph, node)
             out.layers += IN_PLACE[op](out, lowering) if op in IN_PLACE else [LOWERINGS[op](lowering)]
-        except UnsupportedError as error:
+        except UnsupportedLoweringError as error:
             out.refused |= {node.name: str(error) for node in nodes}
     return out
 

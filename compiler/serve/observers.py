@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler.serve.events import Document, in_words
 from compiler.serve.version_stats import VersionWindow
 from compiler.server.request import RequestResult
-from compiler.util.progress import Task, say
+from compiler.util.progress import ProgressTask, say
 
 
 class ServingObserver:
@@ -170,7 +170,7 @@ class ServingProgress(ServingObserver):
         Gives one more figure of the requests so far, "" for none.
     """
 
-    def __init__(self, task: Task, *, clocked: bool, note: Callable[[], str] = lambda: ""):
+    def __init__(self, task: ProgressTask, *, clocked: bool, note: Callable[[], str] = lambda: ""):
         self.task, self.clocked, self.note = task, clocked, note
         self._reloads = self._rollbacks = 0
         self._candidate = ""

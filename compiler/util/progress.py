@@ -25,7 +25,7 @@ _LEAST_SHARE, _LEAST_SECONDS = 0.01, 2.0
 _BAR = 24
 
 
-class Task:
+class ProgressTask:
     """A piece of work under way; `progress` makes one.
 
     Parameters
@@ -91,18 +91,18 @@ class _Display:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._tasks: list[Task] = []
+        self._tasks: list[ProgressTask] = []
         self._live: Live | None = None
         self._wake: threading.Event | None = None
 
-    def enter(self, task: Task) -> None:
+    def enter(self, task: ProgressTask) -> None:
         with self._lock:
             self._tasks.append(task)
             if self._wake is None:
                 self._wake = threading.Event()
                 threading.Thread(target=self._watch, args=(self._wake,), daemon=True, name="progress").start()
 
-    def leave(self, task: Task) -> None:
+    def leave(self, task: ProgressTask) -> None:
         with self._lock:
             self._tasks.remove(task)
             if not self._tasks:
@@ -121,7 +121,7 @@ class _Display:
                 except (OSError, ValueError):  # standard error is closed; the main thread will notice
                     return
 
-    def _show(self, task: Task, now: float) -> None:
+    def _show(self, task: ProgressTask, now: float) -> None:
         if sys.stderr.isatty():
             if self._live is None and now - task.start >= DELAY:
                 self._live = _live()
@@ -144,9 +144,9 @@ _DISPLAY = _Display()
 @contextmanager
 def progress(
     what: str, total: int | None = None, unit: str = "", *, seconds: float | None = None
-) -> Iterator[Task]:
+) -> Iterator[ProgressTask]:
     """Show that work is under way until the block ends; parameters as in `Task`."""
-    task = Task(what, total, unit, seconds)
+    task = ProgressTask(what, total, unit, seconds)
     _DISPLAY.enter(task)
     try:
         yield task
@@ -155,7 +155,7 @@ def progress(
 
 
 @contextmanager
-def building(build: Build) -> Iterator[Task]:
+def building(build: Build) -> Iterator[ProgressTask]:
     """Monitor of `cosim.rtl`: say what is being built, that it is built once and for how long, then show progress."""
     say(f"building {build.what}: once, then it is cached; about {clock(build.seconds)} on two idle cores")
     with progress(f"building {build.what}", seconds=build.seconds) as task:
@@ -186,7 +186,7 @@ def _live() -> "Live":
     return Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
 
 
-def _line(task: Task, elapsed: float, console: "Console") -> "RenderableType":
+def _line(task: ProgressTask, elapsed: float, console: "Console") -> "RenderableType":
     """A line of the terminal, no longer than that."""
     from rich.text import Text
 

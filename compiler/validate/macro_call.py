@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.codegen.dispatch_guard import Variant
+from compiler.codegen.dispatch_guard import GuardedProgram
 from compiler.validate.errors import InstructionLocation, ValidationError
 from compiler.validate.execution_path import DecodedProgram, code_of
 from compiler.validate.known_bits import UNKNOWN
@@ -34,7 +34,7 @@ class MacroCall:
     program: Program
     operands: tuple[int | None, ...] = ()
     tag: int = 0
-    instead: tuple[Variant, ...] = ()
+    instead: tuple[GuardedProgram, ...] = ()
 
     @property
     def programs(self) -> tuple[Program, ...]:

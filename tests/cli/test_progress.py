@@ -8,7 +8,7 @@ import pytest
 
 from compiler.cli.main import main
 from compiler.util import progress as module
-from compiler.util.progress import INTERVAL, Task, building, clock, progress
+from compiler.util.progress import INTERVAL, ProgressTask, building, clock, progress
 from cosim.rtl import source
 from cosim.rtl.build import PLAIN, Variant
 from cosim.rtl.monitor import Build
@@ -38,7 +38,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_time_left_follows_the_pace_of_the_items() -> None:
-    task = Task("tuning", 40, "trials")
+    task = ProgressTask("tuning", 40, "trials")
     assert task.describe(1.0) == "tuning: 0 of 40 trials, 1 s"
     task.advance(10, "best 3,000")
     assert task.describe(30.0) == "tuning: 10 of 40 trials, 30 s, about 1 min 30 s left, best 3,000"
@@ -47,10 +47,10 @@ def test_time_left_follows_the_pace_of_the_items() -> None:
 
 
 def test_time_left_of_work_without_items_is_what_was_expected_of_it() -> None:
-    task = Task("emitting", seconds=40.0)
+    task = ProgressTask("emitting", seconds=40.0)
     assert task.describe(10.0) == "emitting: 10 s, about 30 s left"
     assert task.describe(50.0) == "emitting: 50 s"  # late: nobody knows
-    assert Task("compiling").describe(3.0) == "compiling: 3 s"
+    assert ProgressTask("compiling").describe(3.0) == "compiling: 3 s"
 
 
 def test_plain_lines_come_every_ten_seconds_and_name_the_innermost_work(
@@ -58,7 +58,7 @@ def test_plain_lines_come_every_ten_seconds_and_name_the_innermost_work(
 ) -> None:
     display = module._Display()
     monkeypatch.setattr(module, "_TICK", 1e6)  # this test looks instead of the thread
-    outer, inner = Task("tuning", 9, "trials"), Task("building")
+    outer, inner = ProgressTask("tuning", 9, "trials"), ProgressTask("building")
     display.enter(outer)
     display.enter(inner)
     for task in (inner, outer):
@@ -79,7 +79,7 @@ def test_a_terminal_has_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(module, "_TICK", 1e6)
-    display, task = module._Display(), Task("tuning", 2, "trials")
+    display, task = module._Display(), ProgressTask("tuning", 2, "trials")
     display.enter(task)
     display._show(task, task.start + 0.1)
     assert not screen.getvalue()  # what is over at once is not shown

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from compiler.codegen.dispatch_guard import Guard, Variant, at_most, equal
+from compiler.codegen.dispatch_guard import Guard, GuardedProgram, at_most, equal
 from compiler.codegen.split_programs import ProgramPart, candidates
 from compiler.validate import MacroCall, ValidationError, validate
 from cosim.device import Device
@@ -87,7 +87,9 @@ def test_the_machine_takes_the_first_that_holds(rng: np.random.Generator, device
     for _ in range(40):
         guards = [_random_guard(rng) for _ in range(CONFIG.candidates - 1)]
         always = bool(rng.integers(2))
-        part = ProgramPart(assemble("halt"), (), tuple(Variant(guard, assemble("halt")) for guard in guards))
+        part = ProgramPart(
+            assemble("halt"), (), tuple(GuardedProgram(guard, assemble("halt")) for guard in guards)
+        )
         entries = candidates(part, segments)
         driver.programs.bind(1, entries if always else entries[:-1])
         operands = [int(word) for word in rng.choice(EDGES, 2)]
@@ -138,7 +140,7 @@ def _proof(*calls: MacroCall, text: str | None = None, kind: str = "") -> int:
 
 
 def test_a_program_that_a_guard_can_let_in_is_proved() -> None:
-    guarded = (Variant(at_most(1, 4), BAD),)
+    guarded = (GuardedProgram(at_most(1, 4), BAD),)
     assert _proof(MacroCall(HALT, (0x1000, 4), instead=guarded)) == 1
     assert _proof(MacroCall(HALT, (0, 5), instead=guarded)) == 1  # the guard does not hold
     _proof(MacroCall(HALT, (0, 4), instead=guarded), kind="window", text="program 'bad', instruction 2")
@@ -148,7 +150,7 @@ def test_a_program_that_a_guard_can_let_in_is_proved() -> None:
 
 
 def test_the_first_guard_that_certainly_holds_ends_the_choice() -> None:
-    both = (Variant(at_most(1, 4), HALT), Variant(at_most(1, 9), BAD))
+    both = (GuardedProgram(at_most(1, 4), HALT), GuardedProgram(at_most(1, 9), BAD))
     assert _proof(MacroCall(BAD, (0, 3), instead=both)) == 1
     _proof(MacroCall(HALT, (0, 5), instead=both), kind="window", text="'bad'")
     _proof(MacroCall(BAD, (0, 10), instead=(both[0],)), kind="window", text="'bad'")
@@ -159,10 +161,10 @@ def test_an_operand_that_may_be_anything_is_no_address() -> None:
 
 
 def test_guards_on_statistics() -> None:
-    guarded = (Variant(equal(Statistic.FUSE_ZEROS, 4), assemble("trap 1", "short")),)
+    guarded = (GuardedProgram(equal(Statistic.FUSE_ZEROS, 4), assemble("trap 1", "short")),)
     count, main = assemble(COUNT.format("fence fuse\n"), "count"), MacroCall(HALT, instead=guarded)
     _proof(MacroCall(count), main, kind="trap", text="program 'short'")
-    guarded = (Variant(equal(Statistic.FUSE_ZEROS, 4), assemble("tag 1\nhalt", "short")),)
+    guarded = (GuardedProgram(equal(Statistic.FUSE_ZEROS, 4), assemble("tag 1\nhalt", "short")),)
     assert _proof(MacroCall(count), MacroCall(HALT, instead=guarded)) == 2
     _proof(
         MacroCall(assemble(COUNT.format(""), "count")),
@@ -170,17 +172,17 @@ def test_guards_on_statistics() -> None:
         kind="race",
         text="fence fuse",
     )
-    clock = (Variant(Guard(Compare.LT, STATISTIC_BASE + Statistic.CYCLE, 99), HALT),)
+    clock = (GuardedProgram(Guard(Compare.LT, STATISTIC_BASE + Statistic.CYCLE, 99), HALT),)
     _proof(MacroCall(HALT, instead=clock), kind="statistics", text="%cycle")
 
 
 def test_ways_meet_again_at_a_fence() -> None:
     """Otherwise forty calls of two programs each would be far too many ways."""
     program = assemble("fence load, matrix, fuse, store\nissue fuse\nfence fuse\nhalt", "either")
-    guarded = (Variant(equal(Statistic.FUSE_ZEROS, 4), program),)
+    guarded = (GuardedProgram(equal(Statistic.FUSE_ZEROS, 4), program),)
     assert _proof(*[MacroCall(program, instead=guarded)] * 40) < 100
 
 
 def test_more_programs_than_an_opcode_has_candidates() -> None:
-    many = (Variant(at_most(0, 1), HALT),) * CONFIG.candidates
+    many = (GuardedProgram(at_most(0, 1), HALT),) * CONFIG.candidates
     _proof(MacroCall(HALT, (1,), instead=many), kind="size", text="at most 4 candidates, not 5")

@@ -10,7 +10,7 @@ from compiler.llm.data.examples import examples
 from compiler.llm.data.held_out import is_held_out, key_of
 from compiler.llm.data.journal import CorpusJournal, pack, read
 from compiler.llm.data.machines import HELD_OUT, TRAINING
-from compiler.llm.data.trajectories import EditWalk, Trajectory, TrajectoryStep, Variant
+from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep
 from compiler.llm.tokens.layer_prompt import BEST, WANTED, want_of
 from compiler.llm.tokens.schedule_delta import with_changes
 from compiler.llm.tokens.vocabulary import LANGUAGE
@@ -36,9 +36,9 @@ def _walk(index: int = 1, machine: str = "usual") -> Trajectory:
     ]
     first = [{"rows": 4, "taper": True}, {"prefetch": 256, "joined": True}]
     variants = [
-        Variant(-1, None, 880, WHERE),
-        Variant(0, Split(3, 2, 1, 4), 850, WHERE),
-        Variant(1, Move(-2, 3), 840, WHERE),
+        EditVariant(-1, None, 880, WHERE),
+        EditVariant(0, Split(3, 2, 1, 4), 850, WHERE),
+        EditVariant(1, Move(-2, 3), 840, WHERE),
     ]
     edited = EditWalk(3, "conv", variants) if index % 2 else None
     return Trajectory(machine, index, POINT, first, steps, edited)

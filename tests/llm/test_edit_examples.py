@@ -10,7 +10,7 @@ from compiler.llm.assembly.tokenizer import program_of, words_of
 from compiler.llm.data.example import Example
 from compiler.llm.data.examples import examples
 from compiler.llm.data.machines import MACHINES
-from compiler.llm.data.trajectories import EditWalk, Trajectory, TrajectoryStep, Variant, unusual
+from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory, TrajectoryStep, unusual
 from compiler.llm.tokens.program_edits import edits_of
 from compiler.llm.tokens.program_summary import outline_words
 from compiler.llm.tokens.prompt_tokens import Ask
@@ -44,7 +44,7 @@ def walk() -> Trajectory:
     for number, (base, cycles) in enumerate(zip(BASES, CYCLES, strict=True)):
         where = [cycles] + [0] * (len(CAUSES) - 1)
         found = None if base < 0 else draw_edits(network.config, commands[base], rng)
-        variants.append(Variant(base, found and found[0], cycles, where))
+        variants.append(EditVariant(base, found and found[0], cycles, where))
         if number:
             assert found
             commands.append(found[1])

@@ -13,7 +13,7 @@ from compiler.options import CompileOptions
 from compiler.profile.hardware_profile import HardwareProfile
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.generators.tiling import TilingGenerator
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
@@ -31,12 +31,14 @@ def measurer(request: pytest.FixtureRequest) -> Iterator[Measurer]:
 
 
 @pytest.fixture
-def task(measurer: Measurer) -> Task:
+def task(measurer: Measurer) -> GeneratorTask:
     schedule = measurer.first.schedule
-    return Task(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), measurer.baseline())
+    return GeneratorTask(
+        measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), measurer.baseline()
+    )
 
 
-def others(task: Task, name: str) -> list[LayerSchedule]:
+def others(task: GeneratorTask, name: str) -> list[LayerSchedule]:
     """Some that come to other programs, behind the one that there is."""
     proposed = (task.schedule, *(candidate.schedule for candidate in TilingGenerator().propose(task)))
     found: dict[str, LayerSchedule] = {}
@@ -46,13 +48,13 @@ def others(task: Task, name: str) -> list[LayerSchedule]:
     return list(found.values())[:6]
 
 
-def test_what_there_is_promises_nothing(task: Task) -> None:
+def test_what_there_is_promises_nothing(task: GeneratorTask) -> None:
     for name, now in task.schedule.layers.items():
         (promise,) = CostReranker().promises(task, name, [now])
         assert promise.gain == pytest.approx(0, abs=1e-3)
 
 
-def test_what_was_measured_is_known(measurer: Measurer, task: Task) -> None:
+def test_what_was_measured_is_known(measurer: Measurer, task: GeneratorTask) -> None:
     """A measured schedule promises what it was found to save, whatever was expected of it."""
     name = list(task.layers)[-1]
     ranking, schedules = CostReranker(), others(task, name)
@@ -67,7 +69,7 @@ def test_what_was_measured_is_known(measurer: Measurer, task: Task) -> None:
         assert promise.gain * task.measured.cycles == pytest.approx(saved, abs=1 + 0.01 * abs(saved))
 
 
-def drawn(task: Task, ranking: CostReranker | None) -> tuple[list[LayerSchedule], CandidatePool]:
+def drawn(task: GeneratorTask, ranking: CostReranker | None) -> tuple[list[LayerSchedule], CandidatePool]:
     """Schedules as a model gave them, and a pool of them."""
     name, subject = next(iter(subjects_of(task).items()))
     request = Schedules(task, name, subject)
@@ -76,14 +78,14 @@ def drawn(task: Task, ranking: CostReranker | None) -> tuple[list[LayerSchedule]
     return schedules, CandidatePool(request, lambda: iter(words), ranking, set())
 
 
-def test_the_likeliest_is_first_without_predictions(task: Task) -> None:
+def test_the_likeliest_is_first_without_predictions(task: GeneratorTask) -> None:
     schedules, pool = drawn(task, None)
     pool.fill(1)
     assert [pool.request.meaning(words) for words in pool.best()] == schedules
     assert not list(pool.best())
 
 
-def test_the_most_promising_is_first(task: Task) -> None:
+def test_the_most_promising_is_first(task: GeneratorTask) -> None:
     ranking = CostReranker()
     schedules, pool = drawn(task, ranking)
     promises = ranking.promises(task, pool.request.about, schedules)
@@ -96,7 +98,7 @@ def test_the_most_promising_is_first(task: Task) -> None:
     assert rest == sorted(gains.values(), reverse=True)[2:]
 
 
-def test_two_may_take_from_a_pool_in_turns(task: Task) -> None:
+def test_two_may_take_from_a_pool_in_turns(task: GeneratorTask) -> None:
     schedules, pool = drawn(task, CostReranker())
     pool.fill(1)
     taken = [words for pair in zip(pool.best(), pool.best(), strict=False) for words in pair]

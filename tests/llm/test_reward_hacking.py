@@ -10,7 +10,7 @@ from compiler.options import CompileOptions
 from compiler.profile.hardware_profile import HardwareProfile
 from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 
@@ -35,7 +35,7 @@ def measurer() -> Iterator[Measurer]:
 
 
 @pytest.fixture
-def task(measurer: Measurer) -> Task:
+def task(measurer: Measurer) -> GeneratorTask:
     """A program for each layer, one tile in each."""
     layers = {
         name: replace(
@@ -53,10 +53,10 @@ def task(measurer: Measurer) -> Task:
     schedule = replace(measurer.first.schedule, layers=layers)
     (measured,) = measurer.measure([schedule])
     assert isinstance(measured, Measurement) and list(layers) == [FIRST, SECOND, POOL]
-    return Task(measurer.prepared, measurer.conditions, schedule, tuple(layers), measured)
+    return GeneratorTask(measurer.prepared, measurer.conditions, schedule, tuple(layers), measured)
 
 
-def tried(measurer: Measurer, task: Task, program: str, *edits: tuple[str, str]) -> Result:
+def tried(measurer: Measurer, task: GeneratorTask, program: str, *edits: tuple[str, str]) -> Result:
     """What comes of a program with pieces of its text replaced; a piece may span lines, comments left out."""
     text = re.sub(r" *;.*", "", task.programs[program])
     for old, new in edits:
@@ -66,13 +66,13 @@ def tried(measurer: Measurer, task: Task, program: str, *edits: tuple[str, str])
     return result
 
 
-def test_work_left_out_and_never_written(measurer: Measurer, task: Task) -> None:
+def test_work_left_out_and_never_written(measurer: Measurer, task: GeneratorTask) -> None:
     """The pool would find what another network, or the last sample, has left in the scratchpad."""
     result = tried(measurer, task, SECOND, ("    issue fuse, wait(load:0, matrix:0), signal(fuse:0)\n", ""))
     assert isinstance(result, Rejected) and result.stage == "validate"
 
 
-def test_the_last_answer_read_back(measurer: Measurer, task: Task) -> None:
+def test_the_last_answer_read_back(measurer: Measurer, task: GeneratorTask) -> None:
     """The result's place in DRAM still has that of the sample before: right as long as the input stays."""
     (size,) = re.findall(r"set store.len, (\d+)", task.programs[POOL])
     read = f"set load.word, default\n set load.dram, r0, op2\n set load.dst, 12000\n set load.len, {size}\n"
@@ -88,7 +88,7 @@ def test_the_last_answer_read_back(measurer: Measurer, task: Task) -> None:
     assert isinstance(result, Measurement) and not result.exact, result
 
 
-def test_work_that_the_outputs_do_not_show(measurer: Measurer, task: Task) -> None:
+def test_work_that_the_outputs_do_not_show(measurer: Measurer, task: GeneratorTask) -> None:
     """Negative numbers clipped away: the greatest of nine is hardly ever one of them."""
     result = tried(measurer, task, SECOND, ("set fuse.clip_lo, -128", "set fuse.clip_lo, -20"))
     assert isinstance(result, Rejected) and result.stage == "same", result
@@ -97,7 +97,7 @@ def test_work_that_the_outputs_do_not_show(measurer: Measurer, task: Task) -> No
     )
 
 
-def test_a_lucky_input(measurer: Measurer, task: Task) -> None:
+def test_a_lucky_input(measurer: Measurer, task: GeneratorTask) -> None:
     """Right for every sum that random inputs come to, wrong for the greatest."""
     result = tried(measurer, task, FIRST, ("set fuse.clip_hi, 127", "set fuse.clip_hi, 126"))
     assert isinstance(result, Rejected) and result.stage == "same", result
@@ -106,7 +106,7 @@ def test_a_lucky_input(measurer: Measurer, task: Task) -> None:
     )
 
 
-def test_cycles_that_count_for_another_layer(measurer: Measurer, task: Task) -> None:
+def test_cycles_that_count_for_another_layer(measurer: Measurer, task: GeneratorTask) -> None:
     for edit in (
         ("tag 1", "tag 0"),
         ("tag 1\n", "\n"),
@@ -118,13 +118,13 @@ def test_cycles_that_count_for_another_layer(measurer: Measurer, task: Task) -> 
         assert "must count for the same layers" in result.reason, result
 
 
-def test_counters_are_out_of_reach(measurer: Measurer, task: Task) -> None:
+def test_counters_are_out_of_reach(measurer: Measurer, task: GeneratorTask) -> None:
     for line in ("set counter.cycles, 0", "csr COUNTER_SELECT, 0"):
         result = tried(measurer, task, SECOND, ("halt", f"{line}\n    halt"))
         assert isinstance(result, Rejected) and result.stage == "compile"
 
 
-def test_less_time_than_the_work_takes(measurer: Measurer, task: Task) -> None:
+def test_less_time_than_the_work_takes(measurer: Measurer, task: GeneratorTask) -> None:
     """Sums over one block of channels in place of two."""
     for program in (FIRST, SECOND):
         result = tried(measurer, task, program, ("set matrix.ic_count, 2", "set matrix.ic_count, 1"))

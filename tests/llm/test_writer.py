@@ -13,7 +13,7 @@ from compiler.llm.tokens.prompt_tokens import CAUSES, Ask, rejected
 from compiler.options import CompileOptions
 from compiler.profile.hardware_profile import HardwareProfile
 from compiler.profile.measurement import Measurement, Rejected, Result
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.space.constraints import Constraints
 from hw.config import load_target
@@ -32,15 +32,15 @@ def measurer(request: pytest.FixtureRequest) -> Iterator[Measurer]:
         yield made
 
 
-def task_of(measurer: Measurer, **options) -> Task:
+def task_of(measurer: Measurer, **options) -> GeneratorTask:
     measured = measurer.baseline()
     schedule = measurer.first.schedule
     layers = tuple(schedule.layers)
-    return Task(measurer.prepared, measurer.conditions, schedule, layers, measured, **options)
+    return GeneratorTask(measurer.prepared, measurer.conditions, schedule, layers, measured, **options)
 
 
 @pytest.fixture
-def task(measurer: Measurer) -> Task:
+def task(measurer: Measurer) -> GeneratorTask:
     return task_of(measurer)
 
 
@@ -62,7 +62,7 @@ def test_whatever_a_model_writes_is_proved_and_right(
 
 
 def asked(
-    task: Task, kind: CandidateKind, results: list[Result]
+    task: GeneratorTask, kind: CandidateKind, results: list[Result]
 ) -> tuple[Recording, LmGenerator, list[Candidate]]:
     """Candidates that such results come of, one after the other, and the questions they answer."""
     model = Recording(ignorant())
@@ -77,7 +77,7 @@ def asked(
     return model, writer, found
 
 
-def test_what_is_refused_is_asked_again_with_the_reason_twice(task: Task) -> None:
+def test_what_is_refused_is_asked_again_with_the_reason_twice(task: GeneratorTask) -> None:
     model, writer, found = asked(task, CandidateKind.EDITS, [REFUSED] * 3)
     first, *again = model.questions
     assert not [word for word in first if word in CAUSES.values()]
@@ -89,7 +89,7 @@ def test_what_is_refused_is_asked_again_with_the_reason_twice(task: Task) -> Non
     assert writer.tallies[CandidateKind.EDITS].valid == 0
 
 
-def test_what_is_not_refused_is_not_asked_again(task: Task) -> None:
+def test_what_is_not_refused_is_not_asked_again(task: GeneratorTask) -> None:
     model, writer, _ = asked(
         task, CandidateKind.EDITS, [task.measured, Rejected("search", "it was measured before")]
     )
@@ -97,7 +97,7 @@ def test_what_is_not_refused_is_not_asked_again(task: Task) -> None:
     assert (writer.tallies[CandidateKind.EDITS].valid, writer.tallies[CandidateKind.EDITS].known) == (1, 1)
 
 
-def test_a_schedule_whose_edits_are_refused_is_proposed_without(task: Task) -> None:
+def test_a_schedule_whose_edits_are_refused_is_proposed_without(task: GeneratorTask) -> None:
     _, _, found = asked(task, CandidateKind.BOTH, [REFUSED] * 3)
     assert all(each.schedule.programs for each in found[:3]) and not found[3].schedule.programs
     assert found[3].schedule.layers == found[0].schedule.layers != task.schedule.layers
@@ -138,7 +138,7 @@ def test_words_of_reasons(result: Rejected, word: str) -> None:
     assert rejected(result) == word
 
 
-def test_edits_go_on_from_edited_programs(task: Task) -> None:
+def test_edits_go_on_from_edited_programs(task: GeneratorTask) -> None:
     """What is edited is the program as it is, texts among them, not as it was compiled."""
     _, _, (candidate,) = asked(task, CandidateKind.EDITS, [])
     edited = replace(task, schedule=candidate.schedule)
@@ -149,7 +149,7 @@ def test_edits_go_on_from_edited_programs(task: Task) -> None:
     assert changed == {candidate.why.split(":")[0]} or len(before) > 1
 
 
-def test_without_micro_programs_only_schedules(task: Task) -> None:
+def test_without_micro_programs_only_schedules(task: GeneratorTask) -> None:
     _, _, found = asked(
         replace(task, constraints=Constraints(forbidden=frozenset({"micro-program"}))),
         CandidateKind.SCHEDULES,
@@ -162,7 +162,7 @@ def test_without_micro_programs_only_schedules(task: Task) -> None:
     )
 
 
-def test_the_same_seed_proposes_the_same(task: Task) -> None:
+def test_the_same_seed_proposes_the_same(task: GeneratorTask) -> None:
     first, again = (
         [
             each.schedule.to_json()

@@ -16,7 +16,7 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.generators.peephole import PeepholeGenerator
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from compiler.tuning.generators.tiling import TilingGenerator
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.generator_search import GeneratorSearch
@@ -44,9 +44,9 @@ def baseline(measurer: Measurer) -> Measurement:
 
 
 @pytest.fixture
-def task(measurer: Measurer, baseline: Measurement) -> Task:
+def task(measurer: Measurer, baseline: Measurement) -> GeneratorTask:
     layers = tuple(layer.name for layer in measurer.first.layers)
-    return Task(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
+    return GeneratorTask(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
 
 
 def tried(measurer: Measurer, candidate: Candidate) -> Result:
@@ -54,7 +54,7 @@ def tried(measurer: Measurer, candidate: Candidate) -> Result:
     return result
 
 
-def test_a_task_says_what_there_is(task: Task) -> None:
+def test_a_task_says_what_there_is(task: GeneratorTask) -> None:
     _, second = task.layers
     assert sum(task.where.values()) == task.measured.cycles and task.bound in ("compute", "bus", "dispatch")
     one = replace(task, layers=(second,))
@@ -63,7 +63,7 @@ def test_a_task_says_what_there_is(task: Task) -> None:
     assert all(text.startswith(f".name {name}\n") for name, text in task.programs.items())
 
 
-def test_the_same_text_is_the_same_program(measurer: Measurer, task: Task) -> None:
+def test_the_same_text_is_the_same_program(measurer: Measurer, task: GeneratorTask) -> None:
     candidate = task.with_texts(task.programs, "test", "nothing")
     network = measurer.prepared.network(candidate.schedule)
     assert [code.programs for code in network.codes] == [code.programs for code in measurer.first.codes]
@@ -72,13 +72,13 @@ def test_the_same_text_is_the_same_program(measurer: Measurer, task: Task) -> No
     assert Schedule.from_json(candidate.schedule.to_json()) == candidate.schedule
 
 
-def edited(task: Task, old: str, new: str, count: int = 1) -> Candidate:
+def edited(task: GeneratorTask, old: str, new: str, count: int = 1) -> Candidate:
     """A candidate whose first program that has a piece of text has another in its place."""
     name = next(name for name, text in task.programs.items() if old in text)
     return task.with_texts({name: task.programs[name].replace(old, new, count)}, "test", "edited")
 
 
-def test_bad_programs_are_refused_with_the_reason(measurer: Measurer, task: Task) -> None:
+def test_bad_programs_are_refused_with_the_reason(measurer: Measurer, task: GeneratorTask) -> None:
     for old, new, stage, words in (
         ("halt", "stop", "compile", "'stop' is not an instruction"),
         ("issue matrix", "issue matrix, wait(store:3)\n    issue matrix", "validate", "deadlock"),
@@ -90,13 +90,13 @@ def test_bad_programs_are_refused_with_the_reason(measurer: Measurer, task: Task
         assert words in result.reason and "program" in result.reason
 
 
-def test_wrong_results_are_not_used(measurer: Measurer, task: Task) -> None:
+def test_wrong_results_are_not_used(measurer: Measurer, task: GeneratorTask) -> None:
     """Other limits of the results are harmless, and wrong."""
     result = tried(measurer, edited(task, "set fuse.clip_hi, 127", "set fuse.clip_hi, 5"))
     assert isinstance(result, Measurement) and not result.exact and not result.believable
 
 
-def test_texts_stand_for_one_program_only(measurer: Measurer, task: Task) -> None:
+def test_texts_stand_for_one_program_only(measurer: Measurer, task: GeneratorTask) -> None:
     name, text = next(iter(task.programs.items()))
     prepared, schedule = measurer.prepared, task.schedule
     stale = replace(schedule, programs={name: ProgramText("0" * 64, text)})
@@ -124,7 +124,7 @@ def test_damaged_texts(programs: object, words: str) -> None:
         Schedule.from_json(json.dumps({"schema_version": 1, "programs": programs}))
 
 
-def test_polish_keeps_results(measurer: Measurer, task: Task) -> None:
+def test_polish_keeps_results(measurer: Measurer, task: GeneratorTask) -> None:
     polish, count = PeepholeGenerator(), 0
     for candidate in polish.propose(task):
         result = tried(measurer, candidate)
@@ -134,7 +134,7 @@ def test_polish_keeps_results(measurer: Measurer, task: Task) -> None:
     assert count >= 2
 
 
-def test_polish_leaves_out_what_the_validator_refused(task: Task) -> None:
+def test_polish_leaves_out_what_the_validator_refused(task: GeneratorTask) -> None:
     apart = {
         name: replace(layer, same_program_as_previous=False) for name, layer in task.schedule.layers.items()
     }
@@ -153,9 +153,9 @@ class Scripted(Generator):
     name = "scripted"
 
     def __init__(self, *texts: str):
-        self.texts, self.heard, self.tasks = texts, list[tuple[Candidate, Result]](), list[Task]()
+        self.texts, self.heard, self.tasks = texts, list[tuple[Candidate, Result]](), list[GeneratorTask]()
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         self.tasks.append(task)
         name = next(iter(task.programs))
         for text in self.texts:
@@ -204,12 +204,14 @@ class Limits(Generator):
     def __init__(self, count: int):
         self.count = count
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         for number in range(self.count):
             yield edited(task, "set fuse.clip_hi, 127", f"set fuse.clip_hi, {number}")
 
 
-def test_predictions_of_tilings_are_kept(measurer: Measurer, task: Task, baseline: Measurement) -> None:
+def test_predictions_of_tilings_are_kept(
+    measurer: Measurer, task: GeneratorTask, baseline: Measurement
+) -> None:
     proposed = list(TilingGenerator().propose(task))
     assert all(each.predicted is not None and not each.schedule.programs for each in proposed)
     assert [each.predicted for each in proposed] == sorted(each.predicted or 0 for each in proposed)
@@ -219,7 +221,7 @@ def test_predictions_of_tilings_are_kept(measurer: Measurer, task: Task, baselin
     assert method.predictor.count == min(len(proposed), 1)
 
 
-def test_programs_survive_files_and_the_database(measurer: Measurer, task: Task, tmp_path) -> None:
+def test_programs_survive_files_and_the_database(measurer: Measurer, task: GeneratorTask, tmp_path) -> None:
     network: CompiledNetwork = measurer.prepared.network(task.with_texts(task.programs, "test", "").schedule)
     path = tmp_path / "x.mla"
     path.write_bytes(to_bytes(network))

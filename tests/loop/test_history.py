@@ -17,7 +17,7 @@ from compiler.serve.observers import ServingHistory, ServingProgress
 from compiler.serve.search_worker import SearchJob
 from compiler.serve.serve import Serving, open_machine, serve
 from compiler.server.request_source import RequestSource
-from compiler.util.progress import Task
+from compiler.util.progress import ProgressTask
 from compiler.visualize.svg.serving import draw_serving
 from hw.config import load_target
 from hw.isa.counters import CAUSES
@@ -56,7 +56,11 @@ def told(graph: Graph) -> tuple[ServingHistory, str]:
         pace=1,
         adapt_from=FROM,
     )
-    history, out, task = ServingHistory(clocked=True), io.StringIO(), Task("serving", REQUESTS, "requests")
+    history, out, task = (
+        ServingHistory(clocked=True),
+        io.StringIO(),
+        ProgressTask("serving", REQUESTS, "requests"),
+    )
     with open_machine(serving) as device, redirect_stderr(out):
         requests = RequestSource(model.inputs(number) for number in range(REQUESTS))
         status = serve(serving, device, requests, [history, ServingProgress(task, clocked=True)])
@@ -108,7 +112,7 @@ def test_every_decision_in_words_and_in_the_picture() -> None:
 
 
 def test_progress_counts_requests_and_writes_decisions(capsys: pytest.CaptureFixture[str]) -> None:
-    task = Task("serving", unit="images")
+    task = ProgressTask("serving", unit="images")
     progress = ServingProgress(task, clocked=True, note=lambda: "all right")
     for event in EVENTS[:5]:
         progress.event(event)
@@ -124,7 +128,7 @@ def test_progress_counts_requests_and_writes_decisions(capsys: pytest.CaptureFix
 
 
 def test_a_machine_without_a_clock() -> None:
-    history, task = ServingHistory(clocked=False), Task("serving", 40, "requests")
+    history, task = ServingHistory(clocked=False), ProgressTask("serving", 40, "requests")
     progress = ServingProgress(task, clocked=False)
     for _ in range(40):
         history.result(of_a_request(0, 0))

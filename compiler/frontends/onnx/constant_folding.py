@@ -12,7 +12,7 @@ from compiler.frontends.onnx.errors import check_inputs, naming
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode, OnnxModel, taken
 from compiler.frontends.onnx.registry import CONVERSIONS, integers
-from compiler.frontends.onnx.values import ConstantValue, UnsupportedError, broadcast, counted_from_front
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, broadcast, counted_from_front
 from hw.errors import InputError, shown
 
 #: Operators whose conversion works on constants without a graph.
@@ -80,7 +80,7 @@ class ConstantFolder:
                     return self.computed(node, inputs)
                 made = CONVERSIONS[node.op](_NOTHING, node, list(inputs))
                 return self._counted([value for value in made if isinstance(value, ConstantValue)], inputs)
-        except UnsupportedError:
+        except UnsupportedNodeError:
             return None  # said when the node is converted
 
     def _counted(
@@ -239,7 +239,7 @@ def _constant(node: FileNode, inputs: list[Any]) -> NDArray:
             return value
         if key in kinds:
             return np.array(value, kinds[key])
-    raise UnsupportedError(f"a constant of {', '.join(node.attributes) or 'nothing'}")
+    raise UnsupportedNodeError(f"a constant of {', '.join(node.attributes) or 'nothing'}")
 
 
 @_folds("ConstantOfShape")
@@ -344,7 +344,7 @@ def _reduce(node: FileNode, inputs: list[Any]) -> NDArray:
 def _matmul(node: FileNode, inputs: list[Any]) -> NDArray:
     a, b = _arrays(inputs, 2)
     if a.ndim != 2 or b.ndim != 2:
-        raise UnsupportedError("a product of constants that are no matrices")
+        raise UnsupportedNodeError("a product of constants that are no matrices")
     _room((a.shape[0], b.shape[1]), a, b)
     return a @ b
 

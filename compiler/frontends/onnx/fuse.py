@@ -16,7 +16,7 @@ from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
     DynamicValue,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     channels_last,
 )
@@ -105,7 +105,7 @@ def _shape_of(view: DefUse, name: str) -> tuple[int, ...] | None:
 def _convert_batch_norm(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x, *given = inputs
     if node.int("training_mode", 0):
-        raise UnsupportedError("training")
+        raise UnsupportedNodeError("training")
     if len(x.shape) < 2:
         raise InputError(f"shape {list(x.shape)} has no channels")
     factor, shift = batch_norm_constants(node, [known(v, "a statistic") for v in given], x.shape[1])

@@ -12,7 +12,7 @@ from compiler.frontends.onnx.values import (
     DynamicValue,
     Kind,
     Order,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     arranged,
     check_size,
@@ -87,7 +87,7 @@ class OnnxGraphBuilder:
                 return target
         if flows and all(not flow.real and flow.tensor.dtype != "float32" for flow in flows):
             if any(flow.tensor.quantization not in (None, ONE) for flow in flows):
-                raise UnsupportedError("arithmetic on the integers of quantized numbers")
+                raise UnsupportedNodeError("arithmetic on the integers of quantized numbers")
             wide = flows[0].tensor.dtype in ("int32", "int64")  # bytes with a meaning would saturate
             return Kind(flows[0].tensor.dtype, self.meanings.get(node.outputs[0]) if wide else None)
         return FLOAT
@@ -98,7 +98,7 @@ class OnnxGraphBuilder:
         if q is None or q.whole:
             return flow
         if not flow.real:
-            raise UnsupportedError("moving integers that have scales along an axis")
+            raise UnsupportedNodeError("moving integers that have scales along an axis")
         return DynamicValue(flow.name, self._float(flow.tensor), flow.order)
 
     def flow(self, value: Value) -> DynamicValue:
@@ -226,7 +226,7 @@ class OnnxGraphBuilder:
         if tensor.dtype == "float32":
             return tensor
         if tensor.quantization is None:
-            raise UnsupportedError(f"{tensor.dtype} numbers of {tensor.name!r} as real ones")
+            raise UnsupportedNodeError(f"{tensor.dtype} numbers of {tensor.name!r} as real ones")
         q, last = tensor.quantization, len(tensor.shape) - 1
         if q.axis in (None, last):
             return self.convert("dequantize", tensor, FLOAT)
@@ -263,7 +263,7 @@ def _as_kind(value: ConstantValue, kind: Kind) -> ConstantValue:
         return value
     number = value.scalar()
     if number is None:
-        raise UnsupportedError(f"real numbers of {value.name!r} among quantized ones")
+        raise UnsupportedNodeError(f"real numbers of {value.name!r} among quantized ones")
     # One step of a scale that is the number itself holds it exactly.
     steps, zero = (0, 0) if number == 0 else (1, 0) if number > 0 else (0, 1)
     return ConstantValue(

@@ -16,7 +16,7 @@ from compiler.frontends.onnx.values import (
     ConstantValue,
     DynamicValue,
     Kind,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     plain,
 )
@@ -58,9 +58,9 @@ def on_host(
     try:
         check_reference(proto, [value and _given(value) for value in inputs])
     except LeftOutError as error:
-        raise UnsupportedError(str(error)) from None
+        raise UnsupportedNodeError(str(error)) from None
     if any(isinstance(value, ConstantValue) and value.narrow for value in inputs):
-        raise UnsupportedError(why)  # its type would be another here
+        raise UnsupportedNodeError(why)  # its type would be another here
     operands = [None if value is None else _operand(emitter, value) for value in inputs]
     model = inferred(_model(node, proto, operands))
     text, known = text_of(model), [tensor for tensor in operands if isinstance(tensor, Tensor)]
@@ -104,7 +104,7 @@ def function(emitter: OnnxGraphBuilder, node: FileNode, x: Value, *constants: Co
     proto, x = _source(node, "an operator"), emitter.flow(x)
     kind = emitter.arithmetic(node, x)
     if kind != FLOAT and not kind.real:
-        raise UnsupportedError("a function of integers")
+        raise UnsupportedNodeError("a function of integers")
     fixed = (Tensor("", v.shape, v.data.dtype.name, data=v.data) for v in constants)
     stand_ins = [Tensor("", (1,), "float32"), *fixed]
     model = _model(node, proto, list(stand_ins))
@@ -129,15 +129,15 @@ def _source(node: FileNode, why: str) -> onnx.NodeProto:
         or tuple(source.proto.input) != node.inputs
         or tuple(source.proto.output) != node.outputs
     ):
-        raise UnsupportedError(why)
+        raise UnsupportedNodeError(why)
     proto = source.proto
     graphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
     if any(attribute.type in graphs for attribute in proto.attribute):
-        raise UnsupportedError(why)
+        raise UnsupportedNodeError(why)
     versions = {v.domain: v.version for v in source.versions}
     domain = "" if proto.domain == "ai.onnx" else proto.domain
     if not onnx.defs.has(proto.op_type, versions.get(domain, 1), domain):
-        raise UnsupportedError("" if why == NO_WAY else why)  # an unknown operator is reason enough
+        raise UnsupportedNodeError("" if why == NO_WAY else why)  # an unknown operator is reason enough
     return proto
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from compiler.frontends.onnx.host_types import Made
-from compiler.frontends.onnx.values import UnsupportedError
+from compiler.frontends.onnx.values import UnsupportedNodeError
 from compiler.ir.tensor import Tensor
 from compiler.reference.onnx_node_model import REFUSALS, NodeModel, line_of, node_model
 from compiler.reference.onnx_ops import Array, own
@@ -46,17 +46,17 @@ def infer_by_running(
     shapes = [made.shape for made in found if made is not None and made.shape is not None]
     here = own(node.asked) is not None
     if len(shapes) < sum(made is not None for made in found) and not here:
-        raise UnsupportedError(
+        raise UnsupportedNodeError(
             "the shape of its output depends on its input's numbers, and must be known beforehand"
         )
     try:
         steps = check_work(node.asked, given, shapes or [tensor.shape for tensor in tensors[:1]])
     except InputError as error:
-        raise UnsupportedError(str(error)) from None
+        raise UnsupportedNodeError(str(error)) from None
     told = any(made is not None and made.told for made in found)
     if steps > TRIED_STEPS or (told and not here):
         if len(shapes) < len(found) - found.count(None):
-            raise UnsupportedError(
+            raise UnsupportedNodeError(
                 "the shape of its output depends on its input's numbers, and must be known beforehand"
             )
         _known(node)
@@ -72,7 +72,7 @@ def _known(node: NodeModel) -> None:
     try:
         node.known()
     except REFUSALS as error:
-        raise UnsupportedError(f"ONNX's reference does not have it: {line_of(error)}") from None
+        raise UnsupportedNodeError(f"ONNX's reference does not have it: {line_of(error)}") from None
 
 
 def _made(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
@@ -86,7 +86,7 @@ def _made(node: NodeModel, tensors: Sequence[Tensor], number: int) -> Array:
                 return node.computed([_sample(tensor, whole) for tensor in tensors], number)
         except (*REFUSALS, DecodeError, binascii.Error) as error:
             said = said or line_of(error)
-    raise UnsupportedError(said if own(node.asked) else f"ONNX's reference cannot compute it: {said}")
+    raise UnsupportedNodeError(said if own(node.asked) else f"ONNX's reference cannot compute it: {said}")
 
 
 def _sample(tensor: Tensor, whole: int) -> Array:
@@ -105,11 +105,11 @@ def _sample(tensor: Tensor, whole: int) -> Array:
 def _agreed(here: bool, wanted: Made, array: Array) -> Known:
     """Type and shape of an output; those of ONNX's reference must be the ones that follow from the inputs."""
     if array.dtype.name != wanted.dtype and array.dtype.kind not in "fiub":
-        raise UnsupportedError(f"its output is of type {array.dtype}, which the graph does not have")
+        raise UnsupportedNodeError(f"its output is of type {array.dtype}, which the graph does not have")
     if not array.size:
-        raise UnsupportedError("its output has no elements")
+        raise UnsupportedNodeError("its output has no elements")
     if array.shape != wanted.shape and not here:
-        raise UnsupportedError(
+        raise UnsupportedNodeError(
             f"ONNX's reference makes shape {list(array.shape)} of it, not {list(wanted.shape or ())}"
         )
     return wanted.dtype, array.shape

@@ -8,7 +8,7 @@ import onnx
 
 from compiler.frontends.onnx.node import Declared
 from compiler.frontends.onnx.tensors import DTYPES, type_name
-from compiler.frontends.onnx.values import ConstantValue, UnsupportedError, Value, check_size
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value, check_size
 from compiler.ir.tensor import MOST_ELEMENTS
 from compiler.reference.onnx_node_model import REFUSALS, line_of
 from hw.errors import InputError
@@ -48,7 +48,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         made = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except _REFUSALS as error:
-        raise UnsupportedError(f"ONNX refuses it: {line_of(error)}") from None
+        raise UnsupportedNodeError(f"ONNX refuses it: {line_of(error)}") from None
     names = {value.name for value in made.graph.input}
     kept = [each for each in made.graph.initializer if each.name not in names]
     del made.graph.initializer[:]
@@ -110,7 +110,7 @@ def _type_of(output: onnx.ValueInfoProto, declared: Declared | None) -> Made:
     dtype = DTYPES.get(kind.elem_type) or (declared.held if declared and not kind.elem_type else None)
     if dtype is None:
         named = type_name(kind.elem_type) if output.type.WhichOneof("value") == "tensor_type" else "no tensor"
-        raise UnsupportedError(f"its output is of type {named}, which the graph does not have")
+        raise UnsupportedNodeError(f"its output is of type {named}, which the graph does not have")
     if sizes is None or not all(isinstance(size, int) for size in sizes):
         return Made(dtype, None)
     shape = tuple(size for size in sizes if isinstance(size, int))

@@ -23,7 +23,7 @@ from compiler.frontends.onnx.qdq_analysis import meanings, targets
 from compiler.frontends.onnx.registry import CONVERSIONS, OnnxConversion, converts
 from compiler.frontends.onnx.rewrite import expand
 from compiler.frontends.onnx.sizes import with_sizes
-from compiler.frontends.onnx.values import ConstantValue, DynamicValue, UnsupportedError, Value, plain
+from compiler.frontends.onnx.values import ConstantValue, DynamicValue, UnsupportedNodeError, Value, plain
 from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError, shown
@@ -105,7 +105,7 @@ class GraphReader:
         for node in self.ready.nodes:
             self._convert(emitter, node, values)
         if self.refused:
-            raise UnsupportedError(f"in its subgraph, node {', '.join(listed(self.refused))}")
+            raise UnsupportedNodeError(f"in its subgraph, node {', '.join(listed(self.refused))}")
 
     def _convert(self, emitter: OnnxGraphBuilder, node: FileNode, values: dict[str, Value]) -> None:
         """Add what a node becomes; remember it if there is no conversion."""
@@ -120,7 +120,7 @@ class GraphReader:
         try:
             with naming(node):
                 made = self._made(emitter, node, inputs)
-        except UnsupportedError as error:
+        except UnsupportedNodeError as error:
             self.refused.append((node.name, node.attributes.get("op", node.op), str(error)))
             return
         made = self._completed(emitter, node, inputs, made)
@@ -149,7 +149,7 @@ class GraphReader:
         """What a conversion makes, or where it has no way, the host's version of the operator."""
         try:
             return conversion(emitter, node, inputs)
-        except UnsupportedError as error:
+        except UnsupportedNodeError as error:
             return on_host(emitter, node, inputs, str(error), self.declared)
 
     @staticmethod
@@ -177,7 +177,7 @@ class GraphReader:
             rest = on_host(
                 emitter, node, inputs, f"its output {first + 1} is no other operator's", self.declared
             )
-        except UnsupportedError as error:
+        except UnsupportedNodeError as error:
             self.refused.append((node.name, node.op, f"output {first + 1} is read: {error}"))
             return made
         return [*made, *rest[len(made) :]]

@@ -7,7 +7,7 @@ import numpy as np
 from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.ops.elementwise import finite
 from compiler.frontends.onnx.rewrite import Parts, expands
-from compiler.frontends.onnx.values import ConstantValue, UnsupportedError
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError
 from hw.errors import InputError
 
 
@@ -100,7 +100,7 @@ def _conv(model: OnnxModel, node: FileNode) -> list[FileNode]:
         if parts.inputs[at]:
             given = parts.fixed(parts.inputs[at], what)
             if len(given.shape) > 4:
-                raise UnsupportedError(f"a convolution over {len(given.shape) - 2} dimensions")
+                raise UnsupportedNodeError(f"a convolution over {len(given.shape) - 2} dimensions")
     operands = (parts.real(0, "x"), parts.real(3, "w", axis=0))
     return parts.finish("Conv", operands + _bias(parts, parts.inputs[8], parts.inputs[1], parts.inputs[4]), 6)
 
@@ -117,7 +117,7 @@ def _matmul(model: OnnxModel, node: FileNode) -> list[FileNode]:
 def _gemm(model: OnnxModel, node: FileNode) -> list[FileNode]:
     parts = Parts(model, node, 6, 9)
     if not parts.inputs[7]:
-        raise UnsupportedError("a real output")
+        raise UnsupportedNodeError("a real output")
     axis = 0 if node.int("transB", 0) else 1
     operands = (parts.real(0, "a"), parts.real(3, "b", axis=axis))
     factor = finite(node.float("alpha", 1.0))
@@ -162,4 +162,4 @@ def _concat(model: OnnxModel, node: FileNode) -> list[FileNode]:
 
 def _images_only(node: FileNode) -> None:
     if node.int("channels_last", 0):
-        raise UnsupportedError("channels last")
+        raise UnsupportedNodeError("channels last")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from compiler.frontends.onnx.graph_builder import ONE, OnnxGraphBuilder
 from compiler.frontends.onnx.node import Declared
-from compiler.frontends.onnx.values import FLOAT, Kind, UnsupportedError, Value, plain
+from compiler.frontends.onnx.values import FLOAT, Kind, UnsupportedNodeError, Value, plain
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
@@ -56,7 +56,7 @@ def _output(emitter: OnnxGraphBuilder, declared: Declared, value: Value) -> Tens
         tensor = emitter.operand(flow, plain(flow.rank), FLOAT)
         return emitter.convert("quantize", tensor, Kind(declared.dtype, ONE))
     if tensor.dtype != declared.dtype:
-        raise UnsupportedError(
+        raise UnsupportedNodeError(
             f"output {declared.name!r} must be of the type it is declared as, {declared.dtype}, not {tensor.dtype}"
         )
     return tensor

@@ -6,7 +6,7 @@ from onnx import TensorProto
 from compiler.frontends.onnx.graph_builder import ONE
 from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.tensors import DTYPES, type_name
-from compiler.frontends.onnx.values import ConstantValue, Kind, UnsupportedError, counted_from_front
+from compiler.frontends.onnx.values import ConstantValue, Kind, UnsupportedNodeError, counted_from_front
 from compiler.ir.tensor import Quantization
 from hw.errors import InputError
 
@@ -50,7 +50,7 @@ def parameters(
         Of what is quantized, as far as it is known.
     """
     if node.int("block_size", 0):
-        raise UnsupportedError("scales by blocks")
+        raise UnsupportedNodeError("scales by blocks")
     scales = scale.real()
     zeros = np.zeros(scales.shape, np.int64) if zero is None else zero.data
     if zeros.dtype.kind not in "iu" or zeros.size != scales.size or scales.ndim > 1:
@@ -61,7 +61,7 @@ def parameters(
     axis = None
     if scales.ndim and scales.size > 1:
         if shape is None:
-            raise UnsupportedError("scales along an axis of an unknown shape")
+            raise UnsupportedNodeError("scales along an axis of an unknown shape")
         axis = counted_from_front(node.int("axis", 1), len(shape))
         if shape[axis] != scales.size:
             raise InputError(f"{scales.size} scales do not fit dimension {axis} of shape {list(shape)}")
@@ -76,7 +76,7 @@ def quantized_type(node: FileNode, zero: ConstantValue | None) -> str:
     dtype = zero.data.dtype.name if zero is not None else wanted or "uint8"
     narrow = zero is not None and zero.narrow
     if narrow or dtype not in _QUANTIZED or (zero is None and node.int("output_dtype", 0) and wanted is None):
-        raise UnsupportedError(
+        raise UnsupportedNodeError(
             f"quantized numbers must be {', '.join(_QUANTIZED)}, not {_called(node, zero)}"
         )
     return dtype

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from compiler.frontends.onnx.errors import check_inputs
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.values import ConstantValue, UnsupportedError, Value
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value
 from hw.errors import InputError, shown
 
 _Input = TypeVar("_Input")
@@ -55,7 +55,7 @@ def converts(*ops: str, inputs: tuple[int, int | None]) -> Callable[[Function], 
 def known(value: Value | None, what: str) -> ConstantValue:
     """A value that must be known beforehand."""
     if not isinstance(value, ConstantValue):
-        raise UnsupportedError(f"{what} that is not constant")
+        raise UnsupportedNodeError(f"{what} that is not constant")
     return value
 
 

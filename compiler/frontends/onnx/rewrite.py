@@ -7,7 +7,7 @@ import numpy as np
 
 from compiler.frontends.onnx.errors import check_inputs
 from compiler.frontends.onnx.node import FileNode, OnnxModel
-from compiler.frontends.onnx.values import ConstantValue, UnsupportedError
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError
 from hw.errors import InputError
 
 #: From a node to those that do the same, in order.
@@ -99,7 +99,7 @@ class Parts:
         if self.inputs[at] not in self.model.constants and any(
             v is not None and v.data.size > 1 for v in given
         ):
-            raise UnsupportedError(
+            raise UnsupportedNodeError(
                 f"{self.inputs[at]!r} is not constant: its scale and its zero point must be one number each"
             )
 
@@ -107,5 +107,5 @@ class Parts:
         """An input that must be known."""
         value = self.model.constants.get(name)
         if value is None:
-            raise UnsupportedError(f"{what} that is not constant")
+            raise UnsupportedNodeError(f"{what} that is not constant")
         return value

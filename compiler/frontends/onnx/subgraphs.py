@@ -14,7 +14,7 @@ from compiler.frontends.onnx.values import (
     DynamicValue,
     Kind,
     Order,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     check_size,
     plain,
@@ -154,7 +154,7 @@ def common(values: Sequence[Value], what: str) -> Form:
         return forms[0]
     if len({value.shape for value in values}) != 1:
         shapes = " and ".join(str(list(value.shape)) for value in values)
-        raise UnsupportedError(f"{what} of shapes {shapes}")
+        raise UnsupportedNodeError(f"{what} of shapes {shapes}")
     if all(kind.real or kind == FLOAT for kind, _ in forms):
         order = forms[0][1] if all(order == forms[0][1] for _, order in forms) else plain(len(forms[0][1]))
         return FLOAT, order
@@ -162,7 +162,7 @@ def common(values: Sequence[Value], what: str) -> Form:
         (kind.dtype, kind.real, None if kind.quantization == ONE else kind.quantization) for kind, _ in forms
     }
     if len(kinds) != 1:
-        raise UnsupportedError(f"{what} of types {' and '.join(kind.dtype for kind, _ in forms)}")
+        raise UnsupportedNodeError(f"{what} of types {' and '.join(kind.dtype for kind, _ in forms)}")
     dtype, real, q = kinds.pop()
     return Kind(dtype, q, real), plain(len(forms[0][1]))
 

@@ -10,12 +10,12 @@ from compiler.frontends.onnx.node import FileNode, OnnxModel
 from compiler.frontends.onnx.ops.shape import renamed
 from compiler.frontends.onnx.registry import CONVERSIONS
 from compiler.frontends.onnx.subgraphs import inline
-from compiler.frontends.onnx.values import ConstantValue, UnsupportedError, Value, counted_from_front
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value, counted_from_front
 from compiler.ir.control import truth
 
 
 @dataclass(frozen=True)
-class Axis:
+class ScanAxis:
     """Along which dimension of a value slices are taken or put together, and whether from its end."""
 
     axis: int
@@ -52,8 +52,8 @@ class Loop:
     scanned: list[Value]
     values: dict[str, Value]
     ins: int
-    axes: list[Axis]
-    stacks: list[Axis]
+    axes: list[ScanAxis]
+    stacks: list[ScanAxis]
 
     @property
     def names(self) -> list[str]:
@@ -72,7 +72,9 @@ def true() -> ConstantValue:
     return ConstantValue("true", np.array(True))
 
 
-def unrolled(emitter: OnnxGraphBuilder, loop: Loop, trips: int, error: UnsupportedError) -> Sequence[Value]:
+def unrolled(
+    emitter: OnnxGraphBuilder, loop: Loop, trips: int, error: UnsupportedNodeError
+) -> Sequence[Value]:
     """All iterations one after the other; the error is raised if their number depends on the data after all."""
     going, states, count = loop.condition, loop.states, 0
     stacks: list[list[Value]] = [[] for _ in loop.stacks]
@@ -100,7 +102,7 @@ def unrolled(emitter: OnnxGraphBuilder, loop: Loop, trips: int, error: Unsupport
     return made
 
 
-def _slice(emitter: OnnxGraphBuilder, node: FileNode, value: Value, each: Axis, count: int) -> Value:
+def _slice(emitter: OnnxGraphBuilder, node: FileNode, value: Value, each: ScanAxis, count: int) -> Value:
     """A slice of what is scanned."""
     index = count if each.sign > 0 else value.shape[each.axis] - 1 - count
     if isinstance(value, ConstantValue):
@@ -112,10 +114,12 @@ def _slice(emitter: OnnxGraphBuilder, node: FileNode, value: Value, each: Axis, 
     return CONVERSIONS["Gather"](emitter, wanted, [value, where])[0]
 
 
-def _joined(emitter: OnnxGraphBuilder, node: FileNode, name: str, parts: list[Value], each: Axis) -> Value:
+def _joined(
+    emitter: OnnxGraphBuilder, node: FileNode, name: str, parts: list[Value], each: ScanAxis
+) -> Value:
     """Slices put together."""
     if not parts:
-        raise UnsupportedError("outputs with a slice from each of no iterations")
+        raise UnsupportedNodeError("outputs with a slice from each of no iterations")
     axis = counted_from_front(each.axis, len(parts[0].shape) + 1)
     axes = ConstantValue("axes", np.array([axis], np.int64))
     rows: list[Value | None] = []

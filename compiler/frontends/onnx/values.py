@@ -17,7 +17,7 @@ from hw.errors import InputError, shown
 Order = tuple[int, ...]
 
 
-class UnsupportedError(InputError):
+class UnsupportedNodeError(InputError):
     """A node that is well formed and has no conversion; the message says why."""
 
 

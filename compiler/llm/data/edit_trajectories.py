@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 from compiler.llm.data.measure_harness import Devices, MeasureHarness
-from compiler.llm.data.trajectories import EditWalk, Trajectory, Variant
+from compiler.llm.data.trajectories import EditVariant, EditWalk, Trajectory
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.edits.edit import Edit, EditError, applied
@@ -99,10 +99,10 @@ class _Editing:
                 return found[0], measured
         return None
 
-    def _variant(self, base: int, edit: Edit | None, measured: Measurement) -> Variant:
+    def _variant(self, base: int, edit: Edit | None, measured: Measurement) -> EditVariant:
         entries = [entry for entry in measured.layers if set(self.piece.layers) & set(entry.names)]
         where = [sum(entry.where[cause] for entry in entries) for cause in CAUSES]
-        return Variant(base, edit, self.piece.cycles(measured), where)
+        return EditVariant(base, edit, self.piece.cycles(measured), where)
 
 
 def _text(schedule: Schedule) -> str:

@@ -21,7 +21,7 @@ from compiler.llm.tokens.layer_prompt import Programs, subjects_of
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from hw.errors import InputError
 
 #: Part of the questions that are about the static compiler's schedule, the others are about the best that is known;
@@ -135,7 +135,7 @@ def rolled_out(
     return RolloutGroup(request.ask, question, [list(each.words) for each in whole], costs) if whole else None
 
 
-def _request(task: Task, rng: random.Random) -> LmRequest | None:
+def _request(task: GeneratorTask, rng: random.Random) -> LmRequest | None:
     """One about the task's layer, or about a program of it."""
     if rng.random() < _EDITS:
         programs = Programs(task)
@@ -146,7 +146,7 @@ def _request(task: Task, rng: random.Random) -> LmRequest | None:
 
 
 def _costs(
-    rig: MeasureHarness, task: Task, request: LmRequest, answers: Sequence[SampledAnswer]
+    rig: MeasureHarness, task: GeneratorTask, request: LmRequest, answers: Sequence[SampledAnswer]
 ) -> list[float]:
     """What answers cost over what the task does; programs that are the same are measured once."""
     known = {task.network.digest: 1.0}
@@ -154,7 +154,11 @@ def _costs(
 
 
 def _cost(
-    rig: MeasureHarness, task: Task, request: LmRequest, words: Sequence[str], known: dict[str, float]
+    rig: MeasureHarness,
+    task: GeneratorTask,
+    request: LmRequest,
+    words: Sequence[str],
+    known: dict[str, float],
 ) -> float:
     try:
         schedule: Schedule = request.candidate(words).schedule

@@ -22,7 +22,7 @@ from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.tokens.layer_prompt import subjects_of
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from hw.errors import InputError
 
 #: Part of the questions that are about the static compiler's schedule; the others are about the best that is known.
@@ -129,7 +129,7 @@ def best_of(walk: Trajectory) -> int:
 
 
 def _measured(
-    rig: MeasureHarness, walk: Trajectory, base: int, task: Task, asking: Asking, rng: random.Random
+    rig: MeasureHarness, walk: Trajectory, base: int, task: GeneratorTask, asking: Asking, rng: random.Random
 ) -> Iterator[TrajectoryStep]:
     """What answers about a layer under the schedule of a step cost."""
     (name,) = task.layers
@@ -141,7 +141,7 @@ def _measured(
             yield rig.step(base, layer, different(schedule, task.schedule.layers[name]), measured)
 
 
-def task_of(rig: MeasureHarness, walk: Trajectory, base: int, rng: random.Random) -> Task | None:
+def task_of(rig: MeasureHarness, walk: Trajectory, base: int, rng: random.Random) -> GeneratorTask | None:
     """One layer, drawn, under the schedule of a step; None: that costs something else today, or has none by itself."""
     layers = walk.schedules(base)
     if len(layers) != len(rig.names):
@@ -153,7 +153,7 @@ def task_of(rig: MeasureHarness, walk: Trajectory, base: int, rng: random.Random
     if measured is None or measured.cycles != step.cycles or not alone:
         return None
     name = rig.names[rng.choice(alone)]
-    return Task(rig.prepared, rig.machine.conditions, schedule, (name,), measured)
+    return GeneratorTask(rig.prepared, rig.machine.conditions, schedule, (name,), measured)
 
 
 def _tried(walk: Trajectory, base: int, layer: int) -> Iterator[tuple[LayerSchedule, int]]:
@@ -170,7 +170,7 @@ def _tried(walk: Trajectory, base: int, layer: int) -> Iterator[tuple[LayerSched
 
 
 def _answers(
-    task: Task, tried: Mapping[LayerSchedule, int], asking: Asking, rng: random.Random
+    task: GeneratorTask, tried: Mapping[LayerSchedule, int], asking: Asking, rng: random.Random
 ) -> list[LayerSchedule]:
     """Schedules of the layer that were not measured yet, as the model would have them, each once."""
     ((name, subject),) = subjects_of(task).items()

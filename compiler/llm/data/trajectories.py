@@ -44,7 +44,7 @@ class TrajectoryStep:
 
 
 @dataclass(frozen=True)
-class Variant:
+class EditVariant:
     """A program after an edit.
 
     Parameters
@@ -81,7 +81,7 @@ class EditWalk:
 
     step: int
     program: str
-    variants: list[Variant]
+    variants: list[EditVariant]
 
     def edits(self, number: int) -> tuple[Edit, ...]:
         """All that lead from the program as compiled to a variant."""
@@ -201,10 +201,10 @@ def _step(base: int, layer: int, changes: dict, cycles: int, layers: list, where
     return TrajectoryStep(int(base), int(layer), dict(changes), int(cycles), found, causes)
 
 
-def _variant(base: int, edit: list[int], cycles: int, where: list[int]) -> Variant:
+def _variant(base: int, edit: list[int], cycles: int, where: list[int]) -> EditVariant:
     if len(where) != len(CAUSES):
         raise ValueError(f"cycles by cause are {len(CAUSES)} numbers")
-    return Variant(int(base), _edit(edit), int(cycles), [int(each) for each in where])
+    return EditVariant(int(base), _edit(edit), int(cycles), [int(each) for each in where])
 
 
 def _numbers(edit: Edit | None) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 from compiler.llm.endpoint.grammar import AnswerGrammar
 from compiler.runtime.program_text import readable
 from compiler.schedule.schedule import LayerSchedule, layer_schedule
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from hw.errors import InputError, shown
 
 #: Candidates and complaints of an answer that count, and places in it where JSON is looked for.
@@ -27,7 +27,7 @@ class EndpointAnswer:
     complaints: list[str] = field(default_factory=list)
 
 
-def read_answer(task: Task, answers: AnswerGrammar, text: str, generator: str) -> EndpointAnswer:
+def read_answer(task: GeneratorTask, answers: AnswerGrammar, text: str, generator: str) -> EndpointAnswer:
     """Candidates of an answer, whatever it is.
 
     Parameters
@@ -52,7 +52,7 @@ def read_answer(task: Task, answers: AnswerGrammar, text: str, generator: str) -
 class _Reader:
     """Reads one answer."""
 
-    def __init__(self, task: Task, answers: AnswerGrammar, generator: str):
+    def __init__(self, task: GeneratorTask, answers: AnswerGrammar, generator: str):
         self.task, self.answers, self.generator = task, answers, generator
         self.found = EndpointAnswer()
 

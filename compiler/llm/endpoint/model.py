@@ -14,7 +14,7 @@ from compiler.llm.endpoint.responses import ChatCompletion
 from compiler.llm.endpoint.settings import Endpoint
 from compiler.llm.generate.author import LanguageModelGenerator
 from compiler.profile.measurement import Rejected, Result
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from hw.errors import MlaError
 
 #: Questions in a row that the endpoint may fail to answer.
@@ -62,7 +62,7 @@ class EndpointModel(LanguageModelGenerator):
         self.tally = EndpointTally()
         self.ended: str | None = None
         self._client, self._say = EndpointClient(endpoint), say
-        self._asked: dict[str, Task] = {}
+        self._asked: dict[str, GeneratorTask] = {}
         self._verdicts: dict[str, str] = {}
         self._examples: dict[tuple[str, ...], list[MeasuredExample]] = {}
         self._failures = 0
@@ -72,7 +72,7 @@ class EndpointModel(LanguageModelGenerator):
         """See whether the endpoint is there and has the model; errors as in `Client.check`."""
         self._client.check()
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """What the model proposes, in its order; it is asked again until several answers in a row did not help."""
         room = self.endpoint.context - self.endpoint.answer
         prompt = None if self.ended else prompt_for(task, self._examples.get(task.layers, []), room)

@@ -17,7 +17,7 @@ from compiler.llm.endpoint.prompt_sections import (
     short_text,
     whole_page,
 )
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 
 #: Part of the room for a prompt that its first message may take; the rest is for the chat that follows.
 _FIRST = 0.75
@@ -64,7 +64,7 @@ class Prompt:
     answers: AnswerGrammar
 
 
-def prompt_for(task: Task, examples: list[MeasuredExample], room: int) -> Prompt | None:
+def prompt_for(task: GeneratorTask, examples: list[MeasuredExample], room: int) -> Prompt | None:
     """The fullest prompt for a task that takes no more than its part of `room` tokens; None: there is no room for any.
 
     First the instruction set's page is cut to what the programs at hand use, then programs and page are left out.
@@ -77,7 +77,7 @@ def prompt_for(task: Task, examples: list[MeasuredExample], room: int) -> Prompt
     return None
 
 
-def _ways(task: Task) -> Iterator[tuple[AnswerGrammar, str, dict[str, str]]]:
+def _ways(task: GeneratorTask) -> Iterator[tuple[AnswerGrammar, str, dict[str, str]]]:
     """What may be in answers, the instruction set's page, and programs: from the fullest on."""
     kept = task.constraints.kept
     if "micro-program" not in task.constraints.forbidden:
@@ -96,7 +96,7 @@ def _rules(answers: AnswerGrammar, page: str) -> str:
     return "\n\n".join([*parts, page] if page else parts)
 
 
-def _asked(task: Task, examples: list[MeasuredExample], programs: dict[str, str]) -> str:
+def _asked(task: GeneratorTask, examples: list[MeasuredExample], programs: dict[str, str]) -> str:
     parts = [
         machine_facts(task),
         f"The layers:\n{layer_facts(task)}",

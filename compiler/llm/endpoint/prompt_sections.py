@@ -12,7 +12,7 @@ from typing import Any
 from compiler.layers.base import Image, Layer
 from compiler.profile.measurement import LayerCycles, Measurement, Rejected, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from compiler.tuning.space.objectives import Objective
 from hw.isa import reference
 from hw.isa.micro_instruction import FORMS, MicroOp
@@ -21,7 +21,7 @@ from hw.isa.micro_instruction import FORMS, MicroOp
 _TOLD = ("name", "nodes", "ops", "x", "y", "shapes", "macs")
 
 
-def machine_facts(task: Task) -> str:
+def machine_facts(task: GeneratorTask) -> str:
     """The machine and its memory."""
     config, dram = task.conditions.config, task.conditions.dram
     sizes = ", ".join(f"{item.name}={_plain(getattr(config, item.name))}" for item in fields(config))
@@ -32,7 +32,7 @@ def machine_facts(task: Task) -> str:
     )
 
 
-def layer_facts(task: Task) -> str:
+def layer_facts(task: GeneratorTask) -> str:
     """Each layer: what it computes, what that costs now and at least, and how it is carried out."""
     config = task.conditions.config
     floors = {info.name: info.floor.cycles(config, task.conditions.rate) for info in task.network.infos}
@@ -45,7 +45,7 @@ def layer_facts(task: Task) -> str:
     return "\n".join(lines)
 
 
-def profile_facts(task: Task) -> str:
+def profile_facts(task: GeneratorTask) -> str:
     """Where the cycles went, and what is wanted."""
     entries = [entry for entry in task.measured.layers if set(entry.names) & set(task.layers)]
     lines = [f"{' + '.join(map(_quoted, entry.names))}: {cycles_text(entry)}" for entry in entries]
@@ -133,7 +133,7 @@ def chosen(examples: Sequence[MeasuredExample]) -> list[MeasuredExample]:
     return ordered if len(ordered) <= _BEST + _WORST else ordered[:_BEST] + ordered[-_WORST:]
 
 
-def examples_text(task: Task, examples: Sequence[MeasuredExample]) -> str:
+def examples_text(task: GeneratorTask, examples: Sequence[MeasuredExample]) -> str:
     """A line for each: what is other than now, and what it cost."""
     return "\n".join(
         f"{changes_text(task, each.schedule)}: {each.cost:,.6g} {cost_unit(task.goal)}"
@@ -141,7 +141,7 @@ def examples_text(task: Task, examples: Sequence[MeasuredExample]) -> str:
     )
 
 
-def changes_text(task: Task, schedule: Schedule) -> str:
+def changes_text(task: GeneratorTask, schedule: Schedule) -> str:
     """What a schedule has other than the present one, as JSON like that of answers."""
     layers = {}
     for name, layer in schedule.layers.items():
@@ -152,7 +152,7 @@ def changes_text(task: Task, schedule: Schedule) -> str:
     return (json.dumps(layers) if layers else "as now") + _programs_text(task, schedule)
 
 
-def _programs_text(task: Task, schedule: Schedule) -> str:
+def _programs_text(task: GeneratorTask, schedule: Schedule) -> str:
     """Which programs are others than now."""
     now, then = task.schedule.programs, schedule.programs
     names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
@@ -232,12 +232,12 @@ _STAGES = {
 }
 
 
-def verdict(task: Task, candidate: Candidate, result: Result) -> str:
+def verdict(task: GeneratorTask, candidate: Candidate, result: Result) -> str:
     """What came of a candidate, and why."""
     return f"{candidate.why}: {_outcome(task, result)}"
 
 
-def _outcome(task: Task, result: Result) -> str:
+def _outcome(task: GeneratorTask, result: Result) -> str:
     if isinstance(result, Rejected):
         reason = result.reason if len(result.reason) <= _REASON else f"{result.reason[:_REASON]}..."
         return f"{_STAGES.get(result.stage, result.stage)}: {reason}"
@@ -250,7 +250,7 @@ def _outcome(task: Task, result: Result) -> str:
     return f"{now:,.6g} {cost_unit(task.goal)}, {how} {before:,.6g}. {_by_layer(task, result)}"
 
 
-def _by_layer(task: Task, result: Measurement) -> str:
+def _by_layer(task: GeneratorTask, result: Measurement) -> str:
     """Cycles of those layers that changed most."""
     before = {entry.names: entry for entry in task.measured.layers}
     pairs = [(before[entry.names], entry) for entry in result.layers if entry.names in before]

@@ -12,7 +12,7 @@ from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.tokens.layer_prompt import subjects_of
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 
 #: An answer that cannot be measured, or is given up, counts as so many times the static compiler's cycles.
@@ -71,7 +71,7 @@ def sampled(
         The network cannot be measured.
     """
     measured, schedule = measurer.baseline(), measurer.first.schedule
-    task = Task(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), measured)
+    task = GeneratorTask(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), measured)
     name, subject = next(iter(subjects_of(task).items()))
     request, rng = Schedules(task, name, subject), np.random.default_rng(seed)
     question = request.question(profile=model.profile)

@@ -20,7 +20,7 @@ from compiler.llm.tokens.layer_prompt import Programs, PromptSubject, subjects_o
 from compiler.llm.tokens.prompt_tokens import CAUSES, refused, rejected
 from compiler.llm.tokens.vocabulary import LANGUAGE
 from compiler.profile.measurement import Measurement, Rejected, Result
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from hw.errors import InputError
 
 #: The model that comes with the compiler.
@@ -91,10 +91,10 @@ class LmGenerator(LanguageModelGenerator):
         self._disappointed = 0
         self._proposed_networks: set[str] = set()
         # By schedules as JSON: of which kind those are that were proposed, from what, and why they were refused.
-        self._asked: dict[str, tuple[CandidateKind, Task]] = {}
+        self._asked: dict[str, tuple[CandidateKind, GeneratorTask]] = {}
         self._refused: dict[str, str] = {}
 
-    def propose(self, task: Task) -> Candidates:
+    def propose(self, task: GeneratorTask) -> Candidates:
         """Answers as candidates, each once."""
         if self._rng is None:
             self._rng = np.random.default_rng(task.seed)
@@ -137,11 +137,11 @@ class LmGenerator(LanguageModelGenerator):
         tally.better += helped
         self._chooser.learn(kind, helped=helped)
 
-    def _noted(self, kind: CandidateKind, task: Task, candidate: Candidate) -> Candidate:
+    def _noted(self, kind: CandidateKind, task: GeneratorTask, candidate: Candidate) -> Candidate:
         self._asked[candidate.schedule.to_json()] = kind, task
         return candidate
 
-    def _measured(self, task: Task, candidate: Candidate, measured: Measurement) -> None:
+    def _measured(self, task: GeneratorTask, candidate: Candidate, measured: Measurement) -> None:
         """Learn from a schedule that differs in one layer."""
         before, after = task.schedule.layers, candidate.schedule.layers
         changed = [name for name in after if after[name] != before.get(name)]
@@ -150,7 +150,7 @@ class LmGenerator(LanguageModelGenerator):
 
     # Candidates of each kind.
 
-    def _made(self, task: Task, pools: Sequence[CandidatePool]) -> dict[CandidateKind, Candidates]:
+    def _made(self, task: GeneratorTask, pools: Sequence[CandidatePool]) -> dict[CandidateKind, Candidates]:
         found = {CandidateKind.SCHEDULES: self._schedules(pools)}
         if _TEXTS not in task.constraints.forbidden:
             programs = Programs(task)
@@ -234,12 +234,12 @@ class LmGenerator(LanguageModelGenerator):
         yield candidate
         return self._refused.pop(candidate.schedule.to_json(), None)
 
-    def _pools(self, task: Task) -> list[CandidatePool]:
+    def _pools(self, task: GeneratorTask) -> list[CandidatePool]:
         """One for each layer, the slowest first."""
         self._proposed_networks.add(task.network.digest)
         return [self._pool(task, name, subject) for name, subject in subjects_of(task).items()]
 
-    def _pool(self, task: Task, name: str, subject: PromptSubject) -> CandidatePool:
+    def _pool(self, task: GeneratorTask, name: str, subject: PromptSubject) -> CandidatePool:
         request = Schedules(task, name, subject, fitting=False)
         return CandidatePool(
             request, lambda: self._answers(request, _DRAWN), self._ranking, self._proposed_networks

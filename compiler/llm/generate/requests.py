@@ -16,7 +16,7 @@ from compiler.llm.tokens.schedule_delta import SPANS, ChangesGrammar, with_chang
 from compiler.runtime.program_text import program_text
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.edits.editable_programs import EditableProgram
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from hw.errors import InputError
 
 #: Who proposes.
@@ -113,7 +113,7 @@ class Schedules(LmRequest):
 
     ask = Ask.SCHEDULE
 
-    def __init__(self, task: Task, name: str, subject: PromptSubject, *, fitting: bool = True):
+    def __init__(self, task: GeneratorTask, name: str, subject: PromptSubject, *, fitting: bool = True):
         super().__init__(name)
         self.task, self.subject, self.fitting = task, subject, fitting
         self.tried.add(subject.schedule)

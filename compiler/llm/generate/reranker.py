@@ -7,7 +7,7 @@ from compiler.cost.learned.model_lookup import find_model
 from compiler.cost.learned.online_model import OnlineCostModel
 from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 
 #: As in the search that this model guides: how many of its expected errors better than predicted a schedule counts.
 _EXPLORE = 1.0
@@ -37,7 +37,9 @@ class CostReranker:
     def __init__(self) -> None:
         self._known: dict[Fusions, OnlineCostModel] = {}
 
-    def promises(self, task: Task, name: str, schedules: Sequence[LayerSchedule]) -> list[PredictedCost]:
+    def promises(
+        self, task: GeneratorTask, name: str, schedules: Sequence[LayerSchedule]
+    ) -> list[PredictedCost]:
         """What schedules of a layer promise, all others as they are.
 
         Parameters
@@ -57,7 +59,7 @@ class CostReranker:
         pairs = zip(hoped, guess.cycles, strict=True)
         return [PredictedCost((now - float(least)) / whole, float(cycles)) for least, cycles in pairs]
 
-    def learn(self, task: Task, name: str, schedule: LayerSchedule, cycles: float) -> None:
+    def learn(self, task: GeneratorTask, name: str, schedule: LayerSchedule, cycles: float) -> None:
         """The network took so many cycles with another schedule of a layer: that has all the difference."""
         foresight, layers = self._foresight(task), task.schedule.layers
         (promise,) = self.promises(task, name, [schedule])
@@ -65,7 +67,7 @@ class CostReranker:
         foresight.learn(name, schedule, layers, now + cycles - before)
         foresight.trial(max(before - now + promise.cycles, 1.0), float(cycles))
 
-    def _foresight(self, task: Task) -> OnlineCostModel:
+    def _foresight(self, task: GeneratorTask) -> OnlineCostModel:
         """Of a network's layers; what it knows of them at first is what they take now."""
         fusions = task.schedule.fusions
         if fusions not in self._known:

@@ -18,7 +18,7 @@ from compiler.llm.tokens.schedule_delta import changes_words
 from compiler.schedule.schedule import LayerSchedule
 from compiler.scheduler.initial import tiling_contexts
 from compiler.tuning.edits.editable_programs import EditableProgram, EditablePrograms
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from hw.isa.counters import CAUSES
 from hw.isa.enums import DTYPE_BYTES
 
@@ -174,7 +174,7 @@ def _level(value: float) -> str:
     return f"level {min(round(_STEPS * log2(1 + value)), _MOST_LEVEL)}"
 
 
-def subjects_of(task: Task) -> dict[str, PromptSubject]:
+def subjects_of(task: GeneratorTask) -> dict[str, PromptSubject]:
     """The layers that a task is about, the slowest first."""
     found: dict[str, PromptSubject] = {}
     cycles: dict[str, int] = {}
@@ -186,7 +186,7 @@ def subjects_of(task: Task) -> dict[str, PromptSubject]:
     return dict(sorted(found.items(), key=lambda each: -cycles[each[0]]))
 
 
-def _placed(task: Task) -> dict[str, tuple[Layer, TilingContext]]:
+def _placed(task: GeneratorTask) -> dict[str, tuple[Layer, TilingContext]]:
     """All layers, and what each finds."""
     config, dram = task.prepared.config, task.conditions.dram
     return {
@@ -208,7 +208,7 @@ class Programs:
         Whether the task's measurement is of its schedule.
     """
 
-    task: Task
+    task: GeneratorTask
     measured: bool = True
 
     @cached_property

@@ -9,7 +9,7 @@ from compiler.llm.data.trajectories import Trajectory
 from compiler.llm.model.numpy_transformer import Gpt
 from compiler.llm.training.dataset import Style, read_examples
 from compiler.llm.training.loop import Recipe
-from compiler.llm.training.pretrain import Stage, Trained, go_through
+from compiler.llm.training.pretrain import Trained, TrainingStage, go_through
 from compiler.llm.training.torch_transformer import TorchTransformer
 
 
@@ -69,8 +69,8 @@ def improve(
     judged = [found for walk, found in read if is_judged(walk)]
     own = [found for walk, found in kept if (walk.machine, walk.index) in asked]
     stages = {
-        "first": Stage(plan.first, own, judged),
-        "then": Stage(plan.then, [found for _, found in kept], judged, best=True),
+        "first": TrainingStage(plan.first, own, judged),
+        "then": TrainingStage(plan.then, [found for _, found in kept], judged, best=True),
     }
     module = TorchTransformer(model.shape)
     module.take(model)

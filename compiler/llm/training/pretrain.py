@@ -85,8 +85,8 @@ def train(
     kept = [found for walk, found in read if not is_judged(walk)]
     judged = [found for walk, found in read if is_judged(walk)]
     stages = {
-        "first": Stage(plan.first, kept, judged),
-        "then": Stage(plan.then, kept, judged, best=True),
+        "first": TrainingStage(plan.first, kept, judged),
+        "then": TrainingStage(plan.then, kept, judged, best=True),
     }
     module = TorchTransformer(plan.shape, plan.first.seed)
     if start is not None:
@@ -103,7 +103,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class Stage:
+class TrainingStage:
     """A stretch of training.
 
     Parameters
@@ -123,7 +123,7 @@ class Stage:
 
 
 def go_through(
-    module: TorchTransformer, stages: dict[str, Stage], folder: Path, say: Callable[[str], None]
+    module: TorchTransformer, stages: dict[str, TrainingStage], folder: Path, say: Callable[[str], None]
 ) -> dict[str, list[tuple[int, float]]]:
     """Train in stages, by name; gives their losses.
 

@@ -13,7 +13,7 @@ _F = np.float32
 
 
 @dataclass(frozen=True)
-class Axis:
+class ResizeAxis:
     """One dimension of an image that is resized: sizes, the scale between them, and the part that is taken.
 
     Attributes
@@ -35,7 +35,7 @@ def resized(size: int, scale: float) -> int:
     return int(np.floor(_F(size) * _F(scale)))
 
 
-def coordinates(mode: str, axis: Axis) -> Floats:
+def coordinates(mode: str, axis: ResizeAxis) -> Floats:
     """The place of each output among the inputs, not limited to them.
 
     Raises
@@ -53,34 +53,34 @@ def coordinates(mode: str, axis: Axis) -> Floats:
     return _MODES[mode](i, axis).astype(_F)
 
 
-def _half_pixel(i: Floats, axis: Axis) -> Floats:
+def _half_pixel(i: Floats, axis: ResizeAxis) -> Floats:
     return (i + _F(0.5)) / _F(axis.scale) - _F(0.5)
 
 
-def _symmetric(i: Floats, axis: Axis) -> Floats:
+def _symmetric(i: Floats, axis: ResizeAxis) -> Floats:
     """Half a pixel off, about the centre of what a size with a fraction would be; the sum in double precision."""
     adjustment = _F(axis.count) / (_F(axis.scale) * _F(axis.size))
     offset = _F(axis.size / 2) * (_F(1) - adjustment)
     return (np.float64(offset) + (i.astype(np.float64) + 0.5) / _F(axis.scale) - 0.5).astype(_F)
 
 
-def _pytorch(i: Floats, axis: Axis) -> Floats:
+def _pytorch(i: Floats, axis: ResizeAxis) -> Floats:
     return _half_pixel(i, axis) if axis.count > 1 else i * 0
 
 
-def _corners(i: Floats, axis: Axis) -> Floats:
+def _corners(i: Floats, axis: ResizeAxis) -> Floats:
     last = _F(axis.count if axis.length is None else axis.length) - _F(1)
     return i * _F(axis.size - 1) / last if axis.count > 1 else i * 0
 
 
-def _cropped(i: Floats, axis: Axis) -> Floats:
+def _cropped(i: Floats, axis: ResizeAxis) -> Floats:
     last, start, end = _F(axis.size - 1), _F(axis.start), _F(axis.end)
     if axis.count > 1:
         return start * last + i * (end - start) * last / _F(axis.count - 1)
     return i * 0 + _F(0.5) * (start + end) * last
 
 
-_MODES: dict[str, Callable[[Floats, Axis], Floats]] = {
+_MODES: dict[str, Callable[[Floats, ResizeAxis], Floats]] = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _symmetric,
     "pytorch_half_pixel": _pytorch,
@@ -101,7 +101,7 @@ def _rounded(places: Floats, sign: int) -> Floats:
 
 
 #: From places to the nearest elements. "simple" is what there was before there were others.
-_ROUNDINGS: dict[str, Callable[[Floats, Axis], Floats]] = {
+_ROUNDINGS: dict[str, Callable[[Floats, ResizeAxis], Floats]] = {
     "round_prefer_floor": lambda v, _: _rounded(v, -1),
     "round_prefer_ceil": lambda v, _: _rounded(v, 1),
     "floor": lambda v, _: np.floor(v),
@@ -110,7 +110,7 @@ _ROUNDINGS: dict[str, Callable[[Floats, Axis], Floats]] = {
 }
 
 
-def nearest(mode: str, rounding: str, axis: Axis) -> NDArray[np.int64]:
+def nearest(mode: str, rounding: str, axis: ResizeAxis) -> NDArray[np.int64]:
     """Which input is the nearest to each output.
 
     Raises

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.reference.onnx_ops.coordinates import Axis, coordinates, nearest, resized
+from compiler.reference.onnx_ops.coordinates import ResizeAxis, coordinates, nearest, resized
 from compiler.reference.onnx_ops.registry import Array, Asked, computes
 
 _F = np.float32
@@ -45,7 +45,7 @@ def resize(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
     return (_stored(made, x.dtype),)
 
 
-def _with_fractions(axes: Sequence[Axis]) -> list[Axis]:
+def _with_fractions(axes: Sequence[ResizeAxis]) -> list[ResizeAxis]:
     """Between corners ONNX's node tests measure to sizes with their fraction, which onnxruntime leaves out."""
     return [replace(axis, length=float(_F(axis.size) * _F(axis.scale))) for axis in axes]
 
@@ -69,7 +69,7 @@ def _crops(asked: Asked) -> bool:
     return _mode(asked) == "tf_crop_and_resize"
 
 
-def _axes(asked: Asked, inputs: list[Any]) -> list[Axis]:
+def _axes(asked: Asked, inputs: list[Any]) -> list[ResizeAxis]:
     """Sizes and scale of each dimension."""
     x = inputs[0]
     old = asked.op == "Upsample" or asked.version < 11
@@ -92,7 +92,7 @@ def _axes(asked: Asked, inputs: list[Any]) -> list[Axis]:
         for axis, factor in zip(chosen, given, strict=True):
             factors[axis], counts[axis] = float(factor), resized(x.shape[axis], float(factor))
     return [
-        Axis(size, count, factor, float(start), float(end))
+        ResizeAxis(size, count, factor, float(start), float(end))
         for size, count, factor, (start, end) in zip(x.shape, counts, factors, part, strict=True)
     ]
 
@@ -108,18 +108,18 @@ def _combined(x: Array, taps: _Taps, axis: int) -> Array:
     return total
 
 
-def _nearest(asked: Asked, axis: Axis) -> _Taps:
+def _nearest(asked: Asked, axis: ResizeAxis) -> _Taps:
     old = asked.op == "Upsample" or asked.version < 11
     rounding = "simple" if old else asked.text("nearest_mode", "round_prefer_floor")
     places = nearest(_mode(asked), rounding, axis)[:, None]
     return _Taps(places, np.ones(places.shape, _F), _outside(coordinates(_mode(asked), axis), axis))
 
 
-def _outside(places: Array, axis: Axis) -> NDArray[np.bool_]:
+def _outside(places: Array, axis: ResizeAxis) -> NDArray[np.bool_]:
     return (places < 0) | (places > axis.size - 1)
 
 
-def _linear(asked: Asked, axis: Axis) -> _Taps:
+def _linear(asked: Asked, axis: ResizeAxis) -> _Taps:
     places = coordinates(_mode(asked), axis)
     outside = _outside(places, axis)
     if asked.get("antialias", 0) and axis.scale < 1:
@@ -144,7 +144,7 @@ def _kernel(asked: Asked) -> Callable[[Array], Array]:
     return weight
 
 
-def _cubic(asked: Asked, axis: Axis) -> _Taps:
+def _cubic(asked: Asked, axis: ResizeAxis) -> _Taps:
     places = coordinates(_mode(asked), axis)
     if asked.get("antialias", 0) and axis.scale < 1:
         return _smoothed(asked, axis, places, 2, _kernel(asked))
@@ -154,7 +154,7 @@ def _cubic(asked: Asked, axis: Axis) -> _Taps:
 
 
 def _smoothed(
-    asked: Asked, axis: Axis, places: Array, support: int, kernel: Callable[[Array], Array]
+    asked: Asked, axis: ResizeAxis, places: Array, support: int, kernel: Callable[[Array], Array]
 ) -> _Taps:
     """Where an image gets smaller: the kernel is as much wider, and its weights add up to one."""
     reach = support / axis.scale
@@ -166,7 +166,9 @@ def _smoothed(
     return _limited(asked, axis, found, weights, _outside(places, axis))
 
 
-def _limited(asked: Asked, axis: Axis, found: Array, weights: Array, outside: NDArray[np.bool_]) -> _Taps:
+def _limited(
+    asked: Asked, axis: ResizeAxis, found: Array, weights: Array, outside: NDArray[np.bool_]
+) -> _Taps:
     """Inputs beyond the edges are those at the edges, or with `exclude_outside` none."""
     if asked.get("exclude_outside", 0):
         weights = np.where((found >= 0) & (found < axis.size), weights, 0)

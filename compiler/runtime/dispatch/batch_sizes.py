@@ -7,7 +7,7 @@ many samples count: the guards compare it with the sizes. The program of the lar
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from compiler.codegen.dispatch_guard import Variant, at_most
+from compiler.codegen.dispatch_guard import GuardedProgram, at_most
 from compiler.codegen.executable import StageExecutable
 from compiler.codegen.memory_peak import joint_peak
 from compiler.options import CompileOptions
@@ -116,7 +116,7 @@ def _code(options: CompileOptions, codes: Sequence[StageExecutable], count: int)
         (program,) = code.programs
         programs.append(replace(rebased(program, moved, same), name=f"{program.name} x {size}"))
     guards = [at_most(count, size) for size in sizes[:-1]]
-    instead = tuple(Variant(guard, each) for guard, each in zip(guards, programs, strict=False))
+    instead = tuple(GuardedProgram(guard, each) for guard, each in zip(guards, programs, strict=False))
     part = replace(codes[-1].parts[0], program=programs[-1], instead=instead)
     peak = joint_peak([code.peak for code in codes])
     return replace(codes[-1], parts=(part,), image=memory.image, memory=memory.size, peak=peak)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.codegen.command_stream import CommandStream
-from compiler.codegen.dispatch_guard import Guard, Variant, equal
+from compiler.codegen.dispatch_guard import Guard, GuardedProgram, equal
 from compiler.codegen.executable import StageExecutable
 from compiler.codegen.memory_peak import joint_peak
 from compiler.codegen.split_programs import ProgramPart
@@ -173,4 +173,4 @@ def _guarded(code: StageExecutable, outputs: Sequence[Tensor], guard: Guard, sta
     *before, last = code.parts
     sizes = [(code.places[each.name], each.bytes) for each in outputs]
     short = constants(code.config, f"{last.program.name} of zeros", start, sizes, code.tags[-1])
-    return replace(code, parts=(*before, replace(last, instead=(Variant(guard, short),))))
+    return replace(code, parts=(*before, replace(last, instead=(GuardedProgram(guard, short),))))

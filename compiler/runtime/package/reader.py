@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.codegen.dispatch_guard import Guard, Variant
+from compiler.codegen.dispatch_guard import Guard, GuardedProgram
 from compiler.codegen.executable import StageExecutable
 from compiler.codegen.memory_peak import Peak
 from compiler.codegen.split_programs import ProgramPart
@@ -208,7 +208,7 @@ class PackageReader:
     def _part(self, member: str, layers: list, guards: list) -> ProgramPart:
         """A program, and those behind guards."""
         instead = tuple(
-            Variant(
+            GuardedProgram(
                 Guard(Compare(typed(each["compare"], int, "compare")), each["selector"], each["value"]),
                 Program.from_bytes(self.archive.read(f"{member}.{i}.mlap")),
             )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from compiler.cost.learned.model_lookup import find_model
 from compiler.tuning.fusion.engine import FusionEngine
 from compiler.tuning.generators.generator import Generator
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 
 
 class FusionGenerator(Generator):
@@ -13,7 +13,7 @@ class FusionGenerator(Generator):
 
     name = "fusion"
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """All promising changes together, then each by itself."""
         engine = FusionEngine(task.prepared, task.conditions, find_model(task.conditions))
         sites = [site for site in engine.sites(task.schedule) if set(site.layers) <= set(task.layers)]

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from compiler.profile.measurement import Result
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 
 
 class Generator(ABC):
@@ -19,7 +19,7 @@ class Generator(ABC):
     name: str
 
     @abstractmethod
-    def propose(self, task: Task) -> Iterator[Candidate]:
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """Candidates, the most promising first; `tell` is called between one and the next.
 
         A candidate may be wrong in any way: it costs no more than a measurement.

@@ -9,7 +9,7 @@ from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.generators.program_ir import Item, put_together, take_apart
 from compiler.tuning.generators.rewrites import Rewrite, eager, lazy, moved, peeled
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
 from hw.isa.enums import Unit
@@ -48,7 +48,7 @@ class PeepholeGenerator(Generator):
         self._refused: deque[_Rewritten] = deque()
         self._gains: dict[str, dict[str, _Gain]] = {}
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """Every rewrite of all programs, then for each program the one that helped it most."""
         self._asked, self._gains = {}, {name: {} for name in task.programs}
         self._refused.clear()
@@ -75,13 +75,13 @@ class PeepholeGenerator(Generator):
                 before, after = (_cycles(asked.task, name, each) for each in (asked.task.measured, result))
                 self._gains[name][asked.way] = _Gain(before - after, asked.way, text)
 
-    def _candidate(self, task: Task, way: str, texts: dict[str, str]) -> Iterator[Candidate]:
+    def _candidate(self, task: GeneratorTask, way: str, texts: dict[str, str]) -> Iterator[Candidate]:
         if texts:
             candidate = task.with_texts(texts, self.name, way)
             self._asked[candidate.schedule.to_json()] = _Rewritten(task, way, texts)
             yield candidate
 
-    def _mixed(self, task: Task) -> Iterator[Candidate]:
+    def _mixed(self, task: GeneratorTask) -> Iterator[Candidate]:
         """The best of each program together; then without those that gained least."""
         best = [max(ways.values(), key=lambda each: each.cycles) for ways in self._gains.values() if ways]
         names = [name for name, ways in self._gains.items() if ways]
@@ -99,7 +99,7 @@ class PeepholeGenerator(Generator):
 class _Rewritten:
     """What a candidate was made of."""
 
-    task: Task
+    task: GeneratorTask
     way: str
     texts: dict[str, str]
 
@@ -113,13 +113,13 @@ class _Gain:
     text: str
 
 
-def _cycles(task: Task, program: str, measured: Measurement) -> int:
+def _cycles(task: GeneratorTask, program: str, measured: Measurement) -> int:
     """Of the layers that a program has a part in."""
     names = set(task.layers_of[program])
     return sum(entry.cycles for entry in measured.layers if names & set(entry.names))
 
 
-def _rewritten(task: Task, rewrite: Rewrite) -> dict[str, str]:
+def _rewritten(task: GeneratorTask, rewrite: Rewrite) -> dict[str, str]:
     """Texts of the programs that a rewrite changes, as far as the instruction store has room for what they grow by."""
     programs = [assemble(text, name) for name, text in task.programs.items()]
     everything = [program for code in task.network.codes for program in code.programs]

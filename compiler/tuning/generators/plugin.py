@@ -6,7 +6,7 @@ from typing import Any
 
 from compiler.profile.measurement import Rejected, Result
 from compiler.tuning.generators.generator import Generator
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from compiler.tuning.search.plugin import check_schedule
 from compiler.util.plugin_registry import blamed
 from hw.errors import InputError, shown
@@ -39,7 +39,7 @@ def guarded_generator(kind: type[Generator], title: str) -> type[Generator]:
         self._refused_in_a_row = 0
         blamed(lambda: kind.__init__(self, *args, **named), title, "__init__")
 
-    def propose(self: Any, task: Task) -> Iterator[Candidate]:
+    def propose(self: Any, task: GeneratorTask) -> Iterator[Candidate]:
         self._refused_in_a_row = 0
         offered = blamed(lambda: iter(kind.propose(self, task)), title, "propose")
         while self._refused_in_a_row < _MOST_REFUSED:

@@ -41,7 +41,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class GeneratorTask:
     """A layer, a pair, a chain, or all of a network, to be carried out at less cost.
 
     Parameters

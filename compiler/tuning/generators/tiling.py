@@ -6,7 +6,7 @@ from compiler.cost.learned.model_lookup import find_model
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.fusion.network_model import NetworkCostModel
 from compiler.tuning.generators.generator import Generator
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from compiler.tuning.space.layer_space import spaces_of
 
 #: Tilings of a layer that are looked at, by the static compiler's estimate, and that are proposed.
@@ -18,7 +18,7 @@ class TilingGenerator(Generator):
 
     name = "tiling"
 
-    def propose(self, task: Task) -> Iterator[Candidate]:
+    def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
         """The most promising tilings of each layer, the greatest gains first."""
         forecaster = NetworkCostModel(task.prepared, task.conditions, find_model(task.conditions))
         base = Schedule(task.schedule.fusions, task.schedule.layers)

@@ -7,7 +7,7 @@ from compiler.profile.measurement import Measurement, Rejected
 from compiler.schedule.schedule import Schedule
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.generators.library import GENERATORS
-from compiler.tuning.generators.task import Candidate, Task
+from compiler.tuning.generators.task import Candidate, GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.method import SearchMethod, Trial
 from compiler.tuning.space.constraints import UNCONSTRAINED, Constraints
@@ -106,7 +106,7 @@ class GeneratorSearch(SearchMethod):
         self._known.add(programs)
         return None
 
-    def _task(self) -> Task | None:
+    def _task(self) -> GeneratorTask | None:
         """What the present turn is about; None: there was nothing new about anything."""
         measured = self.best.result
         assert isinstance(measured, Measurement)
@@ -116,7 +116,7 @@ class GeneratorSearch(SearchMethod):
         if self._barren >= len(about) * len(self.generators) or not self.generators:
             return None
         number, schedule = self._turn // len(self.generators), self.best.schedule
-        return Task(
+        return GeneratorTask(
             self.prepared,
             self.conditions,
             schedule,

@@ -9,7 +9,7 @@ from compiler.options import CompileOptions
 from compiler.profile.hardware_profile import HardwareProfile
 from compiler.profile.measurement import Measurement
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 
@@ -36,10 +36,10 @@ def baseline(measurer: Measurer) -> Measurement:
 
 
 @pytest.fixture
-def task(measurer: Measurer, baseline: Measurement) -> Task:
+def task(measurer: Measurer, baseline: Measurement) -> GeneratorTask:
     """All of the network."""
     layers = tuple(layer.name for layer in measurer.first.layers)
-    return Task(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
+    return GeneratorTask(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
 
 
 @pytest.fixture(autouse=True)

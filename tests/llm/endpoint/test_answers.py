@@ -9,17 +9,17 @@ import pytest
 from compiler.llm.endpoint.answers import EndpointAnswer, read_answer
 from compiler.llm.endpoint.grammar import AnswerGrammar
 from compiler.schedule.schedule import LayerSchedule
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 
 CHANGES = {"rows": 3, "order": "channels"}
 
 
 @pytest.fixture
-def answers(task: Task) -> AnswerGrammar:
+def answers(task: GeneratorTask) -> AnswerGrammar:
     return AnswerGrammar(task.layers, tuple(task.programs), frozenset({"own_counter_tag"}))
 
 
-def read(task: Task, answers: AnswerGrammar, text: str) -> EndpointAnswer:
+def read(task: GeneratorTask, answers: AnswerGrammar, text: str) -> EndpointAnswer:
     return read_answer(task, answers, text, "test")
 
 
@@ -37,7 +37,7 @@ def read(task: Task, answers: AnswerGrammar, text: str) -> EndpointAnswer:
         "```JSON\r\n{}\r\n```",
     ],
 )
-def test_schedules_are_found(task: Task, answers: AnswerGrammar, around: str) -> None:
+def test_schedules_are_found(task: GeneratorTask, answers: AnswerGrammar, around: str) -> None:
     first, second = task.layers
     found = read(task, answers, around.format(json.dumps({"layers": {first: CHANGES}})))
     (candidate,) = found.candidates
@@ -47,13 +47,13 @@ def test_schedules_are_found(task: Task, answers: AnswerGrammar, around: str) ->
     assert candidate.why == f"rows of {first}: 4 -> 3; order of {first}: rows -> channels"
 
 
-def test_the_word_layers_may_be_left_out(task: Task, answers: AnswerGrammar) -> None:
+def test_the_word_layers_may_be_left_out(task: GeneratorTask, answers: AnswerGrammar) -> None:
     first, second = task.layers
     found = read(task, answers, json.dumps({first: CHANGES, second: {"rows": 1}}))
     assert found.candidates[0].schedule.layers[second].rows == 1 and not found.complaints
 
 
-def test_programs_are_found(task: Task, answers: AnswerGrammar) -> None:
+def test_programs_are_found(task: GeneratorTask, answers: AnswerGrammar) -> None:
     ((name, text),) = task.programs.items()
     for answer in (
         text,
@@ -94,24 +94,26 @@ def test_programs_are_found(task: Task, answers: AnswerGrammar) -> None:
         ('{"programs": {"nobody": "halt"}}', "there is no program 'nobody', only"),
     ],
 )
-def test_the_rest_is_complained_about(task: Task, answers: AnswerGrammar, text: str, words: str) -> None:
+def test_the_rest_is_complained_about(
+    task: GeneratorTask, answers: AnswerGrammar, text: str, words: str
+) -> None:
     found = read(task, answers, text.replace("FIRST", task.layers[0]))
     assert not found.candidates and any(words in each for each in found.complaints), found
 
 
-def test_no_programs_where_none_were_shown(task: Task) -> None:
+def test_no_programs_where_none_were_shown(task: GeneratorTask) -> None:
     ((_, text),) = task.programs.items()
     found = read(task, AnswerGrammar(task.layers), text)
     assert not found.candidates and "none of which may be changed" in found.complaints[0]
 
 
-def test_too_much_is_left_out(task: Task, answers: AnswerGrammar) -> None:
+def test_too_much_is_left_out(task: GeneratorTask, answers: AnswerGrammar) -> None:
     lots = "".join(json.dumps({"layers": {task.layers[0]: {"rows": rows}}}) for rows in range(3, 99))
     assert len(read(task, answers, lots).candidates) == 8
     assert len(read(task, answers, '{"layers": {"x": 1}} ' * 99).complaints) == 8
 
 
-def test_any_answer_is_survived(task: Task, answers: AnswerGrammar) -> None:
+def test_any_answer_is_survived(task: GeneratorTask, answers: AnswerGrammar) -> None:
     """Pieces of answers in any order; long ones of the kinds that make readers slow."""
     seed = 4
     print(f"seed {seed}")
@@ -156,7 +158,7 @@ def test_any_answer_is_survived(task: Task, answers: AnswerGrammar) -> None:
         read(task, answers, long)
 
 
-def test_every_field_may_be_given(task: Task) -> None:
+def test_every_field_may_be_given(task: GeneratorTask) -> None:
     first = task.layers[0]
     fields = vars(LayerSchedule())
     (candidate,) = read(task, AnswerGrammar(task.layers), json.dumps({"layers": {first: fields}})).candidates

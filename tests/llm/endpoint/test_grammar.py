@@ -6,7 +6,7 @@ from dataclasses import asdict
 from compiler.llm.endpoint.grammar import AnswerGrammar, gbnf, request_fields, schema
 from compiler.llm.endpoint.prompt_sections import short_text
 from compiler.schedule.schedule import LayerSchedule
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from hw.isa.assembler import assemble
 from hw.isa.disassembler import disassemble
 from hw.isa.micro_instruction import FORMS
@@ -74,14 +74,14 @@ def test_every_instruction() -> None:
         assert not fits.fullmatch(f"```asm\n.name conv\n{bad}\n```\n"), bad
 
 
-def test_what_the_compiler_makes(task: Task) -> None:
+def test_what_the_compiler_makes(task: GeneratorTask) -> None:
     fits = pattern(gbnf(AnswerGrammar(task.layers, tuple(task.programs))))
     layers = {name: asdict(layer) for name, layer in task.schedule.layers.items()}
     programs = "".join(short_text(text) for text in task.programs.values())
     assert fits.fullmatch(schedule_block(layers) + f"```asm\n{programs}```\n")
 
 
-def test_short_texts_are_the_same_programs(task: Task) -> None:
+def test_short_texts_are_the_same_programs(task: GeneratorTask) -> None:
     for text in (*task.programs.values(), disassemble(assemble(EVERYTHING.format(name="x")))):
         assert assemble(short_text(text)).words == assemble(text).words
         assert len(short_text(text)) < len(text) / 2

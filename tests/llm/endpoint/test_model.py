@@ -11,7 +11,7 @@ from compiler.llm.endpoint.settings import Endpoint, SpendingLimits
 from compiler.llm.generate.choice import language_model
 from compiler.llm.generate.lm_generator import LmGenerator
 from compiler.profile.measurement import Measurement
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.methods import LLM
 from compiler.tuning.search.tuner import TuningResult, tune
@@ -169,10 +169,12 @@ def test_when_it_ends_the_search_goes_on(
     assert document["requests"] == asked >= 1 and document["ended"] == author.ended
 
 
-def _about(measurer: Measurer, found: TuningResult) -> Task:
+def _about(measurer: Measurer, found: TuningResult) -> GeneratorTask:
     assert isinstance(found.best.result, Measurement)
     schedule = found.best.schedule
-    return Task(measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), found.best.result)
+    return GeneratorTask(
+        measurer.prepared, measurer.conditions, schedule, tuple(schedule.layers), found.best.result
+    )
 
 
 def test_too_little_context_for_any_prompt(measurer: Measurer) -> None:
@@ -194,7 +196,9 @@ def test_candidates_that_are_still_measured(measurer: Measurer, baseline: Measur
     with ChatServer(schedule(ramp=False), NOTHING) as server:
         author = EndpointModel(Endpoint(server.url, MODEL, AMPLE, patience=SOON))
         layers = tuple(measurer.first.schedule.layers)
-        task = Task(measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline)
+        task = GeneratorTask(
+            measurer.prepared, measurer.conditions, measurer.first.schedule, layers, baseline
+        )
         assert len(list(author.propose(task))) == 1
     assert "it is being measured" in server.asked[1].last
 

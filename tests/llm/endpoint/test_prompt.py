@@ -6,11 +6,11 @@ from compiler.llm.endpoint.budget import estimated_tokens
 from compiler.llm.endpoint.chat import Chat
 from compiler.llm.endpoint.prompt import prompt_for
 from compiler.llm.endpoint.prompt_sections import MeasuredExample, cut_page, whole_page
-from compiler.tuning.generators.task import Task
+from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.space.constraints import Constraints
 
 
-def texts(task: Task, room: int, examples: tuple[MeasuredExample, ...] = ()) -> tuple[str, str]:
+def texts(task: GeneratorTask, room: int, examples: tuple[MeasuredExample, ...] = ()) -> tuple[str, str]:
     prompt = prompt_for(task, list(examples), room)
     assert prompt is not None
     system, user = (message["content"] for message in prompt.messages)
@@ -19,7 +19,7 @@ def texts(task: Task, room: int, examples: tuple[MeasuredExample, ...] = ()) -> 
     return system, user
 
 
-def test_all_there_is_to_know(task: Task) -> None:
+def test_all_there_is_to_know(task: GeneratorTask) -> None:
     system, user = texts(task, 28_000)
     first, second = task.layers
     for words in (
@@ -49,7 +49,7 @@ def test_all_there_is_to_know(task: Task) -> None:
     assert "Counters" not in system and "Measured before" not in user
 
 
-def test_examples(task: Task) -> None:
+def test_examples(task: GeneratorTask) -> None:
     first = task.layers[0]
     changed = task.with_layers({first: replace(task.schedule.layers[first], rows=9)}, "", "").schedule
     _, user = texts(task, 28_000, (MeasuredExample(changed, 1234.0), MeasuredExample(task.schedule, 1380.0)))
@@ -58,7 +58,7 @@ def test_examples(task: Task) -> None:
     assert "as now with other programs" in texts(task, 28_000, (MeasuredExample(written, 1.0),))[1]
 
 
-def test_less_room_less_text(task: Task) -> None:
+def test_less_room_less_text(task: GeneratorTask) -> None:
     whole, _ = texts(task, 28_000)
     cut, programs = texts(task, 12_000)
     assert (
@@ -72,7 +72,7 @@ def test_less_room_less_text(task: Task) -> None:
     assert prompt_for(task, [], 1_000) is None
 
 
-def test_what_is_forbidden(task: Task) -> None:
+def test_what_is_forbidden(task: GeneratorTask) -> None:
     forbidden = Constraints(frozenset({"micro-program", "tiling"}))
     system, user = texts(replace(task, constraints=forbidden), 28_000)
     assert (

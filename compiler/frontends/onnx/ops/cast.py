@@ -13,7 +13,7 @@ from compiler.frontends.onnx.ops.quantize import reread
 from compiler.frontends.onnx.ops.shape import renamed
 from compiler.frontends.onnx.registry import converts, known
 from compiler.frontends.onnx.tensors import type_name, widened
-from compiler.frontends.onnx.values import ConstantValue, DynamicValue, UnsupportedError, Value
+from compiler.frontends.onnx.values import ConstantValue, DynamicValue, UnsupportedNodeError, Value
 
 #: Types without their own in the graph: numbers beyond them start again from zero.
 _WRAPPING: dict[int, type] = {TensorProto.UINT16: np.uint16, TensorProto.UINT32: np.uint32}
@@ -23,7 +23,7 @@ _WRAPPING: dict[int, type] = {TensorProto.UINT16: np.uint16, TensorProto.UINT32:
 def _identity(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     (x, _ratio, training) = inputs
     if node.op == "Dropout" and training is not None and known(training, "training mode").data.any():
-        raise UnsupportedError("training")
+        raise UnsupportedNodeError("training")
     return [renamed(x, node.outputs[0])]
 
 
@@ -32,10 +32,10 @@ def _cast(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     to = node.int("to", 0)
     dtype, x = widened(to), inputs[0]
     if dtype is None:
-        raise UnsupportedError(f"a cast to {type_name(to)}")
+        raise UnsupportedNodeError(f"a cast to {type_name(to)}")
     if to in _WRAPPING:
         if not isinstance(x, ConstantValue):
-            raise UnsupportedError(f"a cast to {type_name(to)}")
+            raise UnsupportedNodeError(f"a cast to {type_name(to)}")
         x = ConstantValue(x.name, x.numbers().astype(_WRAPPING[to]))
     return [_cast_to(emitter, node, x, dtype)]
 
@@ -58,12 +58,12 @@ def _cast_to(emitter: OnnxGraphBuilder, node: FileNode, x: Value, dtype: str) ->
         return renamed(x, name)
     if dtype == "float32" and have != "bool":
         if x.tensor.quantization is None:
-            raise UnsupportedError(f"a cast of {have} numbers that are computed")
+            raise UnsupportedNodeError(f"a cast of {have} numbers that are computed")
         as_real = DynamicValue(x.name, x.tensor, x.order, real=True)
         if x.tensor.quantization == ONE:
             return renamed(as_real, name)
         return reread(emitter, node, x, ONE)
-    raise UnsupportedError(f"a cast of {have} to {dtype}")
+    raise UnsupportedNodeError(f"a cast of {have} to {dtype}")
 
 
 @converts("Shape", inputs=(1, 1))

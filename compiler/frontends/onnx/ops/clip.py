@@ -18,7 +18,7 @@ from compiler.frontends.onnx.values import (
     ConstantValue,
     DynamicValue,
     Kind,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     broadcast,
 )
@@ -75,7 +75,7 @@ def _side_by_side(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value]
     """Operands spread to one shape, put together along a new dimension, which is then reduced."""
     shape = broadcast([value.shape for value in inputs])
     if not shape:
-        raise UnsupportedError("scalars")
+        raise UnsupportedNodeError("scalars")
     inputs = [emitter.movable(value) if isinstance(value, DynamicValue) else value for value in inputs]
     kind = emitter.arithmetic(node, *[value for value in inputs if isinstance(value, DynamicValue)])
     order, rows = order_of(inputs, len(shape)), list[Tensor]()
@@ -103,7 +103,7 @@ def _in_kind(emitter: OnnxGraphBuilder, value: Value, kind: Kind) -> Value:
         )
     numbers = value.real()
     if np.isnan(numbers).any():
-        raise UnsupportedError("a limit that is no number")
+        raise UnsupportedNodeError("a limit that is no number")
     most = np.finfo(np.float32).max
     stored = quantized(np.clip(numbers, -most, most), kind.quantization, kind.dtype)
     return ConstantValue(value.name, stored, kind.quantization)

@@ -17,7 +17,7 @@ from compiler.frontends.onnx.values import (
     ConstantValue,
     DynamicValue,
     Kind,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     channels_last,
 )
@@ -29,7 +29,7 @@ _MOST = 1 << 24
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowSpec:
     """How a window slides over the spatial dimensions; each field has one entry a dimension."""
 
     kernel: tuple[int, ...]
@@ -55,7 +55,7 @@ def sizes_of(node: FileNode, key: str, count: int, default: int, least: int) -> 
     return sizes
 
 
-def window(node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
+def window(node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> WindowSpec:
     """The window of a convolution or pooling over spatial dimensions of these sizes."""
     count = len(sizes)
     strides, dilations = (sizes_of(node, key, count, 1, 1) for key in ("strides", "dilations"))
@@ -83,7 +83,7 @@ def window(node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> W
         raise InputError(
             f"with pads {list(pads)}, {list(sizes)} would be more than {MOST_ELEMENTS:,} elements"
         )
-    return Window(kernel, strides, dilations, before, tuple(after), tuple(outputs))
+    return WindowSpec(kernel, strides, dilations, before, tuple(after), tuple(outputs))
 
 
 def as_images(emitter: OnnxGraphBuilder, node: FileNode, x: Value) -> DynamicValue:
@@ -93,7 +93,7 @@ def as_images(emitter: OnnxGraphBuilder, node: FileNode, x: Value) -> DynamicVal
         x = emitter.movable(emitter.in_order(x, channels_last(3)))
         x = emitter.flow(with_ones(emitter, x.name, x, {2}))
     if x.rank != 4:
-        raise UnsupportedError(f"windows over shape {list(x.shape)}")
+        raise UnsupportedNodeError(f"windows over shape {list(x.shape)}")
     return emitter.in_order(x, channels_last(4))
 
 
@@ -103,11 +103,11 @@ def as_given(emitter: OnnxGraphBuilder, node: FileNode, made: DynamicValue, x: V
     return without_ones(emitter, name, made, {2}) if len(x.shape) == 3 else renamed(made, name)
 
 
-def flat(value: Window, rank: int) -> Window:
+def flat(value: WindowSpec, rank: int) -> WindowSpec:
     """A window over one spatial dimension as one over two."""
     if rank == 4:
         return value
-    return Window(
+    return WindowSpec(
         (1, *value.kernel),
         (1, *value.strides),
         (1, *value.dilations),
@@ -197,7 +197,7 @@ def checked_weights(x: Value, w: Value | None) -> ConstantValue:
     weights = known(w, "a kernel")
     if len(weights.shape) != len(x.shape) or len(x.shape) not in (3, 4):
         if len(weights.shape) == len(x.shape) == 5:
-            raise UnsupportedError("a convolution over three dimensions")
+            raise UnsupportedNodeError("a convolution over three dimensions")
         raise InputError(f"weights {list(weights.shape)} do not fit x {list(x.shape)}")
     return weights
 

@@ -6,7 +6,7 @@ from typing import Any
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
 from compiler.frontends.onnx.ops.conv import (
-    Window,
+    WindowSpec,
     as_given,
     as_images,
     bias_of,
@@ -19,7 +19,7 @@ from compiler.frontends.onnx.ops.conv import (
     weights_of,
 )
 from compiler.frontends.onnx.registry import choice, converts
-from compiler.frontends.onnx.values import ConstantValue, UnsupportedError, Value
+from compiler.frontends.onnx.values import ConstantValue, UnsupportedNodeError, Value
 
 
 @converts("ConvTranspose", inputs=(2, 3))
@@ -62,7 +62,7 @@ def _conv_transpose(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]
 
 def _transposed_window(
     node: FileNode, sizes: tuple[int, ...], kernel: tuple[int, ...]
-) -> tuple[Window, tuple[int, ...]]:
+) -> tuple[WindowSpec, tuple[int, ...]]:
     """The window of a transposed convolution, its pads cut from the output, and what is added to the output's ends."""
     count = len(sizes)
     strides, dilations = (sizes_of(node, key, count, 1, 1) for key in ("strides", "dilations"))
@@ -78,10 +78,12 @@ def _transposed_window(
         if wanted:
             cut = whole - wanted[i]
             if cut < 0:
-                raise UnsupportedError(f"size {i + 1} of its output must be at most {whole}, not {wanted[i]}")
+                raise UnsupportedNodeError(
+                    f"size {i + 1} of its output must be at most {whole}, not {wanted[i]}"
+                )
             half = cut // 2
             before[i], after[i] = (cut - half, half) if auto == "SAME_LOWER" else (half, cut - half)
         elif auto == "VALID":
             before[i] = after[i] = 0
         outputs.append(whole - before[i] - after[i])
-    return Window(kernel, strides, dilations, tuple(before), tuple(after), tuple(outputs)), more
+    return WindowSpec(kernel, strides, dilations, tuple(before), tuple(after), tuple(outputs)), more

@@ -17,7 +17,7 @@ from compiler.frontends.onnx.values import (
     DynamicValue,
     Kind,
     Order,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     broadcast,
     channels_last,
@@ -149,7 +149,7 @@ def _divide(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     x, divisor = inputs
     numbers = known(divisor, "a divisor")
     if isinstance(x, DynamicValue) and emitter.arithmetic(node, x) != FLOAT and not x.real:
-        raise UnsupportedError("a division of integers")
+        raise UnsupportedNodeError("a division of integers")
     reciprocal = ConstantValue(f"{numbers.name}:reciprocal", np.float32(1.0) / numbers.real())
     return [binary(emitter, node, "mul", [x, reciprocal])]
 
@@ -177,7 +177,7 @@ def _power(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
             )
         ]
     if number is None:
-        raise UnsupportedError("a power for each element")
+        raise UnsupportedNodeError("a power for each element")
     return [function(emitter, node, x, ConstantValue(exponent.name, np.array(number, np.float32)))]
 
 
@@ -196,7 +196,7 @@ def _unary(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
 @converts("Swish", inputs=(1, 1))
 def _swish(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     if node.float("alpha", 1.0) != 1.0:
-        raise UnsupportedError(f"a steepness of {node.float('alpha', 1.0)}")
+        raise UnsupportedNodeError(f"a steepness of {node.float('alpha', 1.0)}")
     return [unary(emitter, node, "silu", inputs[0])]
 
 

@@ -12,7 +12,7 @@ from compiler.frontends.onnx.registry import converts, known
 from compiler.frontends.onnx.values import (
     ConstantValue,
     DynamicValue,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     broadcast,
     check_size,
@@ -28,7 +28,7 @@ _MOST_SPREAD = 1 << 26
 def check_count(count: int) -> None:
     """Refuse so many elements of a dimension, best before their places are listed."""
     if count > _MOST:
-        raise UnsupportedError(f"taking {count:,} elements of a dimension one by one")
+        raise UnsupportedNodeError(f"taking {count:,} elements of a dimension one by one")
 
 
 def picked(

@@ -13,7 +13,7 @@ from compiler.frontends.onnx.values import (
     ConstantValue,
     DynamicValue,
     Kind,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     broadcast,
     plain,
@@ -35,7 +35,7 @@ def _compare(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Se
     op, turned = _COMPARISONS[node.op]
     kinds = [_numbers(value) for value in inputs]
     if len({kind.dtype if kind is not FLOAT else "" for kind in kinds}) != 1:
-        raise UnsupportedError("comparing numbers of two types")
+        raise UnsupportedNodeError("comparing numbers of two types")
     return [_pointwise(emitter, node, op, inputs[::-1] if turned else inputs, kinds[0])]
 
 

@@ -23,13 +23,13 @@ from compiler.frontends.onnx.subgraphs import (
     outside,
     subgraph,
 )
-from compiler.frontends.onnx.unroll import Axis, Loop, true, unrolled
+from compiler.frontends.onnx.unroll import Loop, ScanAxis, true, unrolled
 from compiler.frontends.onnx.values import (
     FLOAT,
     ConstantValue,
     DynamicValue,
     Kind,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     counted_from_front,
     plain,
@@ -70,7 +70,7 @@ def _loop(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
             values,
             2,
             [],
-            [Axis(0, 1)] * stacked,
+            [ScanAxis(0, 1)] * stacked,
         ),
     )
 
@@ -78,7 +78,7 @@ def _loop(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 @converts("Scan", inputs=(0, None))
 def _scan(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     if node.opset < 9:
-        raise UnsupportedError("of an operator set before 9")
+        raise UnsupportedNodeError("of an operator set before 9")
     body, (own, values), scans = body_of(node, "body"), apart(node, inputs), node.int("num_scan_inputs", 0)
     count, given = len(body.inputs) - scans, [value for value in own if value is not None]
     if scans < 1 or count < 0 or len(given) != len(body.inputs) or len(body.outputs) < count:
@@ -95,7 +95,7 @@ def _scan(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     )
 
 
-def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> list[Axis]:
+def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> list[ScanAxis]:
     """Axes and directions of what is scanned or stacked; axes of outputs count from the front of the stack."""
     axes = integers(node, f"scan_{what}_axes", None) or (0,) * count
     backward = integers(node, f"scan_{what}_directions", None) or (0,) * count
@@ -105,7 +105,7 @@ def _axes(node: FileNode, what: str, count: int, ranks: list[int] | None) -> lis
         if not all(ranks):
             raise InputError("scans a value without dimensions")
         axes = [counted_from_front(axis, rank) for axis, rank in zip(axes, ranks, strict=True)]
-    return [Axis(axis, -1 if back else 1) for axis, back in zip(axes, backward, strict=True)]
+    return [ScanAxis(axis, -1 if back else 1) for axis, back in zip(axes, backward, strict=True)]
 
 
 def _converted(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
@@ -115,7 +115,7 @@ def _converted(emitter: OnnxGraphBuilder, loop: Loop) -> Sequence[Value]:
         raise InputError(f"its trip count must be one int64, not {given[0].dtype}{list(loop.trips.shape)}")
     try:
         return _as_node(emitter, loop)
-    except UnsupportedError as error:
+    except UnsupportedNodeError as error:
         trips = whole(loop.trips.data) if isinstance(loop.trips, ConstantValue) else MOST_UNROLLED + 1
         if not isinstance(loop.condition, ConstantValue) or trips > MOST_UNROLLED:
             raise
@@ -179,7 +179,7 @@ def _subgraph(emitter: OnnxGraphBuilder, loop: Loop, forms: list[Form]) -> Subgr
     for name, value in zip(states, loop.states, strict=True):
         made = loop.made(part.values)[1][states.index(name)]
         if made.shape != value.shape:
-            raise UnsupportedError(
+            raise UnsupportedNodeError(
                 f"a state whose shape changes from {list(value.shape)} to {list(made.shape)}"
             )
     return part
@@ -200,7 +200,7 @@ def _settled(emitter: OnnxGraphBuilder, loop: Loop) -> tuple[Subgraph, list[Form
             (FLOAT, plain(len(form[1]))) if attempt and (form[0].real or form[0] == FLOAT) else form
             for form in wished
         ]
-    raise UnsupportedError("states that get other types in each iteration")
+    raise UnsupportedNodeError("states that get other types in each iteration")
 
 
 def _next_form(first: Value, made: Value, form: Form, *, first_time: bool) -> Form:
@@ -242,15 +242,15 @@ def _trips(loop: Loop, going: Value) -> int:
         and isinstance(trips, ConstantValue)
         and isinstance(going, ConstantValue)
     ):
-        raise UnsupportedError("outputs with a slice from each of an unknown number of iterations")
+        raise UnsupportedNodeError("outputs with a slice from each of an unknown number of iterations")
     count = whole(trips.data) if truth(first.data) else 0
     count = count if truth(going.data) else min(count, 1)
     if not count:
-        raise UnsupportedError("outputs with a slice from each of no iterations")
+        raise UnsupportedNodeError("outputs with a slice from each of no iterations")
     return count
 
 
-def _first(emitter: OnnxGraphBuilder, value: Value, each: Axis) -> Tensor:
+def _first(emitter: OnnxGraphBuilder, value: Value, each: ScanAxis) -> Tensor:
     """What is scanned, with the dimension first along which it is scanned."""
     kind, order = natural(value)
     return operand(emitter, value, (kind, (each.axis, *(i for i in order if i != each.axis))))

@@ -11,7 +11,14 @@ from compiler.frontends.onnx.ops.matmul import dense
 from compiler.frontends.onnx.ops.shape import with_ones
 from compiler.frontends.onnx.ops.slice_concat import part_of
 from compiler.frontends.onnx.registry import choice, converts, known
-from compiler.frontends.onnx.values import FLOAT, ConstantValue, DynamicValue, UnsupportedError, Value, plain
+from compiler.frontends.onnx.values import (
+    FLOAT,
+    ConstantValue,
+    DynamicValue,
+    UnsupportedNodeError,
+    Value,
+    plain,
+)
 from hw.errors import InputError
 
 #: Each step becomes a dozen nodes.
@@ -79,21 +86,21 @@ def _check(
     node: FileNode, x: DynamicValue, lengths: Value | None, peepholes: Value | None, directions: int
 ) -> None:
     if x.rank != 3 or x.shape[0] > _MOST_STEPS:
-        raise UnsupportedError(
+        raise UnsupportedNodeError(
             f"a sequence must have three dimensions and at most {_MOST_STEPS} steps, not shape {list(x.shape)}"
         )
     if lengths is not None and (known(lengths, "a length").data != x.shape[0]).any():
-        raise UnsupportedError("sequences of different lengths")
+        raise UnsupportedNodeError("sequences of different lengths")
     usual = [b"Sigmoid", b"Tanh", b"Tanh"] * directions
     if list(node.attributes.get("activations") or usual) != usual:
-        raise UnsupportedError("activations other than the usual ones")
+        raise UnsupportedNodeError("activations other than the usual ones")
     if (
         peepholes is not None
         or node.int("input_forget", 0)
         or node.int("layout", 0)
         or "clip" in node.attributes
     ):
-        raise UnsupportedError("peepholes, coupled gates, batches first or clipping")
+        raise UnsupportedNodeError("peepholes, coupled gates, batches first or clipping")
 
 
 def _bias(bias: Value | None, index: int, directions: int, hidden: int) -> ConstantValue | None:

@@ -17,7 +17,7 @@ from compiler.frontends.onnx.values import (
     ConstantValue,
     DynamicValue,
     Kind,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     broadcast,
     counted_from_front,
@@ -216,7 +216,7 @@ def _normalized(
     only = "only" in node.attributes
     axis = counted_from_front(node.int("only" if only else "axis", -1), x.rank)
     if only and axis != x.rank - 1 and any(value is not None for value in given):
-        raise UnsupportedError("a normalization over one dimension that is scaled along another")
+        raise UnsupportedNodeError("a normalization over one dimension that is scaled along another")
     whole = shape[axis : axis + 1] if only else shape[axis:]
     inner = math.prod(whole)
     if axis != x.rank - 1 and not only:
@@ -232,11 +232,11 @@ def _normalized(
         if broadcast([row.shape, whole]) != whole:
             raise InputError(f"its scale and bias must have shape {list(whole)}, not {list(row.shape)}")
         if inner > max(row.data.size, _MOST_REPEATED):
-            raise UnsupportedError(f"one scale or bias for {inner:,} elements")
+            raise UnsupportedNodeError(f"one scale or bias for {inner:,} elements")
         data = np.broadcast_to(row.real(), whole).reshape(inner)
         operands.append(emitter.constant(row.name, ConstantValue(row.name, data)))
     epsilon = node.float("epsilon", 1e-5)
     if not (math.isfinite(epsilon) and epsilon >= 0):
-        raise UnsupportedError(f"an epsilon of {epsilon}")
+        raise UnsupportedNodeError(f"an epsilon of {epsilon}")
     made = emitter.emit(node, op, operands, x.shape, order, kind, axis=x.rank - 1, epsilon=epsilon)
     return reshaped(emitter, node.outputs[0], made, shape) if made.shape != shape else made

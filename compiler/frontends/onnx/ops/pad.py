@@ -14,7 +14,7 @@ from compiler.frontends.onnx.registry import choice, converts, integers, known
 from compiler.frontends.onnx.values import (
     FLOAT,
     DynamicValue,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     arranged,
     counted_from_front,
@@ -74,7 +74,7 @@ def _mirrored(
     """Rows picked along one dimension after the other."""
     for axis, pair in enumerate(widths):
         if min(pair) < 0 or max(pair) > _MOST_PICKED:
-            raise UnsupportedError(f"padding dimension {axis} by {mode} with {pair[0]} and {pair[1]}")
+            raise UnsupportedNodeError(f"padding dimension {axis} by {mode} with {pair[0]} and {pair[1]}")
         if any(pair):
             places = np.pad(np.arange(x.shape[axis]), pair, mode)
             x = picked(emitter, node, x, places.tolist(), axis)

@@ -8,11 +8,11 @@ import numpy as np
 
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.node import FileNode
-from compiler.frontends.onnx.ops.conv import Window, as_given, as_images, flat, sizes_of, window
+from compiler.frontends.onnx.ops.conv import WindowSpec, as_given, as_images, flat, sizes_of, window
 from compiler.frontends.onnx.ops.gather import picked
 from compiler.frontends.onnx.ops.shape import kept_order, renamed
 from compiler.frontends.onnx.registry import converts, integers, known
-from compiler.frontends.onnx.values import DynamicValue, UnsupportedError, Value, counted_from_front
+from compiler.frontends.onnx.values import DynamicValue, UnsupportedNodeError, Value, counted_from_front
 from hw.errors import InputError
 
 
@@ -21,7 +21,7 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
     (given,) = inputs
     rank = len(given.shape)
     if rank not in (3, 4):
-        raise UnsupportedError(f"pooling over shape {list(given.shape)}")
+        raise UnsupportedNodeError(f"pooling over shape {list(given.shape)}")
     kernel = sizes_of(node, "kernel_shape", rank - 2, 0, 1)
     slide = flat(window(node, given.shape[2:], kernel), rank)
     mean = node.op == "AveragePool"
@@ -37,7 +37,7 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
         x = _framed(emitter, node, x, own) if any(own) else x
     if max(slide.dilations) > 1:
         if mean and any(pads):
-            raise UnsupportedError("an average with dilations over padding that is not counted")
+            raise UnsupportedNodeError("an average with dilations over padding that is not counted")
         x, slide = _closed_up(emitter, node, x, replace(slide, before=pads[:2], after=pads[2:]))
         pads = slide.pads
     made = emitter.emit(
@@ -56,8 +56,8 @@ def _pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seque
 
 
 def _closed_up(
-    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, slide: Window
-) -> tuple[DynamicValue, Window]:
+    emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, slide: WindowSpec
+) -> tuple[DynamicValue, WindowSpec]:
     """Images whose windows have no gaps: elements under each window side by side, and the window over them.
 
     Where a window reaches beyond the image, one of its other elements is there again, which is no greater than itself.
@@ -70,14 +70,14 @@ def _closed_up(
         places = np.arange(slide.outputs[i])[:, None] * slide.strides[i] + taps - slide.before[i]
         inside = (places >= 0) & (places < size)
         if not inside.any(1).all():
-            raise UnsupportedError("a window with dilations that is all padding")
+            raise UnsupportedNodeError("a window with dilations that is all padding")
         first = np.take_along_axis(places, inside.argmax(1)[:, None], 1)
         x = picked(emitter, node, x, np.where(inside, places, first).reshape(-1).tolist(), 2 + i)
         made = _at(made, i, strides=slide.kernel[i], dilations=1, before=0, after=0)
     return x, made
 
 
-def _at(slide: Window, i: int, **sizes: int) -> Window:
+def _at(slide: WindowSpec, i: int, **sizes: int) -> WindowSpec:
     """A window with other sizes along one dimension."""
     changed = {key: list(getattr(slide, key)) for key in sizes}
     for key, size in sizes.items():

@@ -13,7 +13,7 @@ from compiler.frontends.onnx.values import (
     ConstantValue,
     DynamicValue,
     Kind,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     counted_from_front,
 )
@@ -26,7 +26,7 @@ def _quantize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | No
     x, scale, zero = inputs
     assert x is not None
     if not isinstance(scale, ConstantValue) or not (zero is None or isinstance(zero, ConstantValue)):
-        raise UnsupportedError("a scale that is not constant")
+        raise UnsupportedNodeError("a scale that is not constant")
     q, dtype = parameters(node, scale, zero, x.shape), quantized_type(node, zero)
     name = node.outputs[0]
     if isinstance(x, ConstantValue):
@@ -67,7 +67,7 @@ def _dequantize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Value | 
     x, scale, zero = inputs
     assert x is not None
     if not isinstance(scale, ConstantValue) or not (zero is None or isinstance(zero, ConstantValue)):
-        raise UnsupportedError("a scale that is not constant")
+        raise UnsupportedNodeError("a scale that is not constant")
     name = node.outputs[0]
     if isinstance(x, ConstantValue):
         if node.int("block_size", 0):
@@ -100,9 +100,9 @@ def reread(emitter: OnnxGraphBuilder, node: FileNode, x: DynamicValue, q: Quanti
     """
     made = ONE if x.real or x.tensor.dtype == "float32" else x.tensor.quantization
     if made is None:
-        raise UnsupportedError(f"integers {x.name!r} have no one scale")
+        raise UnsupportedNodeError(f"integers {x.name!r} have no one scale")
     if not (made.whole and q.whole):
-        raise UnsupportedError(f"integers of {x.name!r} with different scales along an axis")
+        raise UnsupportedNodeError(f"integers of {x.name!r} with different scales along an axis")
     factor = q.scale[0] / made.scale[0]
     shift = q.scale[0] * (made.zero_point[0] - q.zero_point[0])
     if x.real and (factor, shift) == (1.0, 0.0):

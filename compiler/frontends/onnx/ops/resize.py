@@ -13,13 +13,13 @@ from compiler.frontends.onnx.registry import choice, converts, known
 from compiler.frontends.onnx.values import (
     ConstantValue,
     DynamicValue,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     channels_last,
     counted_from_front,
     plain,
 )
-from compiler.reference.onnx_ops.coordinates import Axis, nearest, resized
+from compiler.reference.onnx_ops.coordinates import ResizeAxis, nearest, resized
 from hw.errors import InputError, shown
 
 #: Largest side of a resized image.
@@ -30,10 +30,10 @@ _MOST = 1 << 20
 def _resize(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x = emitter.movable(emitter.flow(inputs[0]))
     if choice(node, "mode", "nearest", "nearest", "linear", "bilinear", "cubic") != "nearest":
-        raise UnsupportedError(f"resizing by {node.text('mode', '')}")
+        raise UnsupportedNodeError(f"resizing by {node.text('mode', '')}")
     scales, shape = _resized(node, x, inputs)
     if x.rank != 4 or shape[:2] != x.shape[:2]:
-        raise UnsupportedError(f"resizing shape {list(x.shape)} to {list(shape)}")
+        raise UnsupportedNodeError(f"resizing shape {list(x.shape)} to {list(shape)}")
     if shape == x.shape:
         return [renamed(x, node.outputs[0])]
     x = emitter.in_order(x, channels_last(4))
@@ -52,7 +52,7 @@ def _resized(node: FileNode, x: DynamicValue, inputs: list[Any]) -> tuple[list[f
     scale_input, size_input = (inputs[1], None) if before_11(node) else inputs[2:4]
     axes = node.ints("axes") or plain(x.rank)
     if node.text("keep_aspect_ratio_policy", "stretch") != "stretch" or len(set(axes)) != len(axes):
-        raise UnsupportedError("resizing that keeps the ratio of the sides")
+        raise UnsupportedNodeError("resizing that keeps the ratio of the sides")
     scales, shape = [1.0] * x.rank, list(x.shape)
     places = [counted_from_front(axis, x.rank) for axis in axes]
     if size_input is not None and known(size_input, "sizes").data.size:
@@ -106,11 +106,11 @@ def _centers(node: FileNode, old: tuple[int, ...], new: tuple[int, ...], scales:
 def _picked(node: FileNode, size: int, count: int, scale: float) -> np.ndarray:
     """Which element of `size` each of `count` outputs is."""
     if before_11(node):
-        return nearest("asymmetric", "simple", Axis(size, count, scale))
+        return nearest("asymmetric", "simple", ResizeAxis(size, count, scale))
     mode = node.text("coordinate_transformation_mode", "half_pixel")
     if mode == "tf_crop_and_resize":
-        raise UnsupportedError(f"resizing by {shown(mode)}")
-    return nearest(mode, node.text("nearest_mode", "round_prefer_floor"), Axis(size, count, scale))
+        raise UnsupportedNodeError(f"resizing by {shown(mode)}")
+    return nearest(mode, node.text("nearest_mode", "round_prefer_floor"), ResizeAxis(size, count, scale))
 
 
 def before_11(node: FileNode) -> bool:

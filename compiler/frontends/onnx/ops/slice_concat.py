@@ -13,7 +13,7 @@ from compiler.frontends.onnx.registry import converts, integers
 from compiler.frontends.onnx.values import (
     ConstantValue,
     DynamicValue,
-    UnsupportedError,
+    UnsupportedNodeError,
     Value,
     arranged,
     counted_from_front,
@@ -129,7 +129,7 @@ def _gather(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
             return [renamed(one, name) if where.shape else without_ones(emitter, name, one, {axis})]
         where = ConstantValue(where.name, np.array(places, np.int32).reshape(where.shape))
     elif where.tensor.dtype not in ("int32", "int64"):
-        raise UnsupportedError(f"places that are {where.tensor.dtype}")
+        raise UnsupportedNodeError(f"places that are {where.tensor.dtype}")
     places = emitter.flow(where)
     operands = [emitter.in_order(v, plain(v.rank)).tensor for v in (x, places)]
     shape = x.shape[:axis] + places.shape + x.shape[axis + 1 :]
