@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from compiler.frontends.bind import bound_value, check_names
+
+# Importing these modules registers their conversions and rewrites.
+from compiler.frontends.onnx import integer_ops  # noqa: F401
 from compiler.frontends.onnx.constant_folding import ConstantFolder, foldable
 from compiler.frontends.onnx.errors import DAMAGE, Refused, UnsupportedNodesError, listed, naming
 from compiler.frontends.onnx.file import parsed, read_proto
@@ -17,6 +20,26 @@ from compiler.frontends.onnx.fuse import fuse
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import NO_WAY, on_host
 from compiler.frontends.onnx.node import Declared, FileNode, OnnxModel, taken
+from compiler.frontends.onnx.ops import (  # noqa: F401
+    cast,
+    clip,
+    control,
+    conv,
+    conv_transpose,
+    elementwise,
+    gather,
+    group_norm,
+    logic,
+    loops,
+    lstm,
+    matmul,
+    pad,
+    pool,
+    quantize,
+    resize,
+    shape,
+    slice_concat,
+)
 from compiler.frontends.onnx.outputs import with_outputs
 from compiler.frontends.onnx.patterns import recognize
 from compiler.frontends.onnx.qdq_analysis import meanings, targets

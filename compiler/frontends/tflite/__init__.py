@@ -17,22 +17,19 @@ from compiler.frontends.tflite.constant_folding import KNOWN
 from compiler.frontends.tflite.file import read_tflite
 from compiler.frontends.tflite.registry import CONVERTERS
 
-#: Modules whose import enters all conversions.
+#: Modules whose import registers all conversions.
 FAMILIES = (
     control,
     convolution,
     elementwise,
-    min_max,
     fallback,
-    elementwise,
+    min_max,
     padding,
-    slice,
     pooling,
-    convolution,
-    tile,
-    resize,
     reshape,
+    resize,
     slice,
+    tile,
 )
 
 __all__ = ["CONVERTERS", "FAMILIES", "KNOWN", "read_tflite"]
