@@ -9,10 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from compiler.frontends.bind import bound_value, check_names
-
 # Importing these modules registers their conversions and rewrites.
-from compiler.frontends.onnx import integer_ops  # noqa: F401
+import compiler.frontends.onnx.integer_ops
+import compiler.frontends.onnx.ops.cast
+import compiler.frontends.onnx.ops.clip
+import compiler.frontends.onnx.ops.control
+import compiler.frontends.onnx.ops.conv
+import compiler.frontends.onnx.ops.conv_transpose
+import compiler.frontends.onnx.ops.elementwise
+import compiler.frontends.onnx.ops.gather
+import compiler.frontends.onnx.ops.group_norm
+import compiler.frontends.onnx.ops.logic
+import compiler.frontends.onnx.ops.loops
+import compiler.frontends.onnx.ops.lstm
+import compiler.frontends.onnx.ops.matmul
+import compiler.frontends.onnx.ops.pad
+import compiler.frontends.onnx.ops.pool
+import compiler.frontends.onnx.ops.quantize
+import compiler.frontends.onnx.ops.resize
+import compiler.frontends.onnx.ops.shape
+import compiler.frontends.onnx.ops.slice_concat  # noqa: F401
+from compiler.frontends.bind import bound_value, check_names
 from compiler.frontends.onnx.constant_folding import ConstantFolder, foldable
 from compiler.frontends.onnx.errors import DAMAGE, Refused, UnsupportedNodesError, listed, naming
 from compiler.frontends.onnx.file import parsed, read_proto
@@ -20,26 +37,6 @@ from compiler.frontends.onnx.fuse import fuse
 from compiler.frontends.onnx.graph_builder import OnnxGraphBuilder
 from compiler.frontends.onnx.host import NO_WAY, on_host
 from compiler.frontends.onnx.node import Declared, FileNode, OnnxModel, taken
-from compiler.frontends.onnx.ops import (  # noqa: F401
-    cast,
-    clip,
-    control,
-    conv,
-    conv_transpose,
-    elementwise,
-    gather,
-    group_norm,
-    logic,
-    loops,
-    lstm,
-    matmul,
-    pad,
-    pool,
-    quantize,
-    resize,
-    shape,
-    slice_concat,
-)
 from compiler.frontends.onnx.outputs import with_outputs
 from compiler.frontends.onnx.patterns import recognize
 from compiler.frontends.onnx.qdq_analysis import meanings, targets
