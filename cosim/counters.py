@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from cosim.registers import Registers
+from cosim.csr import CsrAccess
 from hw.bus.register_map import ADDRESS
 from hw.isa.counters import CAUSES, COUNTERS, MAXIMA, index_of
 
@@ -16,7 +16,7 @@ class CounterReader:
         The device's registers.
     """
 
-    def __init__(self, registers: Registers):
+    def __init__(self, registers: CsrAccess):
         self.config = registers.device.config
         self._device = registers.device
 

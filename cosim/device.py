@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from cosim import arguments
+from cosim import checks
 from cosim.dram import DramFault
 from hw.bus.register_map import ADDRESS
 from hw.config import MlaConfig
@@ -86,7 +86,7 @@ class Device(ABC):
 
     def read_regs(self, addresses: Sequence[int]) -> list[int]:
         """Read registers in order, in one round trip; errors as in `read_reg`. Moves time."""
-        return self._read_regs([arguments.register_address(address) for address in addresses])
+        return self._read_regs([checks.register_address(address) for address in addresses])
 
     def write_reg(self, address: int, value: int) -> None:
         """Write a 32-bit register; errors as in `write_regs`. Moves time."""
@@ -103,10 +103,10 @@ class Device(ABC):
             An address has no register or cannot be written; writes after it were made all the same.
         """
         checked = [
-            (arguments.register_address(address), arguments.word(value, "a register's value"))
+            (checks.register_address(address), checks.word(value, "a register's value"))
             for address, value in writes
         ]
-        self._write_regs(checked, arguments.cycles(delay_cycles, "delay_cycles"))
+        self._write_regs(checked, checks.cycles(delay_cycles, "delay_cycles"))
 
     def access_regs(self, accesses: Iterable[tuple[int, int | None]]) -> list[int]:
         """Write (address, value) pairs and read those whose value is None, in order; returns what was read. Moves time.
@@ -121,8 +121,8 @@ class Device(ABC):
         return self._access_regs(
             [
                 (
-                    arguments.register_address(address),
-                    value if value is None else arguments.word(value, "a register's value"),
+                    checks.register_address(address),
+                    value if value is None else checks.word(value, "a register's value"),
                 )
                 for address, value in accesses
             ]
@@ -130,33 +130,33 @@ class Device(ABC):
 
     def run_cycles(self, cycles: int) -> None:
         """Let exactly so many cycles pass."""
-        self._run_cycles(arguments.cycles(cycles))
+        self._run_cycles(checks.cycles(cycles))
 
     def wait_irq(self, timeout_cycles: int) -> bool:
         """Run until the interrupt pin is high, at most `timeout_cycles`; False if it stayed low all the time.
 
         Returns at once if the pin is high already.
         """
-        return self._wait_irq(arguments.cycles(timeout_cycles, "timeout_cycles"))
+        return self._wait_irq(checks.cycles(timeout_cycles, "timeout_cycles"))
 
     def read_sp(self, address: int, length: int) -> np.ndarray:
         """Copy of `length` scratchpad bytes from byte `address`, uint8. Takes no time."""
-        return self._read_sp(*arguments.span("scratchpad bytes", address, length, self.config.sp_bytes))
+        return self._read_sp(*checks.span("scratchpad bytes", address, length, self.config.sp_bytes))
 
     def write_sp(self, address: int, data: np.ndarray) -> None:
         """Set scratchpad bytes from byte `address` to those of an array of any type. Takes no time."""
-        new = arguments.raw_bytes(data)
-        first, _ = arguments.span("scratchpad bytes", address, new.size, self.config.sp_bytes)
+        new = checks.raw_bytes(data)
+        first, _ = checks.span("scratchpad bytes", address, new.size, self.config.sp_bytes)
         self._write_sp(first, new)
 
     def read_acc(self, row: int, rows: int) -> np.ndarray:
         """Copy of accumulator rows, int32 of shape (rows, n). Takes no time."""
-        return self._read_acc(*arguments.span("accumulator rows", row, rows, self.config.acc_rows))
+        return self._read_acc(*checks.span("accumulator rows", row, rows, self.config.acc_rows))
 
     def write_acc(self, row: int, data: np.ndarray) -> None:
         """Set accumulator rows from int32 of shape (rows, n). Takes no time."""
-        new = arguments.accumulator_rows(data, self.config.n)
-        first, _ = arguments.span("accumulator rows", row, len(new), self.config.acc_rows)
+        new = checks.accumulator_rows(data, self.config.n)
+        first, _ = checks.span("accumulator rows", row, len(new), self.config.acc_rows)
         self._write_acc(first, new)
 
     def set_dram_timing(self, latency: int, bytes_per_cycle: float | None = None) -> None:
@@ -165,7 +165,7 @@ class Device(ABC):
         May be called while a program runs. A device without a clock has nothing to set.
         """
         rate = self.config.n if bytes_per_cycle is None else bytes_per_cycle
-        self._set_dram_timing(arguments.latency(latency), arguments.bandwidth(rate))
+        self._set_dram_timing(checks.latency(latency), checks.bandwidth(rate))
 
     def set_dram_faults(self, faults: Sequence[DramFault]) -> None:
         """Make ranges of DRAM answer with errors, replacing the ranges set before."""

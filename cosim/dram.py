@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from cosim import arguments
+from cosim import checks
 from hw.errors import InputError, shown
 
 MIN_DRAM_BYTES = 4096
@@ -26,7 +26,7 @@ class DramFault:
     on_write: bool = True
 
     def __post_init__(self) -> None:
-        start, stop = (arguments.integer(value, "a bound of a fault") for value in (self.start, self.stop))
+        start, stop = (checks.integer(value, "a bound of a fault") for value in (self.start, self.stop))
         if not 0 <= start < stop:
             raise InputError(f"a fault must have 0 <= start < stop, not {shown(start)}..{shown(stop)}")
         if stop > MAX_DRAM_BYTES:
@@ -47,7 +47,7 @@ def check_dram_bytes(dram_bytes: object) -> int:
     InputError
         It is more than there can be, or no multiple of MIN_DRAM_BYTES.
     """
-    size = arguments.integer(dram_bytes, "dram_bytes")
+    size = checks.integer(dram_bytes, "dram_bytes")
     if size < MIN_DRAM_BYTES:
         raise DramTooSmallError(f"dram_bytes must be at least {MIN_DRAM_BYTES}, not {shown(size)}")
     limit = min(MAX_DRAM_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cosim import arguments
+from cosim import checks
 from cosim.allocator import Allocator
 from cosim.counters import CounterReader
+from cosim.csr import CsrAccess
 from cosim.device import Device, DeviceTimeoutError
 from cosim.programs import Candidate, ProgramStore
-from cosim.registers import Registers
-from cosim.reports import NO_SEGMENT, Completion, TrapError, TrapReport
+from cosim.status import NO_SEGMENT, Completion, TrapError, TrapReport
 from hw.bus.register_map import ID
 from hw.errors import InputError, WorkError
 from hw.isa.disassembler import instruction
@@ -54,7 +54,7 @@ class Driver:
             raise InputError(f"ring_slots must be a power of two up to 65536, not {ring_slots!r}")
         self.device = device
         self.config = device.config
-        self.registers = Registers(device)
+        self.registers = CsrAccess(device)
         ring_bytes = ring_slots * SLOT_BYTES
         if ring is not None and not (ring % SLOT_BYTES == 0 and 0 <= ring <= device.dram.size - ring_bytes):
             raise InputError(
@@ -153,7 +153,7 @@ class Driver:
 
     def enqueue_words(self, header: Sequence[int], operands: Sequence[int], *, doorbell: bool = False) -> int:
         """Write a slot as it is, even an illegal one; operands have 32 bits with or without a sign."""
-        words = [arguments.word(value, f"operand {index}") for index, value in enumerate(operands)]
+        words = [checks.word(value, f"operand {index}") for index, value in enumerate(operands)]
         if self._head - self._tail >= self.ring_slots:
             self._tail += self.get("RING_TAIL") - self._tail & 0xFFFFFFFF
             if self._head - self._tail >= self.ring_slots:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cosim.allocator import Allocator
-from cosim.registers import Registers
-from cosim.reports import LOADER_ERRORS
+from cosim.csr import CsrAccess
+from cosim.status import LOADER_ERRORS
 from hw.bus.register_map import ADDRESS
 from hw.errors import InputError
 from hw.isa.enums import Compare, SegmentState
@@ -44,7 +44,7 @@ class ProgramStore:
         DRAM for images that the machine's own loader fetches.
     """
 
-    def __init__(self, registers: Registers, memory: Allocator):
+    def __init__(self, registers: CsrAccess, memory: Allocator):
         self.config = registers.device.config
         self.device = registers.device
         self.get, self.set, self.access = registers.get, registers.set, registers.access

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from cosim.golden.command import Config
+from cosim.semantics.command_fields import CommandFields
 
 
-def update_distinct(acc: np.ndarray, c: Config, rows: np.ndarray, total: np.ndarray) -> None:
+def update_distinct(acc: np.ndarray, c: CommandFields, rows: np.ndarray, total: np.ndarray) -> None:
     """Whole reductions (int64) into rows that all differ."""
     if c.shift8:
         total = total + (acc[rows].astype(np.int64) << 8)
@@ -14,7 +14,9 @@ def update_distinct(acc: np.ndarray, c: Config, rows: np.ndarray, total: np.ndar
     acc[rows] = total.astype(np.int32)
 
 
-def update_in_order(acc: np.ndarray, c: Config, rows: np.ndarray, psums: np.ndarray, *, first: bool) -> None:
+def update_in_order(
+    acc: np.ndarray, c: CommandFields, rows: np.ndarray, psums: np.ndarray, *, first: bool
+) -> None:
     """Partial sums (int64) one after the other, for rows that may meet."""
     for row, psum in zip(rows, psums, strict=True):
         if first and c.shift8:

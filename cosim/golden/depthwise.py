@@ -3,12 +3,12 @@
 import numpy as np
 
 from cosim.golden.accumulate import update_distinct, update_in_order
-from cosim.golden.command import Config
+from cosim.golden.dma import Events
 from cosim.golden.memory import Memories, windows
-from cosim.golden.transfer import Events
+from cosim.semantics.command_fields import CommandFields
 
 
-def run_depthwise(memories: Memories, c: Config) -> Events:
+def run_depthwise(memories: Memories, c: CommandFields) -> Events:
     """Execute a depthwise command."""
     n = memories.config.n
     history = memories.line if c.keep else memories.line[:0]
@@ -41,7 +41,7 @@ def run_depthwise(memories: Memories, c: Config) -> Events:
     }
 
 
-def _stream(sp: np.ndarray, c: Config, n: int, oc: int) -> np.ndarray:
+def _stream(sp: np.ndarray, c: CommandFields, n: int, oc: int) -> np.ndarray:
     """Pixels S[0..dw_len-1] of one block of channels."""
     row, column = np.divmod(np.arange(c.dw_len), c.x_count)
     u, v = c.u0 + row * c.u_y, c.v0 + column * c.v_x
@@ -57,7 +57,7 @@ def _stream(sp: np.ndarray, c: Config, n: int, oc: int) -> np.ndarray:
     return pixels
 
 
-def _outputs(c: Config, oc: int) -> tuple[np.ndarray, np.ndarray]:
+def _outputs(c: CommandFields, oc: int) -> tuple[np.ndarray, np.ndarray]:
     """Stream positions that give an output, and the accumulator row of each."""
     row, column = np.divmod(np.arange(c.dw_len - c.dw_lead), c.x_count)
     taken = (row % c.dw_sy == 0) & (column % c.dw_sx == 0) & (column // c.dw_sx < c.dw_out_w)
@@ -67,7 +67,7 @@ def _outputs(c: Config, oc: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _filter(
-    sp: np.ndarray, c: Config, n: int, oc: int, stream: np.ndarray, positions: np.ndarray
+    sp: np.ndarray, c: CommandFields, n: int, oc: int, stream: np.ndarray, positions: np.ndarray
 ) -> np.ndarray:
     """Sum over groups and taps at each position of `stream` (history included)."""
     taps = c.taps * c.groups
@@ -83,7 +83,7 @@ def _filter(
     return out
 
 
-def _accumulate(acc: np.ndarray, c: Config, rows: np.ndarray, out: np.ndarray) -> None:
+def _accumulate(acc: np.ndarray, c: CommandFields, rows: np.ndarray, out: np.ndarray) -> None:
     if np.unique(rows).size == rows.size:
         update_distinct(acc, c, rows, out.astype(np.int64))
     else:

@@ -4,10 +4,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from cosim import arguments
+from cosim import checks
 from cosim.device import Device, RegisterError
 from cosim.dram import DramFault, check_dram_bytes
-from cosim.golden.host import Host
+from cosim.golden.csr import ControlRegisters
 from cosim.golden.machine import Machine
 from hw.bus.register_map import ADDRESS
 from hw.config import MlaConfig
@@ -35,10 +35,10 @@ class GoldenDevice(Device):
 
     def __init__(self, config: MlaConfig, dram_bytes: int = 1 << 26, order_seed: int | None = None):
         self.config = config
-        self._order_seed = None if order_seed is None else arguments.integer(order_seed, "order_seed")
+        self._order_seed = None if order_seed is None else checks.integer(order_seed, "order_seed")
         self.dram = np.zeros(check_dram_bytes(dram_bytes), np.uint8)
         self.machine = Machine(config, self.dram, order_seed)
-        self._host = Host(self.machine)
+        self._host = ControlRegisters(self.machine)
 
     @property
     def cycle(self) -> int:
@@ -48,7 +48,7 @@ class GoldenDevice(Device):
     def reset(self) -> None:
         """Reset the chip; DRAM stays."""
         self.machine = Machine(self.config, self.dram, self._order_seed)
-        self._host = Host(self.machine)
+        self._host = ControlRegisters(self.machine)
 
     def close(self) -> None:
         """Nothing to end."""

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from cosim.golden.alu import signed
-from cosim.golden.interpreter import Surroundings, statistic_number
+from cosim.golden.interpreter import SequencerContext
 from cosim.golden.traps import NO_SEGMENT, TrapRaisedError
+from cosim.semantics.alu import signed
+from cosim.semantics.instruction import selected_statistic
 from hw.config import MlaConfig
 from hw.isa.enums import Compare, Trap
 from hw.isa.macro_instruction import CANDIDATE, HEADER, MAGIC, OPERAND_WORD, SLOT_BYTES
@@ -37,7 +38,9 @@ class DispatchTable:
         """The shadow becomes the table."""
         self.live = list(self.shadow)
 
-    def choose(self, machine: Surroundings, opcode: int, operands: list[int], tag: int) -> tuple[int, int]:
+    def choose(
+        self, machine: SequencerContext, opcode: int, operands: list[int], tag: int
+    ) -> tuple[int, int]:
         """Segment and number of the first candidate whose guard holds."""
         if opcode < self.config.opcodes:
             for candidate in range(self.config.candidates):
@@ -48,13 +51,15 @@ class DispatchTable:
         raise TrapRaisedError(Trap.UNBOUND, opcode, NO_SEGMENT)
 
 
-def _holds(machine: Surroundings, entry: dict[str, int], value: int, operands: list[int], tag: int) -> bool:
+def _holds(
+    machine: SequencerContext, entry: dict[str, int], value: int, operands: list[int], tag: int
+) -> bool:
     compare, selector = entry["compare"], entry["selector"]
     if compare == Compare.ALWAYS:
         return True
     if compare not in _COMPARE:
         return False
-    which = statistic_number(selector)
+    which = selected_statistic(selector)
     if OPERAND_BASE <= selector < OPERAND_BASE + len(operands):
         x = operands[selector - OPERAND_BASE]
     elif which is None:

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cosim.golden.command import Config
-from cosim.golden.fuse_points import Block, combine, operand_a, operand_b, points
+from cosim.golden.dma import Events
+from cosim.golden.fuse_operands import combine, operand_a, operand_b
 from cosim.golden.fuse_reduce import post_scale, reduce_lanes, reduce_windows
 from cosim.golden.fuse_value import add_residual, lookup, requantize
 from cosim.golden.memory import Memories, scatter
-from cosim.golden.scale import saturate
-from cosim.golden.transfer import Events
+from cosim.semantics.command_fields import CommandFields
+from cosim.semantics.fixed_point import saturate
+from cosim.semantics.fuse_points import PointBlock, points
 from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Requant
 
 #: Elements computed at once: intermediate values stay in the processor's cache.
@@ -19,7 +20,7 @@ _RANGES = ((-128, 127), (0, 255), (-(1 << 15), (1 << 15) - 1), (-(1 << 31), (1 <
 
 
 @dataclass
-class Written:
+class WriteStatistics:
     """What the statistics say about the elements written so far."""
 
     rows: int = 0
@@ -37,13 +38,13 @@ class Written:
         self.elements += values.size
 
 
-def run_fuse(memories: Memories, c: Config) -> tuple[Events, Written]:
+def run_fuse(memories: Memories, c: CommandFields) -> tuple[Events, WriteStatistics]:
     """Execute a FUSE command; returns its counters and statistics."""
     n = memories.config.n
     count = c.n_count * c.y_count * c.x_count
     size = c.wy_count * c.wx_count
     step = max(1, _CHUNK_ELEMENTS // (size * n))
-    written = Written()
+    written = WriteStatistics()
     saturations = 0
     for first in range(0, count, step):
         saturations += _run_block(memories, c, points(c, n, first, min(count, first + step)), written)
@@ -59,7 +60,7 @@ def run_fuse(memories: Memories, c: Config) -> tuple[Events, Written]:
     }, written
 
 
-def _run_block(memories: Memories, c: Config, block: Block, written: Written) -> int:
+def _run_block(memories: Memories, c: CommandFields, block: PointBlock, written: WriteStatistics) -> int:
     row = operand_b(memories, c, block, memories.config.n)
     a, exponent = operand_a(memories, c, block)
     value, changed = requantize(memories, c, block, combine(c, a, row), exponent, row)
@@ -78,7 +79,9 @@ def _run_block(memories: Memories, c: Config, block: Block, written: Written) ->
     return saturations + _write(memories, c, block, value, written)
 
 
-def _write(memories: Memories, c: Config, block: Block, value: np.ndarray, written: Written) -> int:
+def _write(
+    memories: Memories, c: CommandFields, block: PointBlock, value: np.ndarray, written: WriteStatistics
+) -> int:
     """Step 6; returns how many elements saturation changed."""
     last = (
         slice(None)

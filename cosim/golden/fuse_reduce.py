@@ -2,9 +2,17 @@
 
 import numpy as np
 
-from cosim.golden.command import Config
-from cosim.golden.fuse_points import Block
-from cosim.golden.scale import INT32_MAX, INT32_MIN, reciprocal, reciprocal_root, saturate, scale, wrap32
+from cosim.semantics.command_fields import CommandFields
+from cosim.semantics.fixed_point import (
+    INT32_MAX,
+    INT32_MIN,
+    reciprocal,
+    reciprocal_root,
+    saturate,
+    scale,
+    wrap32,
+)
+from cosim.semantics.fuse_points import PointBlock
 from hw.isa.enums import Post, Reduce, Rounding
 
 #: Greatest magnitude that post=count divides.
@@ -21,7 +29,9 @@ def _fold(value: np.ndarray, taken: np.ndarray, how: Reduce, axis: int) -> np.nd
     return np.where(taken.any(axis=axis), folded, 0)
 
 
-def reduce_windows(c: Config, block: Block, value: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def reduce_windows(
+    c: CommandFields, block: PointBlock, value: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Values, which lanes contributed, and the count of valid points, one row for each result."""
     taken = block.active
     if c.reduce == Reduce.NONE:
@@ -32,12 +42,12 @@ def reduce_windows(c: Config, block: Block, value: np.ndarray) -> tuple[np.ndarr
     return folded, np.any(taken, axis=1), block.valid.reshape(-1, size).sum(axis=1)
 
 
-def reduce_lanes(c: Config, value: np.ndarray, taken: np.ndarray) -> np.ndarray:
+def reduce_lanes(c: CommandFields, value: np.ndarray, taken: np.ndarray) -> np.ndarray:
     """One element for each result."""
     return _fold(value, taken, Reduce(c.lane_reduce), 1)[:, None]
 
 
-def post_scale(c: Config, value: np.ndarray, count: np.ndarray) -> np.ndarray:
+def post_scale(c: CommandFields, value: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Post-scale; for recip and rsqrt a second column holds the exponent."""
     if c.post == Post.NONE:
         return value
@@ -53,7 +63,7 @@ def post_scale(c: Config, value: np.ndarray, count: np.ndarray) -> np.ndarray:
     return saturate(value + c.post_zp, c.post_lo, c.post_hi)
 
 
-def _scalar(c: Config, value: np.ndarray) -> np.ndarray:
+def _scalar(c: CommandFields, value: np.ndarray) -> np.ndarray:
     function = reciprocal if c.post == Post.RECIP else reciprocal_root
     pairs = np.array([function(int(x)) for x in value[:, 0]], np.int64)
     pairs[:, 1] = (c.post_shift - pairs[:, 1]).astype(np.int8)

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from cosim.golden.command import Config
 from cosim.golden.floats import pack
-from cosim.golden.fuse_points import Block, signed8, signed16
+from cosim.golden.fuse_operands import signed8, signed16
 from cosim.golden.memory import Memories, gather
-from cosim.golden.scale import saturate, scale, wrap32
+from cosim.semantics.command_fields import CommandFields
+from cosim.semantics.fixed_point import saturate, scale, wrap32
+from cosim.semantics.fuse_points import PointBlock
 from hw.isa.enums import Dtype, Requant, Rounding
 
 #: Exponent with which `scale` by 1 changes nothing.
@@ -15,8 +16,8 @@ _IDENTITY = 31
 
 def requantize(
     memories: Memories,
-    c: Config,
-    block: Block,
+    c: CommandFields,
+    block: PointBlock,
     value: np.ndarray,
     exponent: np.ndarray | int,
     row: np.ndarray | None,
@@ -43,7 +44,7 @@ def requantize(
     return clipped, clipped != value
 
 
-def _parameters(memories: Memories, c: Config, block: Block, row: np.ndarray | None) -> dict:
+def _parameters(memories: Memories, c: CommandFields, block: PointBlock, row: np.ndarray | None) -> dict:
     """Bias, multipliers and exponents: numbers, or arrays of (point, lane)."""
     values = {
         "bias": c.bias,
@@ -67,12 +68,12 @@ def _parameters(memories: Memories, c: Config, block: Block, row: np.ndarray | N
     return values
 
 
-def lookup(memories: Memories, c: Config, value: np.ndarray) -> np.ndarray:
+def lookup(memories: Memories, c: CommandFields, value: np.ndarray) -> np.ndarray:
     """Step 3."""
     return memories.table_values(c.table_slot).astype(np.int64)[value & 255]
 
 
-def add_residual(memories: Memories, c: Config, block: Block, value: np.ndarray) -> np.ndarray:
+def add_residual(memories: Memories, c: CommandFields, block: PointBlock, value: np.ndarray) -> np.ndarray:
     """Step 4 without its table."""
     rounding = Rounding.SINGLE if c.r_raw else Rounding(c.rounding)
     x = value.astype(np.int16).astype(np.int64) - signed16(c.zp_xr, 0)

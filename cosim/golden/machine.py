@@ -7,25 +7,24 @@ from collections.abc import Callable
 import numpy as np
 
 from cosim.golden import interpreter
-from cosim.golden.checks import Window, check_command
 from cosim.golden.command import Command
-from cosim.golden.counting import Counting
+from cosim.golden.command_queues import CommandQueues
+from cosim.golden.counters import TaggedCounters
 from cosim.golden.dispatch import DispatchTable, check_header, read_slot
+from cosim.golden.dma import Events
+from cosim.golden.instruction_store import InstructionStore
 from cosim.golden.memory import Memories
-from cosim.golden.program import Macro, Running
-from cosim.golden.queues import Queues
-from cosim.golden.ring import Ring
-from cosim.golden.store import Store
-from cosim.golden.transfer import Events
+from cosim.golden.program import InFlightMacro, ProgramState
+from cosim.golden.ring import CommandRing
 from cosim.golden.traps import NO_SEGMENT, TrapRaisedError, TrapRecord
-from cosim.golden.units import Units
+from cosim.golden.unit_dispatch import UnitExecutor
+from cosim.semantics.command_checks import DramWindow, check_command
+from cosim.semantics.limits import MAX_IN_FLIGHT
 from hw.config import MlaConfig
 from hw.isa.enums import SegmentState, Trap, Unit
 from hw.isa.macro_instruction import SLOT_BYTES
 from hw.isa.micro_instruction import Statistic
 
-#: Macro-instructions in flight at once.
-MAX_IN_FLIGHT = 8
 IRQ_COMPLETION, IRQ_TRAP, IRQ_CHECK, IRQ_LOADER = 1, 2, 4, 8
 
 
@@ -46,20 +45,20 @@ class Machine:
     def __init__(self, config: MlaConfig, dram: np.ndarray, order_seed: int | None = None):
         self.config = config
         self.memories = Memories(config, dram)
-        self.units = Units(self.memories)
-        self.queues = Queues(config.queue_depth)
-        self.store = Store(config, lambda: self.running.segments if self.running else set())
+        self.units = UnitExecutor(self.memories)
+        self.queues = CommandQueues(config.queue_depth)
+        self.store = InstructionStore(config, lambda: self.running.segments if self.running else set())
         self.dispatch = DispatchTable(config)
-        self.counting = Counting(config.tags)
+        self.counting = TaggedCounters(config.tags)
         self.trap = TrapRecord()
-        self.windows: list[Window] = [(0, 0, 0)] * config.windows
-        self.running: Running | None = None
-        self.flight: deque[Macro] = deque()
+        self.windows: list[DramWindow] = [(0, 0, 0)] * config.windows
+        self.running: ProgramState | None = None
+        self.flight: deque[InFlightMacro] = deque()
         self.trapped = False
         self.enabled = False
         self.gated = False
         self.irq = 0
-        self.ring = Ring(dram)
+        self.ring = CommandRing(dram)
         self.step_limit = self.watchdog = 0
         self.cycle = self.progress = self.current_tag = 0
         self._order = None if order_seed is None else random.Random(order_seed)
@@ -179,7 +178,7 @@ class Machine:
             self._stop(trap.cause, 0, segment, macro.tag, macro.number, trap.address)
         return True
 
-    def _start(self, macro: Macro) -> None:
+    def _start(self, macro: InFlightMacro) -> None:
         if self.units.bus_error(macro.slot, macro.slot + SLOT_BYTES - 1, False):
             raise TrapRaisedError(Trap.BUS_READ, macro.slot, NO_SEGMENT)
         header, operands = read_slot(self.memories.dram, macro.slot)
@@ -190,7 +189,7 @@ class Machine:
         if segment >= len(entries) or entries[segment].state != SegmentState.VALID:
             raise TrapRaisedError(Trap.SEGMENT_INVALID, segment, segment)
         macro.program, macro.candidate = segment, candidate
-        self.running = Running(macro, operands, segment, macro.tag)
+        self.running = ProgramState(macro, operands, segment, macro.tag)
         self.counting.add(macro.tag, {"macros": 1, "dispatch_other" if candidate else "dispatch_first": 1})
 
     # Completions and traps
@@ -199,7 +198,7 @@ class Machine:
         while self.flight and self.flight[0].finished:
             self._record(self.flight.popleft(), Trap.NONE)
 
-    def _record(self, macro: Macro, cause: Trap) -> None:
+    def _record(self, macro: InFlightMacro, cause: Trap) -> None:
         self.ring.complete(macro, cause, self.cycle)
         self.progress = self.cycle
         if macro.irq:

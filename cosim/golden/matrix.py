@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cosim.golden.accumulate import update_distinct, update_in_order
-from cosim.golden.command import Config
 from cosim.golden.depthwise import run_depthwise
+from cosim.golden.dma import Events
 from cosim.golden.memory import Memories, windows
-from cosim.golden.transfer import Events
+from cosim.semantics.command_fields import CommandFields
 
 #: Points gathered at once: bounds the memory of the unfolded activations.
 _CHUNK_ELEMENTS = 1 << 23
@@ -38,7 +38,7 @@ class _Activations:
     zeros: int
 
 
-def run_matrix(memories: Memories, c: Config) -> Events:
+def run_matrix(memories: Memories, c: CommandFields) -> Events:
     """Execute a MATRIX command; returns its counters and the statistic `matrix_zeros`."""
     return run_depthwise(memories, c) if c.dw else _run_normal(memories, c)
 
@@ -54,7 +54,7 @@ def active(count: int, tail: int, n: int) -> tuple[int, int]:
     return count, tail or count
 
 
-def _run_normal(memories: Memories, c: Config) -> Events:
+def _run_normal(memories: Memories, c: CommandFields) -> Events:
     n = memories.config.n
     k_rows, k_tail = active(c.k_rows, c.k_tail, n)
     n_cols, n_tail = active(c.n_cols, c.n_tail, n)
@@ -95,7 +95,7 @@ def _run_normal(memories: Memories, c: Config) -> Events:
 
 
 def _weights(
-    sp: np.ndarray, c: Config, n: int, oc: int, columns: int, k_rows: int, k_tail: int
+    sp: np.ndarray, c: CommandFields, n: int, oc: int, columns: int, k_rows: int, k_tail: int
 ) -> np.ndarray:
     """Weight tiles of one block of output channels, shape (tile, k, column); tiles in loop order."""
     tiles = c.ic_count * c.ky_count * c.kx_count
@@ -115,7 +115,7 @@ def _weights(
     return weights
 
 
-def _activations(sp: np.ndarray, c: Config, n: int, oc: int, point: np.ndarray) -> _Activations:
+def _activations(sp: np.ndarray, c: CommandFields, n: int, oc: int, point: np.ndarray) -> _Activations:
     """Activation rows of some points of one block of output channels."""
     tiles = c.ic_count * c.ky_count * c.kx_count
     ic, ky, kx = np.unravel_index(np.arange(tiles), (c.ic_count, c.ky_count, c.kx_count))

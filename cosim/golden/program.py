@@ -2,16 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from hw.isa.commands import UNIT_FIELDS
+from cosim.semantics.command_fields import default_fields
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import REGISTERS
 
-#: Raw field values of each unit at a program's start.
-_DEFAULTS = tuple([f.default for f in UNIT_FIELDS[unit]] for unit in Unit)
-
 
 @dataclass
-class Macro:
+class InFlightMacro:
     """A macro-instruction in flight."""
 
     number: int
@@ -32,7 +29,7 @@ class Macro:
 
 
 @dataclass
-class Loop:
+class OpenLoop:
     """An open hardware loop."""
 
     start: int
@@ -41,7 +38,7 @@ class Loop:
 
 
 @dataclass
-class Frame:
+class CallFrame:
     """Where a call returns to, and how many loops were open."""
 
     segment: int
@@ -49,24 +46,19 @@ class Frame:
     loops: int
 
 
-def default_fields(unit: int) -> list[int]:
-    """Raw values of a unit's fields at a program's start."""
-    return list(_DEFAULTS[unit])
-
-
 @dataclass
-class Running:
+class ProgramState:
     """State of the running program."""
 
-    macro: Macro
+    macro: InFlightMacro
     operands: list[int]
     segment: int
     tag: int
     pc: int = 0
     registers: list[int] = field(default_factory=lambda: [0] * REGISTERS)
     fields: list[list[int]] = field(default_factory=lambda: [default_fields(unit) for unit in Unit])
-    loops: list[Loop] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
+    loops: list[OpenLoop] = field(default_factory=list)
+    frames: list[CallFrame] = field(default_factory=list)
 
     @property
     def loop_base(self) -> int:

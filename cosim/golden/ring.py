@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from cosim.golden.program import Macro
+from cosim.golden.program import InFlightMacro
 from hw.isa.enums import Trap
 from hw.isa.macro_instruction import RECORD, RECORD_WORD, RECORD_WORDS, SLOT_BYTES
 
 
-class Ring:
+class CommandRing:
     """Slots between the host's head and the machine's tail.
 
     Parameters
@@ -26,13 +26,15 @@ class Ring:
         """Whether all slots are taken."""
         return self.taken == self.head
 
-    def take(self, cycle: int) -> Macro:
+    def take(self, cycle: int) -> InFlightMacro:
         """Next slot as a macro-instruction whose header has not been read."""
         number = self.taken
         self.taken = number + 1 & 0xFFFFFFFF
-        return Macro(number, self.base + (number & (1 << self.log2) - 1) * SLOT_BYTES, 0, False, cycle)
+        return InFlightMacro(
+            number, self.base + (number & (1 << self.log2) - 1) * SLOT_BYTES, 0, False, cycle
+        )
 
-    def complete(self, macro: Macro, cause: Trap, cycle: int) -> None:
+    def complete(self, macro: InFlightMacro, cause: Trap, cycle: int) -> None:
         """Write a completion record."""
         word = RECORD.pack(
             trap=int(cause),

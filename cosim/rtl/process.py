@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cosim.device import SimulatorDiedError
-from cosim.rtl import messages
+from cosim.rtl import ipc
 from cosim.rtl.descriptors import above_standard
 from cosim.rtl.runner import ModelRunner
 
@@ -85,8 +85,8 @@ class SimulatorProcess:
             if not self._finalizer.alive:
                 raise SimulatorDiedError("the simulator has been closed")
             try:
-                messages.send(self._socket, {"do": do, "with": arguments}, payload)
-                return messages.receive(self._socket)
+                ipc.send(self._socket, {"do": do, "with": arguments}, payload)
+                return ipc.receive(self._socket)
             except (EOFError, BrokenPipeError):
                 raise SimulatorDiedError(self._last_words()) from None
             except BaseException:
@@ -98,7 +98,7 @@ class SimulatorProcess:
         if not self._finalizer.alive:
             return
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            messages.send(self._socket, {"do": "quit"})
+            ipc.send(self._socket, {"do": "quit"})
             self._process.wait(QUIT_SECONDS)
         self._finalizer()
 

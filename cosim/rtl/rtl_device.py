@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from cosim import arguments
+from cosim import checks
 from cosim.device import SETTLED, BusProtocolError, Device, RegisterError
 from cosim.dram import DramFault, check_dram_bytes
-from cosim.rtl import memories, records
+from cosim.rtl import abi, bank_map
 from cosim.rtl.build import PLAIN, Variant, build_simulator
 from cosim.rtl.descriptors import above_standard
 from cosim.rtl.monitor import Monitor
 from cosim.rtl.process import SimulatorProcess
-from cosim.rtl.source import chip_verilog
+from cosim.rtl.verilog_cache import chip_verilog
 from hw.config import MlaConfig
 from hw.errors import InputError, WorkError
 
@@ -72,11 +72,11 @@ class RtlDevice(Device):
         self._cycle = 0
         self._faults: list[DramFault] = []
         self._kept: tuple[tuple[int, Fraction], list[DramFault]] | None = None
-        self._sp, self._acc = memories.scratchpad_banks(config), memories.accumulator_banks(config)
-        rate = arguments.bandwidth(config.n if bytes_per_cycle is None else bytes_per_cycle)
-        self._timing = arguments.latency(latency), rate
+        self._sp, self._acc = bank_map.scratchpad_banks(config), bank_map.accumulator_banks(config)
+        rate = checks.bandwidth(config.n if bytes_per_cycle is None else bytes_per_cycle)
+        self._timing = checks.latency(latency), rate
         dram_bytes = check_dram_bytes(dram_bytes)
-        seed = arguments.integer_in(seed, 0, MAX_SEED, "seed")
+        seed = checks.integer_in(seed, 0, MAX_SEED, "seed")
         binary = simulator_of(config, variant, verilog, monitor)
         dram_fd = above_standard(os.memfd_create("mla-dram"))
         try:
@@ -125,10 +125,10 @@ class RtlDevice(Device):
         """Record when commands and programs start and end from now on; needs `Variant(probe=True)`."""
         self._probe(True)
 
-    def stop_probe(self) -> records.Recording:
+    def stop_probe(self) -> abi.Recording:
         """What was recorded."""
         header, data = self._probe(False)
-        return records.Recording.of(data, header["events"])
+        return abi.Recording.of(data, header["events"])
 
     def _probe(self, on: bool) -> tuple[dict[str, Any], bytes]:
         if not self.variant.probe:
@@ -149,7 +149,7 @@ class RtlDevice(Device):
             super().restart()
             return
         timing, faults = self._timing, self._faults
-        self._request("restart", records.register_ops(_operations(SETTLED)).tobytes())
+        self._request("restart", abi.register_ops(_operations(SETTLED)).tobytes())
         if self._kept is None:
             self._kept = timing, faults
         self._timing, self._faults = self._kept
@@ -185,7 +185,7 @@ class RtlDevice(Device):
 
     def _set_dram_faults(self, faults: list[DramFault]) -> None:
         """A fault covers every beat that touches its range."""
-        self._request("faults", records.faults(faults).tobytes())
+        self._request("faults", abi.faults(faults).tobytes())
         self._faults = list(faults)
 
     def _read_sp(self, address: int, length: int) -> np.ndarray:
@@ -214,20 +214,20 @@ class RtlDevice(Device):
         return header, data
 
     def _registers(self, ops: list[tuple[bool, int, int]], delay_cycles: int = 0) -> np.ndarray:
-        answer = self._request("registers", records.register_ops(ops).tobytes(), delay_cycles=delay_cycles)[1]
-        done = np.frombuffer(answer, records.REGISTER_OP)
+        answer = self._request("registers", abi.register_ops(ops).tobytes(), delay_cycles=delay_cycles)[1]
+        done = np.frombuffer(answer, abi.REGISTER_OP)
         for op in done[done["response"] != 0][:1]:
             kind = "write" if op["write"] else "read"
             reason = REASONS[int(op["response"])]
             raise RegisterError(f"the {kind} of register 0x{op['address']:04x} {reason}")
         return done
 
-    def _read_memory(self, banks: memories.Banks, row_bytes: int) -> np.ndarray:
-        storage = self._request("read_memory", paths=memories.paths(banks))[1]
-        return memories.assemble(banks, storage, row_bytes)
+    def _read_memory(self, banks: bank_map.Banks, row_bytes: int) -> np.ndarray:
+        storage = self._request("read_memory", paths=bank_map.paths(banks))[1]
+        return bank_map.join_banks(banks, storage, row_bytes)
 
-    def _write_memory(self, banks: memories.Banks, rows: np.ndarray) -> None:
-        self._request("write_memory", memories.take_apart(banks, rows), paths=memories.paths(banks))
+    def _write_memory(self, banks: bank_map.Banks, rows: np.ndarray) -> None:
+        self._request("write_memory", bank_map.split_banks(banks, rows), paths=bank_map.paths(banks))
 
 
 def simulator_of(

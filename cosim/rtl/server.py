@@ -13,7 +13,7 @@ from typing import Any
 import cocotb
 from cocotb.triggers import Timer
 
-from cosim.rtl import messages
+from cosim.rtl import ipc
 from cosim.rtl.model_api import ModelApi
 
 RESET_CYCLES = 8
@@ -172,11 +172,11 @@ async def serve(dut: Any) -> None:
     with sock:
         while _client_is_there(sock, server.parent):
             try:
-                request, payload = messages.receive(sock)
+                request, payload = ipc.receive(sock)
                 if request["do"] == "quit":
                     break
                 header, data = await server.handle(request, payload)
-                messages.send(sock, header, data)
+                ipc.send(sock, header, data)
             except (EOFError, BrokenPipeError):
                 break
     server.end()

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
-from cosim.golden.command import Config
-from cosim.golden.coordinates import coordinates, read_part
+from cosim.semantics.command_fields import CommandFields
+from cosim.semantics.coordinates import coordinate_ranges, unpadded_range
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import DTYPE_BYTES, BSource, Post, Reduce, Requant, Space, Unit
 
 
 @dataclass(frozen=True)
-class Box:
+class BoundingBox:
     """First and last address of a stream.
 
     Parameters
@@ -49,7 +49,7 @@ class Box:
                 return period, width
         return size, size
 
-    def meets(self, other: "Box") -> bool:
+    def meets(self, other: "BoundingBox") -> bool:
         """Whether both may touch the same unit; certain only if not.
 
         A tooth of one comb that lies between those of the other never meets it: channels of an image of which others
@@ -80,19 +80,21 @@ def _alike(comb: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
     return (other[0], comb[1]) if comb[0] == comb[1] < other[0] else comb
 
 
-def box(space: str, base: int, steps: Sequence[tuple[int, int]], touched: int, write: bool = False) -> Box:
+def box(
+    space: str, base: int, steps: Sequence[tuple[int, int]], touched: int, write: bool = False
+) -> BoundingBox:
     """Box of a walk of (count, stride) dimensions that touches `touched` units at each step."""
     low = base + sum(min(0, (count - 1) * stride) for count, stride in steps)
     high = base + sum(max(0, (count - 1) * stride) for count, stride in steps)
-    return Box(space, low, high + touched - 1, write, tuple(steps), touched)
+    return BoundingBox(space, low, high + touched - 1, write, tuple(steps), touched)
 
 
-def boxes(config: MlaConfig, unit: Unit, c: Config) -> Iterator[Box]:
+def boxes(config: MlaConfig, unit: Unit, c: CommandFields) -> Iterator[BoundingBox]:
     """All streams of a command."""
     return (_load, _matrix, _fuse, _store)[unit](config, c)
 
 
-def _load(config: MlaConfig, c: Config) -> Iterator[Box]:
+def _load(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
     space = ("sp", "param", "table")[Space(c.space)]
     if c.transpose:
         yield box(space, c.dst, [(c.z_count, c.dst_z), (c.len, c.dst_y)], c.y_count, True)
@@ -103,25 +105,27 @@ def _load(config: MlaConfig, c: Config) -> Iterator[Box]:
         yield box("dram", c.dram, [(c.z_count, c.dram_z), (c.y_count, c.dram_y)], c.len)
 
 
-def _store(config: MlaConfig, c: Config) -> Iterator[Box]:
+def _store(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
     yield box("sp", c.src, [(c.z_count, c.src_z), (c.y_count, c.src_y)], c.len)
     yield box("dram", c.dram, [(c.z_count, c.dram_z), (c.y_count, c.dram_y)], c.len, True)
 
 
-def _padded(unit: Unit, space: str, c: Config, steps: list[tuple[int, int]], touched: int) -> Iterator[Box]:
+def _padded(
+    unit: Unit, space: str, c: CommandFields, steps: list[tuple[int, int]], touched: int
+) -> Iterator[BoundingBox]:
     """A stream addressed by coordinates; nothing if all of it is padding."""
-    whole_u, whole_v = coordinates(unit, c)
-    u, v = read_part(whole_u, c.u_lim), read_part(whole_v, c.v_lim)
+    whole_u, whole_v = coordinate_ranges(unit, c)
+    u, v = unpadded_range(whole_u, c.u_lim), unpadded_range(whole_v, c.v_lim)
     if u is None or v is None:
         return
     low = c.a_base + min(u[0] * c.a_u, u[1] * c.a_u) + min(v[0] * c.a_v, v[1] * c.a_v)
     high = c.a_base + max(u[0] * c.a_u, u[1] * c.a_u) + max(v[0] * c.a_v, v[1] * c.a_v)
     rest = box(space, 0, steps, touched)
     walk = ((u[1] - u[0] + 1, c.a_u), (v[1] - v[0] + 1, c.a_v), *steps)
-    yield Box(space, low + rest.low, high + rest.high, steps=walk, touched=touched)
+    yield BoundingBox(space, low + rest.low, high + rest.high, steps=walk, touched=touched)
 
 
-def _matrix(config: MlaConfig, c: Config) -> Iterator[Box]:
+def _matrix(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
     n = config.n
     if c.dw:
         yield from _padded(Unit.MATRIX, "sp", c, [(c.oc_count, c.a_oc)], n)
@@ -155,11 +159,11 @@ def _most(count: int, tail: int, blocks: int, n: int) -> int:
     return tail if blocks == 1 else max(count, tail)
 
 
-def _walk(c: Config, stream: str) -> list[tuple[int, int]]:
+def _walk(c: CommandFields, stream: str) -> list[tuple[int, int]]:
     return [(getattr(c, f"{dim}_count"), getattr(c, f"{stream}_{dim}")) for dim in FUSE_DIMS]
 
 
-def _fuse(config: MlaConfig, c: Config) -> Iterator[Box]:
+def _fuse(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
     n = config.n
     touched = n * DTYPE_BYTES[c.a_dtype] if c.a_src else 1
     yield from _padded(Unit.FUSE, "sp" if c.a_src else "acc", c, [(c.n_count, c.a_n)], touched)
@@ -180,6 +184,6 @@ def _fuse(config: MlaConfig, c: Config) -> Iterator[Box]:
     yield box("sp", c.d_base, _walk(c, "d"), elements * size, True)
 
 
-def is_scalar_pair(c: Config) -> bool:
+def is_scalar_pair(c: CommandFields) -> bool:
     """Whether the result is a multiplier and its exponent."""
     return c.post in (Post.RECIP, Post.RSQRT)

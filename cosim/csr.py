@@ -4,7 +4,7 @@ from cosim.device import Device
 from hw.bus.register_map import ADDRESS
 
 
-class Registers:
+class CsrAccess:
     """Reads and writes registers of a device.
 
     Parameters

@@ -6,7 +6,7 @@ from cosim.golden.command import Command
 from hw.isa.enums import SEMAPHORE_MAX, SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
 
-class Queues:
+class CommandQueues:
     """Commands that have not started, in order, and all semaphores.
 
     Commands start, run and retire at once, so no signal is ever owed.

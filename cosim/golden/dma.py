@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from cosim.golden.command import Config
 from cosim.golden.memory import Memories
+from cosim.semantics.command_fields import CommandFields
 from hw.isa.enums import Space
 
 #: What a unit adds to its counters.
 Events = dict[str, int]
 
 
-def run_load(memories: Memories, c: Config) -> Events:
+def run_load(memories: Memories, c: CommandFields) -> Events:
     """Execute a LOAD."""
     target = (memories.sp, memories.param, memories.table)[Space(c.space)]
     for z in range(c.z_count):
@@ -36,14 +36,14 @@ def expand_nibbles(line: np.ndarray) -> np.ndarray:
     return ((pairs ^ 8) - 8).astype(np.uint8)
 
 
-def _load_plane_transposed(dram: np.ndarray, target: np.ndarray, c: Config, z: int) -> None:
+def _load_plane_transposed(dram: np.ndarray, target: np.ndarray, c: CommandFields, z: int) -> None:
     lines = c.dram + z * c.dram_z + np.arange(c.y_count) * c.dram_y
     for column in range(c.len):
         start = c.dst + z * c.dst_z + column * c.dst_y
         target[start : start + c.y_count] = dram[lines + column]
 
 
-def run_store(memories: Memories, c: Config) -> Events:
+def run_store(memories: Memories, c: CommandFields) -> Events:
     """Execute a STORE."""
     for z in range(c.z_count):
         for y in range(c.y_count):

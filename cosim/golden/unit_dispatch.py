@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 
-from cosim.golden.bounds import boxes
 from cosim.golden.command import Command
+from cosim.golden.dma import Events, run_load, run_store
 from cosim.golden.fuse import run_fuse
 from cosim.golden.matrix import run_matrix
 from cosim.golden.memory import Memories
-from cosim.golden.transfer import Events, run_load, run_store
+from cosim.semantics.bounding_box import boxes
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import Statistic
 
 
-class Units:
+class UnitExecutor:
     """Executes commands.
 
     Parameters

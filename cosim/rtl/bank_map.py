@@ -26,12 +26,12 @@ def paths(banks: Banks) -> list[str]:
     return [part for bank in banks for part in bank]
 
 
-def assemble(banks: Banks, storage: bytes, row_bytes: int) -> np.ndarray:
+def join_banks(banks: Banks, storage: bytes, row_bytes: int) -> np.ndarray:
     """Rows in order, uint8 of shape (rows, row_bytes), from the parts one after another."""
     parts = np.frombuffer(storage, np.uint8).reshape(len(banks), len(banks[0]), -1, row_bytes)
     return parts.swapaxes(1, 2).reshape(-1, row_bytes).copy()
 
 
-def take_apart(banks: Banks, rows: np.ndarray) -> bytes:
+def split_banks(banks: Banks, rows: np.ndarray) -> bytes:
     """The parts one after another: the reverse of `assemble`."""
     return rows.reshape(len(banks), -1, len(banks[0]), rows.shape[1]).swapaxes(1, 2).tobytes()

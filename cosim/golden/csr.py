@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from cosim.golden.instruction_store import BAD_CRC, BUS, RefusedError
 from cosim.golden.machine import IRQ_CHECK, IRQ_LOADER, IRQ_TRAP, Machine
-from cosim.golden.store import BAD_CRC, BUS, RefusedError
 from hw.bus.register_map import CONFIG_FIELDS, ID, REGISTERS, WINDOW_BASE, WINDOW_STRIDE
 from hw.isa.enums import SegmentState, Trap
 
@@ -26,7 +26,7 @@ _PLAIN = (
 )
 
 
-class Host:
+class ControlRegisters:
     """Reads and writes of registers by address.
 
     Parameters

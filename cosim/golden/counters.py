@@ -9,7 +9,7 @@ from hw.isa.counters import COUNTERS
 _INDEX = {counter.name: index for index, counter in enumerate(COUNTERS)}
 
 
-class Counting:
+class TaggedCounters:
     """64-bit counters, one set for each tag. Only the architectural ones ever move.
 
     Parameters

@@ -25,7 +25,7 @@ class RefusedError(Exception):
 
 
 @dataclass
-class Segment:
+class StoredSegment:
     """One entry of the segment table."""
 
     state: SegmentState = SegmentState.FREE
@@ -34,7 +34,7 @@ class Segment:
     pinned: bool = False
 
 
-class Store:
+class InstructionStore:
     """Words and segments.
 
     Parameters
@@ -47,7 +47,7 @@ class Store:
 
     def __init__(self, config: MlaConfig, running: Callable[[], set[int]]):
         self.words = [0] * config.wis_words
-        self.segments = [Segment() for _ in range(config.segments)]
+        self.segments = [StoredSegment() for _ in range(config.segments)]
         self._running = running
 
     def in_use(self, index: int) -> bool:
@@ -64,7 +64,7 @@ class Store:
             taken = other is not segment and other.state != SegmentState.FREE
             if taken and base < other.base + other.length and other.base < base + length:
                 raise RefusedError(OVERLAP)
-        self.segments[index] = Segment(SegmentState.OPEN, base, length)
+        self.segments[index] = StoredSegment(SegmentState.OPEN, base, length)
 
     def check(self, index: int, crc: int) -> None:
         """Read the segment back; it becomes VALID or FAILED."""
@@ -116,7 +116,7 @@ class Store:
                 return
         raise RefusedError(NOT_OPEN)
 
-    def image(self, segment: Segment) -> bytes:
+    def image(self, segment: StoredSegment) -> bytes:
         """The segment's words, little endian."""
         return np.array(self.words[segment.base : segment.base + segment.length], "<u8").tobytes()
 
@@ -127,7 +127,7 @@ class Store:
         segment = self.segments[index]
         return segment.state | segment.pinned << 3 | self.in_use(index) << 4
 
-    def _selected(self, index: int) -> Segment:
+    def _selected(self, index: int) -> StoredSegment:
         if index >= len(self.segments):
             raise RefusedError(BAD_RANGE)
         return self.segments[index]

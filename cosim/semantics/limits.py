@@ -1,0 +1,4 @@
+"""Architectural limits that no configuration changes."""
+
+#: Macro-instructions in flight at once.
+MAX_IN_FLIGHT = 8
