@@ -1,4 +1,4 @@
-"""Unit commands as the golden model keeps them."""
+"""Unit commands in the queues of the golden model."""
 
 from dataclasses import dataclass, field
 
@@ -8,18 +8,19 @@ from hw.isa.enums import Unit
 
 @dataclass
 class Command:
-    """A unit command and what travels with it.
+    """A queued unit command with its semaphores and its origin.
 
     Parameters
     ----------
     unit : Unit
-        Engine that runs it.
-    config : Config
-        Snapshot of the fields.
+        Unit that executes the command.
+    config : CommandFields
+        Snapshot of the command's fields.
     wait, signal : int
-        Semaphores to take (`producer << 2 | index`) and to give (`consumer << 2 | index`, 4 the sequencer).
+        Masks of semaphores to wait for (bit `producer << 2 | index`) and to signal (bit `consumer << 2 | index`;
+        consumer 4 is the sequencer).
     tag, macro : int
-        Tag and number of the macro-instruction that issued it.
+        Tag in effect, and number of the macro-instruction that issued the command.
     """
 
     unit: Unit

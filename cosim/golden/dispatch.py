@@ -1,4 +1,4 @@
-"""From a ring slot to the program that runs for it."""
+"""Dispatch: decoding of ring slots, and choice of the program to run."""
 
 import numpy as np
 
@@ -22,7 +22,13 @@ _COMPARE = {
 
 
 class DispatchTable:
-    """Shadow and live entries: (candidate word, guard value)."""
+    """Dispatch table: shadow and live entries of (candidate word, guard value).
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine; sets opcodes and candidates.
+    """
 
     def __init__(self, config: MlaConfig):
         self.config = config
@@ -30,18 +36,18 @@ class DispatchTable:
         self.live = list(self.shadow)
 
     def write(self, index: int, word: int, value: int) -> None:
-        """Write one entry of the shadow."""
+        """Write one shadow entry; no effect if `index` is out of range."""
         if index < len(self.shadow):
             self.shadow[index] = (word, value)
 
     def commit(self) -> None:
-        """The shadow becomes the table."""
+        """Copy the shadow entries to the live table."""
         self.live = list(self.shadow)
 
     def choose(
         self, machine: SequencerContext, opcode: int, operands: list[int], tag: int
     ) -> tuple[int, int]:
-        """Segment and number of the first candidate whose guard holds."""
+        """Segment and number of the opcode's first candidate whose guard holds; traps if there is none."""
         if opcode < self.config.opcodes:
             for candidate in range(self.config.candidates):
                 word, value = self.live[opcode * self.config.candidates + candidate]

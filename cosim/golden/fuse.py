@@ -1,4 +1,7 @@
-"""FUSE: drain path and vector engine. Points are independent, so a command runs in large blocks."""
+"""Execution of FUSE commands: drain path and vector engine.
+
+Points are independent of each other, so a command executes in large blocks of points.
+"""
 
 from dataclasses import dataclass
 
@@ -14,14 +17,14 @@ from cosim.semantics.fixed_point import saturate
 from cosim.semantics.fuse_points import PointBlock, points
 from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Requant
 
-#: Elements computed at once: intermediate values stay in the processor's cache.
+#: Elements computed at once, few enough that intermediate values stay in the processor's cache.
 _CHUNK_ELEMENTS = 1 << 17
 _RANGES = ((-128, 127), (0, 255), (-(1 << 15), (1 << 15) - 1), (-(1 << 31), (1 << 31) - 1))
 
 
 @dataclass
 class WriteStatistics:
-    """What the statistics say about the elements written so far."""
+    """Statistics of the elements written so far."""
 
     rows: int = 0
     zeros: int = 0
@@ -30,7 +33,7 @@ class WriteStatistics:
     elements: int = 0
 
     def add(self, values: np.ndarray) -> None:
-        """Count some written elements."""
+        """Add written elements to the statistics."""
         low, high = int(values.min()), int(values.max())
         self.low = min(self.low, low) if self.elements else low
         self.high = max(self.high, high) if self.elements else high
@@ -39,7 +42,7 @@ class WriteStatistics:
 
 
 def run_fuse(memories: Memories, c: CommandFields) -> tuple[Events, WriteStatistics]:
-    """Execute a FUSE command; returns its counters and statistics."""
+    """Execute a FUSE command; returns its counter events and statistics."""
     n = memories.config.n
     count = c.n_count * c.y_count * c.x_count
     size = c.wy_count * c.wx_count
@@ -72,9 +75,9 @@ def _run_block(memories: Memories, c: CommandFields, block: PointBlock, written:
         value = add_residual(memories, c, block, value)
     if c.table2:
         value = lookup(memories, c, value)
-    value, taken, counts = reduce_windows(c, block, value)
+    value, contributing, counts = reduce_windows(c, block, value)
     if c.lane_reduce != Reduce.NONE:
-        value = reduce_lanes(c, value, taken)
+        value = reduce_lanes(c, value, contributing)
     value = post_scale(c, value, counts)
     return saturations + _write(memories, c, block, value, written)
 
@@ -82,7 +85,7 @@ def _run_block(memories: Memories, c: CommandFields, block: PointBlock, written:
 def _write(
     memories: Memories, c: CommandFields, block: PointBlock, value: np.ndarray, written: WriteStatistics
 ) -> int:
-    """Step 6; returns how many elements saturation changed."""
+    """Step 6, write-back; returns the number of elements that saturation changed."""
     last = (
         slice(None)
         if c.reduce == Reduce.NONE
@@ -111,8 +114,8 @@ def _write_acc(acc: np.ndarray, rows: np.ndarray, first: int, value: np.ndarray,
     if (lanes == lanes[0]).all():
         acc[rows, first : first + lanes[0]] = value[:, : lanes[0]]
         return
-    taken = np.arange(value.shape[1]) < lanes[:, None]
-    acc.reshape(-1)[(rows[:, None] * acc.shape[1] + np.arange(value.shape[1]))[taken]] = value[taken]
+    active = np.arange(value.shape[1]) < lanes[:, None]
+    acc.reshape(-1)[(rows[:, None] * acc.shape[1] + np.arange(value.shape[1]))[active]] = value[active]
 
 
 def _write_sp(
@@ -127,5 +130,5 @@ def _write_sp(
         .view(np.uint8)[:, :, :size]
         .reshape(len(value), -1)
     )
-    taken = np.arange(data.shape[1]) < lanes[:, None] * size
-    sp[(address[:, None] + np.arange(data.shape[1]))[taken]] = data[taken]
+    active = np.arange(data.shape[1]) < lanes[:, None] * size
+    sp[(address[:, None] + np.arange(data.shape[1]))[active]] = data[active]

@@ -11,20 +11,21 @@ from hw.isa.enums import BSource, Dtype, Op
 
 
 def signed16(word: int, position: int) -> int:
-    """Signed half word of a packed pair."""
+    """Signed 16-bit field of a packed word, from bit `position` up."""
     value = word >> position & 0xFFFF
     return value - (1 << 16 if value >= 1 << 15 else 0)
 
 
 def signed8(word: int, position: int) -> int:
-    """Signed byte of a packed word."""
+    """Signed 8-bit field of a packed word, from bit `position` up."""
     value = word >> position & 0xFF
     return value - (1 << 8 if value >= 1 << 7 else 0)
 
 
 def operand_a(memories: Memories, c: CommandFields, block: PointBlock) -> tuple[np.ndarray, np.ndarray | int]:
-    """Operand A, zero where the point is padding, and the exponents of its elements: of float32 numbers the
-    operand is the significand.
+    """Operand A, zero where the point is padding, and the exponents of its elements.
+
+    For float32 elements the operand is the significand; the exponent of integers is 0.
     """
     address = np.where(
         block.valid, c.a_base + block.index["n"] * c.a_n + block.u * c.a_u + block.v * c.a_v, 0
@@ -47,7 +48,7 @@ def operand_a(memories: Memories, c: CommandFields, block: PointBlock) -> tuple[
 
 
 def operand_b(memories: Memories, c: CommandFields, block: PointBlock, n: int) -> np.ndarray | None:
-    """All lanes of operand B, or None without one."""
+    """Operand B on all lanes; None if the command has none."""
     if c.b_src == BSource.NONE:
         return None
     address = block.address(c, "b")
@@ -58,7 +59,7 @@ def operand_b(memories: Memories, c: CommandFields, block: PointBlock, n: int) -
 
 
 def combine(c: CommandFields, a: np.ndarray, row: np.ndarray | None) -> np.ndarray:
-    """A op B."""
+    """Result of the binary operator on operand A and the row of operand B."""
     if c.op == Op.PASS:
         return a
     if c.op == Op.SQUARE:

@@ -1,4 +1,4 @@
-"""One micro-instruction after the other."""
+"""Interpreter of micro-instructions."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -20,24 +20,24 @@ _USES_B = {op for op, form in FORMS.items() if "b" in form.operands}
 
 
 class SequencerContext(Protocol):
-    """What the interpreter needs of the machine."""
+    """Interface of the machine to the interpreter."""
 
     config: MlaConfig
 
     def fetch(self, segment: int, pc: int) -> int | None:
-        """Word of a segment, or None beyond its length."""
+        """Word of a segment; None beyond its length."""
         ...
 
     def statistic(self, which: Statistic) -> int:
-        """Statistic that does not belong to the program."""
+        """Value of a statistic that does not depend on the program."""
         ...
 
     def segment_ready(self, segment: int) -> bool | None:
-        """Whether a call may enter a segment; None if there is none of that number."""
+        """Return whether a call may enter a segment; None if no such segment exists."""
         ...
 
     def queue_full(self, unit: int) -> bool:
-        """Whether a unit's queue has no room."""
+        """Return whether a unit's queue is full."""
         ...
 
     def check(self, command: Command) -> None:
@@ -45,30 +45,39 @@ class SequencerContext(Protocol):
         ...
 
     def enqueue(self, command: Command) -> None:
-        """Queue a command."""
+        """Append a command to its unit's queue."""
         ...
 
     def take_semaphore(self, semaphore: int) -> bool:
-        """Take a token of the sequencer."""
+        """Take a token from a semaphore of the sequencer; return whether there was one."""
         ...
 
     def drained(self, mask: int) -> bool:
-        """Whether the masked units have nothing to do."""
+        """Return whether the masked units have no command left."""
         ...
 
 
 def step(machine: SequencerContext, running: ProgramState, limit: int) -> str | None:
     """Execute one micro-instruction.
 
+    Parameters
+    ----------
+    machine : SequencerContext
+        Machine that the program runs on.
+    running : ProgramState
+        State of the program, updated in place.
+    limit : int
+        Maximum number of micro-instructions of a macro-instruction; 0 for no limit.
+
     Returns
     -------
     str or None
-        The counter of its class, or None if it is blocked and nothing happened.
+        Counter of the instruction's class; None if it is blocked and has had no effect.
 
     Raises
     ------
     TrapRaisedError
-        It trapped; the program counter still names it.
+        The instruction trapped; the program counter still points to it.
     """
     word = machine.fetch(running.segment, running.pc)
     if word is None:
@@ -127,7 +136,7 @@ def _check_encoding(machine: SequencerContext, op: MicroOp, d: int) -> None:
 def _other(
     machine: SequencerContext, running: ProgramState, op: MicroOp, d: int, total: int, imm: int
 ) -> bool:
-    """What is left: configuration, issue, tag, synchronisation; False if blocked."""
+    """Execute configuration, issue, tag and synchronization instructions; return False if blocked."""
     if op == MicroOp.SET:
         unit, index = d >> FIELD_INDEX_BITS, d & (1 << FIELD_INDEX_BITS) - 1
         running.fields[unit][index] = UNIT_FIELDS[unit][index].truncate(total)

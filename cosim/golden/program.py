@@ -1,4 +1,4 @@
-"""A macro-instruction and the program that runs for it."""
+"""State of a macro-instruction in flight and of its program."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,29 @@ from hw.isa.micro_instruction import REGISTERS
 
 @dataclass
 class InFlightMacro:
-    """A macro-instruction in flight."""
+    """A macro-instruction in flight.
+
+    Parameters
+    ----------
+    number : int
+        Number of the macro-instruction since reset, 32 bits.
+    slot : int
+        DRAM address of its ring slot.
+    tag : int
+        Tag from its header.
+    irq : bool
+        Set if its completion raises an interrupt.
+    dispatched : int
+        Cycle of its dispatch.
+    program, candidate : int
+        Segment of its program, and number of the candidate that was chosen.
+    outstanding : int
+        Commands issued and not yet retired.
+    halted : bool
+        Set once its program has executed HALT.
+    micros : int
+        Micro-instructions executed so far.
+    """
 
     number: int
     slot: int
@@ -24,13 +46,21 @@ class InFlightMacro:
 
     @property
     def finished(self) -> bool:
-        """Whether it can complete."""
+        """True if the program has halted and all its commands have retired."""
         return self.halted and self.outstanding == 0
 
 
 @dataclass
 class OpenLoop:
-    """An open hardware loop."""
+    """An open hardware loop.
+
+    Parameters
+    ----------
+    start, end : int
+        First instruction of the body, and the instruction after it.
+    remaining : int
+        Iterations left, the current one included.
+    """
 
     start: int
     end: int
@@ -39,7 +69,15 @@ class OpenLoop:
 
 @dataclass
 class CallFrame:
-    """Where a call returns to, and how many loops were open."""
+    """Return address of a call, and the number of loops open at the call.
+
+    Parameters
+    ----------
+    segment, pc : int
+        Segment and program counter to return to.
+    loops : int
+        Number of open loops that belong to the caller and its callers.
+    """
 
     segment: int
     pc: int
@@ -48,7 +86,27 @@ class CallFrame:
 
 @dataclass
 class ProgramState:
-    """State of the running program."""
+    """State of the running program.
+
+    Parameters
+    ----------
+    macro : InFlightMacro
+        Macro-instruction that the program runs for.
+    operands : list of int
+        Operands of the macro-instruction, 32-bit words.
+    segment, pc : int
+        Segment and program counter of the next instruction.
+    tag : int
+        Tag in effect.
+    registers : list of int
+        General registers, 32-bit words.
+    fields : list of list of int
+        Raw command fields of each unit.
+    loops : list of OpenLoop
+        Open loops, innermost last.
+    frames : list of CallFrame
+        Open calls, innermost last.
+    """
 
     macro: InFlightMacro
     operands: list[int]
@@ -62,16 +120,16 @@ class ProgramState:
 
     @property
     def loop_base(self) -> int:
-        """Loops that belong to callers."""
+        """Number of open loops that belong to callers."""
         return self.frames[-1].loops if self.frames else 0
 
     @property
     def segments(self) -> set[int]:
-        """Segments in use."""
+        """Segments of the program and its callers."""
         return {self.segment, *(frame.segment for frame in self.frames)}
 
     def fall_through(self, pc: int) -> None:
-        """Go on at `pc`, going round the loops of this frame that end there."""
+        """Continue at `pc`, after iterating or closing the loops of this call that end there."""
         while len(self.loops) > self.loop_base and self.loops[-1].end == pc:
             loop = self.loops[-1]
             loop.remaining -= 1

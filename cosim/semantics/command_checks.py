@@ -1,4 +1,4 @@
-"""What the sequencer checks before it queues a command."""
+"""Checks that the sequencer makes before it queues a command."""
 
 from collections.abc import Iterator
 
@@ -15,10 +15,22 @@ DramWindow = tuple[int, int, int]
 def check_command(
     config: MlaConfig, windows: list[DramWindow], unit: Unit, c: CommandFields
 ) -> tuple[Trap, int] | None:
-    """The trap an illegal command causes and its address; None for a legal one."""
+    """Trap of an illegal command and the address it reports; None for a legal command.
+
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the machine.
+    windows : list of DramWindow
+        DRAM windows in effect.
+    unit : Unit
+        Unit that the command is for.
+    c : CommandFields
+        Unpacked fields of the command.
+    """
     if any((_bad_load, _bad_matrix, _bad_fuse, _bad_store)[unit](config, c)):
         return Trap.BAD_COMMAND, 0
-    reach = list(boxes(config, unit, c))
+    streams = list(boxes(config, unit, c))
     for trap, sizes in (
         (Trap.SP_BOUNDS, {"sp": config.sp_bytes}),
         (Trap.ACC_BOUNDS, {"acc": config.acc_rows}),
@@ -31,10 +43,10 @@ def check_command(
             },
         ),
     ):
-        for item in reach:
+        for item in streams:
             if item.space in sizes and not (item.low >= 0 and item.high < sizes[item.space]):
                 return trap, (item.low if item.low < 0 else item.high) & 0xFFFFFFFF
-    for item in reach:
+    for item in streams:
         if item.space == "dram" and not _in_window(windows, item.low, item.high, 2 if item.write else 1):
             return Trap.DRAM_WINDOW, item.low & 0xFFFFFFFF
     return None
@@ -67,7 +79,7 @@ def _bad_matrix(config: MlaConfig, c: CommandFields) -> Iterator[bool]:
     for value, unsigned in ((c.a_zp, c.a_unsigned), (c.w_zp, c.w_unsigned)):
         yield not (0 <= value <= 255 if unsigned else -128 <= value <= 127)
     if not _any_zero(c, "x_count"):
-        yield _far(Unit.MATRIX, c)
+        yield _coordinate_overflow(Unit.MATRIX, c)
     if c.dw:
         yield _any_zero(c, "taps", "groups", "dw_sx", "dw_sy", "dw_out_w", "dw_len")
         yield c.taps * c.groups > config.n
@@ -78,8 +90,8 @@ def _bad_matrix(config: MlaConfig, c: CommandFields) -> Iterator[bool]:
         yield bool(c.keep) and c.oc_count > 1
 
 
-def _far(unit: Unit, c: CommandFields) -> bool:
-    """Whether a coordinate leaves its range."""
+def _coordinate_overflow(unit: Unit, c: CommandFields) -> bool:
+    """Return whether an image coordinate is out of range."""
     low, high = COORDINATE_LIMITS
     return not all(low <= span[0] and span[1] <= high for span in coordinate_ranges(unit, c))
 
@@ -100,4 +112,4 @@ def _bad_fuse(config: MlaConfig, c: CommandFields) -> Iterator[bool]:
     yield c.lane_reduce != Reduce.NONE and not c.d_dst and c.d_lane + pair >= n
     yield c.r_ls > 30
     yield c.tail_dim in (5, 6)
-    yield _far(Unit.FUSE, c)
+    yield _coordinate_overflow(Unit.FUSE, c)

@@ -19,11 +19,19 @@ _NAMES = tuple(tuple(item.name for item in UNIT_FIELDS[unit]) for unit in Unit)
 
 
 class CommandFields(SimpleNamespace):
-    """Every field of a command as an attribute, the packed words split into their parts."""
+    """All fields of a command as attributes; packed words are split into their fields."""
 
 
 def unpack_fields(unit: Unit, values: list[int]) -> CommandFields:
-    """Fields of a command from the raw values the sequencer holds, in the order of the unit's table."""
+    """Fields of a command from raw values.
+
+    Parameters
+    ----------
+    unit : Unit
+        Unit that the command is for.
+    values : list of int
+        Raw value of each field, in the order of `hw.isa.commands.UNIT_FIELDS`.
+    """
     out = dict(zip(_NAMES[unit], values, strict=True))
     for name in PACKED[unit]:
         out |= _unpacked(unit, name, out.pop(name))
@@ -35,10 +43,10 @@ def _unpacked(unit: Unit, name: str, value: int) -> dict[str, int]:
     return PACKED[unit][name].unpack(value)
 
 
-#: Raw field values of each unit at a program's start.
+#: Raw field values of each unit when a program starts.
 _DEFAULTS = tuple([f.default for f in UNIT_FIELDS[unit]] for unit in Unit)
 
 
 def default_fields(unit: int) -> list[int]:
-    """Raw values of a unit's fields at a program's start."""
+    """Raw values of a unit's fields when a program starts."""
     return list(_DEFAULTS[unit])

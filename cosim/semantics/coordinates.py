@@ -1,11 +1,11 @@
-"""Ranges of the image coordinates that activations and A are addressed by."""
+"""Ranges of the image coordinates that address MATRIX activations and FUSE operand A."""
 
 from cosim.semantics.command_fields import CommandFields
 from hw.isa.enums import Unit
 
-#: Least and greatest coordinate, or None if all is padding.
+#: Minimum and maximum coordinate.
 CoordinateRange = tuple[int, int]
-#: What a coordinate may be.
+#: Legal range of a coordinate.
 COORDINATE_LIMITS = (-65536, 65535)
 
 
@@ -30,7 +30,15 @@ def _range(start: int, steps: tuple[tuple[int, int], ...]) -> CoordinateRange:
 
 
 def unpadded_range(span: CoordinateRange, limit: int) -> CoordinateRange | None:
-    """The part of a range that is read; None if all of it is padding."""
+    """Coordinates of a range that lie inside the image; None if all of them are padding.
+
+    Parameters
+    ----------
+    span : CoordinateRange
+        Range of coordinates, padding included.
+    limit : int
+        Size of the image in this dimension; 0 for an image without padding.
+    """
     low, high = span
     if limit:
         low, high = max(low, 0), min(high, limit - 1)

@@ -13,20 +13,20 @@ AXES = FUSE_DIMS[::-1]
 
 @dataclass
 class PointBlock:
-    """Some points of a command: whole windows, in loop order.
+    """Consecutive points of a command, whole windows in loop order.
 
     Parameters
     ----------
     index : dict
-        For each of `AXES`, the loop index of every point.
+        Loop index of every point, for each of `AXES`.
     valid : numpy.ndarray
-        Which points are not padding.
+        Mask of the points that are not padding, bool.
     u, v : numpy.ndarray
-        Coordinates.
+        Image coordinates of every point.
     lanes : numpy.ndarray
-        Active lanes of every point.
+        Number of active lanes of every point.
     width : int
-        Greatest number of active lanes.
+        Maximum number of active lanes of any point.
     """
 
     index: dict[str, np.ndarray]
@@ -37,7 +37,7 @@ class PointBlock:
     width: int
 
     def address(self, c: CommandFields, stream: str) -> np.ndarray:
-        """Address of every point in stream b, r or d."""
+        """Address of every point in stream `b`, `r` or `d`."""
         base = np.full(self.valid.shape, getattr(c, f"{stream}_base"), np.int64)
         for dim in AXES:
             stride = getattr(c, f"{stream}_{dim}")
@@ -47,12 +47,22 @@ class PointBlock:
 
     @property
     def active(self) -> np.ndarray:
-        """Which lanes of which points are in use, shape (point, width)."""
+        """Mask of active lanes, bool of shape (point, width)."""
         return np.arange(self.width) < self.lanes[:, None]
 
 
 def points(c: CommandFields, n: int, first: int, last: int) -> PointBlock:
-    """Points of the windows first..last-1 (a window is one (n, y, x))."""
+    """Points of the windows first..last-1; a window is one iteration of loops n, y and x.
+
+    Parameters
+    ----------
+    c : CommandFields
+        Fields of the FUSE command.
+    n : int
+        Lanes of the machine.
+    first, last : int
+        First window, and the window after the last one.
+    """
     size = c.wy_count * c.wx_count
     shape = (c.n_count, c.y_count, c.x_count, c.wy_count, c.wx_count)
     index: dict[str, np.ndarray] = dict(

@@ -1,4 +1,4 @@
 """Architectural limits that no configuration changes."""
 
-#: Macro-instructions in flight at once.
+#: Maximum number of macro-instructions in flight.
 MAX_IN_FLIGHT = 8
