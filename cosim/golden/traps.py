@@ -18,7 +18,7 @@ class TrapRaisedError(Exception):
     address : int
         Address or value that the trap record reports.
     segment : int or None
-        Segment that the trap record reports; None for that of the running program.
+        Segment that the trap record reports; None for that of the running program, if there is one.
     """
 
     def __init__(self, cause: Trap, address: int = 0, segment: int | None = None):
