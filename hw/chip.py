@@ -27,7 +27,7 @@ class Chip(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes of everything.
+        Configuration of the machine.
 
     Members
     -------

@@ -35,7 +35,7 @@ class Datapath(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
@@ -48,7 +48,7 @@ class Datapath(wiring.Component):
     tag_busy : In(2)
         Counters of LOAD, STORE cannot take another tag yet.
     load_error, store_error : Out(1), load_error_addr, store_error_addr : Out(32)
-        Bus errors.
+        Bus errors of LOAD and STORE, and their addresses.
     ar, r, aw, w, b
         Bus channels of LOAD and STORE.
     {unit}_events, fuse_out_events, sp_events : Out, acc_reads, acc_conflicts : Out(2)
@@ -58,7 +58,7 @@ class Datapath(wiring.Component):
     matrix_tagged : Out
         There are events of MATRIX with a tag in this cycle.
     matrix_state : Out
-        MATRIX_STATE.
+        State of the MATRIX unit for the counters (MATRIX_STATE).
     results : Out
         Statistics of the last commands.
     in_flight_max, latency_max : Out(16)

@@ -109,7 +109,7 @@ def run_suite(
 
 
 def _bare_khz() -> float:
-    from cosim.rtl.yardstick import bare_array_khz
+    from cosim.rtl.sim_speed_baseline import bare_array_khz
 
     _say("the bare array")
     return bare_array_khz(_BARE_SECONDS)

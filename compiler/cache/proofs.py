@@ -11,7 +11,7 @@ from dataclasses import asdict
 from compiler.cache.content_store import ContentStore
 from compiler.cache.digest import name, version
 from compiler.validate import MacroCall, validate
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 
 _KIND = "proof"
@@ -21,7 +21,7 @@ _PASSED = b"passed"
 def prove(
     config: MlaConfig,
     calls: Sequence[MacroCall],
-    windows: Sequence[Window],
+    windows: Sequence[DramWindow],
     store: ContentStore | None = None,
 ) -> None:
     """Prove a stream of macro-instructions, or find that the store knows it as proved.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cosim.device import Device
     from cosim.driver import Driver
-    from cosim.reports import TrapReport
+    from cosim.status import TrapReport
     from hw.config import MlaConfig
     from hw.isa.program import Program
 
@@ -203,7 +203,7 @@ def _execute(
     driver: "Driver", program: "Program", operands: tuple[int, ...]
 ) -> "tuple[int, TrapReport | None]":
     """Run a program once; cycles from doorbell to interrupt, and the trap if there was one."""
-    from cosim.reports import TrapError
+    from cosim.status import TrapError
 
     driver.load(program, opcode=_OPCODE)
     driver.counters.read("cycles", 0)  # the machine clears its counters after reset: do not time that
@@ -222,7 +222,7 @@ def _execute(
 
 
 def _trap_document(trap: "TrapReport", program: "Program") -> dict[str, Any]:
-    from cosim.reports import NO_SEGMENT, trap_name
+    from cosim.status import NO_SEGMENT, trap_name
 
     inside = trap.segment != NO_SEGMENT and trap.pc < len(program.words)
     return {

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the file; it appears whole or not at all."""
     from compiler.util.progress import progress
-    from cosim.rtl.source import EMIT_SECONDS
+    from cosim.rtl.verilog_cache import EMIT_SECONDS
     from hw.config import load_target
     from hw.verilog.writer import emit_verilog
 

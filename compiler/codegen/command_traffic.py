@@ -1,7 +1,7 @@
 """Bytes that a command moves, by the field that addresses them."""
 
 from compiler.codegen.semaphores import Issued
-from cosim.golden.command import Config, unpack_fields
+from cosim.semantics.command_fields import CommandFields, unpack_fields
 from hw.config import MlaConfig
 from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Unit
 
@@ -23,17 +23,17 @@ def traffic(config: MlaConfig, command: Issued) -> dict[str, int]:
     )
 
 
-def _load(_: int, c: Config) -> dict[str, int]:
+def _load(_: int, c: CommandFields) -> dict[str, int]:
     count = c.len * c.y_count * c.z_count
     return {"dram": 0 if c.fill else count, "dst": count * (2 if c.int4 else 1)}
 
 
-def _store(_: int, c: Config) -> dict[str, int]:
+def _store(_: int, c: CommandFields) -> dict[str, int]:
     count = c.len * c.y_count * c.z_count
     return {"src": count, "dram": count}
 
 
-def _matrix(n: int, c: Config) -> dict[str, int]:
+def _matrix(n: int, c: CommandFields) -> dict[str, int]:
     if c.dw:
         rows = (c.dw_len - c.dw_lead - 1) // c.x_count // c.dw_sy + 1
         taps = c.oc_count * c.taps * c.groups
@@ -53,7 +53,7 @@ def _matrix(n: int, c: Config) -> dict[str, int]:
     }
 
 
-def _fuse(n: int, c: Config) -> dict[str, int]:
+def _fuse(n: int, c: CommandFields) -> dict[str, int]:
     window, points = c.wy_count * c.wx_count, c.x_count * c.y_count * c.n_count
     results = points * (window if c.reduce == Reduce.NONE else 1)
     lanes = 1 if c.lane_reduce != Reduce.NONE else n

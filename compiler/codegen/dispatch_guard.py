@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from compiler.ir.identity import identity
-from cosim.golden.alu import MASK, signed
+from cosim.semantics.alu import MASK, signed
 from hw.errors import shown
 from hw.isa.enums import Compare
 from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, STATISTIC_BASE, Statistic

@@ -8,8 +8,8 @@ from itertools import groupby
 
 from compiler.commands.command_cycles import cycles
 from compiler.commands.commands import BufferRef, CircularBuffer, Command, TileStep
-from cosim.golden.bounds import Box, boxes
-from cosim.golden.command import unpack_fields
+from cosim.semantics.bounding_box import BoundingBox, boxes
+from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS
 
@@ -158,7 +158,7 @@ class _Touch:
 
     at: int
     layer: int
-    box: Box
+    box: BoundingBox
 
 
 def _needs(config: MlaConfig, steps: Sequence[tuple[int, TileStep]]) -> Iterator[tuple[int, set[int]]]:

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cosim.golden.bounds import Box, boxes
-from cosim.golden.command import unpack_fields
+from cosim.semantics.bounding_box import BoundingBox, boxes
+from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 
@@ -39,21 +39,21 @@ class Issued:
     wait: int = 0
     signal: int = 0
     known: list[int] = field(default_factory=lambda: [0] * len(Unit), repr=False)
-    reach: list[Box] = field(default_factory=list, repr=False)
+    reach: list[BoundingBox] = field(default_factory=list, repr=False)
 
 
-def reach(config: MlaConfig, command: "Issued") -> list[Box]:
+def reach(config: MlaConfig, command: "Issued") -> list[BoundingBox]:
     """What a command touches, parameter slots in bytes, tables included; each region of DRAM is a space of its own."""
     unit, c = command.unit, unpack_fields(command.unit, list(command.values))
     out = []
     for item in boxes(config, unit, c):
         if item.space == "slot":
-            item = Box("param", item.low * 16 * config.n, (item.high + 1) * 16 * config.n - 1)
+            item = BoundingBox("param", item.low * 16 * config.n, (item.high + 1) * 16 * config.n - 1)
         if item.space == "dram":
             item = replace(item, space=f"dram{command.region}")
         out.append(item)
     if unit == Unit.FUSE and (c.table or c.table2):
-        out.append(Box("table", c.table_slot * 512, c.table_slot * 512 + 511))
+        out.append(BoundingBox("table", c.table_slot * 512, c.table_slot * 512 + 511))
     return out
 
 
@@ -77,8 +77,8 @@ class _Queue:
 
     def __init__(self) -> None:
         self.commands: list[Issued] = []
-        self._reads: dict[str, list[tuple[int, Box]]] = defaultdict(list)
-        self._writes: dict[str, list[tuple[int, Box]]] = defaultdict(list)
+        self._reads: dict[str, list[tuple[int, BoundingBox]]] = defaultdict(list)
+        self._writes: dict[str, list[tuple[int, BoundingBox]]] = defaultdict(list)
 
     def add(self, command: Issued) -> None:
         """Put a command behind the others."""
@@ -100,7 +100,7 @@ class _Queue:
         return last if last > known else 0
 
 
-def _last(boxes: list[tuple[int, Box]], box: Box, known: int) -> int:
+def _last(boxes: list[tuple[int, BoundingBox]], box: BoundingBox, known: int) -> int:
     """Number of the last command behind the first `known` whose box meets one; `known` if there is none."""
     low, high = box.low, box.high
     for number, other in reversed(boxes):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cosim.golden.bounds import Box
+from cosim.semantics.bounding_box import BoundingBox
 from hw.isa.enums import Unit
 
 
@@ -112,7 +112,7 @@ class Numbers(NamedTuple):
     starts: tuple[int, ...]
     values: tuple[int, ...]
     region: int
-    reach: list[Box]
+    reach: list[BoundingBox]
 
 
 @dataclass(eq=False)

@@ -28,7 +28,7 @@ from compiler.reference.node_invocation import Kernels, quantize_real
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import float32_multiplier, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
-from cosim.golden.scale import scale
+from cosim.semantics.fixed_point import scale
 from hw.isa.enums import DTYPE_BYTES, Dtype, Rounding
 
 if TYPE_CHECKING:

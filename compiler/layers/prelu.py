@@ -28,7 +28,7 @@ from compiler.reference import Kernels, run_node
 from compiler.schedule.schedule import LayerSchedule
 from compiler.util.scaling import bytes_word, halves_word, quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts
-from cosim.golden.scale import scale
+from cosim.semantics.fixed_point import scale
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import DTYPE_BYTES, BSource, Dtype, Op, Requant, Rounding, Unit
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from compiler.layers.lowering_context import UnsupportedLoweringError
 from compiler.util.scaling import Affine, quantize_multiplier
-from cosim.golden.scale import scale
+from cosim.semantics.fixed_point import scale
 from hw.isa.enums import Rounding
 
 #: Sums that are tried, from the least on.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cosim.rtl.records import Recording
+from cosim.rtl.abi import Recording
 from hw.isa.enums import Unit
 
 #: Lanes of a timeline, in the order of the flow of work.

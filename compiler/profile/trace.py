@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from compiler.profile.timeline import LANES, spans
-from cosim.rtl.records import BEATS_WINDOW, Recording
+from cosim.rtl.abi import BEATS_WINDOW, Recording
 
 #: Microseconds, the format's unit, of a cycle.
 _CYCLE = 0.001

@@ -9,7 +9,7 @@ from compiler.reference.fixed import Int64, half_away, multiplied, multiplied_re
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator, limits
 from compiler.reference.quantize import requantized
 from compiler.util.scaling import Affine
-from cosim.golden.scale import half_up
+from cosim.semantics.fixed_point import half_up
 
 #: The same for int16, whose sums must be 32 bits as well.
 _LEFT_SHIFT_16 = 15

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from compiler.util.scaling import quantize_multiplier
-from cosim.golden.scale import scale
+from cosim.semantics.fixed_point import scale
 from hw.isa.enums import Rounding
 
 Int64 = NDArray[np.int64]

@@ -6,7 +6,7 @@ A number with i integer bits is a 32-bit integer in units of 2**(i - 31).
 import numpy as np
 
 from compiler.reference.fixed import Int64
-from cosim.golden.scale import half_away, half_up, saturate
+from cosim.semantics.fixed_point import half_away, half_up, saturate
 
 ONE = (1 << 31) - 1
 #: exp(-2**k) for k = -2..4, in units of 2**-31.

@@ -5,7 +5,7 @@ import numpy as np
 from compiler.reference.fixed import Int64
 from compiler.reference.node_invocation import NodeInvocation
 from compiler.util.scaling import quantize_multiplier
-from cosim.golden.scale import half_away, half_up, saturate
+from cosim.semantics.fixed_point import half_away, half_up, saturate
 
 _HIGH, _LOW = (1 << 15) - 1, -(1 << 15)
 

@@ -8,7 +8,7 @@ import numpy as np
 from compiler.reference.fixed import Int64, half_away
 from compiler.reference.node_invocation import Array, NodeInvocation
 from compiler.util.scaling import quantize_multiplier
-from cosim.golden.scale import scale
+from cosim.semantics.fixed_point import scale
 from hw.isa.enums import Rounding
 
 #: How much of a straight line's error in its middle the entries of the sigmoid's table take away.

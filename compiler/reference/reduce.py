@@ -8,7 +8,7 @@ from compiler.reference.fixed import Int64, half_away, multiplied_away, multipli
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator
 from compiler.reference.quantize import requantized
 from compiler.util.scaling import quantize_multiplier
-from cosim.golden.scale import scale
+from cosim.semantics.fixed_point import scale
 from hw.isa.enums import Rounding
 
 

@@ -9,7 +9,7 @@ from compiler.reference.fixed import Int64
 from compiler.reference.gemmlowp import exp_negative, reciprocal, shifted, times
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator
 from compiler.util.scaling import quantize_multiplier
-from cosim.golden.scale import half_away, half_up
+from cosim.semantics.fixed_point import half_away, half_up
 
 #: Integer bits of a scaled difference, and of the sum of powers.
 _DIFFERENCE_BITS, _SUM_BITS = 5, 12

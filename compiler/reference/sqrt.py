@@ -7,7 +7,7 @@ from compiler.reference.fixed import multiplied
 from compiler.reference.gemmlowp import ONE, shifted, times
 from compiler.reference.node_invocation import Array, NodeInvocation, Operator
 from compiler.util.scaling import quantize_multiplier
-from cosim.golden.scale import scale
+from cosim.semantics.fixed_point import scale
 from hw.isa.enums import Rounding
 
 #: Fraction bits that an integer's root gets before it is scaled.

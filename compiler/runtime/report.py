@@ -27,7 +27,7 @@ from cosim.golden import GoldenDevice
 from hw.errors import InputError
 
 if TYPE_CHECKING:
-    from cosim.rtl.records import Recording
+    from cosim.rtl.abi import Recording
     from cosim.rtl.rtl_device import RtlDevice
 
 Arrays = Mapping[str, NDArray]

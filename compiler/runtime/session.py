@@ -19,7 +19,7 @@ from compiler.runtime.control_flow import run_control_flow, value_of
 from compiler.validate import MacroCall
 from cosim.device import Device
 from cosim.driver import Driver
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 from hw.errors import InputError, shown
 from hw.isa.macro_instruction import SLOT_BYTES
 
@@ -67,7 +67,7 @@ class PlacedStage:
         tensors = (*self.stage.inputs, *self.stage.outputs)
         return [self.base, *(self.samples[sample][tensor.name] for tensor in tensors)]
 
-    def windows(self, samples: Sequence[int], most: int) -> list[Window]:
+    def windows(self, samples: Sequence[int], most: int) -> list[DramWindow]:
         """The DRAM that the stage's programs may touch, at most `most` windows in the order of their addresses.
 
         Weights and inputs are read-only, the rest of the stage's memory and the outputs are writable. Where that takes
@@ -143,7 +143,7 @@ class Session:
         self._opcodes: dict[int, int] = {}  # by identity of the part
         self.loaded = [self._place(stage, stage.code, samples) for stage in network.walk() if stage.code]
         self._proved: set[tuple[int, tuple[int, ...]]] = set()
-        self._open: list[Window] | None = None
+        self._open: list[DramWindow] | None = None
         for place in self.loaded:
             self._prove(place, [0])
             self._prove(place, range(samples))

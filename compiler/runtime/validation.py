@@ -8,7 +8,7 @@ from compiler.validate.errors import ValidationError
 from compiler.validate.explore import validate
 from compiler.validate.macro_call import MacroCall
 from compiler.validate.report import ProofReport
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 
 #: Where the model's memory is put; it could be anywhere.
 _BASE, _ALIGN = 1 << 16, 64
@@ -28,7 +28,7 @@ class StageCalls:
     """
 
     calls: list[MacroCall]
-    windows: list[Window]
+    windows: list[DramWindow]
 
 
 def validate_network(

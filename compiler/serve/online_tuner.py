@@ -16,7 +16,7 @@ from compiler.serve.search_worker import Begin, Changed, SearchFinding
 from compiler.server.request import RequestResult
 from compiler.server.server import Server
 from compiler.server.versions import Version
-from cosim.reports import TrapReport
+from cosim.status import TrapReport
 from hw.errors import InputError
 
 #: What a new version must gain by its measurement.

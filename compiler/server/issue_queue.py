@@ -8,7 +8,7 @@ from compiler.server.program_cache import ResidentPrograms
 from compiler.server.request import Clock, InFlightRequest
 from cosim.device import DeviceTimeoutError
 from cosim.driver import Driver
-from cosim.reports import TrapReport
+from cosim.status import TrapReport
 from hw.errors import WorkError
 
 #: Cycles between two looks while a program waits for room in the instruction store.

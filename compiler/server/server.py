@@ -18,7 +18,7 @@ from compiler.server.versions import Buffers, Version, Versions, coded
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
-from cosim.reports import TrapError, TrapReport
+from cosim.status import TrapError, TrapReport
 from hw.isa.macro_instruction import SLOT_BYTES
 
 

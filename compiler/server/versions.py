@@ -12,7 +12,7 @@ from compiler.runtime.compiled import CompiledNetwork, Stage
 from compiler.server.allocator import PAGE, FirstFitAllocator
 from compiler.validate import MacroCall
 from cosim.driver import Driver
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 from hw.errors import InputError
 
 _DIGITS = 8
@@ -202,7 +202,7 @@ class Versions:
             ]
             prove(self.driver.config, calls, self._windows(among, stage), self.proofs)
 
-    def _windows(self, among: Sequence[Version], stage: int) -> list[Window]:
+    def _windows(self, among: Sequence[Version], stage: int) -> list[DramWindow]:
         """What a stage's programs may touch: alone its own memory, weights read-only; else that of all versions.
 
         Addresses do not depend on the data or on what came before, so it is enough to prove of each version alone that

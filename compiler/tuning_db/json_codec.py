@@ -13,7 +13,7 @@ from compiler.schedule.schedule import Schedule, layer_schedule
 from compiler.tuning_db.entries import AnySchedule, Execution, Profile, TrialEntry
 from compiler.tuning_db.keys import EntryKey
 from compiler.util.checks import Fields
-from cosim import arguments
+from cosim import checks
 from hw.config import MlaConfig
 
 #: JSON's objects.
@@ -138,8 +138,8 @@ def read_profile(values: Any, *, trusted: bool = False) -> Profile:
     fields = Fields(values)
     config = read_config(fields.get("config"))
     rate = fields.number("bytes_per_cycle")
-    arguments.bandwidth(rate)
-    conditions = HardwareProfile(config, DramTiming(arguments.latency(fields.count("latency")), rate))
+    checks.bandwidth(rate)
+    conditions = HardwareProfile(config, DramTiming(checks.latency(fields.count("latency")), rate))
     return Profile(
         conditions=conditions,
         behaviour=fields.numbers("behaviour"),

@@ -12,7 +12,7 @@ from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import Entry
 from compiler.tuning_db.keys import EntryKey
 from compiler.validate import MacroCall, ValidationError
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Placement:
     """
 
     operands: tuple[tuple[int, ...], ...]
-    windows: tuple[tuple[Window, ...], ...]
+    windows: tuple[tuple[DramWindow, ...], ...]
 
     @staticmethod
     def of(session: Session) -> "Placement":

@@ -6,7 +6,7 @@ from typing import Protocol
 from compiler.validate.errors import ValidationError
 from compiler.validate.execution_path import DecodedProgram, ExecutionPath
 from compiler.validate.known_bits import Word, add
-from cosim.golden.alu import MASK, signed
+from cosim.semantics.alu import MASK, signed
 from hw.config import MlaConfig
 from hw.isa.micro_instruction import LOOP_IMM, MicroOp
 

@@ -10,9 +10,9 @@ from compiler.validate.known_bits import Word
 from compiler.validate.races import Clock
 from compiler.validate.report import ProofFigures
 from compiler.validate.unit_commands import CommandLine
-from cosim.golden.interpreter import decoded
-from cosim.golden.machine import MAX_IN_FLIGHT
-from cosim.golden.program import default_fields
+from cosim.semantics.command_fields import default_fields
+from cosim.semantics.instruction import decode_instruction
+from cosim.semantics.limits import MAX_IN_FLIGHT
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import REGISTERS, MicroOp
 from hw.isa.program import Program
@@ -36,7 +36,7 @@ def code_of(program: Program) -> DecodedProgram:
     """Decode a program."""
     words = _decoded.get(program.words)
     if words is None:
-        words = tuple(decoded(word) for word in program.words)
+        words = tuple(decode_instruction(word) for word in program.words)
         _decoded.put(program.words, words, len(words))
     return DecodedProgram(program, words)
 

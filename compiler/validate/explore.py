@@ -9,7 +9,7 @@ from compiler.validate.macro_call import CallStream, MacroCall
 from compiler.validate.proof_memo import proved
 from compiler.validate.report import ProofFigures, ProofReport
 from compiler.validate.sequencer import SymbolicSequencer
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 from hw.isa.micro_instruction import MicroOp
 from hw.isa.program import Program
@@ -28,7 +28,7 @@ _MEET = "ways that end in the same state meet again at a fence of all units"
 def validate(
     config: MlaConfig,
     calls: Sequence[MacroCall],
-    windows: Sequence[Window],
+    windows: Sequence[DramWindow],
     *,
     pinned: Sequence[Program] = (),
     limit: int = LIMIT,

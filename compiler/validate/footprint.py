@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from compiler.validate.strided_regions import StridedRegion, region
-from cosim.golden.command import Config
+from cosim.semantics.command_fields import CommandFields
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Requant, Space, Unit
@@ -23,19 +23,19 @@ _SLOT_PARTS = (9, 14)
 Dims = list[tuple[int, int]]
 
 
-def streams(config: MlaConfig, unit: Unit, c: Config, *, used: bool = False) -> list[StridedRegion]:
+def streams(config: MlaConfig, unit: Unit, c: CommandFields, *, used: bool = False) -> list[StridedRegion]:
     """All regions of a legal command; with `used`, of activations only the lanes whose results count."""
     if unit == Unit.MATRIX:
         return list(_matrix(config, c, used))
     return list((_load if unit == Unit.LOAD else _store if unit == Unit.STORE else _fuse)(config, c))
 
 
-def accumulates(unit: Unit, c: Config) -> bool:
+def accumulates(unit: Unit, c: CommandFields) -> bool:
     """Whether a MATRIX command also reads the accumulator rows it writes."""
     return unit == Unit.MATRIX and bool(c.accumulate or c.shift8)
 
 
-def _load(config: MlaConfig, c: Config) -> Iterator[StridedRegion]:
+def _load(config: MlaConfig, c: CommandFields) -> Iterator[StridedRegion]:
     space = _SPACES[Space(c.space)]
     if c.transpose:
         yield region(space, c.dst, [(c.z_count, c.dst_z), (c.len, c.dst_y)], c.y_count, write=True)
@@ -46,7 +46,7 @@ def _load(config: MlaConfig, c: Config) -> Iterator[StridedRegion]:
         yield region("dram", c.dram, [(c.z_count, c.dram_z), (c.y_count, c.dram_y)], c.len)
 
 
-def _store(config: MlaConfig, c: Config) -> Iterator[StridedRegion]:
+def _store(config: MlaConfig, c: CommandFields) -> Iterator[StridedRegion]:
     yield region("sp", c.src, [(c.z_count, c.src_z), (c.y_count, c.src_y)], c.len)
     yield region("dram", c.dram, [(c.z_count, c.dram_z), (c.y_count, c.dram_y)], c.len, write=True)
 
@@ -79,7 +79,7 @@ def coordinate_steps(start: int, steps: tuple[tuple[int, int], ...], limit: int)
 
 
 def _padded(
-    space: str, c: Config, u_steps: tuple, v_steps: tuple, others: Dims, run: int
+    space: str, c: CommandFields, u_steps: tuple, v_steps: tuple, others: Dims, run: int
 ) -> Iterator[StridedRegion]:
     """A stream addressed by coordinates."""
     u, v = coordinate_steps(c.u0, u_steps, c.u_lim), coordinate_steps(c.v0, v_steps, c.v_lim)
@@ -92,7 +92,7 @@ def _padded(
 
 def _padded_blocks(
     space: str,
-    c: Config,
+    c: CommandFields,
     coordinates: tuple[tuple, tuple],
     others: Dims,
     block: tuple[int, int],
@@ -110,7 +110,7 @@ def _padded_blocks(
         yield last._replace(low=last.low + shift, high=last.high + shift)
 
 
-def _matrix(config: MlaConfig, c: Config, used: bool) -> Iterator[StridedRegion]:
+def _matrix(config: MlaConfig, c: CommandFields, used: bool) -> Iterator[StridedRegion]:
     if c.dw:
         yield from _depthwise(config.n, c, used)
         return
@@ -120,13 +120,13 @@ def _matrix(config: MlaConfig, c: Config, used: bool) -> Iterator[StridedRegion]
     yield region("acc", c.acc_base, rows, 1, write=True)
 
 
-def _activations(n: int, c: Config, used: bool) -> Iterator[StridedRegion]:
+def _activations(n: int, c: CommandFields, used: bool) -> Iterator[StridedRegion]:
     u, v = ((c.y_count, c.u_y), (c.ky_count, c.u_ky)), ((c.x_count, c.v_x), (c.kx_count, c.v_kx))
     runs = (c.k_rows or n, c.k_tail or c.k_rows or n) if used else (n, n)
     yield from _padded_blocks("sp", c, (u, v), [(c.oc_count, c.a_oc)], (c.ic_count, c.a_ic), runs)
 
 
-def _weights(n: int, c: Config) -> Iterator[StridedRegion]:
+def _weights(n: int, c: CommandFields) -> Iterator[StridedRegion]:
     kernel = [(c.ky_count, c.w_ky), (c.kx_count, c.w_kx)]
     if c.w_transpose:
         split, step, others = c.oc_count, c.w_oc, [(c.ic_count, c.w_ic), *kernel]
@@ -142,7 +142,7 @@ def _weights(n: int, c: Config) -> Iterator[StridedRegion]:
         yield region("sp", c.w_base + (split - 1) * step, [*others, (tail, c.w_row)], n)
 
 
-def _depthwise(n: int, c: Config, used: bool) -> Iterator[StridedRegion]:
+def _depthwise(n: int, c: CommandFields, used: bool) -> Iterator[StridedRegion]:
     u = (((c.dw_len - 1) // c.x_count + 1, c.u_y),)
     v = ((min(c.x_count, c.dw_len), c.v_x),)
     lanes = c.n_cols or n
@@ -154,7 +154,7 @@ def _depthwise(n: int, c: Config, used: bool) -> Iterator[StridedRegion]:
     yield region("acc", c.acc_base, steps, 1, write=True)
 
 
-def _fuse(config: MlaConfig, c: Config) -> Iterator[StridedRegion]:
+def _fuse(config: MlaConfig, c: CommandFields) -> Iterator[StridedRegion]:
     n = config.n
     yield from _operand_a(n, c)
     if c.b_src == BSource.ACC:
@@ -179,12 +179,12 @@ def _fuse(config: MlaConfig, c: Config) -> Iterator[StridedRegion]:
         yield from _lanes(n, c, "d", DTYPE_BYTES[c.d_dtype], 1 if scalar else 0)
 
 
-def _walk(c: Config, stream: str) -> Dims:
+def _walk(c: CommandFields, stream: str) -> Dims:
     """Dimensions of stream b, r or d, innermost first."""
     return [(getattr(c, f"{dim}_count"), getattr(c, f"{stream}_{dim}")) for dim in FUSE_DIMS]
 
 
-def _results(c: Config) -> tuple[int, Dims]:
+def _results(c: CommandFields) -> tuple[int, Dims]:
     """Base and dimensions of what is written: a reduced window gives one result, at its last step."""
     base, dims = c.d_base, _walk(c, "d")
     if c.reduce != Reduce.NONE:
@@ -193,7 +193,7 @@ def _results(c: Config) -> tuple[int, Dims]:
     return base, dims
 
 
-def _operand_a(n: int, c: Config) -> Iterator[StridedRegion]:
+def _operand_a(n: int, c: CommandFields) -> Iterator[StridedRegion]:
     space, size = ("sp", DTYPE_BYTES[c.a_dtype]) if c.a_src else ("acc", 0)
     u, v = ((c.y_count, c.u_y), (c.wy_count, c.u_wy)), ((c.x_count, c.v_x), (c.wx_count, c.v_wx))
     lanes, tail = c.lanes or n, c.lanes_tail or n
@@ -205,7 +205,7 @@ def _operand_a(n: int, c: Config) -> Iterator[StridedRegion]:
     yield from _padded_blocks(space, c, (u, v), [], (c.n_count, c.a_n), runs)
 
 
-def _lanes(n: int, c: Config, stream: str, size: int, elements: int = 0) -> Iterator[StridedRegion]:
+def _lanes(n: int, c: CommandFields, stream: str, size: int, elements: int = 0) -> Iterator[StridedRegion]:
     """A stream in the scratchpad: `elements` at each step, or if 0 the active lanes."""
     write = stream == "d"
     base, dims = _results(c) if write else (getattr(c, f"{stream}_base"), _walk(c, stream))

@@ -7,7 +7,7 @@ import numpy as np
 
 from compiler.validate.footprint import accumulates, streams
 from compiler.validate.strided_regions import StridedRegion, intervals
-from cosim.golden.command import Config
+from cosim.semantics.command_fields import CommandFields
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 
@@ -45,7 +45,7 @@ class InitializedMemory:
         """A name of the state."""
         return hashlib.sha256(b"".join(flags.tobytes() for flags in self._flags.values())).digest()
 
-    def enter(self, unit: Unit, c: Config) -> tuple[str, int] | None:
+    def enter(self, unit: Unit, c: CommandFields) -> tuple[str, int] | None:
         """Enter a command; returns the memory and first address it reads that was never written, or None."""
         regions = streams(self._config, unit, c, used=True)
         for item in regions:

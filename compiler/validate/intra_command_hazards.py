@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from cosim.golden.command import Config
-from cosim.golden.fuse_points import Block, points
+from cosim.semantics.command_fields import CommandFields
+from cosim.semantics.fuse_points import PointBlock, points
 from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Requant
 
 #: Elements of a stream that are looked at one by one; a command of more is taken to read what it writes.
@@ -19,7 +19,7 @@ MAX_ELEMENTS = 1 << 21
 _BASES = ("a_base", "b_base", "r_base", "d_base")
 
 
-def reads_own_results(n: int, c: Config) -> bool:
+def reads_own_results(n: int, c: CommandFields) -> bool:
     """Whether a point of a FUSE command may read what an earlier one writes; sure only for commands of a sane size."""
     # Where the command lies as a whole does not matter: tiles of one shape are looked at once.
     values = dict(vars(c))
@@ -29,7 +29,7 @@ def reads_own_results(n: int, c: Config) -> bool:
 
 @lru_cache(maxsize=1 << 10)
 def _reads_own_results(n: int, fields: tuple[tuple[str, int], ...]) -> bool:
-    c = Config(**dict(fields))
+    c = CommandFields(**dict(fields))
     windows = c.n_count * c.y_count * c.x_count
     size = c.wy_count * c.wx_count
     if windows * size * n * 4 > MAX_ELEMENTS:
@@ -54,11 +54,13 @@ def _reads_own_results(n: int, fields: tuple[tuple[str, int], ...]) -> bool:
     return False
 
 
-def _order(block: Block) -> np.ndarray:
+def _order(block: PointBlock) -> np.ndarray:
     return np.arange(len(block.valid))
 
 
-def _reads(n: int, c: Config, block: Block) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+def _reads(
+    n: int, c: CommandFields, block: PointBlock
+) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
     """Memory, address, bytes (0: a row) and number of the points that read, for each stream."""
     order, valid = _order(block), block.valid
     a = c.a_base + block.index["n"] * c.a_n + block.u * c.a_u + block.v * c.a_v

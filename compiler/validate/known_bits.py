@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cosim.golden.alu import ALU, BRANCH, MASK
+from cosim.semantics.alu import ALU, BRANCH, MASK
 from hw.isa.micro_instruction import MicroOp
 
 _SIGN = 1 << 31

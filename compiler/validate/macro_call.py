@@ -8,7 +8,7 @@ from compiler.validate.errors import InstructionLocation, ValidationError
 from compiler.validate.execution_path import DecodedProgram, code_of
 from compiler.validate.known_bits import UNKNOWN
 from compiler.validate.sequencer import SymbolicSequencer
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 from hw.errors import InputError, shown
 from hw.isa.micro_instruction import MAX_OPERANDS
@@ -49,7 +49,7 @@ class CallStream:
         self,
         config: MlaConfig,
         calls: Sequence[MacroCall],
-        windows: Sequence[Window],
+        windows: Sequence[DramWindow],
         pinned: Sequence[Program],
         limit: int,
     ):

@@ -18,7 +18,7 @@ from compiler.validate.report import ProofFigures, ProofReport
 from compiler.validate.sequence_proof import SequenceProof, run_of
 from compiler.validate.trace import Trace, begins_fenced, follow, operands_of
 from compiler.validate.unit_commands import CommandLine
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 
 #: Commands of traces, and runs that are kept.
@@ -76,7 +76,7 @@ def _operands(codes: Sequence[ProofMemo], calls: Sequence[MacroCall]) -> tuple[i
 
 
 def _placed(
-    figures: ProofFigures, operands: Sequence[int | None], windows: Sequence[Window]
+    figures: ProofFigures, operands: Sequence[int | None], windows: Sequence[DramWindow]
 ) -> ProofFigures | None:
     """The figures with addresses in place of distances from operands; None if one is not in a window, or two meet."""
     placed = figures.copy()
@@ -99,7 +99,7 @@ def _placed(
     return placed
 
 
-def _inside(windows: Sequence[Window], low: int, high: int, permission: int) -> bool:
+def _inside(windows: Sequence[DramWindow], low: int, high: int, permission: int) -> bool:
     return any(first <= low and high <= last and bits & permission for first, last, bits in windows)
 
 

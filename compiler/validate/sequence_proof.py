@@ -13,7 +13,7 @@ from compiler.validate.report import ProofFigures
 from compiler.validate.strided_regions import StridedRegion
 from compiler.validate.trace import FENCE, WAIT, Kind, Log, Trace
 from compiler.validate.unit_commands import CommandLine
-from cosim.golden.machine import MAX_IN_FLIGHT
+from cosim.semantics.limits import MAX_IN_FLIGHT
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 

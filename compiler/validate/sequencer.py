@@ -10,11 +10,10 @@ from compiler.validate.known_bits import UNKNOWN, Word, add, compute, parts, tak
 from compiler.validate.strided_regions import StridedRegion
 from compiler.validate.unit_commands import BadCommandError, examine, follow_line, known_fields, work
 from cosim.driver import WATCHDOG_CYCLES
-from cosim.golden.alu import ALU, BRANCH, MASK
-from cosim.golden.checks import Window
-from cosim.golden.command import Config
-from cosim.golden.interpreter import statistic_number
-from cosim.golden.program import default_fields
+from cosim.semantics.alu import ALU, BRANCH, MASK
+from cosim.semantics.command_checks import DramWindow
+from cosim.semantics.command_fields import CommandFields, default_fields
+from cosim.semantics.instruction import selected_statistic
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
@@ -54,7 +53,7 @@ class SymbolicSequencer:
     def __init__(
         self,
         config: MlaConfig,
-        windows: list[Window],
+        windows: list[DramWindow],
         code: DecodedProgram,
         pinned: Sequence[DecodedProgram],
         operands: tuple[Word, ...],
@@ -139,7 +138,7 @@ class SymbolicSequencer:
             return way.registers[selector]
         if OPERAND_BASE <= selector < OPERAND_BASE + len(self.operands):
             return self.operands[selector - OPERAND_BASE]
-        which = statistic_number(selector)
+        which = selected_statistic(selector)
         if which is None:
             index = selector - OPERAND_BASE
             has = f"operand {index} is read, the call has {len(self.operands)}" if 0 <= index < 64 else None
@@ -172,7 +171,7 @@ class SymbolicSequencer:
             way.fields[unit][index] = _truncated(UNIT_FIELDS[unit][index], add(add(va, vb), imm & MASK))
         way.fall_through(way.pc + 1)
 
-    def command(self, way: ExecutionPath, unit: Unit) -> tuple[Config, list[StridedRegion], int]:
+    def command(self, way: ExecutionPath, unit: Unit) -> tuple[CommandFields, list[StridedRegion], int]:
         """The command that a unit's fields make now, what it touches, and the work of its unit with it.
 
         Raises
@@ -193,7 +192,7 @@ class SymbolicSequencer:
             raise self.refuse(way, "endless", reason)
         return c, regions, cycles
 
-    def _examined(self, unit: Unit, fields: list[int]) -> tuple[Config, list[StridedRegion]]:
+    def _examined(self, unit: Unit, fields: list[int]) -> tuple[CommandFields, list[StridedRegion]]:
         return examine(self.config, self.windows, unit, fields)
 
     def _issue(self, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:

@@ -18,9 +18,9 @@ from compiler.validate.report import ProofFigures
 from compiler.validate.sequencer import SymbolicSequencer
 from compiler.validate.strided_regions import StridedRegion
 from compiler.validate.unit_commands import CommandLine, examine
-from cosim.golden.alu import ALU
-from cosim.golden.checks import Window
-from cosim.golden.command import Config
+from cosim.semantics.alu import ALU
+from cosim.semantics.command_checks import DramWindow
+from cosim.semantics.command_fields import CommandFields
 from hw.config import MlaConfig
 from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
@@ -49,7 +49,7 @@ _DRAM = {
 }
 _ALL = (1 << len(Unit)) - 1
 #: Windows are looked at once it is known where the memory lies.
-_ANYWHERE: Window = (0, 1 << 40, 3)
+_ANYWHERE: DramWindow = (0, 1 << 40, 3)
 
 #: Accesses of one kind by one unit: unit, memory (that behind operand i is `dram<i>`), written or not.
 Kind = tuple[Unit, str, bool]
@@ -199,13 +199,15 @@ class _Follower(SymbolicSequencer):
             operand = max(a, b) - OPERAND_BASE
             self._spaces[Unit(d >> FIELD_INDEX_BITS)] = f"dram{operand}" if operand >= 0 else "dram"
 
-    def _examined(self, unit: Unit, fields: list[int]) -> tuple[Config, list[StridedRegion]]:
+    def _examined(self, unit: Unit, fields: list[int]) -> tuple[CommandFields, list[StridedRegion]]:
         c, regions = _known(self.config, unit, tuple(fields))
         space = self._spaces[unit]
         return c, [item._replace(space=space) if item.space == "dram" else item for item in regions]
 
 
 @lru_cache(maxsize=1 << 12)
-def _known(config: MlaConfig, unit: Unit, fields: tuple[int, ...]) -> tuple[Config, list[StridedRegion]]:
+def _known(
+    config: MlaConfig, unit: Unit, fields: tuple[int, ...]
+) -> tuple[CommandFields, list[StridedRegion]]:
     """What a command touches, in a memory without end."""
     return examine(config, [_ANYWHERE], unit, list(fields))

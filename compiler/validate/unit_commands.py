@@ -7,8 +7,8 @@ from compiler.validate.footprint import streams
 from compiler.validate.intra_command_hazards import reads_own_results
 from compiler.validate.known_bits import KnownBits, Word, parts
 from compiler.validate.strided_regions import StridedRegion, overlap
-from cosim.golden.checks import Window, check_command
-from cosim.golden.command import PACKED, Config, unpack_fields
+from cosim.semantics.command_checks import DramWindow, check_command
+from cosim.semantics.command_fields import PACKED, CommandFields, unpack_fields
 from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Trap, Unit
@@ -99,8 +99,8 @@ def known_fields(unit: Unit, fields: list[Word]) -> list[int]:
 
 
 def examine(
-    config: MlaConfig, windows: list[Window], unit: Unit, fields: list[int]
-) -> tuple[Config, list[StridedRegion]]:
+    config: MlaConfig, windows: list[DramWindow], unit: Unit, fields: list[int]
+) -> tuple[CommandFields, list[StridedRegion]]:
     """A command's fields by name, and all that it touches.
 
     Raises
@@ -133,7 +133,7 @@ def _illegal(config: MlaConfig, cause: Trap, address: int) -> BadCommandError:
     return BadCommandError(KIND_OF_TRAP[cause], _RIGHT[cause].format(address=address, last=last))
 
 
-def follow_line(c: Config, before: CommandLine | None) -> CommandLine:
+def follow_line(c: CommandFields, before: CommandLine | None) -> CommandLine:
     """What the line buffers hold after a depthwise command.
 
     Raises
@@ -155,7 +155,7 @@ def follow_line(c: Config, before: CommandLine | None) -> CommandLine:
     return CommandLine(c.x_count, min(before.pixels + c.dw_len, 2 * c.x_count + c.dw_len))
 
 
-def work(config: MlaConfig, unit: Unit, c: Config) -> int:
+def work(config: MlaConfig, unit: Unit, c: CommandFields) -> int:
     """Least cycles that a command takes."""
     if unit == Unit.MATRIX:
         if c.dw:

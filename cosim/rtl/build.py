@@ -1,4 +1,4 @@
-"""From Verilog to a simulator binary, built once and cached."""
+"""Build of simulator binaries from Verilog, cached."""
 
 import shutil
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 MODEL_SOURCES = ("main.cpp", "api.cpp", "dram.cpp", "host.cpp")
 MODEL_HEADERS = ("model.h", "dram.h", "host.h")
 COMPRESSION = "model/fst"
-"""Folder of headers in the place of the system's liblz4 and libz, which the wave writer wants."""
+"""Folder of headers that replace the system's liblz4 and libz in the wave writer."""
 
 VERILATOR_FLAGS = (
     "-O3",
@@ -36,13 +36,23 @@ VERILATOR_FLAGS = (
 # Vectorising the scattered assignments of a model costs up to half its speed; -O3 gains nothing over -O2.
 MAKE_FLAGS = ("OPT_FAST=-O2 -fno-tree-vectorize", "OPT_GLOBAL=-O2")
 
-#: How many times as long the build of a simulator that records waves takes: all signals stay.
-_WAVES_TIMES = 6
+#: Build time of a simulator that records waves, relative to one that does not: no signal is optimized away.
+_WAVES_FACTOR = 6
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Extras built into a simulator; each makes it slower and is a build of its own."""
+    """Extras built into a simulator; each combination is a separate build, and each extra costs speed.
+
+    Parameters
+    ----------
+    waves : bool
+        Recording of all signals to FST files.
+    coverage : bool
+        Line coverage of the Verilog.
+    probe : bool
+        Recording of the start and end of commands and programs.
+    """
 
     waves: bool = False
     coverage: bool = False
@@ -56,27 +66,27 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """Names of the extras, "plain" without any."""
+        """Names of the extras; "plain" without any."""
         extras = [name for name, there in vars(self).items() if there]
         return ", ".join(extras) or "plain"
 
     def build_seconds(self, n: int) -> float:
-        """About how many seconds a build takes on two idle cores, for an array of n x n."""
-        return (60 + n * n / 4) * (_WAVES_TIMES if self.waves else 1)
+        """Estimated build time in seconds on two idle cores, for an n x n array."""
+        return (60 + n * n / 4) * (_WAVES_FACTOR if self.waves else 1)
 
     @property
     def fast(self) -> bool:
-        """Whether nobody looks at its signals, so that the chip may be rearranged for speed."""
+        """True if no extra observes signals, so that the chip may be rearranged for speed."""
         return not (self.waves or self.coverage)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Files of the Verilog around the chip."""
+        """Verilog files of the top level around the chip."""
         return ("mla_top.sv", "mla_probe.sv") if self.probe else ("mla_top.sv",)
 
     @property
     def model(self) -> tuple[str, ...]:
-        """Files of the model in C++."""
+        """C++ files of the model."""
         return (*MODEL_SOURCES, "probe.cpp") if self.probe else MODEL_SOURCES
 
 
@@ -84,23 +94,23 @@ PLAIN = Variant()
 
 
 def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Monitor | None = None) -> Path:
-    """Path of the simulator of a chip, building it if the cache lacks it.
+    """Path of the simulator of a chip, which is built if it is not in the cache.
 
     Parameters
     ----------
     verilog : str
         Text with the module `mla_chip`.
     n : int
-        Width of its bus in bytes.
+        Bus width of the chip in bytes.
     variant : Variant
-        Extras.
+        Extras built into the simulator.
     monitor : Monitor or None
-        Told if the simulator has to be built.
+        Notified if the simulator has to be built.
 
     Raises
     ------
     BuildError, ToolMissingError, DiskFullError
-        Nothing is left in the cache.
+        The build failed; the cache is unchanged.
     """
     flags, sources = (*VERILATOR_FLAGS, *variant.flags), _sources(variant)
 
@@ -136,16 +146,16 @@ def build_simulator(verilog: str, n: int, variant: Variant = PLAIN, monitor: Mon
 
 
 def simulator_key(verilog: str, n: int, variant: Variant) -> str:
-    """Key of a simulator in the cache: a hash of the contents that determine it, and of no path.
+    """Cache key of a simulator: a hash of the contents that determine it, independent of paths.
 
     Parameters
     ----------
     verilog : str
         Text with the module `mla_chip`.
     n : int
-        Width of its bus in bytes.
+        Bus width of the chip in bytes.
     variant : Variant
-        Extras built in.
+        Extras built into the simulator.
 
     Raises
     ------
@@ -167,9 +177,9 @@ def simulator_key(verilog: str, n: int, variant: Variant) -> str:
 
 
 def _sources(variant: Variant) -> dict[str, str]:
-    """Texts of the files around the chip, by their paths relative to this package.
+    """Texts of the files around the chip, by path relative to this package.
 
-    The build copies them into its folder, because make takes no paths with blanks and a checkout may lie at one.
+    The build copies them into its folder, because make does not support paths with blanks, which a checkout may have.
     """
     model = [HERE / "model" / name for name in (*variant.model, *MODEL_HEADERS)]
     paths = [*(HERE / name for name in variant.modules), *model, *sorted((HERE / COMPRESSION).glob("*.h"))]

@@ -1,22 +1,22 @@
-"""File descriptors that child processes inherit."""
+"""File descriptors for inheritance by child processes."""
 
 import fcntl
 import os
 
 FIRST_FREE = 3
-"""The numbers below are standard input, output and error, which every child gets anew."""
+"""First descriptor above standard input, output and error, which are replaced in every child."""
 
 
 def above_standard(descriptor: int) -> int:
-    """The descriptor, moved if its number is that of a standard stream.
+    """Duplicate a descriptor to a number above the standard streams if it is not above them already.
 
     The system gives a new file the lowest free number: 0, 1 or 2 in a process that was started with that stream
-    closed, as daemons are. A child that inherits it under such a number would have it replaced by its own stream.
+    closed, as daemons are. In a child, such a descriptor would be replaced by a standard stream.
 
     Parameters
     ----------
     descriptor : int
-        Open file; closed if it is moved.
+        Descriptor of an open file; closed if it is duplicated.
 
     Returns
     -------

@@ -12,4 +12,4 @@ class ToolMissingError(WorkError):
 
 
 class DiskFullError(WorkError):
-    """The disk, or the memory behind DRAM, has no room."""
+    """The disk, or the memory that holds the DRAM, is full."""

@@ -1,4 +1,4 @@
-"""How whoever opens a simulator learns that one is being built."""
+"""Notification of builds, for callers that open a simulator."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Build:
-    """A file that the cache lacks and that is being made.
+    """Build of a file that is not in the cache.
 
     Parameters
     ----------
     what : str
-        What is built, with its size and variant, such as "the simulator of the 16x16 chip (probe)".
+        Name of the file with size and variant, such as "the simulator of the 16x16 chip (probe)".
     seconds : float
-        About how many seconds it takes on two idle cores.
+        Estimated duration in seconds on two idle cores.
     """
 
     what: str
     seconds: float
 
 
-#: Called when something must be built; the context it returns is entered while that goes on.
+#: Called when a build starts; the context it returns is active during the build.
 Monitor = Callable[[Build], AbstractContextManager[object]]
 
 
 def watch(monitor: Monitor | None, build: Build) -> Callable[[], AbstractContextManager[object]]:
-    """What `cache.cached` enters while it makes an entry: the monitor's context of `build`, if there is a monitor."""
+    """Context factory for `cache.cached`: the monitor's context of `build`, or a null context without a monitor."""
     return nullcontext if monitor is None else lambda: monitor(build)

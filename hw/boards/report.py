@@ -52,7 +52,7 @@ class SeedResult:
     resources : dict
         Name of `RESOURCES` -> {"used", "available"}.
     critical_path : CriticalPath
-        What limits the frequency.
+        Path that limits the clock frequency.
     """
 
     seed: int
@@ -68,11 +68,11 @@ class BoardReport:
     Parameters
     ----------
     board, part : str
-        What it was built for.
+        Name of the board, and its FPGA.
     clock_mhz : float
         Frequency every placement must reach.
     seeds : tuple of SeedResult
-        The placements.
+        Result of each placement seed.
     bitstream : str
         File made from the fastest of them.
     """

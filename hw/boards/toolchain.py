@@ -50,15 +50,15 @@ class Job:
     Parameters
     ----------
     tool : Tool
-        Program.
+        Program to run.
     arguments : sequence of str
         File names in them are relative to `folder`: the tools see no absolute path below /tmp.
     folder : Path
-        Working folder.
+        Working directory of the program.
     log : str
         File in `folder` that takes all output.
     title : str
-        What it does, for people.
+        Description of the job for progress messages.
     """
 
     tool: Tool

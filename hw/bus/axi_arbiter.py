@@ -30,14 +30,14 @@ class AddressArbiter(wiring.Component):
     Parameters
     ----------
     count : int
-        Masters, 2 to 4.
+        Number of masters, 2 to 4.
 
     Members
     -------
     m{i} : In(stream of BURST)
-        Master i.
+        Bursts requested by master i.
     out : Out(stream of ID_BURST)
-        The bus.
+        Address channel of the bus.
     allow : In
         A burst may be chosen.
     chosen, chosen_id : Out
@@ -102,7 +102,7 @@ class ReadArbiter(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
@@ -155,7 +155,7 @@ class WriteArbiter(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------

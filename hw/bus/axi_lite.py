@@ -69,7 +69,7 @@ class AxiLite(wiring.Component):
     Members
     -------
     s_axil_* : In, Out
-        Pins.
+        Pins of the AXI4-Lite slave.
     write : Out
         Writes; the transfer is the end of the write. `write_bad` is sampled with it.
     write_bad : In

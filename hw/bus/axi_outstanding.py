@@ -21,7 +21,7 @@ class OutstandingBursts(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Machine configuration; uses `n`.
 
     Members
     -------

@@ -50,16 +50,16 @@ class BeatWalk(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
     context : ShapeLike
-        What every beat of a line carries unchanged.
+        Data of a line that accompany each of its beats unchanged.
 
     Members
     -------
     line : In(stream of span_layout)
-        Lines.
+        Lines to split into beats.
     beat : Out(stream of beat_layout)
-        Beats.
+        Beats of the lines, in order.
     clear : In
         Drop the line in hand.
     """

@@ -25,7 +25,7 @@ class BurstWalk(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------

@@ -30,16 +30,16 @@ class LineWalk(wiring.Component):
     addresses : dict of str to int
         Addresses that advance together: name and width; they wrap at their width.
     context : ShapeLike
-        What every line of the walk carries unchanged.
+        Data of a walk that accompany each of its lines unchanged.
     pipelined : int
         1: what ends a line and takes a walk comes from registers.
 
     Members
     -------
     walk : In(stream of walk_layout)
-        Walks.
+        Walks to split into lines.
     line : Out(stream of line_layout)
-        Lines.
+        Lines of the walks, in order.
     clear : In
         Drop the walk in progress and accept none.
     """

@@ -12,9 +12,9 @@ class Register:
     Parameters
     ----------
     name : str
-        Name.
+        Name of the register.
     address : int
-        Byte address.
+        Byte address of the register.
     access : str
         `ro` read only, `rw` read and write, `wo` write starts an action and reads 0, `w1c` writing 1 clears a bit.
     doc : str

@@ -70,7 +70,7 @@ class Divider(wiring.Component):
     done : Out
         The quotient is there; stays until the next start.
     quotient : Out
-        Result.
+        Result of the division.
     """
 
     start: In(1)

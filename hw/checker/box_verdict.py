@@ -19,7 +19,7 @@ class BoxVerdict(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes of the memories.
+        Configuration of the machine.
     access : dict of str to Member
         Ports by which the variant learns which DRAM accesses are permitted.
 
@@ -32,7 +32,7 @@ class BoxVerdict(wiring.Component):
     kind, order : In
         Its space and its place among the streams of the space.
     low, high : In
-        Its ends.
+        Ends of the bounding box.
     fail, fail_kind, fail_address : Out
         The first box outside its space and its offending address.
     """

@@ -33,9 +33,9 @@ class RecordWriter(wiring.Component):
     Members
     -------
     record : In
-        Records.
+        Completion records to write.
     aw, w : Out
-        Write master.
+        Write master of the bus: addresses and data.
     """
 
     def __init__(self, config: MlaConfig):
@@ -187,9 +187,9 @@ class Completion(wiring.Component):
     cycle : In
         Low half of the cycle counter.
     base, mask : In
-        Ring.
+        Address of the command ring, and mask of its slot numbers.
     aw, w, b : Out, Out, In
-        Write master.
+        Write master of the bus: addresses, data, responses.
     full, empty : Out
         No room for a further macro-instruction; none in flight.
     waiting : Out

@@ -106,11 +106,11 @@ class Control(wiring.Component):
     Members
     -------
     s_axil_* : In, Out
-        AXI4-Lite pins.
+        Pins of the AXI4-Lite slave.
     irq : Out
-        Interrupt pin.
+        Level of the interrupt pin.
     cycle : Out
-        Cycle counter.
+        Value of the cycle counter.
     start, fetch_addr, fetch_en, fetch_data, operand_addr, operand_data, seg_index, seg_info, in_use, halted,
     steps, trap : In, Out
         The core's ports of these names. `steps` is also sampled when a trap clears the machine.
@@ -123,7 +123,7 @@ class Control(wiring.Component):
     step_limit, windows : Out, limit : In
         Registers for the core, and which limit of a window it asks for.
     statistics : In
-        For guards.
+        Statistics that guards compare.
     issued, retired, idle, stuck : In
         A bit for each unit: command entered its queue, command retired, nothing queued or started, nothing
         started and queue empty or head unable to start.
@@ -131,15 +131,15 @@ class Control(wiring.Component):
         A bit for each unit: not yet drained after `abort`; for a unit that cannot abort, the inverse of
         `stuck`.
     load_error, store_error : In
-        Bus errors.
+        Bus errors of LOAD and STORE.
     fetch_ar, fetch_r, loader_ar, loader_r, record_aw, record_w, record_b : Out, In
         Bus masters of ring, loader and completion records.
     counter_select, counter_read, counter_done, counter_value, maximum_select, maximum_value : Out, In
         Counter window, see Csr.
     events : Out
-        EVENT_LAYOUT.
+        Counter events of this component (EVENT_LAYOUT).
     status : Out
-        Register STATUS.
+        Value of register STATUS.
     trap_tag : Out
         Tag of the trap that events.traps counts.
     gated : Out

@@ -196,7 +196,7 @@ class Csr(wiring.Component):
     write, write_bad, read, read_data, read_bad : In, Out
         To the AXI4-Lite slave.
     cycle : In
-        Cycle counter.
+        Value of the cycle counter.
     status, tail, trap, trap_count, segment_status, loader_error, maximum_value : In
         Values of the read-only registers.
     irq_set : In

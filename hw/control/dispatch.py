@@ -68,7 +68,7 @@ class Dispatch(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        `opcodes`, `candidates`, `pipelined`.
+        Machine configuration; uses `opcodes`, `candidates`, `pipelined`.
 
     Members
     -------
@@ -77,13 +77,13 @@ class Dispatch(wiring.Component):
     enable : In
         A dispatch may begin, and a program start.
     table_hold, table_addr, table_en : Out, table_entry, table_ready : In
-        Dispatch table.
+        Look-up port of the dispatch table.
     operand_taken, operand_addr : Out, operand_data : In
         The guard reads the operand buffer while `operand_taken`.
     statistics : In
-        For guards.
+        Statistics that guards compare.
     lookup_index : Out, lookup_info : In
-        Segment table.
+        Look-up port of the segment table.
     claim, claim_segment : Out
         A segment that must not change.
     start : Out

@@ -29,9 +29,9 @@ class DispatchGuard(wiring.Component):
     operands, tag : In
         Operands the macro-instruction has, and its tag.
     operand_addr : Out, operand_data : In
-        Operand buffer.
+        Read port of the operand buffer.
     statistics : In
-        Latched statistics.
+        Statistics, latched for the look-up.
     compare, value : In
         Comparison and its right side.
     holds : Out

@@ -30,7 +30,7 @@ class DispatchTable(wiring.Component):
     hold : In
         A dispatch looks at the table, now or again in a later cycle: no commit may fall in between.
     addr, en : In, entry : Out
-        Look-up.
+        Look-up port of the live table.
     ready : Out
         The table is clear.
     busy : Out

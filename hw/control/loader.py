@@ -38,7 +38,7 @@ class LoaderDma(wiring.Component):
     start : In
         Begin; `source`, `base`, `length` stay until `done`.
     ar, r : Out, In
-        Read master.
+        Read master of the bus: addresses and data.
     write : Out
         Words in order.
     done, failed : Out
@@ -189,7 +189,7 @@ class Loader(wiring.Component):
     check_addr, check_en : Out, check_data : In
         Read-back port of the instruction store.
     ar, r : Out, In
-        Read master.
+        Read master of the bus: addresses and data.
     """
 
     def __init__(self, config: MlaConfig):

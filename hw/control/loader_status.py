@@ -18,7 +18,7 @@ class LoaderStatus(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        `segments`.
+        Machine configuration; uses `segments`.
 
     Members
     -------
@@ -38,7 +38,7 @@ class LoaderStatus(wiring.Component):
     loaded : Out
         A segment has passed its check; one cycle.
     error : Out
-        LOADER_ERROR.
+        Value of register LOADER_ERROR.
     irq_check, irq_error : Out
         A load or check has ended; `error` was set to other than 0. One cycle.
     """

@@ -25,7 +25,7 @@ class ProgramStore(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        `wis_words`, `segments`, `n`.
+        Machine configuration; uses `wis_words`, `segments`, `n`.
 
     Members
     -------
@@ -42,7 +42,7 @@ class ProgramStore(wiring.Component):
     select : In, segment_status : Out
         SEG_SELECT and its SEG_STATUS.
     busy, error, irq_check, irq_error : Out
-        See LoaderStatus.
+        Status and interrupts, see `LoaderStatus`.
     trap : Out
         A segment in use was to be changed; one cycle.
     ar, r : Out, In

@@ -38,7 +38,7 @@ class RingSlots(wiring.Component):
     Members
     -------
     r : In
-        Beats.
+        Beats read from the ring.
     valid, slot : Out
         A slot's header and needed operands have arrived; `fault`: with a bus error.
     release : In
@@ -172,9 +172,9 @@ class RingFetch(wiring.Component):
     enable : In
         New slots may be read.
     base, log2, head : In
-        Ring registers.
+        Values of the ring registers.
     ar, r : Out, In
-        Read master.
+        Read master of the bus: addresses and data.
     macro : Out
         Macro-instructions whose operands are there; the transfer frees the slot's buffer.
     operand_addr : In, operand_data : Out

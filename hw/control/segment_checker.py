@@ -27,7 +27,7 @@ class SegmentChecker(wiring.Component):
     start : In
         Begin with `base` and `length` (at least 1), which stay until `done`.
     cancel : In
-        Give up.
+        Abandon the check in progress.
     check_addr, check_en : Out, check_data : In
         Read port of the instruction store.
     done, crc : Out

@@ -27,7 +27,7 @@ class SegmentScan(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        `segments`.
+        Machine configuration; uses `segments`.
 
     Members
     -------
@@ -113,7 +113,7 @@ class SegmentHost(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        `segments`, `wis_words`.
+        Machine configuration; uses `segments`, `wis_words`.
 
     Members
     -------

@@ -57,7 +57,7 @@ class Traps(wiring.Component):
     watchdog : In
         Limit of cycles without a completion; 0: none.
     resume : In
-        The host's.
+        Request of the host to continue.
     enable : Out
         Dispatch may begin.
     stop, abort, flush : Out

@@ -61,13 +61,13 @@ class Collector(wiring.Component):
         events go to the tag it had, `cur`. Whoever needs them exact by tag changes it only when the group is not
         busy.
     select_counter, select_tag : In
-        What the host looks at.
+        Counter and tag that the host reads.
     read : In
         Ask for it; held until `read_done`.
     read_done : Out
         One cycle: `value` is there.
     value : Out
-        64 bits.
+        Value of the selected counter, 64 bits.
     ready : Out
         The memory is clear: other tags than 0 may come, reads are answered.
     """

@@ -30,7 +30,7 @@ class CounterGroup(wiring.Component):
     tag : In
         Tag they belong to. It must not change while `busy`.
     busy : Out
-        What belongs to the tag before is not collected yet.
+        Events of the previous tag are not collected yet.
     cur_tag, old_tag : Out
         Tag of the events now, and of those before the copy.
     copy : In

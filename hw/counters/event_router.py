@@ -38,14 +38,14 @@ class EventRouter(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        `tags`.
+        Machine configuration; uses `tags`.
 
     Members
     -------
     units : In
         UNIT_LAYOUT for each unit.
     state : In
-        What the cause of the cycle is found from.
+        State of the array from which the stall cause is derived.
     {unit}_events, fuse_out_events, seq_events, trap_events : In
         Events that come ready made.
     seq_tag, trap_tag : In

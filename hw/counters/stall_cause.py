@@ -35,7 +35,7 @@ class StallCause(wiring.Component):
     Members
     -------
     state : In
-        STATE_LAYOUT.
+        State of the array in this cycle (STATE_LAYOUT).
     cause : Out
         One bit for each of hw.isa.counters.CAUSES, exactly one set.
     """

@@ -39,7 +39,7 @@ class AddressWalk(wiring.Component):
     stride_{dim} : In
         Strides.
     value : Out
-        Current value.
+        Current value of the address.
     """
 
     def __init__(self, *, width: int, dims: tuple[str, ...], late: int = 0):
@@ -99,12 +99,12 @@ class PointWalker(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Machine configuration; uses `pipelined`.
 
     Members
     -------
     cmd : In(stream)
-        Commands.
+        Commands to walk through.
     read : In(READ_CONTROL)
         The decoder's read controls of the command at the stream's head.
     room : In(1)
@@ -112,7 +112,7 @@ class PointWalker(wiring.Component):
     load : Out(1), index : Out(2)
         A command enters and has that index.
     points : Out(stream of POINT)
-        Its points.
+        Points of the commands, in loop order.
     """
 
     def __init__(self, config: MlaConfig):

@@ -23,7 +23,7 @@ class BinaryOperator(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -32,13 +32,13 @@ class BinaryOperator(wiring.Component):
     beat : In(BEAT), o_beat : Out(BEAT)
         Beat going in and coming out.
     a, b : In(lanes)
-        Operands.
+        Operands of each lane.
     bias : In(lanes)
         The slot's bias, BIAS_AT cycles after the operands.
     bias_en : Out(1)
         The beat going in needs a slot's bias.
     value : Out(lanes)
-        Result.
+        Result of each lane.
     """
 
     def __init__(self, config: MlaConfig):

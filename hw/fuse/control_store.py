@@ -26,7 +26,7 @@ class ControlStore(wiring.Component):
     index : In(2)
         Command to look up.
     data : Out(layout)
-        Its controls.
+        Controls of the command that was read.
     """
 
     def __init__(self, layout: data.StructLayout):

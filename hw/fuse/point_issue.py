@@ -28,12 +28,12 @@ class PointIssue(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
     points : In(stream of POINT)
-        Points.
+        Points to issue, in loop order.
     free : In(1)
         The writer has finished a point.
     sp_read, acc_read : Out

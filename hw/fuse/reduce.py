@@ -24,7 +24,7 @@ class WindowReduce(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -33,7 +33,7 @@ class WindowReduce(wiring.Component):
     beat : In(BEAT), o_beat : Out(BEAT)
         Beat going in and coming out.
     value : In(lanes)
-        Value.
+        Value of each lane.
     o : Out(lanes), any : Out
         The reduction so far, and the lanes that have contributed to it (the others are undefined).
     count : Out(COUNT_BITS)
@@ -120,7 +120,7 @@ class LaneReduce(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------

@@ -40,7 +40,7 @@ class Requantizer(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -49,7 +49,7 @@ class Requantizer(wiring.Component):
     beat : In(BEAT), o_beat : Out(BEAT)
         Beat going in and coming out.
     value : In(lanes)
-        Biased value.
+        Biased value of each lane.
     mult, exponent, neg_mult, neg_exponent : In(lanes)
         The slot's parameters, together with the value.
     row_mult, row_exponent : In
@@ -57,7 +57,7 @@ class Requantizer(wiring.Component):
     a_exponent : In(lanes of EXPONENT_BITS)
         Added to the exponents, together with the value.
     o : Out(lanes)
-        Result.
+        Requantized value of each lane.
     changed : Out(COUNT_BITS)
         Lanes the clip changed, among those that count, one cycle after the result.
     """

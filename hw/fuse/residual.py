@@ -28,7 +28,7 @@ class Residual(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -41,7 +41,7 @@ class Residual(wiring.Component):
     value : In(lanes), r : In(lanes of 16 bits)
         Value and residual elements.
     o : Out(lanes)
-        Result.
+        Sum of each lane, requantized.
     """
 
     def __init__(self, config: MlaConfig):

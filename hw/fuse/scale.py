@@ -158,9 +158,9 @@ class _Part:
     kept : Value
         Its _KEPT bits at the bottom.
     sticky, excess : Value
-        Whether a bit below them is set; whether one above them differs from the sign.
+        Set if a bit below the kept ones is set; set if a bit above them differs from the sign.
     negative : Value
-        The sign.
+        Sign of the product.
     bytes : Value
         By how many it was shifted.
     spare : Value
@@ -195,11 +195,11 @@ class ScaleLane(wiring.Component):
     Members
     -------
     x : In(signed(x_width)), mult : In(signed(32))
-        Operands.
+        Factors of the product.
     steps : In(SCALE_STEPS)
         From a ScaleControl given its inputs together with the operands.
     o : Out(signed(32))
-        Result.
+        Scaled, rounded and saturated product.
     rounded : Out(signed(33)), dropped : Out(6)
         ROUNDED cycles after the operands: the product after its first rounding, and how many bits that dropped.
     """

@@ -29,7 +29,7 @@ class Writer(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -40,7 +40,7 @@ class Writer(wiring.Component):
     beat : In(1), value : In(lanes), changed : In
         A beat leaves the pipeline: elements, lanes changed by clips.
     sp_write, acc_write : Out
-        Memory ports.
+        Write ports of scratchpad and accumulator.
     report : Out(REPORT), row : Out(lanes), mask : Out
         A finished point for the statistics.
     refused : Out(1)

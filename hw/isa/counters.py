@@ -30,13 +30,13 @@ class Counter:
     Parameters
     ----------
     name : str
-        Unique name.
+        Unique name of the counter.
     group : str
         Place in the machine whose tag it is kept under, one of GROUPS.
     width : int
         Bits of the increment of one cycle.
     architectural : bool
-        Whether the value is the same on every device (RTL, golden) for race-free programs.
+        Set if the value is the same on every device (RTL, golden model) for race-free programs.
     doc : str
         One line for the reference page.
     """

@@ -12,7 +12,7 @@ class Field:
     name : str
         Name used in assembly text and in layouts.
     width : int
-        Bits.
+        Width of the field in bits.
     signed : bool
         Two's complement when true.
     default : int

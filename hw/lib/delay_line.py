@@ -15,7 +15,7 @@ class DelayLine(wiring.Component):
     Parameters
     ----------
     width : int
-        Bits.
+        Width of the signal in bits.
     cycles : int
         At least 2.
 

@@ -20,16 +20,16 @@ class StreamFifo(wiring.Component):
     Parameters
     ----------
     shape : ShapeLike
-        Payload.
+        Shape of the payload.
     depth : int
         Capacity in payloads; a power of two.
 
     Members
     -------
     w : In(stream)
-        Input.
+        Stream of entries to store.
     r : Out(stream)
-        Output.
+        Stream of entries in the same order.
     clear : In
         Empties the FIFO; a payload that is offered in the same cycle is dropped, too.
     level : Out
@@ -86,7 +86,7 @@ class CreditFifo(wiring.Component):
     Parameters
     ----------
     layout : data.StructLayout
-        Entry.
+        Layout of an entry.
     depth : int
         Entries, a power of two.
 

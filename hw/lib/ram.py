@@ -21,7 +21,7 @@ class Ram(wiring.Component):
     granularity : int or None
         Bits written by one bit of `w_en`; the whole word by default.
     reads : int
-        Read ports.
+        Number of read ports.
     comb : bool
         Reads are combinational (small memories made of LUTs).
     transparent : bool
@@ -33,7 +33,7 @@ class Ram(wiring.Component):
     Members
     -------
     w_addr, w_data, w_en : In
-        Write port.
+        Address, data and enables of the write port.
     r{i}_addr, r{i}_en : In, r{i}_data : Out
         Read port i; `r{i}_en` is ignored by combinational reads.
     """

@@ -15,7 +15,7 @@ def rotate_left(m: Module, name: str, value: Value, amount: Value, count: int) -
     value : Value
         `count` elements of equal width, element 0 lowest.
     amount : Value
-        log2(count) bits.
+        Distance to rotate by, log2(count) bits.
     count : int
         Elements; a power of two.
     """

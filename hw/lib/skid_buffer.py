@@ -13,14 +13,14 @@ class SkidBuffer(wiring.Component):
     Parameters
     ----------
     layout : data.StructLayout
-        Payload.
+        Layout of the payload.
 
     Members
     -------
     i : In(stream), o : Out(stream)
         Streams of the payload.
     clear : In
-        Forget everything.
+        Discard all buffered data.
     """
 
     def __init__(self, layout: data.StructLayout):

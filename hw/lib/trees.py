@@ -17,7 +17,7 @@ def select_tree(m: Module, name: str, number: Value, values: dict[int, Value]) -
     name : str
         Prefix of its signals.
     number : Value
-        Which value.
+        Index of the value to select.
     values : dict of int to Value
         At least one; keys fit into `number`.
     """

@@ -49,14 +49,14 @@ class Accumulator(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Uses `n`, `acc_bytes`, `acc_banks`.
+        Machine configuration; uses `n`, `acc_bytes`, `acc_banks`.
 
     Members
     -------
     update : In(AccUpdatePort)
         The array's updates.
     fuse_read : In(AccReadPort), fuse_write : In(AccWritePort)
-        FUSE's ports.
+        Read and write port of FUSE.
     reads : Out(2)
         Rows read in this cycle.
     conflicts : Out(2)

@@ -29,9 +29,9 @@ class InstructionStore(wiring.Component):
     fetch_addr, fetch_en : In, fetch_data : Out
         The sequencer's port.
     check_addr, check_en : In, check_data : Out
-        Read-back.
+        Read port of the CRC check.
     w_addr, w_data, w_en : In
-        Write port.
+        Write port of host and loader.
     """
 
     fetch_addr: In(WIS_ADDR_BITS)

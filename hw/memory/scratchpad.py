@@ -27,7 +27,7 @@ class SpAccess:
     m : Module
         Module that the signals are added to.
     config : MlaConfig
-        Sizes.
+        Machine configuration; uses `n`, `sp_banks`, `sp_rows`.
     name : str
         Prefix of the signals' names.
     addr : Value
@@ -96,7 +96,7 @@ class SpReadLane(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Machine configuration; uses `n`, `sp_banks`.
 
     Members
     -------
@@ -109,7 +109,7 @@ class SpReadLane(wiring.Component):
     even, odd : In
         Words read by the banks, bank 0 lowest, one cycle later.
     data : Out
-        The row.
+        Row at the requested byte address.
     """
 
     def __init__(self, config: MlaConfig):
@@ -193,7 +193,7 @@ class Scratchpad(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------

@@ -17,9 +17,9 @@ class Alu(wiring.Component):
     Members
     -------
     op : In
-        MicroOp.
+        Operation to execute (MicroOp).
     a, b, imm : In
-        Operands.
+        Operands of the instruction.
     product : In
         Low half of a * (b + imm), used by MUL.
     second : Out
@@ -29,7 +29,7 @@ class Alu(wiring.Component):
     sum : Out
         a + b + imm, the value SET and TAG write.
     taken : Out
-        Whether a branch of this operation is taken.
+        Set if a branch of this operation is taken.
     """
 
     op: In(6)

@@ -113,9 +113,9 @@ class ScalarMultiply(wiring.Component):
     mul : In
         Takes new factors; the product of the last ones stays otherwise.
     mul_a, mul_b : In
-        Factors.
+        Factors of the product.
     mul_product : Out
-        Low half.
+        Low half of the product.
     """
 
     mul: In(1)

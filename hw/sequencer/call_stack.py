@@ -21,15 +21,15 @@ class CallStack(wiring.Component):
     Members
     -------
     clear : In
-        Empties the stack.
+        Empty the stack.
     push, entry : In
-        Saves a caller.
+        Push the state of a caller.
     pop : In
-        Drops the innermost.
+        Remove the innermost caller.
     top : Out
-        The innermost caller.
+        State of the innermost caller.
     empty, full : Out
-        State.
+        The stack is empty; the stack is full.
     in_use : Out
         Mask of the callers' segments.
     """

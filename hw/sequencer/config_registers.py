@@ -17,7 +17,7 @@ class UnitRegisters(wiring.Component):
     Parameters
     ----------
     unit : Unit
-        Whose fields.
+        Unit that the fields belong to.
 
     Members
     -------
@@ -26,7 +26,7 @@ class UnitRegisters(wiring.Component):
     clear : In
         All fields return to their defaults.
     fields : Out
-        Current values.
+        Current values of the unit's fields.
     """
 
     def __init__(self, unit: Unit):
@@ -69,7 +69,7 @@ class ConfigRegisters(wiring.Component):
     clear : In
         Mask of the units whose fields return to their defaults.
     load, matrix, fuse, store : Out
-        Current fields.
+        Current fields of each unit.
     """
 
     def __init__(self) -> None:

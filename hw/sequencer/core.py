@@ -54,7 +54,7 @@ class Core(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -93,7 +93,7 @@ class Core(wiring.Component):
     running, tag, macro, pc, segment : Out
         State: what runs, and the instruction that executes.
     micro_*, fetch_stalls, queue_stalls, sync_stalls : Out
-        Counter events.
+        Events of the sequencer's counters.
     """
 
     def __init__(self, config: MlaConfig):

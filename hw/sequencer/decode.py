@@ -58,9 +58,9 @@ def find_targets(m: Module, word: data.View, pc: Value, base: Value) -> dict[str
     Parameters
     ----------
     m : Module
-        Where the logic goes.
+        Module that the logic is added to.
     word : View
-        Instruction.
+        Instruction word to decode.
     pc : Value
         Its address, COUNTER_BITS wide.
     base : Value
@@ -101,7 +101,7 @@ class Decode(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Machine.
+        Machine configuration; uses `n`, `pipelined`, `segments`.
 
     Members
     -------

@@ -187,7 +187,7 @@ class Execute(wiring.Component):
     active : In
         A program runs and may go on.
     valid, instruction : In
-        What to execute.
+        Decoded instruction to execute.
     limit_hit : In
         The program has executed as many instructions as it may.
     tokens, idle : In
@@ -224,7 +224,7 @@ class Execute(wiring.Component):
     start_issue : Out
         Begin an issue.
     take : Out
-        Tokens taken.
+        Semaphore tokens taken in this cycle.
     push_loop, pop_loop, call, return_loops, ret, enter, halt, set_field, clear_fields, set_tag : Out
         The instruction completes and does this; `enter`: a call to the frame `callee`;
         `return_loops` comes a cycle before `ret`.

@@ -19,7 +19,7 @@ class Fetch(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -28,7 +28,7 @@ class Fetch(wiring.Component):
     stop : In
         Forget what was fetched.
     loop_back, loop_start : In
-        What follows `pc` is the start of a loop.
+        The instruction after `pc` is the start of a loop, and its address.
     step : Out
         The word after `pc` is being fetched, or `target`.
     fetch_addr, fetch_en : Out

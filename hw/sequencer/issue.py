@@ -39,7 +39,7 @@ class CommandIssue(wiring.Component):
     unit, meta : In
         Unit of the command, and what travels with its fields.
     windows : In
-        DRAM windows.
+        Configuration of the DRAM windows.
     clear : In
         Gives up; the only thing that withdraws an offer.
     passed, increments : Out
@@ -153,7 +153,7 @@ class ParallelIssue(CommandIssue):
     Parameters
     ----------
     config : MlaConfig
-        Sizes of the machine.
+        Configuration of the machine.
 
     Members
     -------

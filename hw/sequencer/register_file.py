@@ -23,9 +23,9 @@ class RegisterFile(wiring.Component):
     clear : In
         All registers become 0.
     w_en, w_addr, w_data : In
-        Write port.
+        Enable, address and data of the write port.
     a_addr, b_addr : In, a_data, b_data : Out
-        Read ports.
+        Addresses and data of the two read ports.
     """
 
     clear: In(1)

@@ -34,22 +34,22 @@ class WordQueue(wiring.Component):
     Parameters
     ----------
     unit : Unit
-        Whose commands these are.
+        Unit that the commands are for.
     commands : int
-        Commands whose words fit; one more, not complete, always does.
+        Number of commands whose words fit; one more incomplete command always fits.
 
     Members
     -------
     valid, word : In
-        A word.
+        Word of a command to store.
     take : In
         The unit starts the command in `body`; only while `loaded`.
     flush : In
-        Forgets all words.
+        Discard all commands.
     body : Out
         Fields and increments.
     loaded : Out
-        They are complete.
+        `body` holds a complete command.
     """
 
     def __init__(self, unit: Unit, commands: int):
@@ -134,7 +134,7 @@ class CommandQueue(wiring.Component):
     Parameters
     ----------
     unit : Unit
-        Whose commands these are.
+        Unit that the commands are for.
     config : MlaConfig
         `queue_depth` commands fit; `serial_commands` tells how they come.
 
@@ -151,7 +151,7 @@ class CommandQueue(wiring.Component):
     semaphores : Out
         This unit's port of the semaphores.
     flush : In
-        Forgets everything.
+        Discard all commands.
     queued : Out
         Commands that have not started.
     idle : Out
@@ -161,9 +161,9 @@ class CommandQueue(wiring.Component):
     head_waits : Out
         Producers (by Unit) whose token the head lacks.
     started, retired : Out
-        Pulses.
+        Pulses: a command starts, a command retires.
     retired_tag, retired_macro : Out
-        Of the command that retires.
+        Tag and macro-instruction of the command that retires.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ class FuseUnit(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the machine.
 
     Members
     -------
@@ -43,7 +43,7 @@ class FuseUnit(wiring.Component):
     rows, zeros, min, max : Out(32)
         Statistics of the last finished command.
     sp_read, sp_write, acc_read, acc_write : Out
-        Memory ports.
+        Ports of scratchpad and accumulator.
     slot_write : In
         Writes of parameter slots and tables.
     events, out_events : Out

@@ -144,7 +144,7 @@ def convert(component: Elaboratable, name: str, *, fast: bool = False) -> str:
     Parameters
     ----------
     component : Elaboratable
-        What to print.
+        Component to convert.
     name : str
         Name of the top module.
     fast : bool

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cosim.dram import DramFault
-from cosim.reports import TrapReport
 from cosim.rtl.rtl_device import RtlDevice
+from cosim.status import TrapReport
 from hw.bus.register_map import ADDRESS
 from hw.isa.assembler import assemble
 from hw.isa.enums import EXACT_TRAPS, Trap

@@ -11,7 +11,7 @@ import pytest
 from compiler.cli.exec import hexdump
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
-from cosim.reports import TrapReport
+from cosim.status import TrapReport
 from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.assembler import assemble

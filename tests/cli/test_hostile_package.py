@@ -17,8 +17,8 @@ from compiler.runtime.validation import validate_network
 from compiler.server.server import Server, serving_bytes
 from compiler.validate import ValidationError
 from cosim.golden import GoldenDevice
-from cosim.golden.alu import BRANCH
-from cosim.reports import TrapError
+from cosim.semantics.alu import BRANCH
+from cosim.status import TrapError
 from hw.isa.assembler import assemble
 from hw.isa.micro_instruction import LOOP_IMM, MicroOp, decode, encode
 from hw.isa.program import Program

@@ -9,7 +9,7 @@ import pytest
 from compiler.cli.main import main
 from compiler.util import progress as module
 from compiler.util.progress import INTERVAL, ProgressTask, building, clock, progress
-from cosim.rtl import source
+from cosim.rtl import verilog_cache
 from cosim.rtl.build import PLAIN, Variant
 from cosim.rtl.monitor import Build
 from hw.config import load_target
@@ -112,7 +112,7 @@ def test_a_build_is_told_of_only_when_it_happens(tmp_path: Path, monkeypatch: py
         return nullcontext()
 
     for _ in range(2):
-        assert source.chip_verilog(load_target("n4"), monitor=monitor) == "module"
+        assert verilog_cache.chip_verilog(load_target("n4"), monitor=monitor) == "module"
     assert told == ["the Verilog of the 4x4 chip"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from compiler.validate import explore
 from compiler.validate.known_bits import Word, compute, parts, taken, word_of
-from cosim.golden.alu import ALU, BRANCH, MASK
+from cosim.semantics.alu import ALU, BRANCH, MASK
 from hw.isa.micro_instruction import MicroOp
 from tests.compiler.validating import proof, refused
 

@@ -16,7 +16,7 @@ from compiler.validate.macro_call import CallStream
 from compiler.validate.proof_memo import proved
 from compiler.validate.strided_regions import region
 from compiler.validate.trace import Log
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.isa.program import Program
@@ -32,7 +32,7 @@ def network() -> CompiledNetwork:
     return compile(two_convolutions(), "n4")
 
 
-def placed(network: CompiledNetwork, base: int, ends: int) -> tuple[list[MacroCall], list[Window]]:
+def placed(network: CompiledNetwork, base: int, ends: int) -> tuple[list[MacroCall], list[DramWindow]]:
     """Calls for some requests, with the model's memory and their inputs and outputs at some addresses."""
     (stage,) = network.stages
     assert stage.code is not None
@@ -52,7 +52,7 @@ def with_program(calls: list[MacroCall], number: int, program: Program) -> list[
 
 
 def stream(
-    config: MlaConfig, calls: list[MacroCall], windows: list[Window], limit: int = LIMIT
+    config: MlaConfig, calls: list[MacroCall], windows: list[DramWindow], limit: int = LIMIT
 ) -> CallStream:
     return CallStream(config, calls, windows, (), limit)
 

@@ -19,7 +19,7 @@ from cosim.rtl import build, toolchain
 from cosim.rtl.build import PLAIN, Variant, build_simulator, simulator_key
 from cosim.rtl.errors import BuildError, DiskFullError, ToolMissingError
 from cosim.rtl.runner import TOP
-from cosim.rtl.yardstick import bare_array_khz
+from cosim.rtl.sim_speed_baseline import bare_array_khz
 from hw.errors import InputError
 from tests.support.sim_chip import Reg
 from tests.support.sim_device import GO_READ, N, is_running, open_sim, traffic, verilog

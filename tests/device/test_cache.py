@@ -138,7 +138,7 @@ def test_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_old_entries_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "KEEP_ENTRIES", 3)
+    monkeypatch.setattr(cache, "MAX_ENTRIES", 3)
     for number in range(5):
         cache.cached("things", f"key{number}", fill)
     assert entries(folder) == ["key2", "key3", "key4"]

@@ -12,8 +12,8 @@ from cosim.device import Device
 from cosim.driver import Driver
 from cosim.golden import GoldenDevice
 from cosim.programs import Candidate
-from cosim.reports import NO_SEGMENT
 from cosim.rtl.rtl_device import RtlDevice
+from cosim.status import NO_SEGMENT
 from hw.config import load_target
 from hw.isa.assembler import assemble
 from hw.isa.enums import Compare, Trap

@@ -21,8 +21,8 @@ from compiler.serve.search_worker import Changed, SearchJob
 from compiler.server.request import RequestResult
 from compiler.server.server import Server, serving_bytes
 from cosim.dram import DramFault
-from cosim.reports import TrapError
 from cosim.rtl.rtl_device import RtlDevice
+from cosim.status import TrapError
 from hw.config import load_target
 from tests.loop.conftest import OPTIONS
 from tests.loop.serving import Model, Told, damaged, replaced

@@ -13,7 +13,7 @@ from compiler.frontends.model import read_model
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Quantization
 from compiler.util.scaling import float32_multiplier, float32_ratio
-from cosim.golden.scale import half_even, scale
+from cosim.semantics.fixed_point import half_even, scale
 from hw.isa.enums import Rounding
 from tests.compiler.networks import model as model_file
 from tests.library.models import weighted

@@ -13,7 +13,7 @@ from compiler.profile.timeline import Span, spans
 from compiler.profile.trace import trace_json
 from compiler.visualize.profile_page import joined, page
 from compiler.visualize.svg.style import CAUSE_COLOURS, OKABE_ITO, hue
-from cosim.rtl.records import BEATS, EVENT, Recording
+from cosim.rtl.abi import BEATS, EVENT, Recording
 from hw.isa.counters import CAUSES
 from hw.isa.enums import Unit
 

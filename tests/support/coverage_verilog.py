@@ -12,7 +12,7 @@ from unittest.mock import patch
 from amaranth.back import rtlil, verilog
 from amaranth.hdl import Elaboratable
 
-from cosim.rtl.source import HARDWARE, cached_verilog
+from cosim.rtl.verilog_cache import HARDWARE, cached_verilog
 from hw.config import MlaConfig
 from hw.verilog.writer import VerilogPlatform
 

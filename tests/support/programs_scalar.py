@@ -2,7 +2,7 @@
 
 import random
 
-from cosim.golden.checks import check_command
+from cosim.semantics.command_checks import check_command
 from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Trap, Unit

@@ -19,10 +19,18 @@ def lower_conv(low: LoweringContext) -> Layer:
     # Where every output pixel is one of the input, images need not be told apart.
     apart = weights.shape[1:3] != (1, 1) or a["strides"] != (1, 1) or any(a["pads"])
     return ConvLayer(
-        **common, macs=macs, batch=low.x.shape[0] if apart else 1, weights=weights.data, drain=drain,
-        strides=a["strides"], pads=a["pads"], dilations=a["dilations"], groups=a["groups"],
-        x_zp=affine(low.x).zero_point, w_zp=zero_of(weights),
-    )  # fmt: skip
+        **common,
+        macs=macs,
+        batch=low.x.shape[0] if apart else 1,
+        weights=weights.data,
+        drain=drain,
+        strides=a["strides"],
+        pads=a["pads"],
+        dilations=a["dilations"],
+        groups=a["groups"],
+        x_zp=affine(low.x).zero_point,
+        w_zp=zero_of(weights),
+    )
 
 
 def lower_dense(low: LoweringContext) -> Layer:
@@ -33,6 +41,10 @@ def lower_dense(low: LoweringContext) -> Layer:
     rows = common["shapes"][common["x"]]
     macs = rows.h * rows.w * weights.elements // times_over(low.graph, low.x.name)
     return ConvLayer(
-        **common, macs=macs, weights=weights.data[:, None, None, :],
-        drain=drain, x_zp=affine(low.x).zero_point, w_zp=zero_of(weights),
-    )  # fmt: skip
+        **common,
+        macs=macs,
+        weights=weights.data[:, None, None, :],
+        drain=drain,
+        x_zp=affine(low.x).zero_point,
+        w_zp=zero_of(weights),
+    )

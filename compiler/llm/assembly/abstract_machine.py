@@ -15,8 +15,8 @@ from compiler.validate.macro_call import CallStream, MacroCall
 from compiler.validate.sequencer import SymbolicSequencer
 from compiler.validate.strided_regions import StridedRegion
 from cosim.driver import WATCHDOG_CYCLES
-from cosim.golden.alu import ALU, signed
-from cosim.golden.interpreter import decoded
+from cosim.semantics.alu import ALU, signed
+from cosim.semantics.instruction import decode_instruction
 from hw.errors import InputError
 from hw.isa.commands import FIELD_INDEX_BITS
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
@@ -119,7 +119,7 @@ class AbstractMachine:
 
     def trips(self, word: int) -> int | None:
         """How often a loop that begins now runs; None: the data say."""
-        _, _, a, _, imm = decoded(word)
+        _, _, a, _, imm = decode_instruction(word)
         count = self.value(a)
         if not isinstance(count, int):
             return None
@@ -127,7 +127,7 @@ class AbstractMachine:
 
     def execute(self, word: int) -> None:
         """Execute an instruction that is no loop with a body."""
-        op, d, a, b, imm = decoded(word)
+        op, d, a, b, imm = decode_instruction(word)
         self.step(1)
         if op in JUMPS or op in (MicroOp.TRAP, MicroOp.LOOP):
             self.lost = True
@@ -292,7 +292,7 @@ class ProgramTracker:
 
     def after(self, word: int) -> "ProgramTracker":
         """The state after one more instruction, which is no loop with a body."""
-        op, d, *_ = decoded(word)
+        op, d, *_ = decode_instruction(word)
         out = self._copy(order=op in ORDER)
         if op in _OF_UNIT:
             out._forget(d >> FIELD_INDEX_BITS if op is MicroOp.SET else ISSUE_D.unpack(d)["unit"])

@@ -17,7 +17,7 @@ from compiler.llm.assembly.token_groups import GROUPS, HEAD, SELECTOR, SEMAPHORE
 from compiler.llm.tokens.integer_tokens import BYTES
 from compiler.llm.tokens.integer_tokens import WORDS as NUMBERS
 from compiler.llm.tokens.vocabulary import Vocabulary
-from cosim.golden.interpreter import decoded
+from cosim.semantics.instruction import decode_instruction
 from hw.errors import InputError
 from hw.isa.enums import SEQUENCER, Unit
 from hw.isa.micro_instruction import OPERAND_BASE, REGISTERS, STATISTIC_BASE, MicroOp
@@ -135,7 +135,7 @@ class NextTokenMask:
         """Whether nothing can come behind the last instruction but by a jump."""
         if self._reader.head or not self._reader.words:
             return False
-        op, _, a, b, _ = decoded(self._reader.words[-1])
+        op, _, a, b, _ = decode_instruction(self._reader.words[-1])
         return op in (MicroOp.HALT, MicroOp.RET) or (op is MicroOp.BEQ and a == b < REGISTERS)
 
     @property

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 
 from compiler.llm.assembly.operands import Spans, spans_of
-from cosim.golden.checks import check_command
-from cosim.golden.command import PACKED, unpack_fields
+from cosim.semantics.command_checks import check_command
+from cosim.semantics.command_fields import PACKED, unpack_fields
 from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS, defaults
 from hw.isa.enums import Unit

@@ -10,7 +10,7 @@ from compiler.llm.assembly.operands import Rules, Spans
 from compiler.llm.assembly.token_groups import GROUPS, HEAD
 from compiler.validate.explore import LIMIT
 from compiler.validate.macro_call import MacroCall
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import FIELD_INDEX_BITS
@@ -61,7 +61,7 @@ class ProgramLimits:
     config: MlaConfig | None = None
     operands: tuple[int | None, ...] = ()
     tag: int = 0
-    windows: Sequence[Window] = ()
+    windows: Sequence[DramWindow] = ()
     before: Sequence[MacroCall] = ()
     leaves: Mapping[Semaphore, int] = field(default_factory=dict)
     jumps: bool = False

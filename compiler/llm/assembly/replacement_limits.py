@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from compiler.llm.assembly.abstract_machine import TOKENS, AbstractMachine
 from compiler.llm.assembly.limits import ProgramLimits, Semaphore
 from compiler.validate.macro_call import MacroCall
-from cosim.golden.checks import Window
+from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 from hw.isa.enums import SEMAPHORES_PER_PAIR
 
 
 def limits_in_place(
-    config: MlaConfig, calls: Sequence[MacroCall], windows: Sequence[Window], index: int, *, tokens: int
+    config: MlaConfig, calls: Sequence[MacroCall], windows: Sequence[DramWindow], index: int, *, tokens: int
 ) -> ProgramLimits:
     """Limits of a program in place of that of a call: it begins where that one does, and leaves the same tokens.
 

@@ -19,7 +19,7 @@ from compiler.runtime.dispatch.rebase import rebased
 from compiler.runtime.dispatch.single import tensor_named
 from compiler.runtime.dispatch.skip_programs import constants, probe
 from compiler.runtime.dispatch.variant_memory import align_up, together
-from cosim.golden.command import unpack_fields
+from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.commands import FUSE_DIMS

@@ -21,7 +21,7 @@ from compiler.tuning.calibration.journal import CalibrationJournal, CalibrationS
 from compiler.tuning.measure.golden_io import GoldenModelReference
 from compiler.tuning.measure.latency import measure_network
 from compiler.util.progress import building, progress
-from cosim.pool import DevicePool
+from cosim.device_pool import DevicePool
 from hw.config import MlaConfig
 from hw.errors import InputError
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from compiler.codegen.semaphores import Issued, reach
 from compiler.tuning.edits.split import dims_of, get, split
-from cosim.golden.bounds import Box
+from cosim.semantics.bounding_box import BoundingBox
 from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD
 from hw.isa.enums import Unit
@@ -156,7 +156,7 @@ def _streams(command: Issued) -> bool:
     return bool(MATRIX_WORD.unpack(get(command, "word"))["dw"])
 
 
-def reach_of(config: MlaConfig, command: Issued) -> list[Box]:
+def reach_of(config: MlaConfig, command: Issued) -> list[BoundingBox]:
     """What a command touches; found out once."""
     if not command.reach:
         command.reach = reach(config, command)

@@ -24,7 +24,7 @@ from compiler.runtime.session import PlacedStage, Session, dram_bytes
 from compiler.trace import CompilationTrace
 from compiler.validate.errors import ValidationError
 from cosim.golden import GoldenDevice
-from cosim.reports import TrapError
+from cosim.status import TrapError
 from hw.isa.commands import LOAD_WORD
 from hw.isa.enums import DTYPE_BYTES, Space, Unit
 

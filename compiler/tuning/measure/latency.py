@@ -8,7 +8,7 @@ from compiler.runtime.session import Session
 from compiler.tuning.measure.golden_io import GoldenIO
 from compiler.validate.errors import ValidationError
 from cosim.device import Device
-from cosim.reports import TrapError
+from cosim.status import TrapError
 
 
 class _TooSlowError(Exception):

@@ -13,7 +13,7 @@ from compiler.tuning.measure.golden_io import GoldenIO
 from compiler.tuning.measure.latency import layers_of
 from compiler.validate.errors import ValidationError
 from cosim.device import Device, DeviceTimeoutError
-from cosim.reports import TrapError
+from cosim.status import TrapError
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
 

@@ -29,18 +29,18 @@ class ParallelChecker(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes of the memories.
+        Configuration of the machine.
 
     Members
     -------
     start, unit : In
         Begins a check; `unit` and the fields stay unchanged until `done`.
     load, matrix, fuse, store : In
-        Fields.
+        Current fields of each unit.
     windows : In
-        DRAM windows.
+        Configuration of the DRAM windows.
     clear : In
-        Gives up.
+        Abandon the check in progress.
     done : Out
         Pulse: the verdict is there.
     bad : Out

@@ -18,17 +18,17 @@ class CoordinateRange(wiring.Component):
     Members
     -------
     capture : In
-        Takes a new range.
+        Sample the inputs for a new range.
     origin : In
         Coordinate of the first step.
     limit : In
-        Coordinates from 0 to limit - 1 are no padding; 0: all of them.
+        Coordinates 0 to limit - 1 are not padding; with 0, no coordinate is.
     p0, p1 : In
         Extent of each dimension.
     low, high : Out
-        The range.
+        Minimum and maximum coordinate.
     empty : Out
-        All padding.
+        All coordinates are padding.
     wide : Out
         The range before the cut does not fit 17 bits.
     """
@@ -78,15 +78,15 @@ class DepthwiseRows(wiring.Component):
     Members
     -------
     start : In
-        Begins; the operands stay unchanged until `done`.
+        Start a computation; the operands stay unchanged until `done`.
     length, lead, width, stride : In
         The command's dw_len, dw_lead, x_count and dw_sy.
     done : Out
-        Pulse.
+        Pulse: the results are valid.
     rows, out_rows : Out
         Results, valid from `done` to the next start.
     clear : In
-        Gives up.
+        Abandon the computation in progress.
     """
 
     start: In(1)

@@ -57,18 +57,18 @@ class OperandSelect(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Machine.
+        Configuration of the machine.
 
     Members
     -------
     unit : In
-        Whose command is checked.
+        Unit whose command is checked.
     step : In
-        Step (schedule.NUMBER).
+        Number of the step (schedule.NUMBER).
     load, matrix, fuse, store : In
-        Fields.
+        Current fields of each unit.
     u_low, u_high, v_low, v_high : In
-        Coordinate ranges.
+        Ranges of the image coordinates.
     dw_rows, dw_out_rows : In
         Last image row and last output row of a depthwise stream.
     x{i}, y{i} : Out

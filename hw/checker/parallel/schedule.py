@@ -38,7 +38,7 @@ class Step:
     Parameters
     ----------
     unit : Unit
-        Whose command.
+        Unit whose command is checked.
     lanes : tuple of Lane
         Products; missing ones are off.
     stream : str

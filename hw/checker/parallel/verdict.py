@@ -21,7 +21,7 @@ class ParallelVerdict(BoxVerdict):
     Members
     -------
     windows : In
-        DRAM windows.
+        Configuration of the DRAM windows.
     """
 
     def __init__(self, config: MlaConfig):

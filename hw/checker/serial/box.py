@@ -25,20 +25,20 @@ class BoundingBox(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes of the memories.
+        Configuration of the machine.
 
     Members
     -------
     line, met : In
-        What is to be done, and whether its condition is met.
+        Operation of the line, and the state of its condition.
     value, tile : In
         The line's field, and the tile.
     windows : In
         Who may access each, and the limit that the line of 2 cycles ago asked for.
     start : In
-        Forgets what was found of the last command.
+        Discard the results of the last command.
     clear : In
-        Forgets the lines of the last 3 cycles.
+        Discard the lines of the last 3 cycles.
     low, high : Out
         Ends of the box: 3 cycles after the line that moved them.
     late : Out
@@ -52,7 +52,7 @@ class BoundingBox(wiring.Component):
     quotient : Out
         Result of the last division.
     increments : Out
-        Walk increments.
+        Derived walk increments of the command.
     """
 
     def __init__(self, config: MlaConfig):

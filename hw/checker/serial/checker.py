@@ -32,18 +32,18 @@ class SerialChecker(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Machine.
+        Configuration of the machine.
 
     Members
     -------
     field_w_en, field_w_field, field_w_data, field_clear : In
         Writes of fields, as `ConfigRegisters` has them; none during a check.
     start, unit : In
-        Begins a check; `unit` stays unchanged until `done`.
+        Start a check; `unit` stays unchanged until `done`.
     windows : In, limit : Out
         DRAM windows, and which limit of one is asked for: it stands at stage 7.
     clear : In
-        Gives up.
+        Abandon the check in progress.
     done : Out
         Pulse: the verdict is there.
     bad, fail, fail_kind, fail_address : Out

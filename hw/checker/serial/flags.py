@@ -31,7 +31,7 @@ def check_flags(
     quotient : Value
         Result of the last division.
     config : MlaConfig
-        Machine.
+        Configuration of the machine.
     """
     load, matrix = _view("load.word", first), _view("matrix.word", first)
     src, stage = _view("fuse.src", first), _view("fuse.stage", second)

@@ -17,7 +17,7 @@ class SerialVerdict(BoxVerdict):
     Parameters
     ----------
     config : MlaConfig
-        Sizes of the memories.
+        Configuration of the machine.
 
     Members
     -------

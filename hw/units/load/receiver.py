@@ -63,14 +63,14 @@ class LoadReceiver(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
     walk : In(stream of replay_layout)
         Commands, in the order of their requests.
     r : In(stream of read_beat)
-        The bus.
+        Read data of the bus.
     item : Out(stream of item_layout)
         Beats and where they go.
     clear : In

@@ -38,7 +38,7 @@ class Transposer(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
@@ -46,13 +46,13 @@ class Transposer(wiring.Component):
         Beats; the fields after `plane_end` count in the plane's last one. `columns` and `rows` (bytes of a
         line, lines) are less one.
     sp_write : Out(SpWritePort)
-        Columns.
+        Write port for the columns.
     end : Out
         The column offered is the last of a plane whose `end` was set.
     busy : Out
         A column is offered or will be.
     clear : In
-        Drop everything.
+        Discard all lines.
     """
 
     def __init__(self, config: MlaConfig):

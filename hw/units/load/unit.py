@@ -31,7 +31,7 @@ class LoadUnit(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
@@ -40,9 +40,9 @@ class LoadUnit(wiring.Component):
     done : Out
         A command has retired: reads granted from this cycle on see all it wrote.
     ar : Out(stream of BURST), r : In(stream of read_beat)
-        The bus.
+        Read master of the bus: addresses and data.
     sp_write : Out(SpWritePort), slot_write : Out(SlotWritePort)
-        Writes.
+        Write ports of scratchpad and parameter slots.
     abort : In
         Drop all commands. Offered requests are kept up and their beats taken and dropped.
     busy : Out
@@ -56,7 +56,7 @@ class LoadUnit(wiring.Component):
     tag_busy : In
         `active_tag` may not change.
     in_flight_max, latency_max : Out
-        See OutstandingBursts.
+        Maxima for the counters, see `OutstandingBursts`.
     """
 
     def __init__(self, config: MlaConfig):

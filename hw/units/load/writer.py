@@ -54,14 +54,14 @@ class LoadWriter(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
     item : In(stream of item_layout)
-        Beats.
+        Beats with the data of their line.
     sp_write : Out(SpWritePort), slot_write : Out(SlotWritePort)
-        Writes.
+        Write ports of scratchpad and parameter slots.
     done : Out
         A command's last write was granted in the previous cycle.
     kept : Out
@@ -73,7 +73,7 @@ class LoadWriter(wiring.Component):
     tag_busy : In
         The tag may not change.
     clear : In
-        Drop everything.
+        Discard all data.
     busy : Out
         Something is waiting to be written.
     """

@@ -19,7 +19,7 @@ class DepthwiseSteps(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Uses `n`.
+        Machine configuration; uses `n`.
 
     Members
     -------
@@ -36,7 +36,7 @@ class DepthwiseSteps(wiring.Component):
     next_x, next_y : Out(1)
         The next sum is the next of the same row of outputs; the first of the next row.
     end : Out(1)
-        Last step.
+        Set in the last step.
     """
 
     def __init__(self, config: MlaConfig):

@@ -15,7 +15,7 @@ class LoopNest(wiring.Component):
     Parameters
     ----------
     levels : int
-        Loops.
+        Number of nested loops.
     early : int
         1: registers tell which iterations are last, so that they are there at a cycle's start.
 

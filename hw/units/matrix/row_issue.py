@@ -26,16 +26,16 @@ class RowIssuer(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
     rows : In
-        Steps.
+        Steps to issue, in loop order.
     tiles_ready, feeder_ready : In(1)
         The weights of the next tile are there; a tile may start.
     act : Out(SpReadPort)
-        Activation reads.
+        Read port for activations.
     issued : Out(1)
         The step on `rows` is issued in this cycle.
     line_valid, line_step : Out

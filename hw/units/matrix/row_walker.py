@@ -132,7 +132,7 @@ class RowWalker(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
@@ -141,7 +141,7 @@ class RowWalker(wiring.Component):
     ready : Out(1)
         None runs, or (not with `pipelined`) the last step of the one that runs is taken.
     rows : Out
-        Steps.
+        Steps of the command, in loop order.
     """
 
     def __init__(self, config: MlaConfig):

@@ -38,7 +38,7 @@ class MatrixUnit(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------

@@ -18,7 +18,7 @@ class WeightFeeder(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Uses `n`.
+        Machine configuration; uses `n`.
 
     Members
     -------
@@ -29,7 +29,7 @@ class WeightFeeder(wiring.Component):
     by_column : In(1)
         A row of the buffer is a column of the tile.
     zero_point, unsigned : In
-        Of the weights.
+        Zero point and signedness of the weights.
     ready : Out(1)
         A tile may start.
     pop : Out(1), row : In(8 * n)

@@ -29,7 +29,7 @@ class WeightFetcher(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Uses `n`.
+        Machine configuration; uses `n`.
 
     Members
     -------
@@ -38,7 +38,7 @@ class WeightFetcher(wiring.Component):
     ready : Out(1)
         The last row of the previous command is taken by the scratchpad, or was (with `pipelined`: was).
     port : Out(SpReadPort)
-        Weight reads.
+        Read port for weights.
     tiles : Out
         Tiles there and not yet taken.
     take : In(1)
@@ -46,7 +46,7 @@ class WeightFetcher(wiring.Component):
     pop : In(1)
         Row on `row` in the next cycle.
     row : Out(8 * n)
-        Popped row.
+        Weight row that is popped.
     """
 
     def __init__(self, config: MlaConfig):

@@ -23,12 +23,12 @@ class RowWriteback(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Uses `n`.
+        Machine configuration; uses `n`.
 
     Members
     -------
     issued : In(1), row : In(row_layout)
-        A step.
+        Step that is issued to the array.
     operands : In(9 * n)
         Its activations, ROW_AFTER cycles later.
     update_valid, update_row, update_add, update_shift : Out

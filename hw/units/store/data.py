@@ -35,16 +35,16 @@ class StoreData(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
     walk : In(stream)
         Commands: walk_layout(data_addresses(config), CONTEXT).
     sp_read : Out(SpReadPort)
-        Reads.
+        Read port of the scratchpad.
     w : Out(stream of write_beat)
-        Beats.
+        Write data of the bus.
     issued, issued_len : In
         A request was accepted, and its beats less one.
     blank : In

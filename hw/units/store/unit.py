@@ -33,7 +33,7 @@ class StoreUnit(wiring.Component):
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine.
 
     Members
     -------
@@ -42,9 +42,9 @@ class StoreUnit(wiring.Component):
     done : Out
         A command has retired.
     sp_read : Out(SpReadPort)
-        Reads.
+        Read port of the scratchpad.
     aw : Out(stream of BURST), w : Out(stream of write_beat), b : In(stream of RESPONSE)
-        The bus.
+        Write master of the bus: addresses, data, responses.
     abort : In
         Drop all commands. Offered requests are kept up, and their beats sent with the strobes off.
     busy : Out

@@ -1,4 +1,4 @@
-"""Fixed-point scaling: exact integers, int64 arrays in and out."""
+"""Fixed-point scaling and rounding, exact, on int64 arrays."""
 
 import math
 
@@ -10,17 +10,17 @@ INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 
 
 def wrap32(value: np.ndarray) -> np.ndarray:
-    """Low 32 bits as a signed number."""
+    """Signed value of the low 32 bits."""
     return value.astype(np.int32).astype(np.int64)
 
 
 def saturate(value: np.ndarray, low: int = INT32_MIN, high: int = INT32_MAX) -> np.ndarray:
-    """Value clipped to low..high; high wins if they cross."""
+    """Clip to low..high; the result is high if low exceeds it."""
     return np.minimum(np.maximum(value, low), high)
 
 
 def half_up(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
-    """(p + half) >> s without the overflow of the sum."""
+    """Divide p by 2**s, rounding halves up, without overflow."""
     if isinstance(s, int):
         return p if s == 0 else (p >> (s - 1)) + 1 >> 1
     rounded = (p >> np.maximum(s - 1, 0)) + 1 >> 1
@@ -28,7 +28,7 @@ def half_up(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
 
 
 def half_away(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
-    """Divide p by 2**s, half away from zero."""
+    """Divide p by 2**s, rounding halves away from zero."""
     if isinstance(s, int):
         return p if s == 0 else half_up(p - (p < 0), s)
     rounded = half_up(p - (p < 0), s)
@@ -36,7 +36,7 @@ def half_away(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
 
 
 def half_even(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
-    """Divide p by 2**s, half to even."""
+    """Divide p by 2**s, rounding halves to even."""
     up = half_up(p, s)
     shift = np.maximum(np.asarray(s, np.int64) - 1, 0)
     halves = p >> shift  # an odd number of halves and nothing below them is a tie
@@ -45,17 +45,31 @@ def half_even(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
 
 
 def half_even_single(p: np.ndarray, s: np.ndarray | int) -> np.ndarray:
-    """Divide p by 2**s, half to even, after rounding p to the 24 bits of a float32 in the same way.
+    """Divide p by 2**s, rounding halves to even, after rounding p to the 24 bits of a float32 in the same way.
 
-    A quotient of more than 24 bits, for which that would drop more than its fraction, is rounded once.
+    A quotient of more than 24 bits would lose integer bits in the first rounding, so it is rounded only once.
     """
     single = p.astype(np.float32).astype(np.int64)
-    kept = np.minimum(np.asarray(s, np.int64) + 24, 63)
-    return half_even(np.where((p >> kept) + (p < 0) == 0, single, p), s)
+    top = np.minimum(np.asarray(s, np.int64) + 24, 63)
+    return half_even(np.where((p >> top) + (p < 0) == 0, single, p), s)
 
 
 def scale(x: np.ndarray, m: np.ndarray | int, e: np.ndarray | int, ls: int, mode: Rounding) -> np.ndarray:
-    """`scale` of docs/machine.md, saturated to int32; e may differ from element to element."""
+    """`scale` of docs/machine.md: x * m * 2**(e + ls - 31), rounded and saturated to int32.
+
+    Parameters
+    ----------
+    x : numpy.ndarray
+        Values to scale, int64.
+    m : numpy.ndarray or int
+        Multiplier, one for all or one per element.
+    e : numpy.ndarray or int
+        Exponent, one for all or one per element.
+    ls : int
+        Additional left shift of the product.
+    mode : Rounding
+        Rounding of the result.
+    """
     product = x * m
     if isinstance(e, int):
         s: np.ndarray | int = min(max(31 - ls - e, 0), 63)
@@ -81,14 +95,14 @@ def _double(product: np.ndarray, e: np.ndarray | int, s: np.ndarray | int, ls: i
 
 
 def reciprocal(x: int) -> tuple[int, int]:
-    """Multiplier and k of 1/x."""
+    """Multiplier and exponent k of 1/x, as FUSE computes them; x below 1 counts as 1."""
     x = max(x, 1)
     k = x.bit_length() - 1
     return min((1 << 62) // (x << (31 - k)), INT32_MAX), k
 
 
 def reciprocal_root(x: int) -> tuple[int, int]:
-    """Multiplier and k of 1/sqrt(x)."""
+    """Multiplier and exponent k of 1/sqrt(x), as FUSE computes them; x below 1 counts as 1."""
     x = max(x, 1)
     k = (x.bit_length() - 1) // 2
     return min((1 << 62) // math.isqrt(x << (62 - 2 * k)), INT32_MAX), k

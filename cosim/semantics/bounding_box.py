@@ -1,33 +1,33 @@
-"""Where a command reaches: the bounding box of each of its streams."""
+"""Address ranges of a command: the bounding box of each of its streams."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
-from cosim.golden.command import Config
-from cosim.golden.coordinates import coordinates, read_part
+from cosim.semantics.command_fields import CommandFields
+from cosim.semantics.coordinates import coordinate_ranges, unpadded_range
 from hw.config import MlaConfig
 from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import DTYPE_BYTES, BSource, Post, Reduce, Requant, Space, Unit
 
 
 @dataclass(frozen=True)
-class Box:
-    """First and last address of a stream.
+class BoundingBox:
+    """Bounding box of a stream: its first and last address, and the loops between them.
 
     Parameters
     ----------
     space : str
-        sp, acc, param, table, slot (parameter slots by number) or dram.
+        Address space: sp, acc, param, table, slot (parameter slots by number) or dram.
     low, high : int
-        First and last byte, row or slot.
+        First and last unit: byte, row or slot, depending on the space.
     write : bool
-        Whether the stream writes.
+        Set for a stream that writes.
     steps : tuple of (int, int)
-        Counts and strides of the walk through it, `touched` units at each step; nothing if all of it is touched.
+        Counts and strides of the loops of the stream; empty if every unit of the box is accessed.
     touched : int
-        Units at each step.
+        Consecutive units accessed in each iteration.
     """
 
     space: str
@@ -39,7 +39,7 @@ class Box:
 
     @cached_property
     def comb(self) -> tuple[int, int]:
-        """Period and width of a comb that has all touched units: (unit - low) modulo period is less than width."""
+        """Period and width of a periodic pattern that covers the stream: (unit - low) % period < width."""
         size = self.high - self.low + 1
         strides = [(count, abs(stride)) for count, stride in self.steps if count > 1 and stride]
         for period in sorted({stride for _, stride in strides}):
@@ -49,50 +49,65 @@ class Box:
                 return period, width
         return size, size
 
-    def meets(self, other: "Box") -> bool:
-        """Whether both may touch the same unit; certain only if not.
+    def meets(self, other: "BoundingBox") -> bool:
+        """Return False if the two streams certainly have no unit in common, True if they may have one.
 
-        A tooth of one comb that lies between those of the other never meets it: channels of an image of which others
-        are elsewhere.
+        Patterns that interleave without overlap are recognized, such as disjoint channels of the same image.
         """
         if self.space != other.space or self.low > other.high or other.low > self.high:
             return False
-        apart = other.low - self.low
-        return all(_meet(mine, its, apart) for mine in self.combs for its in other.combs)
+        offset = other.low - self.low
+        return all(_combs_meet(mine, its, offset) for mine in self.combs for its in other.combs)
 
     @property
     def combs(self) -> tuple[tuple[int, int], ...]:
-        """What all touched units are in: a comb, and a single tooth from the first to the last."""
+        """Patterns that each cover the stream: the periodic one, and one interval from `low` to `high`."""
         size = self.high - self.low + 1
         return (self.comb,) if self.comb[0] == size else (self.comb, (size, size))
 
 
-def _meet(a: tuple[int, int], b: tuple[int, int], apart: int) -> bool:
-    """Whether two combs may meet of which the second begins so many units behind the first."""
-    mine, its = _alike(a, b), _alike(b, a)
+def _combs_meet(a: tuple[int, int], b: tuple[int, int], offset: int) -> bool:
+    """Return whether two periodic patterns may overlap if the second begins `offset` units after the first."""
+    mine, its = _with_common_period(a, b), _with_common_period(b, a)
     period = gcd(mine[0], its[0])
-    apart %= period
-    return apart < mine[1] or apart + its[1] > period
+    offset %= period
+    return offset < mine[1] or offset + its[1] > period
 
 
-def _alike(comb: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """A comb of a single tooth with the period of another one, if it is wider than that tooth."""
+def _with_common_period(comb: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """Give a single interval the period of another pattern, if that is longer than the interval."""
     return (other[0], comb[1]) if comb[0] == comb[1] < other[0] else comb
 
 
-def box(space: str, base: int, steps: Sequence[tuple[int, int]], touched: int, write: bool = False) -> Box:
-    """Box of a walk of (count, stride) dimensions that touches `touched` units at each step."""
+def box(
+    space: str, base: int, steps: Sequence[tuple[int, int]], touched: int, write: bool = False
+) -> BoundingBox:
+    """Bounding box of a loop nest that starts at `base` and accesses `touched` units in each iteration.
+
+    Parameters
+    ----------
+    space : str
+        Address space of the stream.
+    base : int
+        Address of the first iteration.
+    steps : Sequence of (int, int)
+        Count and stride of each loop.
+    touched : int
+        Consecutive units accessed in each iteration.
+    write : bool
+        Set for a stream that writes.
+    """
     low = base + sum(min(0, (count - 1) * stride) for count, stride in steps)
     high = base + sum(max(0, (count - 1) * stride) for count, stride in steps)
-    return Box(space, low, high + touched - 1, write, tuple(steps), touched)
+    return BoundingBox(space, low, high + touched - 1, write, tuple(steps), touched)
 
 
-def boxes(config: MlaConfig, unit: Unit, c: Config) -> Iterator[Box]:
-    """All streams of a command."""
+def boxes(config: MlaConfig, unit: Unit, c: CommandFields) -> Iterator[BoundingBox]:
+    """Bounding boxes of all streams of a command, reads and writes."""
     return (_load, _matrix, _fuse, _store)[unit](config, c)
 
 
-def _load(config: MlaConfig, c: Config) -> Iterator[Box]:
+def _load(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
     space = ("sp", "param", "table")[Space(c.space)]
     if c.transpose:
         yield box(space, c.dst, [(c.z_count, c.dst_z), (c.len, c.dst_y)], c.y_count, True)
@@ -103,25 +118,27 @@ def _load(config: MlaConfig, c: Config) -> Iterator[Box]:
         yield box("dram", c.dram, [(c.z_count, c.dram_z), (c.y_count, c.dram_y)], c.len)
 
 
-def _store(config: MlaConfig, c: Config) -> Iterator[Box]:
+def _store(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
     yield box("sp", c.src, [(c.z_count, c.src_z), (c.y_count, c.src_y)], c.len)
     yield box("dram", c.dram, [(c.z_count, c.dram_z), (c.y_count, c.dram_y)], c.len, True)
 
 
-def _padded(unit: Unit, space: str, c: Config, steps: list[tuple[int, int]], touched: int) -> Iterator[Box]:
-    """A stream addressed by coordinates; nothing if all of it is padding."""
-    whole_u, whole_v = coordinates(unit, c)
-    u, v = read_part(whole_u, c.u_lim), read_part(whole_v, c.v_lim)
+def _padded(
+    unit: Unit, space: str, c: CommandFields, steps: list[tuple[int, int]], touched: int
+) -> Iterator[BoundingBox]:
+    """Box of a stream addressed by image coordinates; none if all of it is padding."""
+    whole_u, whole_v = coordinate_ranges(unit, c)
+    u, v = unpadded_range(whole_u, c.u_lim), unpadded_range(whole_v, c.v_lim)
     if u is None or v is None:
         return
     low = c.a_base + min(u[0] * c.a_u, u[1] * c.a_u) + min(v[0] * c.a_v, v[1] * c.a_v)
     high = c.a_base + max(u[0] * c.a_u, u[1] * c.a_u) + max(v[0] * c.a_v, v[1] * c.a_v)
     rest = box(space, 0, steps, touched)
     walk = ((u[1] - u[0] + 1, c.a_u), (v[1] - v[0] + 1, c.a_v), *steps)
-    yield Box(space, low + rest.low, high + rest.high, steps=walk, touched=touched)
+    yield BoundingBox(space, low + rest.low, high + rest.high, steps=walk, touched=touched)
 
 
-def _matrix(config: MlaConfig, c: Config) -> Iterator[Box]:
+def _matrix(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
     n = config.n
     if c.dw:
         yield from _padded(Unit.MATRIX, "sp", c, [(c.oc_count, c.a_oc)], n)
@@ -132,9 +149,9 @@ def _matrix(config: MlaConfig, c: Config) -> Iterator[Box]:
         return
     yield from _padded(Unit.MATRIX, "sp", c, [(c.oc_count, c.a_oc), (c.ic_count, c.a_ic)], n)
     if c.w_transpose:
-        lines = _most(c.n_cols, c.n_tail, c.oc_count, n)
+        lines = _max_active(c.n_cols, c.n_tail, c.oc_count, n)
     else:
-        lines = _most(c.k_rows, c.k_tail, c.ic_count, n)
+        lines = _max_active(c.k_rows, c.k_tail, c.ic_count, n)
     steps = [
         (c.oc_count, c.w_oc),
         (c.ic_count, c.w_ic),
@@ -148,18 +165,18 @@ def _matrix(config: MlaConfig, c: Config) -> Iterator[Box]:
     )
 
 
-def _most(count: int, tail: int, blocks: int, n: int) -> int:
-    """Greatest number of rows or columns in use in any block."""
+def _max_active(count: int, tail: int, blocks: int, n: int) -> int:
+    """Maximum number of active rows or columns of any block."""
     count = count or n
     tail = tail or count
     return tail if blocks == 1 else max(count, tail)
 
 
-def _walk(c: Config, stream: str) -> list[tuple[int, int]]:
+def _walk(c: CommandFields, stream: str) -> list[tuple[int, int]]:
     return [(getattr(c, f"{dim}_count"), getattr(c, f"{stream}_{dim}")) for dim in FUSE_DIMS]
 
 
-def _fuse(config: MlaConfig, c: Config) -> Iterator[Box]:
+def _fuse(config: MlaConfig, c: CommandFields) -> Iterator[BoundingBox]:
     n = config.n
     touched = n * DTYPE_BYTES[c.a_dtype] if c.a_src else 1
     yield from _padded(Unit.FUSE, "sp" if c.a_src else "acc", c, [(c.n_count, c.a_n)], touched)
@@ -180,6 +197,6 @@ def _fuse(config: MlaConfig, c: Config) -> Iterator[Box]:
     yield box("sp", c.d_base, _walk(c, "d"), elements * size, True)
 
 
-def is_scalar_pair(c: Config) -> bool:
-    """Whether the result is a multiplier and its exponent."""
+def is_scalar_pair(c: CommandFields) -> bool:
+    """Return whether the command's result is a pair of multiplier and exponent."""
     return c.post in (Post.RECIP, Post.RSQRT)

@@ -1,16 +1,16 @@
-"""Registers by name."""
+"""Control and status registers by name."""
 
 from cosim.device import Device
 from hw.bus.register_map import ADDRESS
 
 
-class Registers:
-    """Reads and writes registers of a device.
+class CsrAccess:
+    """Reads and writes the registers of a device by name.
 
     Parameters
     ----------
     device : Device
-        RTL or golden model.
+        Device that has the registers, RTL or golden model.
     """
 
     def __init__(self, device: Device):
@@ -25,5 +25,16 @@ class Registers:
         self.device.write_reg(ADDRESS[name], value)
 
     def access(self, *accesses: tuple[str, int | None]) -> list[int]:
-        """Set registers to values and get those whose value is None, in order and in one round trip; what was got."""
+        """Access registers in order and in one round trip.
+
+        Parameters
+        ----------
+        *accesses : tuple of (str, int or None)
+            Name of a register, and the value to write or None to read it.
+
+        Returns
+        -------
+        list of int
+            Values read, in order.
+        """
         return self.device.access_regs([(ADDRESS[name], value) for name, value in accesses])

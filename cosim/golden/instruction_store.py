@@ -1,4 +1,4 @@
-"""The writable instruction store: words, segments, and what refuses a change of them."""
+"""Writable instruction store: words, segment table, and the rules for changing them."""
 
 import zlib
 from collections.abc import Callable
@@ -13,9 +13,14 @@ IN_USE, BAD_RANGE, NOT_OPEN, BAD_CRC, BUS, OVERLAP = 1, 2, 3, 4, 5, 6
 
 
 class RefusedError(Exception):
-    """A command of the host is refused with a number of LOADER_ERROR.
+    """The store refuses a command of the host.
 
-    `trap` is (segment, address) when a program's use of the segment is the reason.
+    Parameters
+    ----------
+    error : int
+        Value of LOADER_ERROR.
+    trap : tuple of (int, int) or None
+        Segment and word address if the reason is that a program uses the segment.
     """
 
     def __init__(self, error: int, trap: tuple[int, int] | None = None):
@@ -25,8 +30,18 @@ class RefusedError(Exception):
 
 
 @dataclass
-class Segment:
-    """One entry of the segment table."""
+class StoredSegment:
+    """Entry of the segment table.
+
+    Parameters
+    ----------
+    state : SegmentState
+        State of the segment; only VALID segments can run.
+    base, length : int
+        First word and number of words in the store.
+    pinned : bool
+        Set for a segment that all programs may call and nobody can change.
+    """
 
     state: SegmentState = SegmentState.FREE
     base: int = 0
@@ -34,40 +49,40 @@ class Segment:
     pinned: bool = False
 
 
-class Store:
-    """Words and segments.
+class InstructionStore:
+    """Words of the instruction store and their segments.
 
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Configuration of the machine; sets the number of words and segments.
     running : Callable
         Returns the segments of the running program and its callers.
     """
 
     def __init__(self, config: MlaConfig, running: Callable[[], set[int]]):
         self.words = [0] * config.wis_words
-        self.segments = [Segment() for _ in range(config.segments)]
+        self.segments = [StoredSegment() for _ in range(config.segments)]
         self._running = running
 
     def in_use(self, index: int) -> bool:
-        """Whether nobody may change the segment."""
+        """Return whether the segment is pinned or running, so that it cannot be changed."""
         return self.segments[index].pinned or index in self._running()
 
     def open(self, index: int, base: int, length: int) -> None:
-        """Claim words for a segment."""
+        """Open a segment: reserve words base..base + length - 1 for it."""
         segment = self._selected(index)
         self._refuse_in_use(index, segment.base)
         if length == 0 or base + length > len(self.words):
             raise RefusedError(BAD_RANGE)
         for other in self.segments:
-            taken = other is not segment and other.state != SegmentState.FREE
-            if taken and base < other.base + other.length and other.base < base + length:
+            occupied = other is not segment and other.state != SegmentState.FREE
+            if occupied and base < other.base + other.length and other.base < base + length:
                 raise RefusedError(OVERLAP)
-        self.segments[index] = Segment(SegmentState.OPEN, base, length)
+        self.segments[index] = StoredSegment(SegmentState.OPEN, base, length)
 
     def check(self, index: int, crc: int) -> None:
-        """Read the segment back; it becomes VALID or FAILED."""
+        """Check the CRC of the segment's words; its state becomes VALID or FAILED."""
         segment = self._selected(index)
         if segment.state not in (SegmentState.OPEN, SegmentState.FAILED):
             raise RefusedError(NOT_OPEN)
@@ -77,20 +92,20 @@ class Store:
             segment.state = SegmentState.FAILED
 
     def free(self, index: int) -> None:
-        """Give a segment's words back."""
+        """Free a segment and its words."""
         segment = self._selected(index)
         self._refuse_in_use(index, segment.base)
         segment.state = SegmentState.FREE
 
     def pin(self, index: int) -> None:
-        """Let every program call the segment; nobody can change it any more."""
+        """Pin a valid segment: every program may call it, and it cannot be changed until reset."""
         segment = self._selected(index)
         if segment.state != SegmentState.VALID:
             raise RefusedError(NOT_OPEN)
         segment.pinned = True
 
     def load(self, index: int, length: int, dram: np.ndarray, source: int) -> None:
-        """Fill a segment from DRAM."""
+        """Copy the words of an open segment from DRAM at byte address `source`."""
         segment = self._selected(index)
         if segment.state not in (SegmentState.OPEN, SegmentState.FAILED):
             raise RefusedError(NOT_OPEN)
@@ -105,7 +120,7 @@ class Store:
         )
 
     def write(self, address: int, word: int) -> None:
-        """Write one word of a segment."""
+        """Write a word at an address of the store; its segment becomes OPEN."""
         if address >= len(self.words):
             raise RefusedError(BAD_RANGE)
         for index, segment in enumerate(self.segments):
@@ -116,18 +131,18 @@ class Store:
                 return
         raise RefusedError(NOT_OPEN)
 
-    def image(self, segment: Segment) -> bytes:
-        """The segment's words, little endian."""
+    def image(self, segment: StoredSegment) -> bytes:
+        """Bytes of the segment's words, little endian."""
         return np.array(self.words[segment.base : segment.base + segment.length], "<u8").tobytes()
 
     def status(self, index: int) -> int:
-        """SEG_STATUS."""
+        """Value of register SEG_STATUS for a segment; 0 if no such segment exists."""
         if index >= len(self.segments):
             return 0
         segment = self.segments[index]
         return segment.state | segment.pinned << 3 | self.in_use(index) << 4
 
-    def _selected(self, index: int) -> Segment:
+    def _selected(self, index: int) -> StoredSegment:
         if index >= len(self.segments):
             raise RefusedError(BAD_RANGE)
         return self.segments[index]

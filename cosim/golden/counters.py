@@ -1,4 +1,4 @@
-"""Counters by tag."""
+"""Performance counters by tag."""
 
 from collections.abc import Mapping
 
@@ -9,13 +9,13 @@ from hw.isa.counters import COUNTERS
 _INDEX = {counter.name: index for index, counter in enumerate(COUNTERS)}
 
 
-class Counting:
-    """64-bit counters, one set for each tag. Only the architectural ones ever move.
+class TaggedCounters:
+    """64-bit counters, one set per tag. Only the architectural ones ever change.
 
     Parameters
     ----------
     tags : int
-        Tags kept apart; a greater tag counts under its low bits.
+        Number of counter sets; a tag counts in set `tag % tags`.
     """
 
     def __init__(self, tags: int):

@@ -1,15 +1,15 @@
-"""Ranges of the image coordinates that activations and A are addressed by."""
+"""Ranges of the image coordinates that address MATRIX activations and FUSE operand A."""
 
-from cosim.golden.command import Config
+from cosim.semantics.command_fields import CommandFields
 from hw.isa.enums import Unit
 
-#: Least and greatest coordinate, or None if all is padding.
-Range = tuple[int, int]
-#: What a coordinate may be.
-LIMITS = (-65536, 65535)
+#: Minimum and maximum coordinate.
+CoordinateRange = tuple[int, int]
+#: Legal range of a coordinate.
+COORDINATE_LIMITS = (-65536, 65535)
 
 
-def coordinates(unit: Unit, c: Config) -> tuple[Range, Range]:
+def coordinate_ranges(unit: Unit, c: CommandFields) -> tuple[CoordinateRange, CoordinateRange]:
     """Ranges of u and v of a MATRIX or FUSE command, padding included."""
     if unit == Unit.FUSE:
         u_steps = ((c.y_count, c.u_y), (c.wy_count, c.u_wy))
@@ -23,14 +23,22 @@ def coordinates(unit: Unit, c: Config) -> tuple[Range, Range]:
     return _range(c.u0, u_steps), _range(c.v0, v_steps)
 
 
-def _range(start: int, steps: tuple[tuple[int, int], ...]) -> Range:
+def _range(start: int, steps: tuple[tuple[int, int], ...]) -> CoordinateRange:
     low = start + sum(min(0, (count - 1) * stride) for count, stride in steps)
     high = start + sum(max(0, (count - 1) * stride) for count, stride in steps)
     return low, high
 
 
-def read_part(span: Range, limit: int) -> Range | None:
-    """The part of a range that is read; None if all of it is padding."""
+def unpadded_range(span: CoordinateRange, limit: int) -> CoordinateRange | None:
+    """Coordinates of a range that lie inside the image; None if all of them are padding.
+
+    Parameters
+    ----------
+    span : CoordinateRange
+        Range of coordinates, padding included.
+    limit : int
+        Size of the image in this dimension; 0 for an image without padding.
+    """
     low, high = span
     if limit:
         low, high = max(low, 0), min(high, limit - 1)

@@ -8,11 +8,11 @@ MASK = 0xFFFFFFFF
 
 
 def signed(value: int) -> int:
-    """A 32-bit word as a signed number."""
+    """Signed value of a 32-bit word."""
     return (value & MASK ^ 1 << 31) - (1 << 31)
 
 
-#: Scalar operations on two 32-bit words; the result's low 32 bits count.
+#: Scalar operations on two 32-bit words; the result is the low 32 bits of the value.
 ALU: dict[MicroOp, Callable[[int, int], int]] = {
     MicroOp.ADD: lambda a, b: a + b,
     MicroOp.SUB: lambda a, b: a - b,
@@ -29,7 +29,7 @@ ALU: dict[MicroOp, Callable[[int, int], int]] = {
     MicroOp.SLTU: lambda a, b: a < b,
     MicroOp.SEQ: lambda a, b: a == b,
 }
-#: Conditions of the branches.
+#: Branch conditions on two 32-bit words.
 BRANCH: dict[MicroOp, Callable[[int, int], bool]] = {
     MicroOp.BEQ: lambda a, b: a == b,
     MicroOp.BNE: lambda a, b: a != b,

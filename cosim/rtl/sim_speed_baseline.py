@@ -1,4 +1,4 @@
-"""The yardstick of simulation speed: a bare systolic array driven from C++, without cocotb or VPI."""
+"""Baseline of simulation speed: a bare systolic array driven from C++, without cocotb or VPI."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ MAKE_FLAGS = ("OPT_FAST=-O3", "OPT_GLOBAL=-O3")  # frozen like the Verilog, whil
 
 
 def bare_array_khz(seconds: float = 2.0) -> float:
-    """Cycles simulated per millisecond, over about `seconds` of wall time; built on first use and cached.
+    """Cycles per millisecond of the bare array, measured for about `seconds` of wall time; built on first use.
 
-    Wall time means something only as a ratio to another figure taken on the same machine at the same time.
+    The figure is meaningful only as a ratio to another one taken on the same computer at the same time.
     """
     done = subprocess.run([_binary(), str(seconds)], capture_output=True, text=True, check=True)
     return float(done.stdout)

@@ -1,17 +1,17 @@
-"""LOAD and STORE."""
+"""Execution of LOAD and STORE commands."""
 
 import numpy as np
 
-from cosim.golden.command import Config
 from cosim.golden.memory import Memories
+from cosim.semantics.command_fields import CommandFields
 from hw.isa.enums import Space
 
-#: What a unit adds to its counters.
+#: Increments of performance counters, by name.
 Events = dict[str, int]
 
 
-def run_load(memories: Memories, c: Config) -> Events:
-    """Execute a LOAD."""
+def run_load(memories: Memories, c: CommandFields) -> Events:
+    """Execute a LOAD command; returns its counter events."""
     target = (memories.sp, memories.param, memories.table)[Space(c.space)]
     for z in range(c.z_count):
         if c.transpose:
@@ -31,20 +31,20 @@ def run_load(memories: Memories, c: Config) -> Events:
 
 
 def expand_nibbles(line: np.ndarray) -> np.ndarray:
-    """Two sign-extended bytes for each byte, low nibble first."""
+    """Expand int4 pairs to sign-extended bytes, low nibble first."""
     pairs = np.stack([line & 15, line >> 4], axis=-1).reshape(-1)
     return ((pairs ^ 8) - 8).astype(np.uint8)
 
 
-def _load_plane_transposed(dram: np.ndarray, target: np.ndarray, c: Config, z: int) -> None:
+def _load_plane_transposed(dram: np.ndarray, target: np.ndarray, c: CommandFields, z: int) -> None:
     lines = c.dram + z * c.dram_z + np.arange(c.y_count) * c.dram_y
     for column in range(c.len):
         start = c.dst + z * c.dst_z + column * c.dst_y
         target[start : start + c.y_count] = dram[lines + column]
 
 
-def run_store(memories: Memories, c: Config) -> Events:
-    """Execute a STORE."""
+def run_store(memories: Memories, c: CommandFields) -> Events:
+    """Execute a STORE command; returns its counter events."""
     for z in range(c.z_count):
         for y in range(c.y_count):
             source = c.src + z * c.src_z + y * c.src_y

@@ -1,6 +1,6 @@
-"""What a device's arguments must be: each check returns the value as the machine takes it, or raises InputError.
+"""Argument checks of devices: each returns the converted value, or raises InputError.
 
-Both devices are called through these checks, so that what one refuses the other refuses with the same words.
+Both devices are called through these checks, so they refuse the same arguments with the same messages.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 
 from hw.errors import InputError, shown
 
-#: Far beyond any run, and small enough to be added to a count of 64 bits.
+#: Longest wait in cycles: far beyond any run, and small enough to be added to a 64-bit counter.
 MAX_CYCLES = 1 << 62
 #: Last register that the bus can address.
 LAST_ADDRESS = 0xFFFC
@@ -19,14 +19,14 @@ MAX_LATENCY = MAX_RATE = 1_000_000
 
 
 def integer(value: object, what: str) -> int:
-    """A whole number; a truth value is none."""
+    """Check an integer; bool is refused."""
     if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)):
         raise InputError(f"{what} must be an integer, not {shown(value)}")
     return int(value)
 
 
 def integer_in(value: object, low: int, high: int, what: str) -> int:
-    """A whole number in low..high."""
+    """Check an integer in low..high."""
     number = integer(value, what)
     if not low <= number <= high:
         raise InputError(f"{what} must be in {low}..{high}, not {shown(value)}")
@@ -34,7 +34,7 @@ def integer_in(value: object, low: int, high: int, what: str) -> int:
 
 
 def cycles(value: object, what: str = "cycles") -> int:
-    """A time to let pass."""
+    """Check a number of cycles in 0..MAX_CYCLES."""
     number = integer(value, what)
     if number < 0:
         raise InputError(f"{what} must be 0 or more, not {shown(value)}")
@@ -44,7 +44,7 @@ def cycles(value: object, what: str = "cycles") -> int:
 
 
 def register_address(value: object) -> int:
-    """The byte address of a register, whether there is one or not."""
+    """Check the byte address of a register; no register needs to exist there."""
     address = integer(value, "a register's address")
     if not 0 <= address <= LAST_ADDRESS or address % 4:
         rule = f"a multiple of 4 in 0..{LAST_ADDRESS:#x}"
@@ -53,7 +53,7 @@ def register_address(value: object) -> int:
 
 
 def word(value: object, what: str) -> int:
-    """32 bits of a number that fits them, with or without a sign."""
+    """Convert a signed or unsigned 32-bit number to an unsigned word."""
     number = integer(value, what)
     if not -(1 << 31) <= number < 1 << 32:
         raise InputError(f"{what} must fit 32 bits, not {_hexadecimal(number)}")
@@ -61,7 +61,7 @@ def word(value: object, what: str) -> int:
 
 
 def span(what: str, first: object, count: object, size: int) -> tuple[int, int]:
-    """`count` elements from `first` on, of `size` that there are."""
+    """Check that elements first..first + count - 1 exist among `size` elements; returns (first, count)."""
     start, number = integer(first, f"the first of the {what}"), integer(count, f"the number of {what}")
     if not (start >= 0 and number >= 0 and start + number <= size):
         raise InputError(f"{what} must lie in 0..{size}, not {shown(start)}..{shown(start + number)}")
@@ -69,21 +69,21 @@ def span(what: str, first: object, count: object, size: int) -> tuple[int, int]:
 
 
 def raw_bytes(data: object) -> np.ndarray:
-    """The bytes of an array of any plain type, uint8 of one dimension."""
+    """Convert an array of any numeric type to its bytes, one-dimensional uint8."""
     if not isinstance(data, np.ndarray) or data.dtype.hasobject:
         raise InputError(f"scratchpad data must be an array of numbers, not {_kind(data)}")
     return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
 
 def accumulator_rows(data: object, n: int) -> np.ndarray:
-    """Rows of the accumulator, int32 of shape (rows, n)."""
+    """Check rows of the accumulator, int32 of shape (rows, n)."""
     if not isinstance(data, np.ndarray) or data.dtype != np.int32 or data.ndim != 2 or data.shape[1] != n:
         raise InputError(f"accumulator data must be int32 of shape (rows, {n}), not {_kind(data)}")
     return np.ascontiguousarray(data)
 
 
 def latency(value: object) -> int:
-    """Cycles to the first beat of a read."""
+    """Check the DRAM latency: cycles to the first beat of a read."""
     number = integer(value, "latency")
     if not 1 <= number <= MAX_LATENCY:
         raise InputError(f"latency must be 1..{MAX_LATENCY} cycles, not {shown(value)}")
@@ -91,7 +91,7 @@ def latency(value: object) -> int:
 
 
 def bandwidth(value: object) -> Fraction:
-    """Bytes a cycle to a thousandth."""
+    """Convert a DRAM bandwidth in bytes per cycle to a fraction with a denominator of at most 1000."""
     rate = Fraction(0)
     if isinstance(value, (bool, np.bool_)):
         pass

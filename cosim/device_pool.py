@@ -1,4 +1,4 @@
-"""Several devices at once."""
+"""Pool of devices that execute work items concurrently."""
 
 import os
 import queue
@@ -16,21 +16,21 @@ Result = TypeVar("Result")
 
 
 class DevicePool(Generic[AnyDevice]):
-    """Holds `count` devices, open until the end of its `with` block.
+    """Pool of `count` devices, open until the end of its `with` block.
 
-    Simulators are processes, so threads that wait for them keep as many cores busy as there are devices.
+    Each simulator is a process of its own, so one waiting thread per device is enough to keep a core busy.
 
     Parameters
     ----------
     open_device : Callable
-        Makes one device.
+        Opens one device; called `count` times.
     count : int or None
-        Devices; by default as many as this process may use cores.
+        Number of devices; by default the number of cores available to this process.
 
     Attributes
     ----------
     devices : list
-        The devices.
+        All devices of the pool.
     """
 
     def __init__(self, open_device: Callable[[], AnyDevice], count: int | None = None) -> None:
@@ -49,9 +49,9 @@ class DevicePool(Generic[AnyDevice]):
             self._free.put(device)
 
     def map(self, work: Callable[[AnyDevice, Item], Result], items: Iterable[Item]) -> list[Result]:
-        """`work(device, item)` of each item, in the order of the items, each on whichever device is free.
+        """Call `work(device, item)` for each item on any free device; returns the results in the order of the items.
 
-        The first exception ends the work that has not started and is raised once the rest is done.
+        The first exception cancels calls that have not started, and is raised when the running ones have ended.
         """
         threads = ThreadPoolExecutor(len(self.devices), thread_name_prefix="device")
         try:

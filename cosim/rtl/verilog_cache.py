@@ -1,4 +1,4 @@
-"""Verilog of a chip, emitted once for each state of the hardware's source."""
+"""Cache of emitted Verilog, keyed by the hardware's sources and the tools."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +10,7 @@ from cosim.rtl.monitor import Build, Monitor, watch
 from hw.config import MlaConfig
 
 HARDWARE = Path(__file__).parents[2] / "hw"
-#: About how long emitting the Verilog of a chip takes on an idle core.
+#: Estimated seconds to emit the Verilog of a chip on an idle core.
 EMIT_SECONDS = 40.0
 
 
@@ -22,13 +22,13 @@ def chip_verilog(
     Parameters
     ----------
     config : MlaConfig
-        Size of the machine.
+        Configuration of the machine.
     fast : bool
-        Leave out signals that nothing reads.
+        Rearrange for fast simulation; unused signals are missing.
     probe : bool
-        Give it the signal that `mla_probe.sv` records.
+        Add the signal that `mla_probe.sv` records.
     monitor : Monitor or None
-        Told if the Verilog has to be emitted.
+        Notified if the Verilog has to be emitted.
     """
 
     def write(path: Path) -> None:
@@ -47,10 +47,16 @@ def cached_verilog(
     write: Callable[[Path], None],
     watch: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> str:
-    """Text of the file that `write(path)` emits, which takes many seconds, from `parts` and the hardware's sources.
+    """Text of the file that `write(path)` emits, cached.
 
-    It is written once for each state of everything it depends on: the sources, `parts`, and the tools that turn one
-    into the other. `watch` gives a context that is entered meanwhile.
+    Parameters
+    ----------
+    parts : Sequence of str or bytes
+        Key of the file besides the hardware's sources and the versions of the tools.
+    write : Callable
+        Emits the file to a path, which may take many seconds.
+    watch : Callable
+        Returns a context that is active while the file is emitted.
     """
     sources = sorted(HARDWARE.rglob("*.py"))
     key = cache.cache_key(

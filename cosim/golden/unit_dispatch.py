@@ -1,24 +1,24 @@
-"""The four units: which function runs a command, what it counts, and which statistics it leaves."""
+"""Execution of commands by the four units, with their counter events and statistics."""
 
 from collections.abc import Callable
 
-from cosim.golden.bounds import boxes
 from cosim.golden.command import Command
+from cosim.golden.dma import Events, run_load, run_store
 from cosim.golden.fuse import run_fuse
 from cosim.golden.matrix import run_matrix
 from cosim.golden.memory import Memories
-from cosim.golden.transfer import Events, run_load, run_store
+from cosim.semantics.bounding_box import boxes
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import Statistic
 
 
-class Units:
-    """Executes commands.
+class UnitExecutor:
+    """Executes unit commands.
 
     Parameters
     ----------
     memories : Memories
-        What the units work on.
+        Memories that the units read and write.
     """
 
     def __init__(self, memories: Memories):
@@ -27,7 +27,7 @@ class Units:
         self.fault: Callable[[int, int, bool], bool] = lambda low, high, write: False
 
     def run(self, command: Command) -> Events:
-        """Execute a command; returns what it adds to its tag's counters."""
+        """Execute a command; returns the events to add to the counters of its tag."""
         events = self._run(command)
         return events | {f"{command.unit.name.lower()}_commands": 1}
 
@@ -51,7 +51,7 @@ class Units:
         return events
 
     def faulty(self, command: Command) -> int | None:
-        """First byte of the stream for which the bus answers with an error; None if there is none."""
+        """First byte of the DRAM stream that gets a bus error; None if no stream does."""
         if command.unit in (Unit.LOAD, Unit.STORE):
             for item in boxes(self.memories.config, command.unit, command.config):
                 if item.space == "dram" and self.bus_error(item.low, item.high, item.write):
@@ -59,5 +59,5 @@ class Units:
         return None
 
     def bus_error(self, low: int, high: int, write: bool) -> bool:
-        """Whether the bus answers an access with an error."""
+        """Return whether the bus answers an access to bytes low..high with an error."""
         return high >= self.memories.dram.size or self.fault(low, high, write)

@@ -9,18 +9,18 @@ LENGTHS = struct.Struct("<II")
 
 
 def send(sock: socket.socket, header: dict[str, Any], payload: bytes = b"") -> None:
-    """Send one message."""
+    """Send one message of a JSON header and a binary payload."""
     text = json.dumps(header).encode()
     sock.sendall(LENGTHS.pack(len(text), len(payload)) + text + payload)
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """Receive one message.
+    """Receive one message and return its header and payload.
 
     Raises
     ------
     EOFError
-        The other side is gone.
+        The peer has closed the connection.
     """
     text_length, payload_length = LENGTHS.unpack(_exactly(sock, LENGTHS.size))
     return json.loads(_exactly(sock, text_length)), bytes(_exactly(sock, payload_length))

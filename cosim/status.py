@@ -1,4 +1,4 @@
-"""What the machine tells the host, decoded: completions, traps, refusals."""
+"""Decoded status from the machine: completion records, trap records, loader errors."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ from hw.errors import WorkError
 from hw.isa.enums import Trap
 from hw.isa.macro_instruction import RECORD
 
+#: Segment of a trap record when no program ran.
 NO_SEGMENT = 0xFF
 #: Meaning of LOADER_ERROR.
 LOADER_ERRORS = (
@@ -26,7 +27,21 @@ def trap_name(cause: int) -> str:
 
 @dataclass(frozen=True)
 class Completion:
-    """A completion record."""
+    """A completion record, as the machine writes it to a ring slot.
+
+    Parameters
+    ----------
+    trap : int
+        Cause of the trap that ended the macro-instruction; 0 if it completed.
+    program, candidate : int
+        Segment of the program that ran, and its number among the opcode's candidates.
+    sequence : int
+        Low bits of the macro-instruction's number.
+    started, retired : int
+        Low 32 bits of the cycle counter at dispatch and at completion.
+    micros : int
+        Micro-instructions executed.
+    """
 
     trap: int
     program: int
@@ -53,7 +68,23 @@ class Completion:
 
 @dataclass(frozen=True)
 class TrapReport:
-    """The trap record, and the instruction it names."""
+    """The trap record, and the instruction at its program counter.
+
+    Parameters
+    ----------
+    cause : int
+        Number of the trap (`hw.isa.enums.Trap`).
+    pc : int
+        Word of the instruction within its segment.
+    segment : int
+        Segment of the program; `NO_SEGMENT` if no program ran.
+    tag, macro : int
+        Tag in effect, and number of the macro-instruction.
+    address : int
+        Address or value that caused the trap.
+    instruction : str
+        Disassembled instruction, empty if it is not known.
+    """
 
     cause: int
     pc: int
@@ -75,7 +106,7 @@ class TrapReport:
 
 
 class TrapError(WorkError):
-    """A program trapped; `report` says where. The machine waits for `Driver.resume`."""
+    """A program trapped; `report` is the trap record. The machine waits for `Driver.resume`."""
 
     def __init__(self, report: TrapReport):
         super().__init__(f"the machine trapped: {report}")

@@ -1,9 +1,9 @@
-"""The host's registers."""
+"""Control and status registers of the golden model."""
 
 from collections.abc import Callable
 
+from cosim.golden.instruction_store import BAD_CRC, BUS, RefusedError
 from cosim.golden.machine import IRQ_CHECK, IRQ_LOADER, IRQ_TRAP, Machine
-from cosim.golden.store import BAD_CRC, BUS, RefusedError
 from hw.bus.register_map import CONFIG_FIELDS, ID, REGISTERS, WINDOW_BASE, WINDOW_STRIDE
 from hw.isa.enums import SegmentState, Trap
 
@@ -26,13 +26,13 @@ _PLAIN = (
 )
 
 
-class Host:
+class ControlRegisters:
     """Reads and writes of registers by address.
 
     Parameters
     ----------
     machine : Machine
-        What they act on.
+        Machine that the registers control.
     """
 
     def __init__(self, machine: Machine):
@@ -44,11 +44,11 @@ class Host:
 
     @property
     def pin(self) -> bool:
-        """The interrupt pin."""
+        """Level of the interrupt pin."""
         return bool(self.machine.irq & self._plain["IRQ_ENABLE"])
 
     def read(self, address: int) -> int:
-        """Value of a register; 0 where there is none."""
+        """Value of a register; 0 if no register has the address."""
         name = _NAMES.get(address & ~3, "")
         if name.startswith("WINDOW"):
             window, part = divmod(address - WINDOW_BASE, WINDOW_STRIDE)
@@ -58,7 +58,7 @@ class Host:
         return self._read[name]() & _MASK if name in self._read else 0
 
     def write(self, address: int, value: int) -> None:
-        """Write a register; nothing happens where there is none."""
+        """Write a register; no effect if no register has the address."""
         name = _NAMES.get(address & ~3, "")
         value &= _MASK
         if name.startswith("WINDOW"):
@@ -183,7 +183,7 @@ class Host:
         self._attempt(load)
 
     def _attempt(self, action: Callable[[], None], quiet: bool = False) -> None:
-        """Do what the host asks; a refusal goes to LOADER_ERROR, success clears it unless `quiet`."""
+        """Execute a command of the host; a refusal sets LOADER_ERROR, success clears it unless `quiet`."""
         try:
             action()
             self._loader_error = self._loader_error if quiet else 0
