@@ -22,7 +22,7 @@ def golden(network: CompiledNetwork) -> GoldenDevice:
         ("conv", "9x7x6-6-3-1-dw", 9 * 7 * 9 * 6),
     ],
 )
-def test_case(suite, case, macs):
+def test_each_case_is_exact_on_the_golden_model(suite, case, macs):
     document = run_suite(suite, load_target("n8"), target="own", case=case, open_machine=golden)
     assert document["target"] == "own" and f"{suite} on own, DRAM" in format_document(document)
     (result,) = document["results"]

@@ -40,7 +40,7 @@ def test_by_default_the_database_is_in_the_cache(mla, database, tmp_path, monkey
     assert mla("db", "show").out.startswith("0 profiles, 0 trials") and (tmp_path / "profile.db").exists()
 
 
-def test_show(mla, database):
+def test_db_show_counts_trials_and_programs(mla, database):
     result = mla("db", "show", "--db", database, "--json", "-")
     document = json.loads(result.out)
     assert document["schema_version"] == 1

@@ -82,7 +82,7 @@ def test_a_refused_program_names_the_line(mla, program):
     )
 
 
-def test_options(mla, program):
+def test_validate_options_change_the_proof(mla, program):
     source, _ = program(SAFE)
     result = mla("validate", source, *ARGUMENTS, "--require-written", "--calls", "3")
     assert result.out.startswith("safe: 3 calls, 24 instructions")

@@ -25,7 +25,7 @@ from tests.compiler.control_graphs import body, choice, constant, loop, row, row
 LONG = MOST_UNROLLED + 8
 
 
-def test_text() -> None:
+def test_text_of_an_if() -> None:
     assert str(choice()).splitlines()[4:] == [
         ") {",
         "    %z: int8[1, 16] * 0.1 @ 3 = if(%p, %x, %y)  ; choose",
@@ -102,7 +102,7 @@ def test_refused_loops() -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("length", [1, 4, MOST_UNROLLED, LONG])
-def test_loops(length: int, sign: int) -> None:
+def test_loops_unrolled_or_not_equal_the_definition(length: int, sign: int) -> None:
     """Unrolled or not, on the golden model as by definition."""
     graph = loop(length, length, sign=sign)
     inputs = rows(length, s0=0, x=length, w=0)

@@ -113,7 +113,7 @@ def test_a_subgraph_may_use_nothing_of_itself(tmp_path: Path) -> None:
     assert message == "node 'If:y' waits for its own output: there is a cycle"
 
 
-def test_loops(tmp_path: Path) -> None:
+def test_damaged_loops_name_the_node(tmp_path: Path) -> None:
     state = [*COUNTED, ("s", FLOAT)]
     ends = [("c2", BOOL), ("s2", FLOAT)]
     early = [node("ReduceSum", "s", "t", keepdims=0), node("Less", "t zero", "c2"), node("Neg", "s", "s2")]

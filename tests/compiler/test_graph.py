@@ -28,7 +28,7 @@ def test_makers_and_readers() -> None:
     assert graph.out(graph.nodes["sum"]) is graph.tensors["z"]
 
 
-def test_text() -> None:
+def test_text_of_a_graph() -> None:
     assert str(chain()).splitlines() == [
         "graph chain(",
         "    %x: int8[1, 4, 4, 8] * 0.5 @ 3",

@@ -188,9 +188,17 @@ def test_a_kernel_that_flows(tmp_path: Path) -> None:
             small(node("GatherND", "x i", "y", batch_dims=1), shape=(4, 3), i=np.array([[7], [7], [7], [7]])),
             "index 7",
         ),
+        (
+            small(node("Tile", "x n", "y"), n=np.array([1 << 30, 1])),
+            "its output would have shape [2147483648, 3]",
+        ),
+        (small(node("NonZero", "x", "y")), "the shape of its output depends on its input"),
+        (small(node("Einsum", "x", "y", equation="no equation")), "'Einsum:y'"),
+        (small(node("Gather", "x i", "y", axis=9), i=np.array([1])), "'Gather:y': axis must be within"),
+        (small(node("ArgMax", "x", "y", axis=77)), "'ArgMax:y'"),
     ],
 )
-def test_what_cannot_be_computed_is_known_before_it_runs(made: onnx.ModelProto, message: str) -> None:
+def test_operators_that_cannot_run_are_refused_on_import(made: onnx.ModelProto, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read_onnx(made)
     assert message in str(caught.value) and "\n" not in str(caught.value)

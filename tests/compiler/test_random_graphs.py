@@ -16,7 +16,7 @@ from tests.compiler.growing.graphs import check as check_grown
 
 
 @pytest.mark.parametrize(("count", "rtl"), [(GOLDEN, False), (RTL, True)], ids=["golden", "rtl"])
-def test_random_graphs(count: int, rtl: bool) -> None:
+def test_random_graphs_equal_the_host_operators(count: int, rtl: bool) -> None:
     tally = Tally()
     try_out(graphs(), lambda grown: check_grown(grown, tally, rtl=rtl), count // TENTH)
     print(tally, file=sys.stderr)

@@ -163,7 +163,7 @@ def test_networks(name: str) -> None:
         ),
     ],
 )
-def test_refused(tmp_path: Path, data: bytes, message: str) -> None:
+def test_files_that_are_not_tflite_are_refused(tmp_path: Path, data: bytes, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(tmp_path, data)
 

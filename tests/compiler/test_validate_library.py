@@ -1,7 +1,5 @@
 """The static validator on programs that are known to be good: the library with the operands the kernels make."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -31,13 +29,6 @@ class Recorder(Operators):
         program = resident_program(program_name(operation))
         self.calls.append(MacroCall(program, tuple(int(value) for value in operands), tag))
         return len(self.calls) - 1
-
-
-@pytest.fixture
-def rng():
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return np.random.default_rng(seed)
 
 
 @pytest.fixture(params=["n4", "n8", "n16", "n32"])

@@ -91,7 +91,7 @@ def test_fuse_in_place():
     refused(sp + walk.format(a=3, d=3, base=1) + "issue fuse ; <<\nhalt", "race")
 
 
-def test_report():
+def test_proof_report_of_a_loop():
     source = f"{PREFIX}loop 3, end\nissue load, signal(store:0)\nissue store, wait(load:0), signal(load:0, seq:0)\n"
     source += (
         "wait store:0\nissue load, wait(store:0), signal(store:0)\nissue store, wait(load:0), signal(seq:0)\n"

@@ -21,7 +21,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.isa.program import Program
 from tests.compiler.damage import damages
-from tests.loop.conftest import two_convolutions
+from tests.support.small_network import two_convolutions
 
 LIMIT = 1 << 16
 SLOTS = 3

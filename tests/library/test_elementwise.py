@@ -22,7 +22,7 @@ def length(rng, ops, trial):
 
 
 @pytest.mark.parametrize("trial", range(6))
-def test_add(ops, rng, trial):
+def test_add_equals_the_integer_reference(ops, rng, trial):
     count, parts = length(rng, ops, trial), [affine(rng) for _ in range(3)]
     a, b = int8(rng, count), int8(rng, count)
     result = ops.elementwise("add_i8", add(*(Affine(*part) for part in parts)), a, b)

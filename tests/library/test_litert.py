@@ -124,7 +124,7 @@ def test_fully_connected(ops, rng, trial):
 
 
 @pytest.mark.parametrize(("resolver", "rounding"), [(REFERENCE, Rounding.DOUBLE), (DEFAULT, Rounding.SINGLE)])
-def test_add(ops, rng, resolver, rounding):
+def test_add_equals_litert(ops, rng, resolver, rounding):
     for _ in range(TRIALS):
         count = int(rng.integers(1, 3000))
         a, b, y = (affine(rng, (1, count)) for _ in range(3))

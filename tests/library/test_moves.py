@@ -48,7 +48,7 @@ def test_strided_copy(ops, rng):
     ops.driver.memory.release(mark)
 
 
-def test_limits():
+def test_sizes_beyond_the_machine_are_refused():
     with pytest.raises(InputError, match="rows and columns must be in"):
         transpose_operands(load_target("n4"), x=0, y=0, rows=0, cols=1)
     with pytest.raises(InputError, match="lines of at most 32768 bytes"):

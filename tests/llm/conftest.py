@@ -1,20 +1,10 @@
-"""Random numbers whose seed is printed; simulated machines, and networks as they are compiled."""
+"""Simulated machines, and networks measured under the static compiler's schedule."""
 
-import os
-
-import numpy as np
 import pytest
 
 from compiler.llm.data.measure_harness import Devices, MeasureHarness
 from compiler.llm.data.trajectories import Trajectory, unusual
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
-
-
-@pytest.fixture
-def rng() -> np.random.Generator:
-    seed = int(os.environ.get("MLA_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    print(f"MLA_SEED={seed}")
-    return np.random.default_rng(seed)
 
 
 @pytest.fixture(scope="module")

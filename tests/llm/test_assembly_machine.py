@@ -147,7 +147,7 @@ def test_tokens_that_nobody_has_given_cannot_be_taken() -> None:
     assert may(state, "halt")
 
 
-def test_loops() -> None:
+def test_loops_stay_within_depth_and_scratchpad() -> None:
     text = "loop 2, e\nloop 2, e\nloop 2, e\nadd r1, r1, 1\ne: tag 0"
     words = words_of(assemble(text))
     inside = words[: words.index("end")]

@@ -25,7 +25,7 @@ def test_round_trip(value: int) -> None:
         (65553, ["x3", "1", "0", "17"]),
     ],
 )
-def test_words(value: int, words: list[str]) -> None:
+def test_integers_to_tokens_and_back(value: int, words: list[str]) -> None:
     assert number_words(value) == words
 
 

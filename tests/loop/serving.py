@@ -17,7 +17,7 @@ from compiler.serve.search_worker import SearchFinding
 from compiler.server.request import RequestResult
 from compiler.tuning.measure.golden_io import GoldenIO, GoldenModelReference
 from hw.config import MlaConfig
-from tests.loop.conftest import OPTIONS
+from tests.support.small_network import OPTIONS
 
 
 class Model:

@@ -24,8 +24,8 @@ from cosim.dram import DramFault
 from cosim.rtl.rtl_device import RtlDevice
 from cosim.status import TrapError
 from hw.config import load_target
-from tests.loop.conftest import OPTIONS
 from tests.loop.serving import Model, Told, damaged, replaced
+from tests.support.small_network import OPTIONS
 
 CYCLES = 5500
 

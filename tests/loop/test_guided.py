@@ -21,7 +21,7 @@ from compiler.tuning.search.tuner import tune
 from compiler.tuning.space.layer_space import spaces_of
 from compiler.tuning.space.objectives import Objective
 from hw.config import load_target
-from tests.loop.conftest import OPTIONS
+from tests.support.small_network import OPTIONS
 
 N4 = HardwareProfile(load_target("n4"))
 

@@ -21,8 +21,8 @@ from compiler.util.progress import ProgressTask
 from compiler.visualize.svg.serving import draw_serving
 from hw.config import load_target
 from hw.isa.counters import CAUSES
-from tests.loop.conftest import OPTIONS
 from tests.loop.serving import Model
+from tests.support.small_network import OPTIONS
 
 REQUESTS, FROM = 40, 16
 EVENTS = [

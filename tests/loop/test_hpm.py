@@ -177,7 +177,7 @@ def test_trees_are_those_of_lightgbm() -> None:
     assert TreeEnsemble(members, len(NAMES)).many(numbers) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_files(tmp_path: Path) -> None:
+def test_model_files_round_trip(tmp_path: Path) -> None:
     rows, measured = made_rows(5, 200)
     model = train(rows, measured, about={"seed": 5}, rounds=5)
     path = tmp_path / "deep" / "m.hpm"
@@ -298,7 +298,7 @@ def _taken(work) -> float:
     return time.perf_counter() - begin
 
 
-def test_errors() -> None:
+def test_prediction_errors_equal_scipy() -> None:
     rng = np.random.default_rng(2)
     a, b = rng.integers(1, 20, 50).astype(float), rng.integers(1, 20, 50).astype(float)
     assert spearman(a, b) == pytest.approx(spearmanr(a, b)[0])

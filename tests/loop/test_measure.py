@@ -18,7 +18,7 @@ from hw.config import load_target
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
 from tests.compiler.graphs import Draft
-from tests.loop.conftest import OPTIONS
+from tests.support.small_network import OPTIONS
 
 
 def test_cycles_are_those_of_a_session(measurer: Measurer) -> None:

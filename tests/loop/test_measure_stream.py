@@ -19,7 +19,7 @@ from compiler.tuning.measure.throughput import measure_stream, stream_bytes
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
 from hw.isa.counters import CAUSES
-from tests.loop.conftest import OPTIONS
+from tests.support.small_network import OPTIONS
 
 RATE = 4.0
 

@@ -24,8 +24,8 @@ from compiler.tuning_db.database import TuningDatabase
 from compiler.tuning_db.entries import TrialEntry
 from compiler.tuning_db.session import DatabaseSession
 from hw.config import load_target
-from tests.loop.conftest import HERE, OPTIONS, two_convolutions
 from tests.loop.store.stored import OTHER_SECRET, SECRET
+from tests.support.small_network import HERE, OPTIONS, two_convolutions
 
 TRIALS = 6
 N4 = HardwareProfile(load_target("n4"))
@@ -171,7 +171,7 @@ import sys
 from pathlib import Path
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning_db.database import Database
-from tests.loop.conftest import OPTIONS, two_convolutions
+from tests.support.small_network import OPTIONS, two_convolutions
 from tests.loop.test_remembered import N4, SECRET, search
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def test_energy_is_another_goal(measurer: Measurer) -> None:
     assert found.best.cost == found.best.result.energy_uj <= found.baseline.energy_uj
 
 
-def test_reasons(measurer: Measurer) -> None:
+def test_every_trial_without_cost_has_a_reason(measurer: Measurer) -> None:
     found = tune(measurer, "random", 12, seed=9)
     for trial in found.trials:
         why = why_not(trial)

@@ -24,8 +24,8 @@ from compiler.tuning_db.schema import METADATA
 from compiler.tuning_db.session import DatabaseSession
 from cosim.rtl.rtl_device import RtlDevice
 from hw.config import load_target
-from tests.loop.conftest import OPTIONS
 from tests.loop.serving import Model, Told
+from tests.support.small_network import OPTIONS
 
 N4 = load_target("n4")
 

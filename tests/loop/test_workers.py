@@ -21,7 +21,7 @@ from compiler.tuning.measure.runner import MeasureOrder, MeasureRunner, MeasureS
 from compiler.tuning.measure.worker_pool import WorkerPool
 from hw.config import load_target
 from hw.errors import InputError, WorkError
-from tests.loop.conftest import HERE, OPTIONS
+from tests.support.small_network import HERE, OPTIONS
 
 
 def various(measurer: Measurer, count: int) -> list[Schedule]:
@@ -101,7 +101,7 @@ import sys
 from compiler.profile.hardware_profile import Conditions
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
-from tests.loop.conftest import OPTIONS, two_convolutions
+from tests.support.small_network import OPTIONS, two_convolutions
 
 if __name__ == "__main__":
     with Measurer(two_convolutions(), Conditions(load_target("n4")), OPTIONS, 2) as measurer:

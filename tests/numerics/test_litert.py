@@ -42,7 +42,7 @@ def pairs(rng: np.random.Generator, product: bool):
 @pytest.mark.parametrize(
     ("resolver", "parameters"), [(REFERENCE, kernels.add_reference), (DEFAULT, kernels.add_xnnpack)]
 )
-def test_add(resolver, parameters) -> None:
+def test_integer_add_equals_litert(resolver, parameters) -> None:
     print("seed 1")
     for (x, r, o), x_values, r_values in pairs(np.random.default_rng(1), False):
         content = model(BuiltinOperator.ADD, (BuiltinOptions.AddOptions, AddOptionsT()), [x, r], o)

@@ -103,7 +103,7 @@ def test_memory_faster_than_a_row_a_cycle(tmp_path: Path, times: float) -> None:
     beats_no_floor(network, {"x": numbers(*WIDE)}, times * network.config.n)
 
 
-def test_random_graphs() -> None:
+def test_no_random_graph_beats_its_roofline() -> None:
     def check(grown: Grown) -> None:
         beats_no_floor(compile(grown.graph, TARGET, rounding=grown.rounding), grown.inputs)
 

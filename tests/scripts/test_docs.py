@@ -13,7 +13,7 @@ def test_all_is_current():
         assert (docs.DOCS / name).read_text() == text, f"docs/{name}: run `make docs`"
 
 
-def test_the_table_s_place():
+def test_the_operator_table_replaces_what_is_between_its_markers():
     made = docs_operators.page(f"before\n{BEGIN}\nyesterday's\n{END}\nafter\n")
     assert made.startswith(f"before\n{BEGIN}\n| operator |")
     assert made.endswith(f"\n{END}\nafter\n")

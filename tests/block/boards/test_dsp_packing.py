@@ -77,7 +77,7 @@ def test_array(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["enable", "bypass"])
-def test_stays(tmp_path, how: str):
+def test_products_that_cannot_be_packed_are_left_unchanged(tmp_path, how: str):
     path = synthesize(tmp_path, Product(how))
     before = path.read_text()
     assert register_products(path) == 0

@@ -4,9 +4,9 @@ import random
 import zlib
 
 import pytest
-from amaranth.sim import Simulator
 
 from hw.control.segment_checker import SegmentChecker
+from tests.support.testbench import Testbench
 
 
 @pytest.mark.parametrize("slow", [0, 1])
@@ -50,8 +50,4 @@ def test_crc(slow: int) -> None:
                 assert ctx.get(dut.crc) == zlib.crc32(image), f"seed {slow}"
                 await ctx.tick()
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.add_testbench(store, background=True)
-    simulator.run()
+    Testbench(dut).simulate(bench, background=[store])

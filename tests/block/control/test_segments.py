@@ -6,26 +6,26 @@ import struct
 import pytest
 
 from hw.isa.enums import Trap
-from tests.block.control.bench import IMAGES, Bench, crc, delay, halt, small
+from tests.block.control.testbench import IMAGES, ControlTestbench, crc, delay, halt, small
 
 FREE, OPEN, CHECKING, VALID, FAILED = range(5)
 IN_USE, RANGE, NOT_OPEN, CRC, BUS, OVERLAP = range(1, 7)
 PINNED, USED = 8, 16
 
 
-async def command(bench: Bench, segment: int, number: int) -> int:
+async def command(bench: ControlTestbench, segment: int, number: int) -> int:
     await bench.write("SEG_SELECT", segment)
     await bench.write("SEG_COMMAND", number)
     return await bench.read("LOADER_ERROR")
 
 
-async def state(bench: Bench, segment: int) -> int:
+async def state(bench: ControlTestbench, segment: int) -> int:
     await bench.write("SEG_SELECT", segment)
     return await bench.read("SEG_STATUS")
 
 
 async def load(
-    bench: Bench,
+    bench: ControlTestbench,
     segment: int,
     words: list[int],
     *,
@@ -46,8 +46,8 @@ async def load(
     return await bench.read("LOADER_ERROR")
 
 
-def test_refusals():
-    async def host(bench: Bench) -> None:
+def test_segment_commands_refuse_bad_ranges_and_states():
+    async def host(bench: ControlTestbench) -> None:
         words = [halt(i) for i in range(10)]
         assert await bench.open(8, 10, 0) == RANGE
         assert await bench.open(0xFFFFFFFF, 10, 0) == RANGE
@@ -106,7 +106,7 @@ def test_refusals():
         assert bench.events["wis_loads"] == 2
         assert bench.events["traps"] == 1
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 @pytest.mark.parametrize("serial", [0, 1])
@@ -116,7 +116,7 @@ def test_loader(n: int, serial: int):
     print(f"seed {seed}")
     rng = random.Random(seed)
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         base = 0
         for segment, length in enumerate((1, 2, 33, 100)):
             words = [rng.getrandbits(64) for _ in range(length)]
@@ -155,10 +155,10 @@ def test_loader(n: int, serial: int):
         await bench.until("STATUS", lambda status: not status & 8)
         assert await state(bench, 5) == VALID
 
-    Bench(small(n, serial_commands=serial), latency=25).run(host)
+    ControlTestbench(small(n, serial_commands=serial), latency=25).run(host)
 
 
-async def fetched(bench: Bench, address: int) -> int:
+async def fetched(bench: ControlTestbench, address: int) -> int:
     """A word as the core would fetch it."""
     ctx, dut = bench.ctx, bench.dut
     ctx.set(dut.fetch_addr, address)
@@ -172,7 +172,7 @@ async def fetched(bench: Bench, address: int) -> int:
 def test_busy_loader():
     """What may and may not happen to a segment while it is loaded or checked."""
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         words = [halt(i) for i in range(120)]
         await bench.begin()
         assert await bench.open(1, 120, 0) == 0
@@ -198,7 +198,7 @@ def test_busy_loader():
         words[1], words[10] = 8, 7
         assert await bench.check(2, crc(words[:20])) == VALID
 
-    Bench(latency=60).run(host)
+    ControlTestbench(latency=60).run(host)
 
 
 def test_write_meets_the_end_of_a_check():
@@ -206,7 +206,7 @@ def test_write_meets_the_end_of_a_check():
     reopens it.
     """
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         words = [halt(i) for i in range(12)]
         assert await bench.open(3, 12, 40) == 0
         await bench.put(40, words)
@@ -224,13 +224,13 @@ def test_write_meets_the_end_of_a_check():
             words[11] = wait << 32 | words[11] & 0xFFFFFFFF
         assert await bench.check(3, crc(words)) == VALID
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 def test_in_use():
     """Writes into the running program are refused and do not disturb it."""
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await bench.begin()
         body = [delay(400), halt()]
         await bench.program(1, body)
@@ -273,7 +273,7 @@ def test_in_use():
         assert bench.core.log[0]["words"] == body
         assert await command(bench, 1, 3) == 0
 
-    Bench().run(host)
+    ControlTestbench().run(host)
 
 
 def test_rebinding_under_load():
@@ -284,7 +284,7 @@ def test_rebinding_under_load():
     print(f"seed {seed}")
     rng = random.Random(seed)
 
-    async def host(bench: Bench) -> None:
+    async def host(bench: ControlTestbench) -> None:
         await bench.begin()
         await bench.write("IRQ_ENABLE", 0)
         lengths = 5
@@ -340,4 +340,4 @@ def test_rebinding_under_load():
         assert bench.events["wis_loads"] == 101
         assert await bench.read("TRAP_COUNT") == 0
 
-    Bench().run(host)
+    ControlTestbench().run(host)

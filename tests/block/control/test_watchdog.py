@@ -1,9 +1,9 @@
 """What tells that the machine stands still, at its limits."""
 
 import pytest
-from amaranth.sim import Simulator
 
 from hw.control.watchdog import Watchdog
+from tests.support.testbench import simulate
 
 LIMIT = 10
 
@@ -22,8 +22,5 @@ def test_the_watchdog_lets_go_of_what_completes_in_its_last_cycle(cycles: int) -
                 expired.append(cycle)
             await ctx.tick()
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulate(dut, bench)
     assert expired == ([LIMIT + 1] if cycles > LIMIT + 1 else [])

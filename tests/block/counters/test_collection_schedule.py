@@ -15,7 +15,7 @@ from hw.counters.collection_schedule import (
     round_cycles,
 )
 from hw.isa.counters import COUNTERS
-from tests.block.counters.bench import simulate
+from tests.support.testbench import simulate
 
 CYCLES = 9000
 

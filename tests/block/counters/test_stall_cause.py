@@ -2,10 +2,9 @@
 
 import random
 
-from amaranth.sim import Simulator
-
 from hw.counters.stall_cause import STATE_LAYOUT, StallCause
 from hw.isa.counters import CAUSES
+from tests.support.testbench import simulate
 
 
 def test_one_cause_for_random_states() -> None:
@@ -24,7 +23,5 @@ def test_one_cause_for_random_states() -> None:
             assert len(causes) == 1
             seen.add(causes[0])
 
-    simulator = Simulator(dut)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulate(dut, bench, clocked=False)
     assert seen == set(CAUSES) - {"wait_activations", "wait_accumulator"}  # the machine never waits for these

@@ -6,9 +6,9 @@ from collections import deque
 import pytest
 from amaranth.hdl import unsigned
 from amaranth.lib import data
-from amaranth.sim import Simulator
 
 from hw.lib.fifo import CreditFifo, StreamFifo
+from tests.support.testbench import simulate
 
 CYCLES = 600
 RATES = ((0.9, 0.2), (0.5, 0.5), (0.2, 0.9))  # of pushes and pops, in turn
@@ -74,11 +74,3 @@ def test_credit_fifo(depth: int) -> None:
 
     simulate(dut, bench)
     assert {0, depth} <= reached, f"seed {depth}"
-
-
-def simulate(dut, bench) -> None:
-    """Run a testbench to its end."""
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()

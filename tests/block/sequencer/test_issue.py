@@ -4,7 +4,6 @@ import random
 from collections import Counter
 
 import pytest
-from amaranth.sim import Simulator
 
 from hw.checker.values import INCREMENT_OF
 from hw.config import MlaConfig
@@ -14,6 +13,7 @@ from hw.layouts import DERIVED, config_layout
 from hw.sequencer.issue import command_issue
 from tests.block.sequencer.bounds_reference import verdict
 from tests.block.sequencer.commands import command
+from tests.support.testbench import Testbench
 
 CONFIGS = {
     4: MlaConfig(n=4, sp_bytes=1 << 13, acc_bytes=1 << 12, line_depth=64),
@@ -164,11 +164,6 @@ def test_random_commands(n: int, unit: Unit):
             await ctx.tick()
             ctx.set(port.ready, 0)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(testbench)
-    if config.serial_commands:
-        simulator.add_testbench(answer, background=True)
-    simulator.run()
+    Testbench(dut).simulate(testbench, background=[answer] if config.serial_commands else [])
     print(dict(causes), dict(worst))
     assert causes["legal"] >= 20

@@ -113,8 +113,8 @@ def test_too_much_is_left_out(task: GeneratorTask, answers: AnswerGrammar) -> No
     assert len(read(task, answers, '{"layers": {"x": 1}} ' * 99).complaints) == 8
 
 
-def test_any_answer_is_survived(task: GeneratorTask, answers: AnswerGrammar) -> None:
-    """Pieces of answers in any order; long ones of the kinds that make readers slow."""
+def test_reading_any_answer_does_not_raise(task: GeneratorTask, answers: AnswerGrammar) -> None:
+    """Pieces of answers in any order, and long ones of kinds that make readers slow: asserts only that none raises."""
     seed = 4
     print(f"seed {seed}")
     rng = random.Random(seed)

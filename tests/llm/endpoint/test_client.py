@@ -202,7 +202,7 @@ def test_the_list_of_models() -> None:
         ),
     ],
 )
-def test_limits(limits: SpendingLimits, words: str, asked: int) -> None:
+def test_spending_limits_end_the_requests(limits: SpendingLimits, words: str, asked: int) -> None:
     with ChatServer("hi") as server:
         asking = client(server, limits)
         with pytest.raises(LimitError, match=words):

@@ -13,7 +13,7 @@ from compiler.tuning_db.keys import EntryKey
 from hw.config import load_target
 from tests.loop.store import stored
 from tests.loop.store.stored import SECRET
-from tests.loop.store.writer import kill_again_and_again
+from tests.loop.store.writer import check_killed_writers
 
 #: Of these in one test; `tests/soak/test_store.py` has more.
 KILLS = 15
@@ -21,9 +21,7 @@ KILLS = 15
 
 @pytest.mark.parametrize("seed", [1])
 def test_killed_writers_lose_nothing(tmp_path, seed):
-    print(f"seed {seed}")
-    told, found = kill_again_and_again(tmp_path, seed, KILLS)
-    print(f"{KILLS} writers killed: {told} measurements told of, {found} found")
+    check_killed_writers(tmp_path, seed, KILLS)
 
 
 def _key(target: str, number: int) -> EntryKey:

@@ -100,3 +100,11 @@ def _check(path: Path, seed: int, told: set[int]) -> set[int]:
         number = round(1e9 - best.cost)
         assert number <= len(found) and stored.same(best, stored.entry(_KEY, best.cost, number % 2))
     return found
+
+
+def check_killed_writers(tmp_path: Path, seed: int, kills: int) -> None:
+    """Kill writers and compare the database with what they confirmed; raises AssertionError for a lost measurement."""
+    print(f"seed {seed}")
+    confirmed, found = kill_again_and_again(tmp_path, seed, kills)
+    print(f"{kills} writers killed: {confirmed} measurements confirmed, {found} found")
+    assert confirmed <= found

@@ -4,12 +4,12 @@ import random
 
 from amaranth.hdl import Elaboratable, Module, Signal, unsigned
 from amaranth.lib import data, memory
-from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
 from hw.isa.enums import Unit
 from hw.sequencer.core import Core
 from tests.block.sequencer.interpreter import Outcome, Segment
+from tests.support.testbench import Testbench
 
 STATISTICS = {
     "fuse_rows": 17,
@@ -22,7 +22,7 @@ STATISTICS = {
 UNITS = [u.name.lower() for u in Unit]
 
 
-class Bench(Elaboratable):
+class CoreHarness(Elaboratable):
     """Core, instruction store, operand buffer, segment table."""
 
     def __init__(self, config: MlaConfig, segments: list[Segment], operands: list[int]):
@@ -65,11 +65,12 @@ class Bench(Elaboratable):
         return m
 
 
-class Driver:
+class CoreTestbench(Testbench):
     """Runs programs one after the other in one simulation."""
 
-    def __init__(self, bench: Bench, seed: int, stalls: bool = True):
-        self.bench, self.core, self.random, self.stalls = bench, bench.core, random.Random(seed), stalls
+    def __init__(self, harness: CoreHarness, seed: int, stalls: bool = True):
+        super().__init__(harness)
+        self.core, self.random, self.stalls = harness.core, random.Random(seed), stalls
         self.cycles: list[int] = []
         self.outcomes: list[Outcome] = []
 
@@ -83,15 +84,12 @@ class Driver:
             for job in jobs:
                 self.outcomes.append(await self._one(ctx, job, timeout))
 
-        simulator = Simulator(self.bench)
-        simulator.add_clock(1e-6)
-        simulator.add_testbench(testbench)
-        simulator.run()
+        self.simulate(testbench)
         return self.outcomes
 
     async def _one(self, ctx, job: dict, timeout: int) -> Outcome:
         core, out = self.core, Outcome()
-        segment = self.bench.segments[job["segment"]]
+        segment = self.dut.segments[job["segment"]]
         for name, value in (
             ("segment", job["segment"]),
             ("base", segment.base),
@@ -121,7 +119,7 @@ class Driver:
                     ctx.set(getattr(core, name).ready, 1)
             for name in out.classes:
                 out.classes[name] += ctx.get(getattr(core, f"micro_{name}"))
-            if not ctx.get(self.bench.quiet):
+            if not ctx.get(self.dut.quiet):
                 self._collect(ctx, out, job)
                 if ctx.get(core.halted) or ctx.get(core.trap.valid):
                     break
@@ -144,7 +142,7 @@ class Driver:
         if take := ctx.get(core.seq_take):
             assert take & (take - 1) == 0
             out.waits.append(take.bit_length() - 1)
-        transfers = ctx.get(self.bench.transfers)
+        transfers = ctx.get(self.dut.transfers)
         for i, name in enumerate(UNITS):
             if transfers >> i & 1:
                 payload = ctx.get(getattr(core, name).payload)

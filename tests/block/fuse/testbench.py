@@ -1,10 +1,9 @@
 """A FUSE unit between model memories."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
 from hw.memory.ports import ACC_READ_LATENCY, SP_READ_LATENCY
@@ -12,6 +11,7 @@ from hw.units.fuse import FuseUnit
 from tests.block.fuse.commands import payload
 from tests.numerics.reference import wrap
 from tests.support.sp_port import SpPort
+from tests.support.testbench import Testbench
 
 EVENTS = ("fuse_points", "fuse_results", "fuse_scaled", "fuse_tables", "fuse_residuals", "fuse_reduced")
 
@@ -26,9 +26,8 @@ class Finished:
     events: dict[str, int]
 
 
-@dataclass
-class Bench:
-    """Memories with random refusals around a unit.
+class FuseTestbench(Testbench):
+    """A FUSE unit between memories that refuse at random.
 
     Parameters
     ----------
@@ -40,14 +39,12 @@ class Bench:
         Chance that a port refuses in a cycle.
     """
 
-    config: MlaConfig
-    rng: random.Random
-    refuse: float = 0.0
-    finished: list[Finished] = field(default_factory=list)
-    started: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        c = self.config
+    def __init__(self, config: MlaConfig, rng: random.Random, refuse: float = 0.0):
+        super().__init__(FuseUnit(config))
+        self.config, self.rng, self.refuse = config, rng, refuse
+        self.finished: list[Finished] = []
+        self.started: list[int] = []
+        c = config
         draw = np.random.default_rng(self.rng.getrandbits(32))
         self.sp = draw.integers(0, 256, c.sp_bytes, np.uint8)
         scale = draw.integers(1, 32, (c.acc_rows, 1))
@@ -59,16 +56,12 @@ class Bench:
 
     def run(self, commands: list[dict[str, int]]) -> None:
         """Load slots and tables, run the commands, and return when all have retired."""
-        dut = FuseUnit(self.config)
 
         async def testbench(ctx) -> None:
-            await self._load(ctx, dut)
-            await self._serve(ctx, dut, commands)
+            await self._load(ctx, self.dut)
+            await self._serve(ctx, self.dut, commands)
 
-        simulator = Simulator(dut)
-        simulator.add_clock(1e-6)
-        simulator.add_testbench(testbench)
-        simulator.run()
+        self.simulate(testbench)
 
     async def _load(self, ctx, dut: FuseUnit) -> None:
         n = self.config.n

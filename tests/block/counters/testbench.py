@@ -1,9 +1,8 @@
-"""Runs a part of the counters in Amaranth's simulator, and reads from a collector."""
+"""Machines for tests of the counters, and reads from a collector."""
 
 from collections.abc import Awaitable, Callable
 
-from amaranth.hdl import Elaboratable
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from hw.config import MlaConfig
 from hw.counters.collector import Collector
@@ -12,14 +11,6 @@ from hw.counters.collector import Collector
 def config_of(late: int) -> MlaConfig:
     """A machine with four tags, `pipelined` or not."""
     return MlaConfig(tags=4, serial_commands=late, fuse_rate=8 if late else 1, pipelined=late)
-
-
-def simulate(dut: Elaboratable, process: Callable[[SimulatorContext], Awaitable[None]]) -> None:
-    """Simulate until the process ends."""
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(process)
-    simulator.run()
 
 
 async def read(

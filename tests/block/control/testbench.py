@@ -4,13 +4,14 @@ import struct
 import zlib
 from collections.abc import Awaitable, Callable
 
-from amaranth.sim import Simulator, SimulatorContext
+from amaranth.sim import SimulatorContext
 
 from hw.bus.register_map import ADDRESS
 from hw.config import MlaConfig
 from hw.control.control import Control
 from hw.isa.macro_instruction import CANDIDATE, HEADER, MAGIC, RECORD, SLOT_BYTES
 from tests.block.control.models import Core, Memory, ReadChannel, Units, WriteChannel
+from tests.support.testbench import Testbench
 
 RING = 0x1000
 RING_LOG2 = 4
@@ -59,12 +60,13 @@ def spin() -> int:
     return 7
 
 
-class Bench:
-    """One simulation. `run` gives the host's coroutine the bench; everything else goes on beside it."""
+class ControlTestbench(Testbench):
+    """Control between models of DRAM, the core and the units. `run` calls the host with this testbench."""
 
     def __init__(self, config: MlaConfig | None = None, latency: int = 10):
         self.config = config or small()
-        self.dut = Control(self.config)
+        super().__init__(Control(self.config))
+        self.check_contract(self.dut.fetch_ar, self.dut.loader_ar, self.dut.record_aw, self.dut.record_w)
         self.memory = Memory(1 << 16, self.config.n, latency)
         self.fetch = ReadChannel(self.memory, self.dut.fetch_ar, self.dut.fetch_r)
         self.loader = ReadChannel(self.memory, self.dut.loader_ar, self.dut.loader_r)
@@ -76,18 +78,14 @@ class Bench:
         self.next_base = 0
         self.ctx: SimulatorContext  # from the start of `run` on
 
-    def run(self, host: Callable[["Bench"], Awaitable[None]]) -> None:
+    def run(self, host: Callable[["ControlTestbench"], Awaitable[None]]) -> None:
         """Run `host` to its end."""
-        simulator = Simulator(self.dut)
-        simulator.add_clock(1e-6)
 
         async def main(ctx: SimulatorContext) -> None:
             self.ctx = ctx
             await host(self)
 
-        simulator.add_process(self._environment)
-        simulator.add_testbench(main)
-        simulator.run()
+        self.simulate(main, environment=self._environment)
 
     async def _environment(self, ctx: SimulatorContext) -> None:
         dut = self.dut

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from amaranth.hdl import Elaboratable, Module
 from amaranth.lib.wiring import connect
-from amaranth.sim import Simulator
 
 from hw.config import MlaConfig
 from hw.memory.accumulator import Accumulator
@@ -16,6 +15,7 @@ from hw.memory.ports import ACC_READ_LATENCY, SP_READ_LATENCY
 from hw.units.matrix.unit import MatrixUnit
 from tests.block.matrix.reference import WORD_NAMES, derived, field_values
 from tests.support.sp_port import SpPort
+from tests.support.testbench import Testbench
 
 COUNTED = ("macs_issued", "macs_useful", "matrix_rows", "matrix_tiles", "matrix_zeros", "acc_writes")
 STATES = ("row_entering", "wait_weights", "weight_shift", "in_flight")
@@ -42,8 +42,8 @@ class Observed:
     peeked: np.ndarray | None = None
 
 
-class Bench:
-    """Unit under test and its simulator process.
+class MatrixTestbench(Testbench):
+    """MATRIX and its accumulator between models of the scratchpad ports.
 
     Parameters
     ----------
@@ -76,6 +76,7 @@ class Bench:
         config = small_config(n, pipelined)
         self.rows = config.acc_rows
         self.unit, self.accumulator = MatrixUnit(config), Accumulator(config)
+        super().__init__(self._harness())
 
     def _harness(self) -> Elaboratable:
         m = Module()
@@ -86,16 +87,13 @@ class Bench:
     def run(self, commands: list[dict[str, int]], limit: int = 20000) -> Observed:
         """Execute the commands, as fast as they are accepted, until the last is done."""
         seen = Observed()
-        sim = Simulator(self._harness())
-        sim.add_clock(1e-6)
 
         async def process(ctx) -> None:
             await self._fill(ctx)
             await self._drive(ctx, list(commands), seen, limit)
             seen.acc = await self._dump(ctx)
 
-        sim.add_testbench(process)
-        sim.run()
+        self.simulate(process)
         return seen
 
     async def _fill(self, ctx) -> None:
