@@ -4,15 +4,17 @@ import signal
 
 import pytest
 
-from tests.support import coverage_option
+from tests.support import coverage_option, vcd_option
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     coverage_option.add_option(parser)
+    vcd_option.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     coverage_option.configure(config)
+    vcd_option.configure(config)
     # A shell starts what runs in the background deaf to Ctrl-C, and children inherit that: the tests that interrupt
     # some need it heard.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
