@@ -49,64 +49,73 @@ def compile(
     cache: bool | None = None,
     record: "CompilationTrace | None" = None,
 ) -> CompiledNetwork:
-    """Compile a model for a machine, or find it compiled already.
+    """Compile a model for a target, or take it from the cache of compiled models.
 
     Parameters
     ----------
     model : path, Graph, Source, torch.nn.Module or torch.export.ExportedProgram
-        A model's file, or its graph; `module:function`, which names a function of the user's own that returns a PyTorch
-        module; or such a module itself.
+        A .tflite or .onnx file; its graph; `module:function`, a function of your own that returns a PyTorch module; or
+        a PyTorch module itself.
     target : str or MlaConfig
-        The machine.
+        The machine to compile for: a name such as "n16", a TOML file, or a configuration.
     rounding : str or None
-        "reference": LiteRT's reference kernels; "xnnpack": its default ones; "onnxruntime". Left out: onnxruntime for
-        ONNX files and PyTorch, else the reference kernels.
+        Whose rounding to reproduce: "reference" (LiteRT's reference kernels), "xnnpack" (its default kernels) or
+        "onnxruntime". None: onnxruntime for ONNX files and PyTorch, otherwise the reference kernels.
     schedule : Schedule or None
-        How to carry it out; found by estimates if left out.
+        Schedule to use; None: the compiler chooses one by estimated cycles.
     strict : bool
-        Refuse a model of which an operator must run on the host; conversions between float and integers at its edges
-        are none (docs/compiler.md).
+        Refuse a model with an operator that must run on the host. Conversions between float and integers at the
+        model's edges are allowed (docs/compiler.md).
     calibration : Calibration or None
-        Samples of the inputs of a float model, which is quantized with them: a dict of arrays whose first axis counts
-        samples, or a list of samples. Without any, random numbers are taken: the accuracy is not to be trusted then.
+        Input samples that a float model is quantized with: a dict of arrays whose first axis counts samples, or a list
+        of samples. None: random samples, which are good for measuring cycles and useless for accuracy.
     example : tensor, array, tuple of them, or dict of them by name
-        Inputs with which a PyTorch module is exported: their shapes are those of the network.
-    dynamic_shapes : as torch.export.export has it
-        Dimensions that its export leaves open.
+        Inputs that a PyTorch module is exported with; their shapes are those of the network.
+    dynamic_shapes : as in torch.export.export
+        Dimensions that the export leaves open.
     sizes : dict
-        Sizes of dimensions that an ONNX file only names, or that are open; a first one that is not named is 1.
+        Sizes of symbolic or open dimensions by name. A first dimension that is not named is 1.
     bind : dict
-        Values of inputs that become constants of the network, by name: one number for all elements, or an array of the
-        input's shape; of a quantized input, integers as they are stored.
+        Values by input name, which make these inputs constants: one number for all elements, or an array of the input's
+        shape. For a quantized input they are the stored integers.
     seed : int
-        Of these random numbers.
+        Seed of the random calibration samples.
     offset : int
-        Bytes at the start of the model's memory (of each stage's) that belong to other code: two can then share it.
+        Bytes at the start of each stage's memory that belong to another network, so that two can share it.
     batch : int
-        Samples at a time, one behind the other along the first axis of inputs and outputs: weights are loaded once for
-        all of them.
+        Samples that run together, stacked along the first axis of inputs and outputs; weights are loaded once for all.
     batches : sequence of int
-        Sizes of batches, ascending, in place of `batch`: there are programs for each, and the machine takes those for
-        as few samples as will do (docs/dispatch.md).
+        Batch sizes, ascending, instead of `batch`: the network has programs for each, and the machine picks the
+        smallest that is large enough at run time (docs/dispatch.md).
     skip : str or None
-        A tensor, or the node that makes it, by its name: where all of it is zero, what follows is not carried out, and
-        its results, which are constants then, are only written (docs/dispatch.md).
+        Name of a tensor, or of the node that makes it: where it is all zeros, the work that depends on it is skipped
+        and its results, which are constants then, are written directly (docs/dispatch.md).
     keep_float : sequence of str
-        Nodes or operators of a float model, by name, that are not quantized: they run in float32 on the host.
+        Nodes or operators of a float model, by name, that are not quantized and run in float32 on the host.
     dram : Dram
-        The memory to schedule for. Programs run with any, and outputs are the same.
+        Latency and bandwidth of the DRAM to schedule for. Programs run with any DRAM and give the same outputs.
     limits : Limits
-        How much of the machine's memories may be used.
+        Bytes of scratchpad, accumulator and DRAM that the network may use at most.
     cache : bool or None
-        Look the network up among those that were compiled before, and keep it; None: those of files only. One that
-        comes from there has no `layers`.
+        Look the network up in the cache and store it there; None: only if the model is a file. A network from the cache
+        has no `layers`.
     record : Record or None
-        Takes what every stage made; nothing is looked up then.
+        Collects the results of every stage of the compiler; the cache is not used then.
+
+    Returns
+    -------
+    CompiledNetwork
+        The programs, their memory layout and the schedule; call it with arrays to run it on the golden model.
 
     Raises
     ------
     InputError
-        The model cannot be read or compiled, the schedule is not legal for it, or an argument is not of its type.
+        The model cannot be read or compiled, the schedule is not legal for it, or an argument has the wrong type.
+
+    Examples
+    --------
+    >>> network = compiler.compile("network.tflite", target="n4")
+    >>> outputs = network(image)  # a dict of arrays by the names of the outputs
     """
     started = time.monotonic()
     sizes, calibration = arguments.sizes(sizes), arguments.calibration(calibration)

@@ -120,9 +120,21 @@ USUAL = DramTiming()
 )
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
-    """The options of `compiler.api.compile` that decide what comes out of it, as they are explained there.
+    """Options of the compiler, for `compiler.tune`; each is explained at the parameter of the same name of `compile`.
 
-    With `single` each stage is one program.
+    Parameters
+    ----------
+    rounding : str
+        Whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
+    schedule, strict, calibration, seed, offset, batch, batches, skip, keep_float, dram, limits
+        As in `compile`.
+    single : bool
+        Compile each stage to one program, for dispatch by guards; a schedule decides otherwise.
+
+    Examples
+    --------
+    >>> options = compiler.CompileOptions(rounding="reference", batch=4)
+    >>> result = compiler.tune("network.tflite", "n4", trials=20, options=options)
     """
 
     rounding: str

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hw.bus.register_map import REGISTERS
 from hw.isa import reference
-from scripts import docs_operators, docs_pictures
+from scripts import docs_operators, docs_pictures, docs_ports
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -35,6 +35,7 @@ def generated() -> dict[str, str]:
     return {
         "isa.md": reference.page(),
         "registers.md": registers_page(),
+        "ports.md": docs_ports.page(),
         "operators.md": docs_operators.page((DOCS / "operators.md").read_text()),
         **{f"pictures/{name}": text for name, text in docs_pictures.pictures().items()},
     }

@@ -20,11 +20,23 @@ _DIGITS = 12
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     actions = parser.add_subparsers(dest="action", metavar="show|export|import", required=True)
-    show = actions.add_parser("show", help="count entries, for each model and machine")
+    show = actions.add_parser(
+        "show",
+        help="count entries, for each model and machine",
+        epilog="example: mla db show --db measurements.db",
+    )
     add_json(show)
-    export = actions.add_parser("export", help="write all but programs to a file")
+    export = actions.add_parser(
+        "export",
+        help="write all but programs to a file",
+        epilog="example: mla db export measurements.jsonl",
+    )
     export.add_argument("file", metavar="FILE.jsonl", type=Path, help="lines of JSON")
-    import_ = actions.add_parser("import", help="take what is not there yet from such a file")
+    import_ = actions.add_parser(
+        "import",
+        help="take what is not there yet from such a file",
+        epilog="example: mla db import measurements.jsonl",
+    )
     import_.add_argument(
         "file", metavar="FILE.jsonl", type=Path, help="lines of JSON; data, never believed unmeasured"
     )

@@ -17,9 +17,27 @@ _SEEDS = 64
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's options."""
     actions = parser.add_subparsers(dest="action", metavar="train|sample|eval", required=True)
-    _add_train(actions.add_parser("train", help="make a model from measurements (needs the extra torch)"))
-    _add_sample(actions.add_parser("sample", help="show what the model says about a network"))
-    _add_eval(actions.add_parser("eval", help="let it and other methods look for schedules of unseen layers"))
+    _add_train(
+        actions.add_parser(
+            "train",
+            help="make a model from measurements (needs the extra torch)",
+            epilog="example: mla llm train --out model.safetensors",
+        )
+    )
+    _add_sample(
+        actions.add_parser(
+            "sample",
+            help="show what the model says about a network",
+            epilog="example: mla llm sample network.tflite --answers 8",
+        )
+    )
+    _add_eval(
+        actions.add_parser(
+            "eval",
+            help="let it and other methods look for schedules of unseen layers",
+            epilog="example: mla llm eval --layers 4",
+        )
+    )
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:

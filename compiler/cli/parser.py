@@ -32,6 +32,7 @@ VERBS = (
     "bench",
     "verilog",
     "fpga",
+    "completion",
 )
 
 

@@ -33,7 +33,7 @@ def add_method(parser: argparse.ArgumentParser, default: str) -> None:
         metavar="NAME",
         choices=_Names(METHODS, LLM),
         help=f"search strategy: %(choices)s (default: {default}; with --generator {GENERATORS_METHOD}); a class of "
-        "your own is a subclass of compiler.tuning.search.method.SearchMethod, found from the current folder on",
+        "your own is a subclass of compiler.SearchMethod, found from the current folder on",
     )
     parser.add_argument(
         "--generator",
@@ -41,7 +41,7 @@ def add_method(parser: argparse.ArgumentParser, default: str) -> None:
         choices=_Names(GENERATORS),
         action="append",
         help="propose candidates with this generator instead of all: %(choices)s (repeatable); a class of your own is "
-        "a subclass of compiler.tuning.generators.generator.Generator",
+        "a subclass of compiler.Generator",
     )
     parser.set_defaults(default_method=default)
 

@@ -14,7 +14,6 @@ from compiler.util.files import report, write_output
 from compiler.util.tables import Column, figures, format_table
 
 if TYPE_CHECKING:
-    from compiler.tuning.measure.measurer import Measurer
     from compiler.tuning.search.tuner import TuningResult
     from compiler.tuning_db.database import TuningDatabase
 
@@ -69,51 +68,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, report."""
+    from compiler.cli.compile import source_of
     from compiler.cli.run import head
-    from compiler.tuning.search.tuner import tune, why_not
+    from compiler.tuning.api import tune
+    from compiler.tuning.search.tuner import why_not
     from compiler.tuning.space.constraints import Constraints
-    from compiler.tuning.space.objectives import Objective
-    from compiler.tuning_db.session import DatabaseSession
     from compiler.util.progress import progress, say
+    from hw.config import load_target
     from hw.errors import InputError
 
     claim(args, "save_schedule")
     check_method(args)
     try:
-        constraints = Constraints(frozenset(args.forbid))
+        Constraints(frozenset(args.forbid))
     except InputError as error:
         raise InputError(f"--forbid: {error}") from None
     author = author_of(args, say)
-    with open_database(args) as database, open_measurer(args) as measurer:
-        recall = None
-        if database is not None:
-            recall = DatabaseSession(
-                database, measurer.prepared, measurer.conditions, args.goal, args.method, args.seed
-            )
-            measurer.memory = recall
 
-        def hear(number: int, trial: Any, best: Any) -> None:
+    source, options = source_of(args)
+    with (
+        open_database(args) as database,
+        progress(f"tuning {args.model.name}", args.trials, "trials") as task,
+    ):
+
+        def on_trial(number: int, trial: Any, best: Any) -> None:
             what = why_not(trial) or f"{trial.cost:,.0f}"
             say(f"trial {number} of {args.trials}: {what}; best {best.cost:,.0f}")
             task.advance(number - task.done)
 
-        with progress(f"tuning {args.model.name}", args.trials, "trials") as task:
-            tuned = tune(
-                measurer,
-                args.method,
-                args.trials,
-                Objective(args.goal),
-                args.seed,
-                constraints,
-                args.seconds,
-                hear,
-                recall,
-                author,
-                args.generator,
-            )
-        rate = measurer.conditions.rate
+        tuned = tune(
+            source,
+            args.target,
+            trials=args.trials,
+            method=args.method,
+            generator=args.generator,
+            goal=args.goal,
+            seed=args.seed,
+            forbid=args.forbid,
+            seconds=args.seconds,
+            options=options,
+            database=database,
+            devices=args.devices,
+            cluster=args.cluster,
+            author=author,
+            on_trial=on_trial,
+            say=say,
+        )
     if args.save_schedule:
         write_output(args.save_schedule, tuned.best.schedule.to_json().encode() + b"\n")
+    rate = float(args.dram_bytes_per_cycle or load_target(args.target).n)
     whole = head(args, "rtl", rate) | _document(args, tuned)
     whole |= {"endpoint": None if author is None else author.document()}
     report(whole, _table(whole), args.json)
@@ -128,30 +131,6 @@ def open_database(args: argparse.Namespace) -> "AbstractContextManager[TuningDat
     if args.no_cache and args.db is not None:
         raise InputError("--no-cache asks for no database, --db names one")
     return nullcontext() if args.no_cache else TuningDatabase(args.db)
-
-
-def open_measurer(args: argparse.Namespace) -> "Measurer":
-    """The measurer of a model as the options of `add_compile`, `add_memory`, `--devices` and `--cluster` say."""
-    from functools import partial
-
-    from compiler.cli.compile import source_of
-    from compiler.options import DramTiming
-    from compiler.profile.hardware_profile import HardwareProfile
-    from compiler.tuning.measure.measurer import Measurer
-    from compiler.tuning.space.objectives import Objective
-    from compiler.util.progress import say
-    from hw.config import load_target
-
-    source, options = source_of(args)
-    conditions = HardwareProfile(
-        load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
-    )
-    workers, stream = None, args.goal == Objective.THROUGHPUT
-    if args.cluster is not None:
-        from compiler.tuning.measure.cluster import DaskCluster
-
-        workers = partial(DaskCluster, address=args.cluster, count=args.devices)
-    return Measurer(source.graph, conditions, options, args.devices, args.seed, say, workers, stream=stream)
 
 
 def _document(args: argparse.Namespace, tuned: "TuningResult") -> dict[str, Any]:

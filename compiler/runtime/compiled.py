@@ -166,7 +166,9 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class CompiledNetwork:
-    """A compiled model.
+    """A compiled model: programs, constants and memory layout. `compile` returns it, `Session` runs it.
+
+    Called with arrays it runs on the golden model and returns a dict of outputs.
 
     Parameters
     ----------
@@ -201,6 +203,12 @@ class CompiledNetwork:
         Where it comes from.
     compile_seconds : float
         What it took to read the model and to compile it, or to find it.
+
+    Examples
+    --------
+    >>> network = compiler.compile("network.tflite", target="n4")
+    >>> outputs = network(image)  # or by the input's name: network(image=image)
+    >>> network.schedule.layers  # how each layer is tiled and ordered
     """
 
     name: str

@@ -128,6 +128,12 @@ class Session:
         Hears now and then how many cycles a long run has taken so far.
     look : callable or None
         Hears of each program that has run, as its stage and number; they run one by one then.
+
+    Examples
+    --------
+    >>> with compiler.open_device(network, "rtl") as device:
+    ...     session = compiler.Session(device, network)
+    ...     outputs, cycles = session.measure({"image": image})
     """
 
     def __init__(

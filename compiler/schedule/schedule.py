@@ -175,16 +175,22 @@ class LayerSchedule:
 @identity("Schedule", "fusions", "layers", "programs")
 @dataclass(frozen=True)
 class Schedule:
-    """How all layers are carried out.
+    """Everything that may be chosen about how a network runs: fusion, tiling and order of its layers. It is plain data.
 
     Parameters
     ----------
     fusions : tuple of tuples of str
         Names of the nodes of each layer of more than one node.
-    layers : dict
-        By the name of the layer.
-    programs : dict
-        Texts that stand in place of programs made from the above, by the name of the program.
+    layers : dict of str to LayerSchedule
+        The schedule of each layer, by the name of the layer.
+    programs : dict of str to ProgramText
+        Assembly text that replaces a generated program, by the name of the program.
+
+    Examples
+    --------
+    >>> network = compiler.compile("network.tflite", "n4")
+    >>> text = network.schedule.to_json()  # as `mla compile --save-schedule` writes it
+    >>> network = compiler.compile("network.tflite", "n4", schedule=compiler.Schedule.from_json(text))
     """
 
     fusions: tuple[tuple[str, ...], ...] = ()

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from cosim.rtl.pin_runner import run_bench
 from hw.verilog.writer import convert
 from tests.bus.dma_top import CONFIG, DmaTop
 from tests.bus.lite_top import LiteTop
-from tests.bus.pins_runner import run_bench
 
 
 @pytest.mark.parametrize("case", ["transactions", "errors"])

@@ -1,11 +1,14 @@
 """The frame of the command line: usage errors, exit statuses, signals, broken pipes."""
 
+import argparse
 import errno
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import pytest
 
 from compiler import __version__
 from compiler.cli import doctor
-from compiler.cli.parser import VERBS
+from compiler.cli.parser import VERBS, build_parser
 from hw.errors import InputError, WorkError
 
 # Stands in for a verb that takes long while its output is half written.
@@ -65,7 +68,39 @@ def test_no_arguments_print_help(mla):
 def test_help_has_an_example(mla, verb):
     result = mla(verb, "--help")
     assert result.status == 0
-    assert f"example: mla {verb}" in result.out
+    assert re.search(f"example: .*mla {verb}", result.out)
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parsers of all verbs, and of their actions."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield each
+                yield from _parsers(each)
+
+
+def test_actions_of_verbs_have_examples_too():
+    parsers = list(_parsers(build_parser()))
+    assert len(parsers) > len(VERBS)
+    for parser in parsers:
+        assert parser.epilog is not None and parser.epilog.startswith("example: ")
+        assert parser.prog in parser.epilog
+
+
+def test_completion_in_bash(mla):
+    result = mla("completion", "bash")
+    assert result.status == 0
+    asked = "COMP_WORDS=(mla tune --tri); COMP_CWORD=2; _shtab_mla mla --tri tune; echo ${COMPREPLY[@]}"
+    done = subprocess.run(
+        ["bash", "-c", f"{result.out}\n{asked}"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "--trials"
+
+
+def test_completion_for_other_shells(mla, complains):
+    assert mla("completion", "zsh").out.startswith("#compdef mla\n")
+    complains(2, "invalid choice: 'fish' (choose from bash, zsh)", "completion", "fish")
 
 
 @pytest.mark.parametrize(

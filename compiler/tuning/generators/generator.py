@@ -13,7 +13,23 @@ from compiler.tuning.generators.task import Candidate, GeneratorTask
 
 
 class Generator(ABC):
-    """Proposes candidates for a task."""
+    """Proposes candidates for a task: schedules, or micro-programs as assembly text.
+
+    A subclass defines `name` and `propose`; `compiler.tune(generator=...)` and `mla tune --generator
+    module:Class` use it.
+
+    Examples
+    --------
+    >>> class HalfRows(compiler.Generator):
+    ...     "Halves the rows of each layer."
+    ...     name = "half-rows"
+    ...     def propose(self, task):
+    ...         for layer in task.layers:
+    ...             now = task.schedule.layers[layer]
+    ...             half = dataclasses.replace(now, rows=max(1, now.rows // 2))
+    ...             yield task.with_layers({layer: half}, self.name, "half the rows")
+    >>> result = compiler.tune("network.tflite", "n4", generator=HalfRows, trials=10)
+    """
 
     #: Its name on the command line and in reports.
     name: str

