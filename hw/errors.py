@@ -35,7 +35,7 @@ class MlaError(Exception):
 
 
 class InputError(MlaError):
-    """What the user passed in is wrong: a file, a name, a size, a configuration."""
+    """Input from the user is invalid: a file, a name, a size, a configuration."""
 
     exit_status = 2
 

@@ -1,4 +1,4 @@
-"""Where a board build works and what it leaves: its own files only, and only when it has ended."""
+"""Working and output directories of board builds: only files of a completed build reach the output."""
 
 import tempfile
 from collections.abc import Iterator, Sequence

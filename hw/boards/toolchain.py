@@ -117,7 +117,7 @@ class _Running:
             )
 
     def finished(self) -> bool:
-        """Whether it has ended well; WorkError if not."""
+        """Return whether the tool has ended; WorkError if it failed."""
         job, status, now = self.job, self.process.poll(), time.monotonic()
         if status:
             complaint = _complaint(job.folder / job.log)
@@ -134,7 +134,7 @@ class _Running:
 
 
 def _last_line(log: Path) -> str:
-    """What a tool said last, cut to a line of a terminal."""
+    """Last output line of a tool, cut to the width of a terminal."""
     lines = log.read_text(errors="replace").splitlines()
     said = next((line for line in reversed(lines) if line.strip()), "")
     return said.removeprefix("Info:").strip()[:80]

@@ -202,8 +202,8 @@ class WriteArbiter(wiring.Component):
         return m
 
     def _turns(self, m: Module, choice: AddressArbiter) -> tuple[Value, Value]:
-        """Whether a burst's data are on their turn on W, and whose: registers, because the grant goes deep into
-        the masters. The bursts behind it wait in a buffer.
+        """Grant of the W channel: valid flag and index of the master whose data are next. Both are registers,
+        because the grant is used deep inside the masters. The bursts behind it wait in a buffer.
         """
         m.submodules.order = order = StreamFifo(2, ORDER_DEPTH)
         turn, turn_id, free, room = Signal(), Signal(2), Signal(), Signal()

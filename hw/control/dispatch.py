@@ -35,7 +35,7 @@ CLAIMED_EARLY = ("HOLD", "STAND", "LOOK")
 
 
 def claims(ongoing: Callable[[str], Value], late: int) -> Value:
-    """Whether the chosen segment must not change, by the state dispatch is in."""
+    """Condition that the chosen segment is claimed and must not change, from the state of dispatch."""
     claimed = ongoing("CLAIM") | ongoing("START") | ongoing("RUN")
     for state in CLAIMED_EARLY if late else ():
         claimed |= ongoing(state)
@@ -43,7 +43,7 @@ def claims(ongoing: Callable[[str], Value], late: int) -> Value:
 
 
 def known(m: Module, look_up: data.View, late: int) -> data.View:
-    """What is known of the chosen segment when its state is judged; adds the states before that."""
+    """Entry of the chosen segment when its state is evaluated; adds the states that precede the evaluation."""
     if not late:
         return look_up
     info = Signal(look_up.shape())

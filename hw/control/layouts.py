@@ -14,7 +14,7 @@ NO_SEGMENT = 0xFF
 
 
 class SegmentOp(IntEnum):
-    """What the host asks of the segment table; the first four are the values of SEG_COMMAND."""
+    """Operation of the host on the segment table; the first four are the values of SEG_COMMAND."""
 
     OPEN = 1
     CHECK = 2

@@ -226,7 +226,7 @@ class SegmentHost(wiring.Component):
         return m
 
     def _cache(self, m: Module, found: Signal) -> tuple[Signal, Signal]:
-        """Whether the word lies in the segment written last, and which one that is: a run of words needs one
+        """Cache of the segment written last: hit flag and index. Consecutive words need a single
         scan.
         """
         op, cached = self.op.p, Signal()

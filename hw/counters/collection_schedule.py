@@ -1,4 +1,4 @@
-"""Which counter is collected next, and how many bits a sum needs so that it is collected before it comes round."""
+"""Collection order of the counters, and the sum width that guarantees collection before a sum wraps around."""
 
 from collections.abc import Callable
 
@@ -146,7 +146,7 @@ class CollectionSchedule(wiring.Component):
     def _near(
         self, m: Module, flushing: Signal, flush_turn: Signal, final: Signal
     ) -> Callable[[Value], Value]:
-        """Whether a flush takes a counter within `apart` cycles of this one."""
+        """Return whether a flush collects a counter within `apart` cycles of this one."""
         places = [(self.old, self.counter)]
         for number in range(1, self._apart):
             old, counter = Signal(name=f"old_{number}"), Signal(COUNTER_BITS, name=f"counter_{number}")

@@ -1,4 +1,4 @@
-"""Where each cycle of the array went: exactly one cause a cycle."""
+"""Attribution of each cycle of the array to exactly one cause."""
 
 from amaranth.hdl import Elaboratable, Module
 from amaranth.lib import data, wiring

@@ -129,7 +129,7 @@ _LEAST = _SINGLE // 8 + 1
 
 @dataclass(frozen=True)
 class _Amounts:
-    """How far to shift a product.
+    """Shift amounts of a product.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class _Amounts:
 
 @dataclass(frozen=True)
 class _Part:
-    """What the shift by bytes leaves of a product.
+    """Product after the shift by whole bytes.
 
     Attributes
     ----------

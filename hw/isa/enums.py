@@ -61,7 +61,7 @@ class Op(IntEnum):
 
 
 class BSource(IntEnum):
-    """Where FUSE operand B comes from."""
+    """Source of FUSE operand B."""
 
     NONE = 0
     ACC = 1
@@ -69,7 +69,7 @@ class BSource(IntEnum):
 
 
 class Requant(IntEnum):
-    """Where FUSE step 2 takes multiplier and shift from."""
+    """Source of multiplier and shift in FUSE step 2."""
 
     OFF = 0
     SLOT = 1

@@ -17,7 +17,7 @@ from hw.memory.ports import SpReadPort, SpWritePort
 
 
 class SpAccess:
-    """Which word of which half a row access at a byte address needs; adds its named signals to `m`.
+    """Word and half that a row access at a byte address needs; adds named signals to `m`.
 
     Rows alternate between the even and the odd half, so the row that holds the first byte and the row after
     it never meet in one half. An access at a multiple of n needs one half only.

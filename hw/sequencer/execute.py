@@ -16,8 +16,8 @@ _CALLEE_LAYOUT = data.StructLayout({"usable": 1, "inside": OUT_BIT, "frame": FRA
 
 
 def advance(m: Module, stage: wiring.Component, present: Value) -> tuple[Value, Value]:
-    """Whether there is something to execute, and whether the next instruction may move up: with `pipelined` in the
-    cycle after the one that passes.
+    """Signals that an instruction can execute, and that the next one may advance: with `pipelined` in the
+    cycle after its predecessor passes.
     """
     if not stage.config.pipelined:
         return present, stage.passes
@@ -27,8 +27,8 @@ def advance(m: Module, stage: wiring.Component, present: Value) -> tuple[Value, 
 
 
 def redirection(m: Module, stage: wiring.Component, clear: Value) -> tuple[Signal, Signal]:
-    """Where execution goes on, a cycle after the instruction that said so: what that one computed and the
-    address of the next fetch would make too long a path together.
+    """Redirection and its target, one cycle after the instruction that redirects: its computation and the
+    address of the next fetch together would be too long a path.
     """
     redirect, target = Signal(), Signal.like(stage.target)
     m.d.sync += [redirect.eq(stage.redirect & ~clear), target.eq(stage.target)]
@@ -116,7 +116,7 @@ def capture_callee(m: Module, stage: wiring.Component, phase: Value) -> data.Vie
 
 
 def choose_target(m: Module, stage: wiring.Component, phase: Value, callee: data.View) -> None:
-    """Where the instruction leads if it redirects; whether it does comes later."""
+    """Drive the target of the instruction in case it redirects; the decision follows later."""
     x, onward = stage.instruction, Signal(COUNTER_BITS)
     m.d.comb += [
         onward.eq(Mux(stage.back, stage.back_start, stage.arrive + 1)),
@@ -374,7 +374,7 @@ class Execute(wiring.Component):
         )
 
     def _simple(self, m: Module, taken: Value) -> None:
-        """What instructions do that complete at once (`plain`), and TRAP."""
+        """Effects of instructions that complete at once (`plain`), and of TRAP."""
         with m.Case(InstructionKind.BRANCH):
             m.d.comb += self.redirect.eq(taken)
         for kind, output in (

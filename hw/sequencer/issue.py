@@ -137,7 +137,7 @@ class CommandIssue(wiring.Component):
         raise NotImplementedError
 
     def _sent(self) -> Value | int:
-        """Whether the fields of the command have reached its queue."""
+        """Condition that the fields of the command have reached its queue."""
         raise NotImplementedError
 
     def _payload(self, m: Module, unit: Unit, checker: wiring.Component) -> None:

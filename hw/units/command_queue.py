@@ -258,7 +258,7 @@ class CommandQueue(wiring.Component):
         return words.body
 
     def _meta(self, m: Module, read: Value) -> Value:
-        """What the head waits for and signals; in a register with `pipelined`, where it stands from `_settled` on."""
+        """Semaphores that the head waits for and signals; with `pipelined` in a register, valid from `_settled` on."""
         if not self._pipelined:
             return read
         head = Signal(META_LAYOUT.size)
@@ -293,7 +293,7 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.in_flight.eq(Mux(start, self.in_flight + 1, self.in_flight - 1))
 
     def _head(self, m: Module) -> None:
-        """When the head may start, and what it takes and promises then."""
+        """Condition for the head to start, and the tokens and signal slots that it then takes."""
         meta, port = self.output.payload.meta, self.semaphores
         empty, none_started, present, allowed = Signal(), Signal(), Signal(), Signal()
         may = allowed

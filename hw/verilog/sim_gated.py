@@ -28,7 +28,7 @@ _ELSEWHERE = -1  # a reader that keeps a signal where it is: an instance, a port
 
 
 class _Condition(NamedTuple):
-    """When a clocked block acts."""
+    """Condition under which a clocked block has an effect."""
 
     clock: str
     guard: str

@@ -227,6 +227,6 @@ class BoundingBox(wiring.Component):
 
 
 def _outside(value: Signal) -> Signal:
-    """Whether a value does not fit the first factor."""
+    """Condition that a value does not fit the first factor."""
     top = value[X_BITS - 1 : _WIDE]
     return top.any() & ~top.all()

@@ -147,7 +147,7 @@ class SerialChecker(wiring.Component):
         return data.View(CODE_LAYOUT, port.data)
 
     def _live(self, m: Module, flush: Value) -> Signal:
-        """Whether the line of stage 4 is one of the check that runs."""
+        """Signal that the line in stage 4 belongs to the check in progress."""
         live = self._running
         for i in range(1, 5):
             later = Signal(name=f"live{i}")
@@ -218,7 +218,7 @@ def _groups() -> dict[Width | None, tuple[int, int]]:
 
 
 def _read(words: list[int], entries: dict[Unit, int]) -> dict[Unit, int]:
-    """How many fields of each unit, from the first on, its program reads."""
+    """Number of leading fields of each unit that its program reads."""
     starts = sorted((entry, unit) for unit, entry in entries.items())
     ends = [entry for entry, _ in starts[1:]] + [len(words)]
     found = {}

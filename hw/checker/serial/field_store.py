@@ -10,7 +10,7 @@ from hw.lib.ram import Ram
 
 
 class FieldStore(wiring.Component):
-    """What `set` wrote since the fields of its unit were last cleared.
+    """Storage of the field values that `set` wrote since the fields of its unit were last cleared.
 
     Latency: 1 cycle. Throughput: one write and one read a cycle; nobody reads a field in the cycle it is written.
 

@@ -115,7 +115,7 @@ def weigh_tile(
 
 
 def early_rules(m: Module, met: Value, line: data.View, value: Signal, config: MlaConfig) -> Signal:
-    """Whether the field of a line broke its rule (`Rule`), a cycle later."""
+    """Signal that the field of a line violates its `Rule`, a cycle later."""
     broken, hit = Signal(), Signal()
     low = (config.n - 1).bit_length()
     rules = {

@@ -23,7 +23,7 @@ class Width(IntEnum):
 
 
 class X(IntEnum):
-    """What the first factor is loaded with."""
+    """Source of the first factor."""
 
     NONE = 0
     VALUE = 1  # the field
@@ -35,7 +35,7 @@ class X(IntEnum):
 
 
 class Y(IntEnum):
-    """What the second factor is loaded with."""
+    """Source of the second factor."""
 
     NONE = 0
     VALUE = 1  # the field
@@ -46,8 +46,9 @@ class Y(IntEnum):
 
 
 class Ends(IntEnum):
-    """Which ends of the box a product moves: bit 0 the low end if the field is not negative, bit 1 if it is, bits 2
-    and 3 likewise the high end.
+    """Ends of the box that a product moves.
+
+    Bit 0 moves the low end if the field is not negative, bit 1 if it is negative; bits 2 and 3 do so for the high end.
     """
 
     NONE = 0b0000
@@ -59,7 +60,7 @@ class Ends(IntEnum):
 
 
 class Rule(IntEnum):
-    """What of the field makes a command illegal."""
+    """Property of the field that makes a command illegal."""
 
     NONE = 0
     ZERO = 1
@@ -72,7 +73,7 @@ class Rule(IntEnum):
 
 
 class Early(IntEnum):
-    """What else happens with the field."""
+    """Further use of the field."""
 
     NONE = 0
     FIRST_WORD = 1  # packed words to their registers
@@ -90,7 +91,7 @@ class Early(IntEnum):
 
 
 class Late(IntEnum):
-    """What happens with the ends of the box, or with a quotient."""
+    """Operation on the ends of the box or on a quotient."""
 
     NONE = 0
     RANGE_U = 1  # cuts the range to what is not padding; the first factor is the last coordinate that is not

@@ -49,7 +49,7 @@ class MicrocodeBuilder:
             self.add(0)
 
     def rules(self, rule: Rule, *names: str, **when: int) -> None:
-        """What makes the command illegal."""
+        """Add a line for each field that checks it against a rule."""
         for name in names:
             self.add(name, rule=rule, **when)
 

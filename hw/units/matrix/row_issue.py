@@ -105,7 +105,7 @@ class RowIssuer(wiring.Component):
         return m
 
     def _drained(self, m: Module, row: data.View) -> Value:
-        """Whether a depthwise stream of this shape may start."""
+        """Condition that a depthwise stream of this shape may start."""
         n = self.config.n
         quiet, taps, groups, drained = Signal(range(n + 1), init=n), Signal(5), Signal(2), Signal()
         with m.If(self.issued & row.dw):
