@@ -47,7 +47,7 @@ def build_component(
         Takes Verilog, logs, `report.json`, `report.txt` and the bitstream, all when the build is done; only files of
         an earlier build are replaced. A build that fails leaves its logs, an interrupted one nothing.
     say : callable
-        Takes lines that tell how far it is.
+        Called with lines of text that report progress.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Reads nextpnr's JSON reports and tells what a board build came to, as JSON and as text."""
+"""Results of a board build from nextpnr's JSON reports, as JSON and as text."""
 
 import itertools
 import json

@@ -10,7 +10,7 @@ from pathlib import Path
 from hw.errors import WorkError
 
 Say = Callable[[str], None]
-"""Takes lines that tell how far a piece of work is."""
+"""Called with lines of text that report progress."""
 
 _POLL_SECONDS = 0.1
 _SAY_SECONDS = 30.0

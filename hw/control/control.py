@@ -121,7 +121,7 @@ class Control(wiring.Component):
     abort : Out
         Units finish what is on the bus and drop their commands; lasts until `flush`, inclusive.
     step_limit, windows : Out, limit : In
-        Registers for the core, and which limit of a window it asks for.
+        Registers for the core, and the limit of a window that it requests.
     statistics : In
         Statistics that guards compare.
     issued, retired, idle, stuck : In

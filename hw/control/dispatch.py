@@ -55,11 +55,11 @@ def known(m: Module, look_up: data.View, late: int) -> data.View:
 
 
 class Dispatch(wiring.Component):
-    """Takes the macro-instructions one at a time: looks its opcode's candidates up in turn, starts the first
-    whose guard holds, and releases the macro-instruction when its program ends.
+    """Dispatches macro-instructions one at a time: looks up the candidates of the opcode in order, starts the first
+    one whose guard holds, and releases the macro-instruction when its program ends.
 
-    A look-up begins after the program before has halted, so that guards see its statistics. The chosen
-    segment is claimed in the cycle in which its state is looked at, until the program ends.
+    A look-up begins after the previous program has halted, so that guards see its statistics. The chosen
+    segment is claimed from the cycle in which its state is evaluated until the program ends.
 
     Latency: 4 cycles from `macro` to `start` for a first candidate without a guard, 6 with one; each
     candidate before the chosen one costs 2 (not valid) or 4 cycles; with `pipelined` a guard takes a cycle

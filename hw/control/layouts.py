@@ -9,7 +9,7 @@ from hw.layouts import PC_BITS, packed_layout
 
 #: Macro-instructions between dispatch and the bus's answer to their record.
 IN_FLIGHT = 8
-#: Segment number that stands for none.
+#: Segment number that represents no segment.
 NO_SEGMENT = 0xFF
 
 

@@ -11,7 +11,7 @@ from hw.lib.pipeline import pipeline_domain
 class Watchdog(wiring.Component):
     """Deadlock and watchdog detection, and the wait until everything has come to rest.
 
-    Latency: conditions must hold for `settle` cycles, and with `pipelined` a deadlock is told a cycle later.
+    Latency: conditions must hold for `settle` cycles, and with `pipelined` a deadlock is reported a cycle later.
     Throughput: does not apply.
 
     Parameters

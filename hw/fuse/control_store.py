@@ -17,7 +17,7 @@ class ControlStore(wiring.Component):
     Parameters
     ----------
     layout : data.StructLayout
-        The controls kept.
+        Layout of the stored controls.
 
     Members
     -------

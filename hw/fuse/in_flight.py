@@ -8,7 +8,7 @@ from hw.fuse.layouts import COMMANDS, INDEX_BITS
 
 
 class InFlightCommands(wiring.Component):
-    """Counts the commands in the pipeline and remembers their tags.
+    """Counts the commands in the pipeline and stores their tags.
 
     Latency: one cycle. Throughput: one command in and one out in each cycle.
 

@@ -121,7 +121,7 @@ class Pipeline(wiring.Component):
         ]
 
     def _parameters(self, m: Module) -> None:
-        """Parameters of slots and rows, each in the cycle its stage wants it."""
+        """Parameters of slots and rows, each in the cycle in which its stage uses it."""
         source_, op, params, requant_ = self._source, self._op, self._params, self._requant
         for target in (params.write, self._table.write, self._table2.write):
             for name in ("valid", "table", "addr", "data"):

@@ -15,7 +15,7 @@ from hw.lib.pipeline import pipeline_delay, pipeline_register
 #: Bits of an exponent: of a requantization's with that of a float32 number added.
 EXPONENT_SUM_BITS = 10
 
-#: What a lane of `scale` is told, each part in the cycle that needs it (cycles after the operands in its name).
+#: Controls of a lane of `scale`; the number in a name is the cycle of its use, counted from that of the operands.
 SCALE_STEPS = data.StructLayout(
     {
         "coarse_2": 7,  # shift in bytes, as that many ones
@@ -32,7 +32,7 @@ SCALE_STEPS = data.StructLayout(
 
 
 def most_shift(x_width: int) -> int:
-    """Greatest shift needed: a product of 32 + x_width bits leaves nothing but zero beyond it."""
+    """Maximum useful shift: beyond it a product of 32 + x_width bits always becomes zero."""
     return min(63, x_width + 33)
 
 

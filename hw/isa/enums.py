@@ -16,7 +16,7 @@ class Unit(IntEnum):
 SEQUENCER = 4
 #: Semaphores for each (producer, consumer) pair.
 SEMAPHORES_PER_PAIR = 4
-#: Greatest count of a semaphore; a command whose signal would exceed it does not start.
+#: Maximum count of a semaphore; a command whose signal would exceed it does not start.
 SEMAPHORE_MAX = 63
 
 

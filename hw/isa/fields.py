@@ -32,12 +32,12 @@ class Field:
 
     @property
     def low(self) -> int:
-        """Least legal value."""
+        """Minimum legal value."""
         return -(1 << (self.width - 1)) if self.signed else 0
 
     @property
     def high(self) -> int:
-        """Greatest legal value."""
+        """Maximum legal value."""
         return (1 << (self.width - self.signed)) - 1
 
     def truncate(self, value: int) -> int:

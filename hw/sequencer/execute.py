@@ -40,8 +40,8 @@ def redirection(m: Module, stage: wiring.Component, clear: Value) -> tuple[Signa
 
 
 def settled(m: Module, stage: wiring.Component) -> tuple[Value, Value]:
-    """The instruction may go on, from its third cycle on with `pipelined`; and it does not any more from the next one
-    on, or with `pipelined` in this one.
+    """Signals that the instruction can proceed, with `pipelined` from its third cycle on; and that it no longer does,
+    from the next cycle on, or with `pipelined` in this one.
     """
     if not stage.config.pipelined:
         return stage.valid, stage.finish
@@ -176,26 +176,26 @@ def call_cases(m: Module, stage: wiring.Component, phase: Value, usable: Value, 
 
 
 class Execute(wiring.Component):
-    """Decides what the instruction does in this cycle; all state it changes lies elsewhere.
+    """Decides the effect of the instruction in each cycle; all state that it changes is in other components.
 
     Latency: one cycle; MUL 3, CALLP, RET and a LOOP without trips 2, ISSUE as the issue block takes, WAIT
     and FENCE until they can complete. Throughput: one instruction at a time. With `pipelined` an instruction
-    stands two cycles before anything is decided, in which its results get registers; RET takes two cycles more.
+    waits two cycles in which its results are registered; RET takes two cycles more.
 
     Members
     -------
     active : In
-        A program runs and may go on.
+        A program runs and is not stopped.
     valid, instruction : In
         Decoded instruction to execute.
     limit_hit : In
-        The program has executed as many instructions as it may.
+        The program has executed the maximum number of instructions.
     tokens, idle : In
         Semaphores of the sequencer holding a token; units with nothing queued or running.
     issued, issue_trap, issue_cause, issue_address : In
-        From the issue block.
+        Outcome of the command's issue.
     product : In
-        From the shared multipliers.
+        Product of the shared multipliers.
     loops_full, loops_empty, calls_full, calls_empty : In
         State of the stacks.
     return_pc : In
@@ -207,8 +207,8 @@ class Execute(wiring.Component):
     finish : Out
         The instruction completes in this cycle.
     passes : Out
-        The same, but not for those that always go elsewhere (LOOP, BREAK, calls, RET): what comes behind those
-        is dropped, so it need not move up, and they may take longer to tell.
+        The same, except for instructions that always redirect (LOOP, BREAK, calls, RET): their successor
+        is dropped and need not advance, so their `finish` may be later in the cycle.
     finish_{scalar,config,issue,control,sync} : Out
         The same, by class.
     trap, cause, address : Out

@@ -26,7 +26,7 @@ from hw.lib.ram import Ram
 class WordQueue(wiring.Component):
     """Holds the words of queued commands and puts those of the oldest into its fields.
 
-    While the unit works on a command the next one's words arrive in the fields; from `loaded` on they stand until
+    While the unit works on a command, the next one's words arrive in the fields; from `loaded` on they are stable until
     `take`.
 
     Latency: a word is in its field four cycles after it came. Throughput: one word a cycle.
@@ -136,7 +136,7 @@ class CommandQueue(wiring.Component):
     unit : Unit
         Unit that the commands are for.
     config : MlaConfig
-        `queue_depth` commands fit; `serial_commands` tells how they come.
+        Machine configuration; uses `queue_depth` and `serial_commands`.
 
     Members
     -------
@@ -298,7 +298,7 @@ class CommandQueue(wiring.Component):
         empty, none_started, present, allowed = Signal(), Signal(), Signal(), Signal()
         may = allowed
         if self._pipelined:
-            # Nobody else takes these tokens or this room: what is allowed stays so until the start.
+            # No other unit takes these tokens or this room, so a permitted start remains permitted.
             may = Signal()
             m.d.sync += may.eq(allowed & ~self.started & ~self.flush)
         lacks = Signal(len(meta.wait))

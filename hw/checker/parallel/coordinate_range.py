@@ -11,7 +11,7 @@ _SUM = _PRODUCT + 2
 
 
 class CoordinateRange(wiring.Component):
-    """Least and greatest value of origin plus two dimensions, cut to what is not padding.
+    """Minimum and maximum of origin plus two dimensions, clipped to the coordinates that are not padding.
 
     Latency: 1 cycle. Throughput: one range a cycle.
 

@@ -41,7 +41,7 @@ class SerialChecker(wiring.Component):
     start, unit : In
         Start a check; `unit` stays unchanged until `done`.
     windows : In, limit : Out
-        DRAM windows, and which limit of one is asked for: it stands at stage 7.
+        DRAM windows, and the limit of one that is requested; it is valid at stage 7.
     clear : In
         Abandon the check in progress.
     done : Out

@@ -12,7 +12,7 @@ from hw.lib.ram import Ram
 class FieldStore(wiring.Component):
     """Storage of the field values that `set` wrote since the fields of its unit were last cleared.
 
-    Latency: 1 cycle. Throughput: one write and one read a cycle; nobody reads a field in the cycle it is written.
+    Latency: 1 cycle. Throughput: one write and one read a cycle; a field must not be read in the cycle it is written.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class Y(IntEnum):
     LOW = 2  # its lower half
     HIGH = 3  # its upper half; the product counts 2**16 times
     ROWS = 4  # the last quotient
-    OUT_ROWS = 5  # the quotient kept
+    OUT_ROWS = 5  # the saved quotient
 
 
 class Ends(IntEnum):
@@ -78,7 +78,7 @@ class Early(IntEnum):
     NONE = 0
     FIRST_WORD = 1  # packed words to their registers
     SECOND_WORD = 2
-    ONE = 3  # remembers whether it is 1
+    ONE = 3  # saves whether it is 1
     TILE = 4  # the tile: the field, or n if it is 0
     TAIL = (
         5  # the larger of the tile and the field, or the tile if that is 0; the last alone if ONE found a 1
@@ -106,7 +106,7 @@ class Late(IntEnum):
     NOT_MANY = 10  # refuse a high end beyond the points of a window
     DIVIDE = 11  # high end by the first factor
     AGAIN = 12  # last quotient by the first factor
-    KEEP = 13  # keep the quotient
+    KEEP = 13  # save the quotient
     VERDICT = 14
     END = 15
     FIRST = 16  # the window may be accessed, and the low end is not before its first byte

@@ -1,7 +1,7 @@
 """Micro-programs of the serial checker: one for each unit, a line for each field that it needs.
 
-What a line does is there for later ones a few cycles on (the stages of `SerialChecker`): lines without effect stand
-between where nothing else does.
+The result of a line is available to later lines only after a few cycles (the stages of `SerialChecker`); lines without
+effect fill the gaps that no useful lines can fill.
 """
 
 from hw.checker.serial.layouts import CODE_LAYOUT, Early, Ends, Flag, Late, Rule, Width, X, Y

@@ -76,7 +76,7 @@ class LoadReceiver(wiring.Component):
     clear : In
         Drop all commands, and all beats that come.
     next_valid, next_tag : Out
-        A line is at hand, and its command's tag.
+        A line is available, and its command's tag.
     waits : Out
         Only the bus is missing for an item.
     active : Out
@@ -121,7 +121,7 @@ class LoadReceiver(wiring.Component):
         return m
 
     def _span(self, m: Module, lines: LineWalk, beats: BeatWalk) -> None:
-        """A line's place among the bus's beats."""
+        """Position of a line within the beats of the bus."""
         line, span = lines.line.payload, beats.line.payload
         offset, mode = line.dram, line.context
         before = Signal(self._lane_bits + 1)

@@ -16,7 +16,7 @@ from hw.units.matrix.layouts import ENTRY_AFTER, ROW_AFTER, row_layout
 class RowIssuer(wiring.Component):
     """Issues steps: a step that starts a tile waits until its weights are there and the feeder is free.
 
-    A refused read would leave a bubble, and tear the sums of a depthwise stream apart, so activation reads have
+    A refused read would leave a bubble and corrupt the sums of a depthwise stream, so activation reads have
     the highest priority: the scratchpad always grants them. A depthwise stream whose taps or groups differ from
     the previous one's waits n cycles for the line buffers to run empty.
 
