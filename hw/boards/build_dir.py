@@ -55,7 +55,7 @@ def build_directory(folder: Path, names: Sequence[str]) -> Iterator[Path]:
 
 
 def _made(folder: Path) -> set[str]:
-    """Names of an earlier build's files; nothing outside the folder, whatever the mark says."""
+    """Names of an earlier build's files; names outside the folder are ignored, even if the mark file lists them."""
     mark = folder / MARK
     lines = mark.read_text(errors="replace").splitlines() if mark.is_file() else []
     return {line for line in lines if line not in ("", ".", "..") and "/" not in line}

@@ -146,7 +146,7 @@ def _route(board: Board, folder: Path, seed: int) -> Job:
         "--no-pack",
         "--no-place",
         "--router",
-        "router2",  # the default one takes many times as long on a full device
+        "router2",  # the default one is many times slower on a full device
         "--textcfg",
         f"seed{seed}.config",
         "--report",

@@ -56,7 +56,7 @@ class Job:
     folder : Path
         Working directory of the program.
     log : str
-        File in `folder` that takes all output.
+        File in `folder` for all output.
     title : str
         Description of the job for progress messages.
     """
@@ -82,7 +82,7 @@ def _complaint(log: Path) -> str:
 def run_all(jobs: Sequence[Job], workers: int = 1, say: Say = silent) -> None:
     """Run all jobs, at most `workers` at a time; on an error or an interrupt the running ones are killed.
 
-    `say` takes a line whenever a job begins or ends, and now and then the last one of its log.
+    `say` is called with a line when a job begins or ends, and periodically with the last line of its log.
 
     Raises
     ------

@@ -41,7 +41,7 @@ class AddressArbiter(wiring.Component):
     allow : In
         A burst may be chosen.
     chosen, chosen_id : Out
-        One is chosen in this cycle, and whose.
+        A burst is chosen in this cycle, and the index of its master.
     """
 
     def __init__(self, count: int):
@@ -69,7 +69,7 @@ class AddressArbiter(wiring.Component):
             for turn in range(self._count):
                 with m.Case(turn):
                     order = [(turn + 1 + i) % self._count for i in range(self._count)]
-                    for i in reversed(order):  # the last assignment wins: the one whose turn is next
+                    for i in reversed(order):  # the last assignment wins: the master that is next in turn
                         with m.If(masters[i].valid):
                             m.d.comb += self.chosen_id.eq(i)
         for i, port in enumerate(masters):

@@ -96,7 +96,7 @@ class Control(wiring.Component):
     """Host registers, command ring, dispatch, instruction store, completion records and trap control.
 
     Latency: 3 cycles from the doorbell to the bus, 6 to 8 from the last needed beat to the program's start, 4
-    from the last retirement to the record. Throughput: see the parts.
+    from the last retirement to the record. Throughput: see the submodules.
 
     Parameters
     ----------

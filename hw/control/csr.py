@@ -24,7 +24,7 @@ _WINDOWS = WINDOW_BASE // WINDOW_STRIDE  # of four words each: first byte, last 
 class CsrWords(wiring.Component):
     """Reads back registers without a wire from each of them, and the limits of the DRAM windows.
 
-    Latency: 1 cycle. Throughput: a write and two reads a cycle. Nothing is known of what is read of a word while it is
+    Latency: 1 cycle. Throughput: a write and two reads a cycle. Data are undefined if a word is read while it is
     written: the host does not do both at a time.
 
     Parameters

@@ -22,7 +22,7 @@ class Lookup:
     def __init__(self, candidate_bits: int):
         self.entry = Signal(ENTRY_LAYOUT)
         self.candidate = Signal(candidate_bits)
-        #: Candidate asked for in this cycle.
+        #: Candidate requested in this cycle.
         self.asked = Signal(candidate_bits)
         #: The look-up ended in a trap in the cycle before.
         self.trapped = Signal()

@@ -31,7 +31,7 @@ class Watchdog(wiring.Component):
     still : Out
         All units have been stuck (when aborting: not busy) for long enough.
     deadlock : Out
-        Nothing can ever move again without the host.
+        Deadlock: no action is possible without the host.
     expired : Out
         The watchdog's limit has been reached; one cycle.
     """

@@ -141,7 +141,7 @@ def sampled_sum(
     Parameters
     ----------
     m : Module
-        Takes the registers.
+        Module that the registers are added to.
     counter : Value
         Number of the counter.
     sums : dict of int to Value
@@ -149,7 +149,7 @@ def sampled_sum(
     width : int
         Bits of the widest.
     sample : Signal
-        Take the sum.
+        Sample the sum.
     late : int
         1: a part of the choice comes after the register.
     """

@@ -1,4 +1,4 @@
-"""The commands inside FUSE: how many, and whose turn it is to finish."""
+"""Commands in the FUSE pipeline: their number, and the one to finish next."""
 
 from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import wiring

@@ -34,7 +34,7 @@ POINT = data.StructLayout(
     }
 )
 
-#: Bits of the number of a row's part: fuse_rate is at most 8.
+#: Bits of the index of a beat within its row: fuse_rate is at most 8.
 PART_BITS = 3
 
 #: Control data of a beat in addition to its lanes. `part` is the beat's index within its row if fuse_rate is not 1.
@@ -212,12 +212,12 @@ def control_write(control: data.StructLayout) -> data.StructLayout:
 
 
 def lanes_of(config: MlaConfig) -> int:
-    """Lanes the pipeline is wide: a row takes fuse_rate beats."""
+    """Width of the pipeline in lanes: a row takes fuse_rate beats."""
     return config.n // config.fuse_rate
 
 
 def part_of(row: Sequence[Value], part: Value, count: int) -> list[Value]:
-    """The `count` lanes of a row that are its part number `part`."""
+    """The `count` lanes of a row that belong to beat `part`."""
     options = [list(row[i : i + count]) for i in range(0, len(row), count)]
     for bit in range((len(options) - 1).bit_length()):
         options = [

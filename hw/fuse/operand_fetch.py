@@ -1,4 +1,4 @@
-"""FUSE step 1, first part: operand registers, element types, broadcast, zero points."""
+"""FUSE step 1, first half: operand registers, element types, broadcast, zero points."""
 
 from collections.abc import Sequence
 

@@ -232,7 +232,7 @@ class ScaleLane(wiring.Component):
         )
         left = Signal(6)
         m.d.comb += left.eq(steps.shift_4 - done)
-        # More than 24 bits to drop of a number of 24 bits leave nothing, however many they are.
+        # Dropping more than 24 bits of a 24-bit number always leaves 0.
         second = Mux(steps.even_4, Mux(left[5], 31, left[:5]), steps.second_4)
         second_5 = pipeline_register(m, "second_5", second, unsigned(5))
         short = Signal(signed(32))

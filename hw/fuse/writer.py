@@ -18,7 +18,7 @@ from hw.memory.ports import AccWritePort, SpWritePort
 
 
 class Writer(wiring.Component):
-    """Takes points in order from the end of the pipeline and writes their results.
+    """Receives points in order from the end of the pipeline and writes their results.
 
     The beats wait in a queue with one entry per credit, the points' addresses in another one, filled at
     issue. A row of bytes takes one write, int16 two, int32 in the scratchpad four; a reciprocal blocks the

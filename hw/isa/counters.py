@@ -1,4 +1,4 @@
-"""Performance counters: 64 bits each, kept for each tag, all live at once.
+"""Performance counters: 64 bits each, one set per tag, all active at the same time.
 
 A counter belongs to a group; a group's events of one cycle all carry one tag, that of the command which caused them
 (the sequencer's current tag where there is none). Every cycle each counter grows by an increment of `width` bits.

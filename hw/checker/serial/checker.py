@@ -209,7 +209,7 @@ def _default(unit: Unit, name: str) -> int:
 
 
 def _groups() -> dict[Width | None, tuple[int, int]]:
-    """Bits that a field has whose width is greater than the one named."""
+    """Bits above the named width, of fields that are wider."""
     found: dict[Width | None, tuple[int, int]] = {None: (0, 4)}
     order = list(_WIDTHS.items())
     for (width, low), high in zip(order, [bits for _, bits in order[1:]] + [32], strict=True):

@@ -1,4 +1,4 @@
-"""Fields of commands in a memory, for a machine whose units keep them, too."""
+"""Memory for the fields of commands, for machines in which the units store them as well."""
 
 from amaranth.hdl import Array, Cat, Elaboratable, Module, Signal
 from amaranth.lib import wiring

@@ -10,7 +10,7 @@ ADDRESS_BITS = 9
 
 
 class Width(IntEnum):
-    """Bits of a field that count; those above take its sign, or 0."""
+    """Significant bits of a field; the bits above are its sign, or 0."""
 
     W4 = 0
     W6 = 1
@@ -176,7 +176,7 @@ CODE_LAYOUT = data.StructLayout(
         "late": 5,
         "kind": 4,
         "order": 2,
-        "ranged": 1,  # a verdict on nothing if all coordinates are padding
+        "ranged": 1,  # no verdict if all coordinates are padding
         "target": ADDRESS_BITS,  # of a jump, or the number of a window's limit
     }
 )

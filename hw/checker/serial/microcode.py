@@ -22,7 +22,7 @@ class MicrocodeBuilder:
     Parameters
     ----------
     unit : Unit
-        Whose fields the lines name.
+        Unit whose fields the lines name.
     """
 
     def __init__(self, unit: Unit):
@@ -187,7 +187,7 @@ def _matrix(p: MicrocodeBuilder, config: MlaConfig) -> None:
     whole = p.jump(Flag.DW, unless=1)
     _depthwise(p)
     p.land(whole)
-    # Counts that are 1 in a depthwise command move nothing; what does instead is added.
+    # Counts that are 1 in a depthwise command have no effect on the box; the dimensions used instead are added.
     p.base("u0")
     p.times("y_count", "u_y", Ends.ALONG)
     p.times("ky_count", "u_ky", Ends.ALONG)
