@@ -143,7 +143,7 @@ class Chip(wiring.Component):
             control.retired.eq(Cat(queue.retired for queue in queues)),
             datapath.abort.eq(control.abort),
         ]
-        # What tells that the machine stands still must hold for a while anyway.
+        # Deadlock conditions must hold for several cycles anyway.
         late = pipeline_domain(m, self._config.pipelined)
         late += [
             control.idle.eq(Cat(queue.idle for queue in queues)),

@@ -42,7 +42,7 @@ class MlaConfig:
     fuse_rate : int
         Cycles the FUSE pipeline takes for one row: 1, or 2, 4 or 8 (at most n) with that many times fewer lanes of it.
     tags : int
-        Tags the counters are kept for.
+        Number of tags, each with its own set of counters.
     loop_depth, call_depth : int
         Nesting of hardware loops and calls.
     max_burst : int

@@ -17,7 +17,7 @@ from hw.units.store.unit import StoreUnit
 
 #: State of MATRIX that the causes of the array's cycles are found from.
 MATRIX_STATE = ("row_entering", "wait_weights", "weight_shift", "in_flight")
-#: Results of the last commands that programs may look at.
+#: Results of the last commands that programs can read.
 RESULTS_LAYOUT = data.StructLayout(
     {
         "fuse_rows": 32,

@@ -85,7 +85,7 @@ START_LAYOUT = data.StructLayout(
     }
 )
 
-#: What the core asks about a segment.
+#: Data of a segment that the core looks up.
 SEGMENT_LAYOUT = data.StructLayout({"valid": 1, "pinned": 1, "base": PC_BITS, "length": PC_BITS})
 
 #: Trap record.
@@ -122,7 +122,7 @@ LIMIT_BITS = 4
 
 
 def windows_layout(config: MlaConfig) -> data.Layout:
-    """All protection windows of a machine; with `serial_commands` who may access each, and the limit asked for."""
+    """All protection windows of a machine; with `serial_commands` their permissions and the requested limit."""
     if config.serial_commands:
         return data.StructLayout({"perm": data.ArrayLayout(2, config.windows), "limit": 32})
     return data.ArrayLayout(WINDOW_LAYOUT, config.windows)

@@ -39,7 +39,7 @@ class LineBuffer(wiring.Component):
     * taps + t of the sum that enters the array with step s meets pixel s - (G-1-g) * period + t. So the sum
     of stream position n enters with step n - (taps-1).
 
-    Pixels before a `fresh` step, or before the oldest one kept, are zero. Steps of one stream must follow
+    Pixels before a `fresh` step, or before the oldest one stored, are zero. Steps of one stream must follow
     each other without a gap; `taps` and `groups` may change only n or more cycles after the last step.
 
     Latency: `step` in cycle c, its pixel on `row` in c + 2, on the lines in c + 3 (plus the delays).

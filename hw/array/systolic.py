@@ -83,7 +83,7 @@ class SystolicArray(wiring.Component):
     weights : In(9 * n)
         One row or column of a tile.
     write_row, write_column : In(n)
-        Which row or column of the shadows takes `weights`; row (column) i of a tile i cycles after its
+        One-hot row or column of the shadows that stores `weights`; row (column) i of a tile i cycles after its
         `swap`.
     psum : Out(32 * n)
         Completed sums of a row, one per column.
@@ -128,7 +128,7 @@ class SystolicArray(wiring.Component):
                 product = Signal(signed(2 * OPERAND_BITS), name=f"product_{k}_{c}", reset_less=True)
                 psum = Signal(signed(32), name=f"psum_{k}_{c}", reset_less=True)
                 select = selects[k + c][2 * k : 2 * k + 2]
-                # Bits, not numbers: choosing between them then extends nothing.
+                # Bits instead of numbers, so that selecting between them does not extend them.
                 moved = activation[:OPERAND_BITS]
                 line = Mux(select[1], Mux(select[0], lines[2][c], lines[1][c]), lines[0][c])[:OPERAND_BITS]
                 m.d.sync += operand.eq(Mux(self.live, Mux(select.any(), line, moved), moved))

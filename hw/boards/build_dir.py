@@ -1,4 +1,4 @@
-"""Where a board build works and what it leaves: its own files only, and only when it has ended."""
+"""Working and output directories of board builds: only files of a completed build reach the output."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ def build_directory(folder: Path, names: Sequence[str]) -> Iterator[Path]:
 
 
 def _made(folder: Path) -> set[str]:
-    """Names of an earlier build's files; nothing outside the folder, whatever the mark says."""
+    """Names of an earlier build's files; names outside the folder are ignored, even if the mark file lists them."""
     mark = folder / MARK
     lines = mark.read_text(errors="replace").splitlines() if mark.is_file() else []
     return {line for line in lines if line not in ("", ".", "..") and "/" not in line}

@@ -70,7 +70,7 @@ def _move(cells: dict, multiplier: dict, users: dict[int, list[tuple[str, str]]]
 
 
 def _plain(cell: dict) -> bool:
-    """Whether a cell is a register without enable and reset that begins at 0."""
+    """Return whether a cell is a register without enable and reset whose initial value is 0."""
     settings = cell["parameters"]
     return (
         cell["type"] == _REGISTER

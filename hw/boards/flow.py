@@ -47,7 +47,7 @@ def build_component(
         Takes Verilog, logs, `report.json`, `report.txt` and the bitstream, all when the build is done; only files of
         an earlier build are replaced. A build that fails leaves its logs, an interrupted one nothing.
     say : callable
-        Takes lines that tell how far it is.
+        Called with lines of text that report progress.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def _route(board: Board, folder: Path, seed: int) -> Job:
         "--no-pack",
         "--no-place",
         "--router",
-        "router2",  # the default one takes many times as long on a full device
+        "router2",  # the default one is many times slower on a full device
         "--textcfg",
         f"seed{seed}.config",
         "--report",

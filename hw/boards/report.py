@@ -1,4 +1,4 @@
-"""Reads nextpnr's JSON reports and tells what a board build came to, as JSON and as text."""
+"""Results of a board build from nextpnr's JSON reports, as JSON and as text."""
 
 import itertools
 import json
@@ -95,7 +95,7 @@ class BoardReport:
 
     @property
     def meets_clock(self) -> bool:
-        """Whether even the slowest placement reaches the board's clock."""
+        """True if even the slowest placement reaches the board's clock."""
         return self.worst.fmax_mhz >= self.clock_mhz
 
     def to_document(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from hw.errors import WorkError
 
 Say = Callable[[str], None]
-"""Takes lines that tell how far a piece of work is."""
+"""Called with lines of text that report progress."""
 
 _POLL_SECONDS = 0.1
 _SAY_SECONDS = 30.0
@@ -56,7 +56,7 @@ class Job:
     folder : Path
         Working directory of the program.
     log : str
-        File in `folder` that takes all output.
+        File in `folder` for all output.
     title : str
         Description of the job for progress messages.
     """
@@ -82,7 +82,7 @@ def _complaint(log: Path) -> str:
 def run_all(jobs: Sequence[Job], workers: int = 1, say: Say = silent) -> None:
     """Run all jobs, at most `workers` at a time; on an error or an interrupt the running ones are killed.
 
-    `say` takes a line whenever a job begins or ends, and now and then the last one of its log.
+    `say` is called with a line when a job begins or ends, and periodically with the last line of its log.
 
     Raises
     ------
@@ -117,7 +117,7 @@ class _Running:
             )
 
     def finished(self) -> bool:
-        """Whether it has ended well; WorkError if not."""
+        """Return whether the tool has ended; WorkError if it failed."""
         job, status, now = self.job, self.process.poll(), time.monotonic()
         if status:
             complaint = _complaint(job.folder / job.log)
@@ -134,7 +134,7 @@ class _Running:
 
 
 def _last_line(log: Path) -> str:
-    """What a tool said last, cut to a line of a terminal."""
+    """Last output line of a tool, cut to the width of a terminal."""
     lines = log.read_text(errors="replace").splitlines()
     said = next((line for line in reversed(lines) if line.strip()), "")
     return said.removeprefix("Info:").strip()[:80]

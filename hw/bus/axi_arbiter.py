@@ -41,7 +41,7 @@ class AddressArbiter(wiring.Component):
     allow : In
         A burst may be chosen.
     chosen, chosen_id : Out
-        One is chosen in this cycle, and whose.
+        A burst is chosen in this cycle, and the index of its master.
     """
 
     def __init__(self, count: int):
@@ -69,7 +69,7 @@ class AddressArbiter(wiring.Component):
             for turn in range(self._count):
                 with m.Case(turn):
                     order = [(turn + 1 + i) % self._count for i in range(self._count)]
-                    for i in reversed(order):  # the last assignment wins: the one whose turn is next
+                    for i in reversed(order):  # the last assignment wins: the master that is next in turn
                         with m.If(masters[i].valid):
                             m.d.comb += self.chosen_id.eq(i)
         for i, port in enumerate(masters):
@@ -202,8 +202,8 @@ class WriteArbiter(wiring.Component):
         return m
 
     def _turns(self, m: Module, choice: AddressArbiter) -> tuple[Value, Value]:
-        """Whether a burst's data are on their turn on W, and whose: registers, because the grant goes deep into
-        the masters. The bursts behind it wait in a buffer.
+        """Grant of the W channel: valid flag and index of the master whose data are next. Both are registers,
+        because the grant is used deep inside the masters. The bursts behind it wait in a buffer.
         """
         m.submodules.order = order = StreamFifo(2, ORDER_DEPTH)
         turn, turn_id, free, room = Signal(), Signal(2), Signal(), Signal()

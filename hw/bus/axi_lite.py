@@ -58,7 +58,7 @@ def join_lite_pins(m: Module, outer: wiring.Component, inner: wiring.Component) 
 
 
 class AxiLite(wiring.Component):
-    """AXI4-Lite slave of 32-bit registers. Reads and writes go on independently; one of each is in progress
+    """AXI4-Lite slave of 32-bit registers. Reads and writes proceed independently; one of each is in progress
     at a time.
 
     Writes must cover the whole register: any other strobe answers SLVERR and writes nothing.

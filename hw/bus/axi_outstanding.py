@@ -12,7 +12,7 @@ BURSTS = 512
 
 
 class OutstandingBursts(wiring.Component):
-    """Remembers address and time of each burst until it is answered; answers come in the order of the
+    """Tracks address and time of each burst until its response; responses arrive in the order of the
     requests.
 
     Latency: `error` comes two cycles after `beat_error`; the maxima grow three cycles after `answered`.

@@ -9,7 +9,7 @@ from hw.config import SP_ADDR_BITS, MlaConfig
 
 
 def span_layout(config: MlaConfig, context: ShapeLike) -> data.StructLayout:
-    """A line as BeatWalk takes it.
+    """Line at the input of BeatWalk.
 
     `start`: first byte within its first beat; `last`: last byte counted from that beat's byte 0; `addr`:
     scratchpad address of that byte 0; `double`: each beat takes two rows of the scratchpad; `slot`: number of

@@ -18,7 +18,7 @@ class Multipliers(wiring.Component):
     Members
     -------
     en : In
-        Takes new operands; the products of the last ones stay otherwise.
+        Sample new operands; otherwise the products of the previous ones stay valid.
     x{i}, y{i} : In
         Operands of lane i, signed.
     p{i} : Out
@@ -64,7 +64,7 @@ class Divider(wiring.Component):
     Members
     -------
     start : In
-        Takes the operands.
+        Sample the operands.
     dividend, divisor : In
         20 and 16 bits.
     done : Out

@@ -26,11 +26,11 @@ class BoxVerdict(wiring.Component):
     Members
     -------
     start : In
-        Forgets the last command.
+        Discard the results of the last command.
     valid : In
         A box is there.
     kind, order : In
-        Its space and its place among the streams of the space.
+        Its space and its index among the streams of the space.
     low, high : In
         Ends of the bounding box.
     fail, fail_kind, fail_address : Out

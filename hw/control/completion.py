@@ -134,7 +134,7 @@ class RetireTracker(wiring.Component):
             ends.w_en.eq(self.halt),
             ends.w_data[:_COUNT_BITS].eq(issues_next),
             ends.w_data[_COUNT_BITS].eq(~self.spared),
-            # Not told from the counts: they are the same again after a whole turn of them.
+            # The counts cannot tell, because they wrap around to the same values.
             self.spared.eq(~(some | self.issued)),
             ends.r0_addr.eq(passes),
             ahead.eq(retires - ends.r0_data[:_COUNT_BITS]),
@@ -155,7 +155,7 @@ class RetireTracker(wiring.Component):
         return m
 
 
-#: What is kept of a macro-instruction from its start on.
+#: State of a macro-instruction from its start on.
 _ENTRY_LAYOUT = data.StructLayout({"program": 8, "candidate": 4, "tag": 6, "begin": 32})
 
 
@@ -178,7 +178,7 @@ class Completion(wiring.Component):
     push : In
         A macro-instruction starts. Not while `full`.
     halt, steps : In
-        The one pushed last ends, having taken so many micro-instructions.
+        The macro-instruction pushed last ends, after this number of micro-instructions.
     issued, retired : In
         Commands, a bit for each unit.
     flush, cause : In

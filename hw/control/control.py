@@ -96,7 +96,7 @@ class Control(wiring.Component):
     """Host registers, command ring, dispatch, instruction store, completion records and trap control.
 
     Latency: 3 cycles from the doorbell to the bus, 6 to 8 from the last needed beat to the program's start, 4
-    from the last retirement to the record. Throughput: see the parts.
+    from the last retirement to the record. Throughput: see the submodules.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class Control(wiring.Component):
     abort : Out
         Units finish what is on the bus and drop their commands; lasts until `flush`, inclusive.
     step_limit, windows : Out, limit : In
-        Registers for the core, and which limit of a window it asks for.
+        Registers for the core, and the limit of a window that it requests.
     statistics : In
         Statistics that guards compare.
     issued, retired, idle, stuck : In

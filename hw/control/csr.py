@@ -24,7 +24,7 @@ _WINDOWS = WINDOW_BASE // WINDOW_STRIDE  # of four words each: first byte, last 
 class CsrWords(wiring.Component):
     """Reads back registers without a wire from each of them, and the limits of the DRAM windows.
 
-    Latency: 1 cycle. Throughput: a write and two reads a cycle. Nothing is known of what is read of a word while it is
+    Latency: 1 cycle. Throughput: a write and two reads a cycle. Data are undefined if a word is read while it is
     written: the host does not do both at a time.
 
     Parameters
@@ -86,7 +86,7 @@ class CsrWords(wiring.Component):
 def keep_words(
     m: Module, csr: wiring.Component, masks: dict[str, int], writes: Callable[[str], Value]
 ) -> CsrWords:
-    """The memory for some registers and for those of all windows; `writes` tells whether one is written."""
+    """Memory for some registers and for those of all windows; `writes` returns the write enable of one."""
     for index in range(csr.config.windows):
         masks |= dict.fromkeys((f"WINDOW{index}_BASE", f"WINDOW{index}_LAST"), 0xFFFFFFFF)
         masks |= {f"WINDOW{index}_PERM": 3}
@@ -108,7 +108,7 @@ _NUMBER, _ABOVE = slice(2, 9), slice(9, None)
 
 
 def read_only(csr: wiring.Component) -> dict[str, Value]:
-    """Values of the registers that nobody writes."""
+    """Values of the read-only registers."""
     config = csr.config
     values: dict[str, Value] = {"ID": Const(ID, 32), "ISA_VERSION": Const(ISA_VERSION, 32)}
     values |= {f"CONFIG_{name.upper()}": Const(getattr(config, name), 32) for name in CONFIG_FIELDS}
@@ -144,8 +144,8 @@ def select_register_late(
     data: Signal,
     bad: Signal,
 ) -> None:
-    """As `choose`, with what the host wrote in a memory; the address stands for a cycle before, in which each register
-    finds out whether it is the one.
+    """Like `choose`, with the values that the host wrote in a memory; the address is valid a cycle earlier, in which it
+    is compared with the address of each register.
     """
     fixed, known = Signal(32), Signal()
     with m.Switch(address[_NUMBER]):

@@ -22,7 +22,7 @@ class Lookup:
     def __init__(self, candidate_bits: int):
         self.entry = Signal(ENTRY_LAYOUT)
         self.candidate = Signal(candidate_bits)
-        #: Candidate asked for in this cycle.
+        #: Candidate requested in this cycle.
         self.asked = Signal(candidate_bits)
         #: The look-up ended in a trap in the cycle before.
         self.trapped = Signal()
@@ -35,7 +35,7 @@ CLAIMED_EARLY = ("HOLD", "STAND", "LOOK")
 
 
 def claims(ongoing: Callable[[str], Value], late: int) -> Value:
-    """Whether the chosen segment must not change, by the state dispatch is in."""
+    """Condition that the chosen segment is claimed and must not change, from the state of dispatch."""
     claimed = ongoing("CLAIM") | ongoing("START") | ongoing("RUN")
     for state in CLAIMED_EARLY if late else ():
         claimed |= ongoing(state)
@@ -43,7 +43,7 @@ def claims(ongoing: Callable[[str], Value], late: int) -> Value:
 
 
 def known(m: Module, look_up: data.View, late: int) -> data.View:
-    """What is known of the chosen segment when its state is judged; adds the states before that."""
+    """Entry of the chosen segment when its state is evaluated; adds the states that precede the evaluation."""
     if not late:
         return look_up
     info = Signal(look_up.shape())
@@ -55,11 +55,11 @@ def known(m: Module, look_up: data.View, late: int) -> data.View:
 
 
 class Dispatch(wiring.Component):
-    """Takes the macro-instructions one at a time: looks its opcode's candidates up in turn, starts the first
-    whose guard holds, and releases the macro-instruction when its program ends.
+    """Dispatches macro-instructions one at a time: looks up the candidates of the opcode in order, starts the first
+    one whose guard holds, and releases the macro-instruction when its program ends.
 
-    A look-up begins after the program before has halted, so that guards see its statistics. The chosen
-    segment is claimed in the cycle in which its state is looked at, until the program ends.
+    A look-up begins after the previous program has halted, so that guards see its statistics. The chosen
+    segment is claimed from the cycle in which its state is evaluated until the program ends.
 
     Latency: 4 cycles from `macro` to `start` for a first candidate without a guard, 6 with one; each
     candidate before the chosen one costs 2 (not valid) or 4 cycles; with `pipelined` a guard takes a cycle

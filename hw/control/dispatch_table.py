@@ -9,9 +9,9 @@ from hw.lib.ram import Ram
 
 
 class DispatchTable(wiring.Component):
-    """Two banks of entries. One is the table in force, the host writes the other; a commit exchanges them
-    between two dispatches and then brings the new shadow up to date in the background. Writes wait while that
-    goes on, so none is lost.
+    """Two banks of entries: the live table, and a shadow that the host writes. A commit exchanges them
+    between two dispatches and then copies the entries to the new shadow in the background. Writes wait during the
+    copy, so none is lost.
 
     After reset both banks are cleared, one entry a cycle, before `ready` rises.
 
@@ -28,7 +28,7 @@ class DispatchTable(wiring.Component):
     op : In
         Writes and commits of the host; writes beyond the table are ignored.
     hold : In
-        A dispatch looks at the table, now or again in a later cycle: no commit may fall in between.
+        A dispatch is reading the table, possibly over several cycles; commits are delayed.
     addr, en : In, entry : Out
         Look-up port of the live table.
     ready : Out

@@ -9,12 +9,12 @@ from hw.layouts import PC_BITS, packed_layout
 
 #: Macro-instructions between dispatch and the bus's answer to their record.
 IN_FLIGHT = 8
-#: Segment number that stands for none.
+#: Segment number that represents no segment.
 NO_SEGMENT = 0xFF
 
 
 class SegmentOp(IntEnum):
-    """What the host asks of the segment table; the first four are the values of SEG_COMMAND."""
+    """Operation of the host on the segment table; the first four are the values of SEG_COMMAND."""
 
     OPEN = 1
     CHECK = 2

@@ -1,4 +1,4 @@
-"""What the host sees of loads and checks: states, LOADER_ERROR and interrupts."""
+"""Status of loads and checks for the host: segment states, LOADER_ERROR and interrupts."""
 
 from amaranth.hdl import Elaboratable, Module, Mux, Signal
 from amaranth.lib import wiring

@@ -1,4 +1,4 @@
-"""The instruction store with its segments: who may write, load, check and run what."""
+"""Instruction store with its segments, and arbitration of writing, loading, checking and running them."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal
 from amaranth.lib import stream, wiring

@@ -23,7 +23,7 @@ class RingSlots(wiring.Component):
     """Receives the beats of the slots in order, alternately into two halves of the operand buffer, and offers
     the older slot.
 
-    A slot may be released while beats that nobody needs are still on their way: they go where the slot after
+    A slot may be released while unneeded beats of it are still outstanding: they are stored where the slot after
     the next will overwrite them. Beats must not be requested for more than two slots that have not been
     released.
 

@@ -93,7 +93,7 @@ class SegmentChecker(wiring.Component):
         return m
 
     def _bytes(self, m: Module, word: Signal, loads: Value, final: Value) -> tuple[Value, Value]:
-        """Shifts words that are loaded eight cycles apart; whether a byte is there, and whether it is the last one."""
+        """Shift words that are loaded every eight cycles; returns valid and last flag of the current byte."""
         left, ends = Signal(range(_BYTES + 1)), Signal()
         with m.If(left != 0):
             m.d.sync += [left.eq(left - 1), word.eq(word >> _BYTE)]

@@ -97,7 +97,7 @@ class SegmentHost(wiring.Component):
     """Decides the host's operations on segments (docs/machine.md "Segments").
 
     An operation is decided and takes effect in one cycle, against the mask of segments in use of that cycle:
-    a dispatch claims a segment in the cycle in which it looks at its state at the latest, so either it sees
+    a dispatch claims a segment at the latest in the cycle in which it evaluates its state, so either it sees
     the changed state or the operation sees the claim. Of everything else that can coincide:
 
     - a word written into a segment that is being checked reopens it and ends the check, also in the check's
@@ -226,7 +226,7 @@ class SegmentHost(wiring.Component):
         return m
 
     def _cache(self, m: Module, found: Signal) -> tuple[Signal, Signal]:
-        """Whether the word lies in the segment written last, and which one that is: a run of words needs one
+        """Cache of the segment written last: hit flag and index. Consecutive words need a single
         scan.
         """
         op, cached = self.op.p, Signal()

@@ -45,7 +45,7 @@ class Traps(wiring.Component):
     errors : In
         Bus errors of LOAD, STORE and the completion records (`load_error`, `store_error`, `record_error`).
     stuck, idle, busy : In
-        Of each unit: nothing started and the queue empty or its head unable to start; nothing queued or
+        One bit per unit: nothing started and the queue empty or its head unable to start; nothing queued or
         started; the engine works or waits for the bus (only looked at in ABORT).
     program_running, core_blocked, core_pc, blocked_pc, core_segment, core_tag, macro : In
         State of the running program.

@@ -11,7 +11,7 @@ from hw.lib.pipeline import pipeline_domain
 class Watchdog(wiring.Component):
     """Deadlock and watchdog detection, and the wait until everything has come to rest.
 
-    Latency: conditions must hold for `settle` cycles, and with `pipelined` a deadlock is told a cycle later.
+    Latency: conditions must hold for `settle` cycles, and with `pipelined` a deadlock is reported a cycle later.
     Throughput: does not apply.
 
     Parameters
@@ -31,7 +31,7 @@ class Watchdog(wiring.Component):
     still : Out
         All units have been stuck (when aborting: not busy) for long enough.
     deadlock : Out
-        Nothing can ever move again without the host.
+        Deadlock: no action is possible without the host.
     expired : Out
         The watchdog's limit has been reached; one cycle.
     """

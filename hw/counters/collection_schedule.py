@@ -1,4 +1,4 @@
-"""Which counter is collected next, and how many bits a sum needs so that it is collected before it comes round."""
+"""Collection order of the counters, and the sum width that guarantees collection before a sum wraps around."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,12 @@ from amaranth.lib.wiring import In, Out
 from hw.isa.counters import COUNTERS, GROUPS
 
 COUNTER_BITS = (len(COUNTERS) - 1).bit_length()
-#: One step of so many is the host's or the round's, the others are flushes'.
+#: One of PERIOD steps is for the host or the round, the others are for flushes.
 PERIOD = 4
-#: Cycles from the choice of a step to that in which its sum is taken.
+#: Cycles from the choice of a step to the cycle in which its sum is sampled.
 TAKEN = 2
-#: Steps of one counter are more cycles apart than this: the word that the first adds to is in memory again; and with
-#: `pipelined`.
+#: Two steps of one counter are separated by more cycles than this, so that the memory word of the first is written back
+#: before the second reads it; the second value applies with `pipelined`.
 APART, APART_LATE = 2, 3
 
 
@@ -30,16 +30,16 @@ FLUSHED = tuple(name for name in GROUPS if name not in SINGLES)
 
 
 def round_cycles() -> int:
-    """Longest time from one turn of a counter in the round to its next: every other turn is the host's at most."""
+    """Maximum cycles between two turns of a counter in the round, of which the host gets at most every other one."""
     return len(COUNTERS) * 2 * PERIOD
 
 
 def flush_cycles(apart: int = APART_LATE) -> int:
-    """Longest time for which a group is busy: every other group goes first, once.
+    """Maximum cycles for which a group is busy: every other group can be flushed once before it.
 
-    Turns are `PERIOD` - 1 of `PERIOD`; a period passes until a group is chosen, at most, and one was about to be
-    when this one changed its tag; the farther steps of a counter are apart, the longer it is. The last sum is taken
-    `TAKEN` cycles after its turn.
+    Flushes get `PERIOD` - 1 of `PERIOD` turns. Choosing a group takes at most one period, and another group may just
+    have been chosen when this one changes its tag; a larger distance between steps of a counter lengthens the time.
+    The last sum is sampled `TAKEN` cycles after its turn.
     """
     turns = sum(len(group_counters(name)) for name in FLUSHED)
     chosen = PERIOD - 1 + apart - APART
@@ -47,37 +47,37 @@ def flush_cycles(apart: int = APART_LATE) -> int:
 
 
 def longest_gap() -> int:
-    """Most cycles between the moments of a group's sum that are collected one after the other.
+    """Maximum cycles between two consecutive collections of a group's sum.
 
-    The first is a change of tag, where a flush begins, or reset, where the first words are cleared; the second comes
-    with the round, or the next change of tag before that: a flush keeps the round away only from what it collects.
+    The first is a change of tag, where a flush begins, or reset, where the first words are cleared. The second is the
+    round's, or the flush after the next change of tag: a flush blocks the round only for the counters it collects.
     """
     return max(flush_cycles(), 1 << COUNTER_BITS) + round_cycles()
 
 
 def group_sum_width(index: int) -> int:
-    """Bits of the sum of counter number `index`, of a group that is flushed."""
+    """Bits of the sum of counter `index` in a group that is flushed."""
     return COUNTERS[index].width + (longest_gap() - 1).bit_length()
 
 
 def single_sum_width(index: int, tags: int) -> int:
-    """Bits of the sums of counter number `index`, of a group of its own: each round collects one of its tags."""
+    """Bits of the sums of counter `index` in a group of its own, of which each round collects one tag."""
     return COUNTERS[index].width + (longest_gap() + tags * round_cycles() - 1).bit_length()
 
 
 class CollectionSchedule(wiring.Component):
-    """Chooses the step of each cycle: a sum of a tag that was left, what the host wants, or the next counter in turn.
+    """Chooses the step of each cycle: a sum of the previous tag (flush), the host's counter, or the round's next one.
 
-    Flushes have turns of their own, so that a host's reads change no cycle of the machine. Groups are flushed in a
-    circle, the host and the round alternate, so that nobody waits forever. Two steps that are close take different
-    counters: the host and the round keep away from where a flush is, which collects their counter anyway.
+    Flushes have their own turns, so that reads of the host do not affect the timing of the machine. Groups are flushed
+    round robin, and the host and the round alternate, so that none starves. Steps within `apart` cycles use different
+    counters: the host and the round skip counters near the current flush, which collects them anyway.
 
     Parameters
     ----------
     tag_bits : int
         Bits of a tag.
     apart : int
-        Steps within so many cycles take different counters.
+        Number of cycles within which all steps use different counters.
 
     Members
     -------
@@ -86,7 +86,7 @@ class CollectionSchedule(wiring.Component):
     busy : In
         A bit for each of FLUSHED, until `TAKEN` cycles after its last step was chosen.
     read, select_counter : In
-        The host wants this counter.
+        The host reads this counter.
     all_tags : In
         Rounds go through the tags; else they stay at tag 0.
     valid : Out
@@ -146,7 +146,7 @@ class CollectionSchedule(wiring.Component):
     def _near(
         self, m: Module, flushing: Signal, flush_turn: Signal, final: Signal
     ) -> Callable[[Value], Value]:
-        """Whether a flush takes a counter within `apart` cycles of this one."""
+        """Return whether a flush collects a counter within `apart` cycles of this one."""
         places = [(self.old, self.counter)]
         for number in range(1, self._apart):
             old, counter = Signal(name=f"old_{number}"), Signal(COUNTER_BITS, name=f"counter_{number}")

@@ -57,9 +57,9 @@ class Collector(wiring.Component):
     Members
     -------
     {group}_events, {group}_tag : In, {group}_busy, {group}_cur : Out
-        For each of hw.isa.counters.GROUPS. While a group of more than one counter is busy its tag is not looked at:
-        events go to the tag it had, `cur`. Whoever needs them exact by tag changes it only when the group is not
-        busy.
+        Ports of each of hw.isa.counters.GROUPS. While a group of more than one counter is busy, its tag input is
+        ignored and events count for the previous tag, `cur`. For counts that are exact by tag, the tag may change only
+        when the group is not busy.
     select_counter, select_tag : In
         Counter and tag that the host reads.
     read : In
@@ -131,7 +131,7 @@ class Collector(wiring.Component):
             seen.r0_en.eq(sample),
             before.eq(Mux(enable_register(m, "single", single, sample), mem.r0_data, seen.r0_data)),
         ]
-        # A sum of another tag than the word's stays where it is: the host looks at that word.
+        # A sum of another tag than the word's is not collected: the host only reads that word.
         m.d.sync += mine.eq(sample & (tag == word_tag))
         address = pipeline_delay(m, "address", mem.r0_addr, 2 + self._late)
         with m.If(mine):
@@ -209,7 +209,7 @@ class Collector(wiring.Component):
             numbers = group_counters(name)
             with m.If((turns.counter >= numbers[0]) & (turns.counter <= numbers[-1])):
                 m.d.comb += group.copy.eq(turns.valid)
-                # Of a busy group only the sums of its present tag are not at hand.
+                # A busy group has copies of the previous tag's sums, but not of the current tag's.
                 m.d.sync += exact.eq(~group.busy | (group.cur_tag != self.select_tag))
             with m.If((counter >= numbers[0]) & (counter <= numbers[-1])):
                 m.d.comb += [tag.eq(group.old_tag), group.finish_old.eq(last)]

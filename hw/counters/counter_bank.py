@@ -15,8 +15,8 @@ from hw.lib.trees import select_tree
 class CounterGroup(wiring.Component):
     """Sums of one group's events modulo a power of two, as they were when they were last copied.
 
-    The sums never restart: whoever collects them adds the difference from what it saw last. They are copied when the
-    tag changes, and when asked to; a copy holds all events before its cycle, none of that cycle.
+    The sums are never cleared: the collector adds the difference from the value it collected last. They are copied when
+    the tag changes, and on request; a copy includes all events before its cycle, and none of that cycle.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class CounterGroup(wiring.Component):
             m.d.sync += self.old_tag.eq(self.cur_tag)
         for name, width in self.widths.items():
             cur = Signal(width, name=f"cur_{name}")
-            with m.If(self.events[name].any()):  # a simulator passes by what stands still
+            with m.If(self.events[name].any()):  # a simulator skips logic whose inputs do not change
                 m.d.sync += cur.eq(cur + self.events[name])
             with m.If(copy):
                 m.d.sync += self.sum(name).eq(cur)
@@ -141,7 +141,7 @@ def sampled_sum(
     Parameters
     ----------
     m : Module
-        Takes the registers.
+        Module that the registers are added to.
     counter : Value
         Number of the counter.
     sums : dict of int to Value
@@ -149,7 +149,7 @@ def sampled_sum(
     width : int
         Bits of the widest.
     sample : Signal
-        Take the sum.
+        Sample the sum.
     late : int
         1: a part of the choice comes after the register.
     """

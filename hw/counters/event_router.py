@@ -31,9 +31,9 @@ UNIT_GROUPS = tuple(unit.name.lower() for unit in Unit)
 class EventRouter(wiring.Component):
     """All counters, and the events that need a view of the whole machine: causes, queues, overlaps.
 
-    A group of counters takes another tag only when it has put the sums of the last one away, some thirty cycles after
-    a change, or a hundred and fifty when all groups do. So that counts stay exact by tag, commands and programs with
-    another tag wait for that (`may_start`, `seq_hold`); LOAD and STORE see to it themselves (`dma_busy`).
+    A group of counters can change its tag only when the sums of the previous one are collected, about thirty cycles
+    after the last change, or a hundred and fifty if all groups change. To keep counts exact by tag, commands and
+    programs with another tag wait for that (`may_start`, `seq_hold`); LOAD and STORE do so themselves (`dma_busy`).
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class EventRouter(wiring.Component):
     state : In
         State of the array from which the stall cause is derived.
     {unit}_events, fuse_out_events, seq_events, trap_events : In
-        Events that come ready made.
+        Events that need no further processing.
     seq_tag, trap_tag : In
         Current tag of the sequencer; tag of a trap.
     counting : In

@@ -1,4 +1,4 @@
-"""Where each cycle of the array went: exactly one cause a cycle."""
+"""Attribution of each cycle of the array to exactly one cause."""
 
 from amaranth.hdl import Elaboratable, Module
 from amaranth.lib import data, wiring
@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hw.isa.counters import CAUSES
 from hw.isa.enums import Unit
 
-#: What the classifier looks at, all levels of the current cycle.
+#: Inputs of the classification, all of them levels of the current cycle.
 STATE_LAYOUT = data.StructLayout(
     {
         "row_entering": 1,  # a row enters the array

@@ -14,7 +14,7 @@ from hw.lib.skid_buffer import SkidBuffer
 
 
 class AddressWalk(wiring.Component):
-    """base + the sum of index * stride over some loop dimensions, kept up to date step by step.
+    """base + the sum of index * stride over some loop dimensions, updated incrementally.
 
     A step that advances dimension L adds L's stride to the value at the start of that dimension's current
     step and restarts the dimensions inside L from there.
@@ -28,7 +28,7 @@ class AddressWalk(wiring.Component):
     dims : tuple of str
         Dimensions with a stride, innermost first; the value stays constant along the others.
     late : int
-        1: what a step adds to what is in registers before it; `level` stands for a cycle before a step.
+        1: the summands of a step are registered before it; `level` is valid a cycle before the step.
 
     Members
     -------
@@ -157,7 +157,7 @@ class PointWalker(wiring.Component):
         return m
 
     def _stands(self, m: Module, active: Signal, step: Signal) -> Value:
-        """A point is ready; with `pipelined` in the second cycle in which it stands."""
+        """Signal that a point is ready; with `pipelined` from the second cycle in which it is valid."""
         if not self._early:
             return active
         stood = Signal()

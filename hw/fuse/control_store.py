@@ -1,4 +1,4 @@
-"""Where a stage keeps the controls of the commands inside the pipeline."""
+"""Storage of a stage for the controls of the commands in the pipeline."""
 
 from amaranth.hdl import Elaboratable, Module, Shape, Signal, Value
 from amaranth.lib import data, wiring
@@ -17,7 +17,7 @@ class ControlStore(wiring.Component):
     Parameters
     ----------
     layout : data.StructLayout
-        The controls kept.
+        Layout of the stored controls.
 
     Members
     -------

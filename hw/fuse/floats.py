@@ -1,4 +1,4 @@
-"""float32 numbers at the edges of FUSE: taken apart in step 1, put together at the end of step 2."""
+"""float32 numbers at the edges of FUSE: unpacked in step 1, packed at the end of step 2."""
 
 from dataclasses import dataclass
 

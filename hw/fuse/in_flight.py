@@ -1,4 +1,4 @@
-"""The commands inside FUSE: how many, and whose turn it is to finish."""
+"""Commands in the FUSE pipeline: their number, and the one to finish next."""
 
 from amaranth.hdl import Elaboratable, Module, Signal
 from amaranth.lib import wiring
@@ -8,7 +8,7 @@ from hw.fuse.layouts import COMMANDS, INDEX_BITS
 
 
 class InFlightCommands(wiring.Component):
-    """Counts the commands in the pipeline and remembers their tags.
+    """Counts the commands in the pipeline and stores their tags.
 
     Latency: one cycle. Throughput: one command in and one out in each cycle.
 

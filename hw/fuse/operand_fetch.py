@@ -1,4 +1,4 @@
-"""FUSE step 1, first part: operand registers, element types, broadcast, zero points."""
+"""FUSE step 1, first half: operand registers, element types, broadcast, zero points."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ class OperandFetch(wiring.Component):
     sp_data, acc_data : In
         Data of the memory ports.
     sp_load : In(10), acc_load : In(2)
-        Destination of data on the read ports, see `Issue`.
+        Operand that takes the data of each read port, see `PointIssue`.
     beat : In(BEAT), o_beat : Out(BEAT)
         Beat going in and coming out.
     a, b : Out(lanes)

@@ -21,7 +21,7 @@ from hw.lib.delay_line import DelayLine
 from hw.lib.pipeline import pipeline_delay, pipeline_register
 from hw.memory.ports import SlotWritePort
 
-#: Stages in order, and the controls each one takes.
+#: Stages in order, and the controls of each.
 STAGES = {
     "source": "source",
     "op": "op",
@@ -46,7 +46,7 @@ def latency(config: MlaConfig) -> int:
 class Pipeline(wiring.Component):
     """Steps 1 to 5 and the saturation of step 6, one stage after the other.
 
-    Latency: latency(config). Throughput: one beat in each cycle; nothing in it ever waits.
+    Latency: latency(config). Throughput: one beat in each cycle; no stage ever stalls.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class Pipeline(wiring.Component):
         ]
 
     def _parameters(self, m: Module) -> None:
-        """Parameters of slots and rows, each in the cycle its stage wants it."""
+        """Parameters of slots and rows, each in the cycle in which its stage uses it."""
         source_, op, params, requant_ = self._source, self._op, self._params, self._requant
         for target in (params.write, self._table.write, self._table2.write):
             for name in ("valid", "table", "addr", "data"):

@@ -35,7 +35,7 @@ class Residual(wiring.Component):
     controls : In
         Controls of a command that enters.
     adding : In(1)
-        A command inside adds a residual; otherwise the multipliers stand still.
+        A command in the pipeline adds a residual; otherwise the multipliers are disabled.
     beat : In(BEAT), o_beat : Out(BEAT)
         Beat going in and coming out.
     value : In(lanes), r : In(lanes of 16 bits)

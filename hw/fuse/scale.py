@@ -15,7 +15,7 @@ from hw.lib.pipeline import pipeline_delay, pipeline_register
 #: Bits of an exponent: of a requantization's with that of a float32 number added.
 EXPONENT_SUM_BITS = 10
 
-#: What a lane of `scale` is told, each part in the cycle that needs it (cycles after the operands in its name).
+#: Controls of a lane of `scale`; the number in a name is the cycle of its use, counted from that of the operands.
 SCALE_STEPS = data.StructLayout(
     {
         "coarse_2": 7,  # shift in bytes, as that many ones
@@ -32,7 +32,7 @@ SCALE_STEPS = data.StructLayout(
 
 
 def most_shift(x_width: int) -> int:
-    """Greatest shift needed: a product of 32 + x_width bits leaves nothing but zero beyond it."""
+    """Maximum useful shift: beyond it a product of 32 + x_width bits always becomes zero."""
     return min(63, x_width + 33)
 
 
@@ -129,7 +129,7 @@ _LEAST = _SINGLE // 8 + 1
 
 @dataclass(frozen=True)
 class _Amounts:
-    """How far to shift a product.
+    """Shift amounts of a product.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class _Amounts:
 
 @dataclass(frozen=True)
 class _Part:
-    """What the shift by bytes leaves of a product.
+    """Product after the shift by whole bytes.
 
     Attributes
     ----------
@@ -232,7 +232,7 @@ class ScaleLane(wiring.Component):
         )
         left = Signal(6)
         m.d.comb += left.eq(steps.shift_4 - done)
-        # More than 24 bits to drop of a number of 24 bits leave nothing, however many they are.
+        # Dropping more than 24 bits of a 24-bit number always leaves 0.
         second = Mux(steps.even_4, Mux(left[5], 31, left[:5]), steps.second_4)
         second_5 = pipeline_register(m, "second_5", second, unsigned(5))
         short = Signal(signed(32))

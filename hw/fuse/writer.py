@@ -18,11 +18,11 @@ from hw.memory.ports import AccWritePort, SpWritePort
 
 
 class Writer(wiring.Component):
-    """Takes points in order from the end of the pipeline and writes their results.
+    """Receives points in order from the end of the pipeline and writes their results.
 
-    The beats wait in a queue with one place for every credit, the points' addresses in another, filled at
-    issue. A row of bytes takes one write, int16 two, int32 in the scratchpad four; a reciprocal keeps the
-    writer, not the pipeline, until it is found.
+    The beats wait in a queue with one entry per credit, the points' addresses in another one, filled at
+    issue. A row of bytes takes one write, int16 two, int32 in the scratchpad four; a reciprocal blocks the
+    writer, but not the pipeline, until it is computed.
 
     Latency: two cycles from a beat to its write. Throughput: one point in fuse_rate cycles.
 

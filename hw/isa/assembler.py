@@ -43,7 +43,7 @@ _MAX_WORDS = 1 << 14
 
 
 class AssemblyError(ValueError):
-    """What is wrong with a line of assembly text, as `name:line: message`."""
+    """A line of assembly text is invalid; the message reads `name:line: reason`."""
 
 
 def assemble(text: str, name: str = "program") -> Program:

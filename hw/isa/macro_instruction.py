@@ -1,4 +1,4 @@
-"""What the host and the machine exchange in memory: macro-instructions, completion records, guards.
+"""Data exchanged between host and machine in memory: macro-instructions, completion records, guards.
 
 The command ring is an array of SLOT_BYTES slots in DRAM, a power of two of them. All words are 32 bits, little endian.
 """

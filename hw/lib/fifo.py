@@ -13,9 +13,9 @@ class StreamFifo(wiring.Component):
 
     Latency: a payload taken in one cycle is offered in the next. Throughput: one payload per cycle while not full.
 
-    `amaranth.lib.fifo.SyncFIFO` has the same timing, but counts its level in a register beside the pointers. Here the
-    level is the difference of the pointers: no state contradicts another, which the inductive proofs of tests/formal
-    rely on.
+    `amaranth.lib.fifo.SyncFIFO` has the same timing, but counts its level in a register in addition to the pointers.
+    Here the level is the difference of the pointers: there is no inconsistent state, which the inductive proofs of
+    tests/formal rely on.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class StreamFifo(wiring.Component):
     def elaborate(self, platform: object) -> Elaboratable:
         m = Module()
         m.submodules.ram = ram = Ram(width=Shape.cast(self._shape).width, depth=self._depth, comb=True)
-        # One bit more than an address, so that their difference tells full from empty.
+        # One bit more than an address, so that full and empty are distinguishable.
         head, tail = Signal(range(2 * self._depth)), Signal(range(2 * self._depth))
         push, pop = Signal(), Signal()
         m.d.comb += [

@@ -27,8 +27,8 @@ class Ram(wiring.Component):
     transparent : bool
         See above; only for synchronous reads.
     exclusive : bool
-        Nobody uses what is read of a granule in the cycle in which it is written: the memory becomes block RAM without
-        the logic that would make the old word appear.
+        Data read from a granule in the cycle in which it is written are not used, so the memory becomes block RAM
+        without the logic that would return the old word.
 
     Members
     -------

@@ -17,7 +17,7 @@ from hw.memory.ports import SpReadPort, SpWritePort
 
 
 class SpAccess:
-    """Which word of which half a row access at a byte address needs; adds its named signals to `m`.
+    """Word and half that a row access at a byte address needs; adds named signals to `m`.
 
     Rows alternate between the even and the odd half, so the row that holds the first byte and the row after
     it never meet in one half. An access at a multiple of n needs one half only.
@@ -270,7 +270,7 @@ class Scratchpad(wiring.Component):
         return rams
 
     def _grant(self, m: Module, accesses: dict[str, SpAccess]) -> dict[str, tuple[Signal, Signal]]:
-        """Serve the ports by priority; returns the banks whose even, odd half each port asks for."""
+        """Serve the ports by priority; returns the banks whose even and odd halves each port requests."""
         taken: list[Value] = [Const(0, self._config.sp_banks)] * 2
         asked = {}
         for name, access in accesses.items():
@@ -283,7 +283,7 @@ class Scratchpad(wiring.Component):
             if self._config.pipelined and name == "load_write":
                 refused = self.fuse_write.waits  # whatever it wants: LOAD's side has more to decide from it
             m.d.comb += port.ready.eq(~refused)
-            # What a refused port asks for counts as taken: the grants of all ports are then found at once
+            # The request of a refused port counts as granted, so that the grants of all ports are computed in parallel
             # instead of one after another, which would be the longest path of the machine.
             taken = [asks[h] | taken[h] for h in range(2)]
             asked[name] = asks
@@ -292,7 +292,7 @@ class Scratchpad(wiring.Component):
     def _steer_reads(
         self, m: Module, ram: Ram, accesses: dict[str, SpAccess], asked: dict, half: int, bank: int
     ) -> None:
-        """Address of one memory: that of the first port which asks for it; the others are refused."""
+        """Address of one memory: that of the first port that requests it; the others are refused."""
         *first, last = accesses
         address: Value = accesses[last].word[half]
         for name in reversed(first):

@@ -86,7 +86,7 @@ class Alu(wiring.Component):
         return m
 
     def _branch(self, m: Module) -> None:
-        """Whether a branch is taken."""
+        """Condition that a branch is taken."""
         branch_less, branch_less_unsigned, branch_equal = self._compare(m)
         with m.Switch(self.op):
             for op, value in (

@@ -16,9 +16,10 @@ _FLAGS = (MicroOp.SLT, MicroOp.SLTU, MicroOp.SEQ)
 
 
 class SerialAlu(Alu):
-    """`Alu` with one adder for sums and differences, and a register in the middle of all that leads to `result`.
+    """`Alu` with one adder for sums and differences, and a register in the middle of every path to `result`.
 
-    Latency: combinational, `result` 1 cycle, for which the operands stand. Throughput: an operation in two cycles.
+    Latency: combinational, `result` 1 cycle, during which the operands must not change. Throughput: an operation in
+    two cycles.
     Members: as `Alu`; but `sum` is a - (b + imm) for the operations that subtract.
     """
 

@@ -9,7 +9,7 @@ from hw.sequencer.layouts import return_layout
 
 
 class CallStack(wiring.Component):
-    """Callers of the running program; the innermost is always at hand.
+    """Stack of the running program's callers; the innermost is always visible.
 
     Latency: a push or pop is visible in the next cycle. Throughput: one each cycle.
 

@@ -366,7 +366,7 @@ def connect_issue(
 
 
 def _connect_verdict(m: Module, execute: Execute, issue: CommandIssue, pipelined: int) -> None:
-    """Where a command's issue begins and what comes of it, in registers with `pipelined`."""
+    """Connect the start of a command's issue and its outcome, through registers with `pipelined`."""
     domain, start = m.d.comb, issue.start
     if pipelined:
         domain, start = m.d.sync, Signal()
@@ -381,7 +381,7 @@ def _connect_verdict(m: Module, execute: Execute, issue: CommandIssue, pipelined
 
 
 def _connect_words(m: Module, core: wiring.Component, issue: CommandIssue, writes: data.View) -> None:
-    """What sends the fields of commands in words."""
+    """Connect the component that sends the fields of commands word by word."""
     m.submodules.words = words = CommandWords()
     m.d.comb += [
         *(getattr(words, name).eq(writes[name]) for name in WRITES),

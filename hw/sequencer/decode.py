@@ -96,7 +96,7 @@ class Decode(wiring.Component):
     """Decodes an instruction and reads its operands.
 
     Latency: 1 cycle, 2 if both selectors name macro operands. Throughput: as the latency. With `pipelined` an
-    instruction must stand at the input in the cycle before it is valid: its first macro operand is read then.
+    instruction must be at the input in the cycle before it is valid: its first macro operand is read then.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class Decode(wiring.Component):
     word, pc, valid : In, take : Out
         Instruction from the fetch stage.
     flush : In
-        Forget the instruction.
+        Discard the instruction.
     clear : In
         A program starts: all registers are 0.
     frame, operands, statistics, tag : In

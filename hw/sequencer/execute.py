@@ -16,8 +16,8 @@ _CALLEE_LAYOUT = data.StructLayout({"usable": 1, "inside": OUT_BIT, "frame": FRA
 
 
 def advance(m: Module, stage: wiring.Component, present: Value) -> tuple[Value, Value]:
-    """Whether there is something to execute, and whether the next instruction may move up: with `pipelined` in the
-    cycle after the one that passes.
+    """Signals that an instruction can execute, and that the next one may advance: with `pipelined` in the
+    cycle after its predecessor passes.
     """
     if not stage.config.pipelined:
         return present, stage.passes
@@ -27,8 +27,8 @@ def advance(m: Module, stage: wiring.Component, present: Value) -> tuple[Value, 
 
 
 def redirection(m: Module, stage: wiring.Component, clear: Value) -> tuple[Signal, Signal]:
-    """Where execution goes on, a cycle after the instruction that said so: what that one computed and the
-    address of the next fetch would make too long a path together.
+    """Redirection and its target, one cycle after the instruction that redirects: its computation and the
+    address of the next fetch together would be too long a path.
     """
     redirect, target = Signal(), Signal.like(stage.target)
     m.d.sync += [redirect.eq(stage.redirect & ~clear), target.eq(stage.target)]
@@ -40,8 +40,8 @@ def redirection(m: Module, stage: wiring.Component, clear: Value) -> tuple[Signa
 
 
 def settled(m: Module, stage: wiring.Component) -> tuple[Value, Value]:
-    """The instruction may go on, from its third cycle on with `pipelined`; and it does not any more from the next one
-    on, or with `pipelined` in this one.
+    """Signals that the instruction can proceed, with `pipelined` from its third cycle on; and that it no longer does,
+    from the next cycle on, or with `pipelined` in this one.
     """
     if not stage.config.pipelined:
         return stage.valid, stage.finish
@@ -116,7 +116,7 @@ def capture_callee(m: Module, stage: wiring.Component, phase: Value) -> data.Vie
 
 
 def choose_target(m: Module, stage: wiring.Component, phase: Value, callee: data.View) -> None:
-    """Where the instruction leads if it redirects; whether it does comes later."""
+    """Drive the target of the instruction in case it redirects; the decision follows later."""
     x, onward = stage.instruction, Signal(COUNTER_BITS)
     m.d.comb += [
         onward.eq(Mux(stage.back, stage.back_start, stage.arrive + 1)),
@@ -176,26 +176,26 @@ def call_cases(m: Module, stage: wiring.Component, phase: Value, usable: Value, 
 
 
 class Execute(wiring.Component):
-    """Decides what the instruction does in this cycle; all state it changes lies elsewhere.
+    """Decides the effect of the instruction in each cycle; all state that it changes is in other components.
 
     Latency: one cycle; MUL 3, CALLP, RET and a LOOP without trips 2, ISSUE as the issue block takes, WAIT
     and FENCE until they can complete. Throughput: one instruction at a time. With `pipelined` an instruction
-    stands two cycles before anything is decided, in which its results get registers; RET takes two cycles more.
+    waits two cycles in which its results are registered; RET takes two cycles more.
 
     Members
     -------
     active : In
-        A program runs and may go on.
+        A program runs and is not stopped.
     valid, instruction : In
         Decoded instruction to execute.
     limit_hit : In
-        The program has executed as many instructions as it may.
+        The program has executed the maximum number of instructions.
     tokens, idle : In
         Semaphores of the sequencer holding a token; units with nothing queued or running.
     issued, issue_trap, issue_cause, issue_address : In
-        From the issue block.
+        Outcome of the command's issue.
     product : In
-        From the shared multipliers.
+        Product of the shared multipliers.
     loops_full, loops_empty, calls_full, calls_empty : In
         State of the stacks.
     return_pc : In
@@ -207,8 +207,8 @@ class Execute(wiring.Component):
     finish : Out
         The instruction completes in this cycle.
     passes : Out
-        The same, but not for those that always go elsewhere (LOOP, BREAK, calls, RET): what comes behind those
-        is dropped, so it need not move up, and they may take longer to tell.
+        The same, except for instructions that always redirect (LOOP, BREAK, calls, RET): their successor
+        is dropped and need not advance, so their `finish` may be later in the cycle.
     finish_{scalar,config,issue,control,sync} : Out
         The same, by class.
     trap, cause, address : Out
@@ -374,7 +374,7 @@ class Execute(wiring.Component):
         )
 
     def _simple(self, m: Module, taken: Value) -> None:
-        """What instructions do that complete at once (`plain`), and TRAP."""
+        """Effects of instructions that complete at once (`plain`), and of TRAP."""
         with m.Case(InstructionKind.BRANCH):
             m.d.comb += self.redirect.eq(taken)
         for kind, output in (

@@ -24,9 +24,9 @@ class Fetch(wiring.Component):
     Members
     -------
     redirect, target : In
-        Forget what was fetched and fetch from `target` now.
+        Discard what was fetched and fetch from `target` now.
     stop : In
-        Forget what was fetched.
+        Discard what was fetched.
     loop_back, loop_start : In
         The instruction after `pc` is the start of a loop, and its address.
     step : Out
@@ -71,7 +71,7 @@ class Fetch(wiring.Component):
         with m.If(self.stop):
             m.d.sync += fetched.eq(0)
         if self._config.pipelined:
-            # What follows a word is decided while it stands here for two cycles.
+            # The successor of a word is decided during the two cycles in which it is here.
             stands, stood = fetched & ~self.fetch_en & ~self.stop, Signal()
             m.d.sync += [stood.eq(stands), self.valid.eq(stands & stood)]
         return m

@@ -41,7 +41,7 @@ class CommandIssue(wiring.Component):
     windows : In
         Configuration of the DRAM windows.
     clear : In
-        Gives up; the only thing that withdraws an offer.
+        Abandon the command; nothing else withdraws an offer.
     passed, increments : Out
         The command is legal, and its increments, from the verdict to `issued`.
     load, matrix, fuse, store : Out
@@ -133,11 +133,11 @@ class CommandIssue(wiring.Component):
         raise NotImplementedError
 
     def _rules(self, m: Module, checker: wiring.Component) -> Value:
-        """Connect the fields; whether they alone make the command illegal, as far as the checker does not tell."""
+        """Connect the fields; returns whether they make the command illegal, as far as the checker does not decide."""
         raise NotImplementedError
 
     def _sent(self) -> Value | int:
-        """Whether the fields of the command have reached its queue."""
+        """Condition that the fields of the command have reached its queue."""
         raise NotImplementedError
 
     def _payload(self, m: Module, unit: Unit, checker: wiring.Component) -> None:

@@ -17,7 +17,7 @@ OUT_BIT = COUNTER_BITS - 1
 
 
 class Fault(IntEnum):
-    """What is wrong with an instruction before it executes."""
+    """Fault of an instruction that is detected before it executes."""
 
     NONE = 0
     PC_RANGE = 1
@@ -26,7 +26,7 @@ class Fault(IntEnum):
 
 
 class InstructionKind(IntEnum):
-    """What an instruction has the execute stage do: few bits, for they come before all that it decides."""
+    """Operation of the execute stage, encoded in few bits because all its decisions depend on them."""
 
     SCALAR = 0  # all that no other kind takes, MUL excepted
     BRANCH = 1
@@ -84,7 +84,7 @@ FRAME_LAYOUT = data.StructLayout({"segment": 8, "base": PC_BITS, "limit": PC_BIT
 
 
 def return_layout(config: MlaConfig) -> data.StructLayout:
-    """What a call saves."""
+    """Layout of the state that a call saves."""
     count = range(config.loop_depth + 1)
     return data.StructLayout(
         {
@@ -97,6 +97,6 @@ def return_layout(config: MlaConfig) -> data.StructLayout:
 
 
 def field_exists(number: Value) -> Value:
-    """Whether a field number names a field."""
+    """Condition that a field number names a field."""
     index, unit = number[:FIELD_INDEX_BITS], number[FIELD_INDEX_BITS:]
     return Cat(*((unit == int(u)) & (index < len(UNIT_FIELDS[u])) for u in Unit)).any()

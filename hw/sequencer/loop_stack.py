@@ -130,7 +130,7 @@ class LoopStack(wiring.Component):
     def _decide(
         self, m: Module, side: str, pc: Signal, depth: Signal, left: list[Signal], last: list[Signal]
     ) -> tuple[Signal, Signal]:
-        """Which loop is repeated after `pc` falls through (one-hot), and how many loops are open then."""
+        """Loop that repeats after `pc` falls through (one-hot), and the number of loops open then."""
         back = Signal(self.levels, name=f"{side}_back")
         after = Signal.like(self.depth, name=f"{side}_depth_after")
         ends = Signal(self.levels, name=f"{side}_ends")

@@ -26,7 +26,7 @@ from hw.lib.ram import Ram
 class WordQueue(wiring.Component):
     """Holds the words of queued commands and puts those of the oldest into its fields.
 
-    While the unit works on a command the next one's words arrive in the fields; from `loaded` on they stand until
+    While the unit works on a command, the next one's words arrive in the fields; from `loaded` on they are stable until
     `take`.
 
     Latency: a word is in its field four cycles after it came. Throughput: one word a cycle.
@@ -136,7 +136,7 @@ class CommandQueue(wiring.Component):
     unit : Unit
         Unit that the commands are for.
     config : MlaConfig
-        `queue_depth` commands fit; `serial_commands` tells how they come.
+        Machine configuration; uses `queue_depth` and `serial_commands`.
 
     Members
     -------
@@ -258,7 +258,7 @@ class CommandQueue(wiring.Component):
         return words.body
 
     def _meta(self, m: Module, read: Value) -> Value:
-        """What the head waits for and signals; in a register with `pipelined`, where it stands from `_settled` on."""
+        """Semaphores that the head waits for and signals; with `pipelined` in a register, valid from `_settled` on."""
         if not self._pipelined:
             return read
         head = Signal(META_LAYOUT.size)
@@ -293,12 +293,12 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.in_flight.eq(Mux(start, self.in_flight + 1, self.in_flight - 1))
 
     def _head(self, m: Module) -> None:
-        """When the head may start, and what it takes and promises then."""
+        """Condition for the head to start, and the tokens and signal slots that it then takes."""
         meta, port = self.output.payload.meta, self.semaphores
         empty, none_started, present, allowed = Signal(), Signal(), Signal(), Signal()
         may = allowed
         if self._pipelined:
-            # Nobody else takes these tokens or this room: what is allowed stays so until the start.
+            # No other unit takes these tokens or this room, so a permitted start remains permitted.
             may = Signal()
             m.d.sync += may.eq(allowed & ~self.started & ~self.flush)
         lacks = Signal(len(meta.wait))

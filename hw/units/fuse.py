@@ -108,7 +108,7 @@ class FuseUnit(wiring.Component):
             ]
             m.d.comb += target.eq(held)
         m.submodules.inside = inside = InFlightCommands()
-        # The pipeline stands still while no command is inside: it holds nothing then, and that saves energy
+        # The pipeline is disabled while it holds no command, which saves energy
         # (and simulation time). Writes of slots pass through it at any time.
         m.d.sync += self._moving.eq(walker.load | inside.active | self.slot_write.valid)
         adding = Signal()

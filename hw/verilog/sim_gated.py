@@ -1,6 +1,6 @@
 """Verilog for fast simulation, second pass: logic moves behind the condition of the registers it feeds.
 
-A pipeline that stands still then costs a simulator one test a cycle, not its arithmetic. The registers of one
+An idle pipeline then costs a simulator one test per cycle instead of its arithmetic. The registers of one
 condition share a clocked block, which computes what only they need in temporaries first. Signals that nothing
 reads are dropped.
 """
@@ -28,7 +28,7 @@ _ELSEWHERE = -1  # a reader that keeps a signal where it is: an instance, a port
 
 
 class _Condition(NamedTuple):
-    """When a clocked block acts."""
+    """Condition under which a clocked block has an effect."""
 
     clock: str
     guard: str
@@ -57,7 +57,7 @@ def _names(text: str) -> set[str]:
 
 
 class _Module:
-    """One module's items, who reads what, and where everything goes."""
+    """Items of a module, the readers of each signal, and the destination of each item."""
 
     def __init__(self, text: str):
         self.text = text
@@ -165,7 +165,7 @@ class _Module:
         return dead
 
     def _placed(self) -> dict[int, _Condition]:
-        """The condition each item can go behind: that of all who read it, from the registers backwards."""
+        """Condition under which each item can be placed: that of all its readers, from the registers backwards."""
         place = {i: item.condition for i, item in enumerate(self.items) if item.condition is not None}
         moved: dict[int, _Condition] = {}
         todo = [name for i in place for name in self.items[i].reads & self.drivers.keys()]

@@ -123,7 +123,7 @@ class ParallelChecker(wiring.Component):
         return m
 
     def _control(self, m: Module, select: OperandSelect) -> Value:
-        """Which step runs; returns whether one does."""
+        """Sequence the steps of a check; returns the signal that one is active."""
         m.submodules.rows = rows = DepthwiseRows()
         depthwise, begin, valid, running = Signal(), Signal(), Signal(), Signal()
         step = Signal(STEP_BITS)

@@ -11,7 +11,7 @@ _SUM = _PRODUCT + 2
 
 
 class CoordinateRange(wiring.Component):
-    """Least and greatest value of origin plus two dimensions, cut to what is not padding.
+    """Minimum and maximum of origin plus two dimensions, clipped to the coordinates that are not padding.
 
     Latency: 1 cycle. Throughput: one range a cycle.
 
@@ -22,7 +22,7 @@ class CoordinateRange(wiring.Component):
     origin : In
         Coordinate of the first step.
     limit : In
-        Coordinates 0 to limit - 1 are not padding; with 0, no coordinate is.
+        Coordinates 0 to limit - 1 are inside the image, all others padding; 0 for an image without padding.
     p0, p1 : In
         Extent of each dimension.
     low, high : Out
@@ -65,7 +65,7 @@ class CoordinateRange(wiring.Component):
 
 
 def _outside(value: Signal) -> Signal:
-    """Whether a value does not fit X_BITS signed bits."""
+    """Condition that a value does not fit X_BITS signed bits."""
     top = value[X_BITS - 1 :]
     return top.any() & ~top.all()
 

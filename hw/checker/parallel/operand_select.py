@@ -24,7 +24,7 @@ from hw.config import MlaConfig
 from hw.isa.enums import Requant, Unit
 from hw.layouts import config_layout
 
-#: What later stages need to know of a step.
+#: Control bits of a step for the later stages.
 CONTROL_LAYOUT = data.StructLayout(
     {
         "valid": 1,

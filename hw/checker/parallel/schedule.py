@@ -11,7 +11,7 @@ from hw.isa.enums import Unit
 
 
 class Use(IntEnum):
-    """What a lane's product is for."""
+    """Use of a lane's product."""
 
     OFF = 0
     BOX = 1  # a dimension: extends the low end if its stride is negative, else the high end

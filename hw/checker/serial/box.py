@@ -11,9 +11,9 @@ from hw.checker.values import INCREMENTS_LAYOUT
 from hw.config import MlaConfig
 from hw.layouts import windows_layout
 
-#: Bits of an end of a coordinate's range, and one more than those the cut looks at.
+#: Bits of an end of a coordinate's range, and one more than the bits that clipping compares.
 _COORDINATE, _WIDE = X_BITS + 1, 34
-_POINTS_BITS = 8  # of the greatest number of a window's points
+_POINTS_BITS = 8  # of the maximum number of a window's points
 
 
 class BoundingBox(wiring.Component):
@@ -34,7 +34,7 @@ class BoundingBox(wiring.Component):
     value, tile : In
         The line's field, and the tile.
     windows : In
-        Who may access each, and the limit that the line of 2 cycles ago asked for.
+        Permissions of each window, and the limit that the line of 2 cycles ago requested.
     start : In
         Discard the results of the last command.
     clear : In
@@ -162,7 +162,7 @@ class BoundingBox(wiring.Component):
                 m.d.sync += end.eq(end + part)
 
     def _ranges(self, m: Module, x: Signal) -> None:
-        """Least and greatest value of a coordinate, cut to what is not padding: `x` is the last that is not, or -1."""
+        """Minimum and maximum of a coordinate, clipped to 0..x: `x` is the last coordinate inside the image, or -1."""
         low, high = self.low[:_COORDINATE].as_signed(), self.high[:_COORDINATE].as_signed()
         limited, beyond, after = Signal(), Signal(), Signal()
         wide = self._is(Late.RANGE_U) | self._is(Late.RANGE_V)
@@ -227,6 +227,6 @@ class BoundingBox(wiring.Component):
 
 
 def _outside(value: Signal) -> Signal:
-    """Whether a value does not fit the first factor."""
+    """Condition that a value does not fit the first factor."""
     top = value[X_BITS - 1 : _WIDE]
     return top.any() & ~top.all()

@@ -41,7 +41,7 @@ class SerialChecker(wiring.Component):
     start, unit : In
         Start a check; `unit` stays unchanged until `done`.
     windows : In, limit : Out
-        DRAM windows, and which limit of one is asked for: it stands at stage 7.
+        DRAM windows, and the limit of one that is requested; it is valid at stage 7.
     clear : In
         Abandon the check in progress.
     done : Out
@@ -147,7 +147,7 @@ class SerialChecker(wiring.Component):
         return data.View(CODE_LAYOUT, port.data)
 
     def _live(self, m: Module, flush: Value) -> Signal:
-        """Whether the line of stage 4 is one of the check that runs."""
+        """Signal that the line in stage 4 belongs to the check in progress."""
         live = self._running
         for i in range(1, 5):
             later = Signal(name=f"live{i}")
@@ -209,7 +209,7 @@ def _default(unit: Unit, name: str) -> int:
 
 
 def _groups() -> dict[Width | None, tuple[int, int]]:
-    """Bits that a field has whose width is greater than the one named."""
+    """Bits above the named width, of fields that are wider."""
     found: dict[Width | None, tuple[int, int]] = {None: (0, 4)}
     order = list(_WIDTHS.items())
     for (width, low), high in zip(order, [bits for _, bits in order[1:]] + [32], strict=True):
@@ -218,7 +218,7 @@ def _groups() -> dict[Width | None, tuple[int, int]]:
 
 
 def _read(words: list[int], entries: dict[Unit, int]) -> dict[Unit, int]:
-    """How many fields of each unit, from the first on, its program reads."""
+    """Number of leading fields of each unit that its program reads."""
     starts = sorted((entry, unit) for unit, entry in entries.items())
     ends = [entry for entry, _ in starts[1:]] + [len(words)]
     found = {}

@@ -1,4 +1,4 @@
-"""Fields of commands in a memory, for a machine whose units keep them, too."""
+"""Memory for the fields of commands, for machines in which the units store them as well."""
 
 from amaranth.hdl import Array, Cat, Elaboratable, Module, Signal
 from amaranth.lib import wiring
@@ -10,9 +10,9 @@ from hw.lib.ram import Ram
 
 
 class FieldStore(wiring.Component):
-    """What `set` wrote since the fields of its unit were last cleared.
+    """Storage of the field values that `set` wrote since the fields of its unit were last cleared.
 
-    Latency: 1 cycle. Throughput: one write and one read a cycle; nobody reads a field in the cycle it is written.
+    Latency: 1 cycle. Throughput: one write and one read a cycle; a field must not be read in the cycle it is written.
 
     Parameters
     ----------

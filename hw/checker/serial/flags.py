@@ -25,7 +25,7 @@ def check_flags(
     Parameters
     ----------
     m : Module
-        Takes the logic.
+        Module that the logic is added to.
     first, second : Signal
         A command's packed words.
     quotient : Value
@@ -88,7 +88,7 @@ def check_flags(
 def weigh_tile(
     m: Module, met: Value, line: data.View, value: Signal, taps: Value, group: Value, config: MlaConfig
 ) -> Signal:
-    """The tile: a number that several fields have a part in (`Early`)."""
+    """The tile: a number computed from several fields (`Early`)."""
     tile, one, given = Signal(7), Signal(), Signal(7)
     larger = Signal(7)
     default = Mux(line.early == Early.TAIL, tile, config.n)
@@ -115,7 +115,7 @@ def weigh_tile(
 
 
 def early_rules(m: Module, met: Value, line: data.View, value: Signal, config: MlaConfig) -> Signal:
-    """Whether the field of a line broke its rule (`Rule`), a cycle later."""
+    """Signal that the field of a line violates its `Rule`, a cycle later."""
     broken, hit = Signal(), Signal()
     low = (config.n - 1).bit_length()
     rules = {

@@ -10,7 +10,7 @@ ADDRESS_BITS = 9
 
 
 class Width(IntEnum):
-    """Bits of a field that count; those above take its sign, or 0."""
+    """Significant bits of a field; the bits above are its sign, or 0."""
 
     W4 = 0
     W6 = 1
@@ -23,7 +23,7 @@ class Width(IntEnum):
 
 
 class X(IntEnum):
-    """What the first factor is loaded with."""
+    """Source of the first factor."""
 
     NONE = 0
     VALUE = 1  # the field
@@ -35,19 +35,20 @@ class X(IntEnum):
 
 
 class Y(IntEnum):
-    """What the second factor is loaded with."""
+    """Source of the second factor."""
 
     NONE = 0
     VALUE = 1  # the field
     LOW = 2  # its lower half
     HIGH = 3  # its upper half; the product counts 2**16 times
     ROWS = 4  # the last quotient
-    OUT_ROWS = 5  # the quotient kept
+    OUT_ROWS = 5  # the saved quotient
 
 
 class Ends(IntEnum):
-    """Which ends of the box a product moves: bit 0 the low end if the field is not negative, bit 1 if it is, bits 2
-    and 3 likewise the high end.
+    """Ends of the box that a product moves.
+
+    Bit 0 moves the low end if the field is not negative, bit 1 if it is negative; bits 2 and 3 do so for the high end.
     """
 
     NONE = 0b0000
@@ -59,7 +60,7 @@ class Ends(IntEnum):
 
 
 class Rule(IntEnum):
-    """What of the field makes a command illegal."""
+    """Property of the field that makes a command illegal."""
 
     NONE = 0
     ZERO = 1
@@ -72,12 +73,12 @@ class Rule(IntEnum):
 
 
 class Early(IntEnum):
-    """What else happens with the field."""
+    """Further use of the field."""
 
     NONE = 0
     FIRST_WORD = 1  # packed words to their registers
     SECOND_WORD = 2
-    ONE = 3  # remembers whether it is 1
+    ONE = 3  # saves whether it is 1
     TILE = 4  # the tile: the field, or n if it is 0
     TAIL = (
         5  # the larger of the tile and the field, or the tile if that is 0; the last alone if ONE found a 1
@@ -90,7 +91,7 @@ class Early(IntEnum):
 
 
 class Late(IntEnum):
-    """What happens with the ends of the box, or with a quotient."""
+    """Operation on the ends of the box or on a quotient."""
 
     NONE = 0
     RANGE_U = 1  # cuts the range to what is not padding; the first factor is the last coordinate that is not
@@ -105,7 +106,7 @@ class Late(IntEnum):
     NOT_MANY = 10  # refuse a high end beyond the points of a window
     DIVIDE = 11  # high end by the first factor
     AGAIN = 12  # last quotient by the first factor
-    KEEP = 13  # keep the quotient
+    KEEP = 13  # save the quotient
     VERDICT = 14
     END = 15
     FIRST = 16  # the window may be accessed, and the low end is not before its first byte
@@ -175,7 +176,7 @@ CODE_LAYOUT = data.StructLayout(
         "late": 5,
         "kind": 4,
         "order": 2,
-        "ranged": 1,  # a verdict on nothing if all coordinates are padding
+        "ranged": 1,  # no verdict if all coordinates are padding
         "target": ADDRESS_BITS,  # of a jump, or the number of a window's limit
     }
 )

@@ -1,7 +1,7 @@
 """Micro-programs of the serial checker: one for each unit, a line for each field that it needs.
 
-What a line does is there for later ones a few cycles on (the stages of `SerialChecker`): lines without effect stand
-between where nothing else does.
+The result of a line is available to later lines only after a few cycles (the stages of `SerialChecker`); lines without
+effect fill the gaps that no useful lines can fill.
 """
 
 from hw.checker.serial.layouts import CODE_LAYOUT, Early, Ends, Flag, Late, Rule, Width, X, Y
@@ -22,7 +22,7 @@ class MicrocodeBuilder:
     Parameters
     ----------
     unit : Unit
-        Whose fields the lines name.
+        Unit whose fields the lines name.
     """
 
     def __init__(self, unit: Unit):
@@ -49,7 +49,7 @@ class MicrocodeBuilder:
             self.add(0)
 
     def rules(self, rule: Rule, *names: str, **when: int) -> None:
-        """What makes the command illegal."""
+        """Add a line for each field that checks it against a rule."""
         for name in names:
             self.add(name, rule=rule, **when)
 
@@ -187,7 +187,7 @@ def _matrix(p: MicrocodeBuilder, config: MlaConfig) -> None:
     whole = p.jump(Flag.DW, unless=1)
     _depthwise(p)
     p.land(whole)
-    # Counts that are 1 in a depthwise command move nothing; what does instead is added.
+    # Counts that are 1 in a depthwise command have no effect on the box; the dimensions used instead are added.
     p.base("u0")
     p.times("y_count", "u_y", Ends.ALONG)
     p.times("ky_count", "u_ky", Ends.ALONG)

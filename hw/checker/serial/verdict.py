@@ -11,8 +11,8 @@ from hw.lib.pipeline import pipeline_register
 class SerialVerdict(BoxVerdict):
     """Registers both comparisons before they are judged.
 
-    Latency: 1 cycle from `valid`. Throughput: a box in two cycles: its ends, kind and permission also stand in the
-    cycle before `valid`.
+    Latency: 1 cycle from `valid`. Throughput: a box in two cycles: its ends, kind and permission are already valid in
+    the cycle before `valid`.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from hw.units.load.writer import item_layout
 
 
 def _addresses(config: MlaConfig) -> dict[str, int]:
-    """What is walked: of DRAM only the position within a beat."""
+    """Addresses of the walk: of the DRAM address only the position within a beat."""
     return {"dram": (config.n - 1).bit_length(), "dst": SP_ADDR_BITS}
 
 
@@ -22,7 +22,7 @@ def replay_layout(config: MlaConfig) -> data.StructLayout:
 
 
 def _mode_layout(config: MlaConfig) -> data.StructLayout:
-    """What the write side keeps beside the walk; `rest`: bytes of a line, `rows`: lines, less one."""
+    """Layout of the write side's mode, besides the walk; `rest`: bytes of a line, `rows`: lines, less one."""
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
         {
@@ -41,7 +41,7 @@ def _mode_layout(config: MlaConfig) -> data.StructLayout:
 
 
 def _line_context(config: MlaConfig) -> data.StructLayout:
-    """What each beat carries of its line."""
+    """Data of a line that accompany each of its beats."""
     lane_bits = (config.n - 1).bit_length()
     return data.StructLayout(
         {
@@ -76,7 +76,7 @@ class LoadReceiver(wiring.Component):
     clear : In
         Drop all commands, and all beats that come.
     next_valid, next_tag : Out
-        A line is at hand, and its command's tag.
+        A line is available, and its command's tag.
     waits : Out
         Only the bus is missing for an item.
     active : Out
@@ -121,7 +121,7 @@ class LoadReceiver(wiring.Component):
         return m
 
     def _span(self, m: Module, lines: LineWalk, beats: BeatWalk) -> None:
-        """A line's place among the bus's beats."""
+        """Position of a line within the beats of the bus."""
         line, span = lines.line.payload, beats.line.payload
         offset, mode = line.dram, line.context
         before = Signal(self._lane_bits + 1)

@@ -44,7 +44,7 @@ class LoadUnit(wiring.Component):
     sp_write : Out(SpWritePort), slot_write : Out(SlotWritePort)
         Write ports of scratchpad and parameter slots.
     abort : In
-        Drop all commands. Offered requests are kept up and their beats taken and dropped.
+        Drop all commands. Offered requests stay valid; their beats are received and dropped.
     busy : Out
         A command is in progress or a burst in flight; after `abort` low when the bus is quiet.
     error, error_addr : Out

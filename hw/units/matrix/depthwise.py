@@ -103,7 +103,7 @@ class DepthwiseSteps(wiring.Component):
         return m
 
     def _outputs(self, m: Module, inside: Value) -> None:
-        """Which positions have an output: every stride_x-th column, out_width of them, of every
+        """Positions with an output: every stride_x-th column, out_width of them, of every
         stride_y-th row.
         """
         columns, outputs = Signal(16, reset_less=True), Signal(16, reset_less=True)

@@ -1,4 +1,4 @@
-"""What travels between the parts of MATRIX."""
+"""Layouts of the signals between the components of MATRIX."""
 
 from amaranth.hdl import signed
 from amaranth.lib import data

@@ -17,7 +17,7 @@ class LoopNest(wiring.Component):
     levels : int
         Number of nested loops.
     early : int
-        1: registers tell which iterations are last, so that they are there at a cycle's start.
+        1: flags of the last iterations are registered, so that they are valid early in the cycle.
 
     Members
     -------
@@ -28,7 +28,7 @@ class LoopNest(wiring.Component):
     count{i} : In(16)
         Iterations of loop i, at least 1; constant from `load` to the end.
     advance : Out(levels)
-        Of these loops exactly the one that goes on with the coming step, all inner ones starting over; none
+        One-hot: the loop that advances with the coming step, while all inner ones start over; none
         at the very end.
     last : Out(levels)
         Loop i is in its last iteration.

@@ -16,7 +16,7 @@ from hw.units.matrix.layouts import ENTRY_AFTER, ROW_AFTER, row_layout
 class RowIssuer(wiring.Component):
     """Issues steps: a step that starts a tile waits until its weights are there and the feeder is free.
 
-    A refused read would leave a bubble, and tear the sums of a depthwise stream apart, so activation reads have
+    A refused read would leave a bubble and corrupt the sums of a depthwise stream, so activation reads have
     the highest priority: the scratchpad always grants them. A depthwise stream whose taps or groups differ from
     the previous one's waits n cycles for the line buffers to run empty.
 
@@ -105,7 +105,7 @@ class RowIssuer(wiring.Component):
         return m
 
     def _drained(self, m: Module, row: data.View) -> Value:
-        """Whether a depthwise stream of this shape may start."""
+        """Condition that a depthwise stream of this shape may start."""
         n = self.config.n
         quiet, taps, groups, drained = Signal(range(n + 1), init=n), Signal(5), Signal(2), Signal()
         with m.If(self.issued & row.dw):

@@ -92,7 +92,7 @@ def add_places(
 
 
 def add_tile(m: Module, row: data.View, *, held: data.View, tiles: LoopNest, n: int) -> None:
-    """What does not change within a tile."""
+    """Add the values that do not change within a tile."""
     word = held.word
     taps_all = Signal(n.bit_length())
     usual = lanes_in_use(m, "k_usual", tiles.last[TILE_DIMS.index("ic")], held.k_tail, held.k_rows, n)
@@ -252,7 +252,7 @@ class RowWalker(wiring.Component):
         tiles: LoopNest,
         depthwise: DepthwiseSteps,
     ) -> None:
-        """What a step starts, and how its sums meet the accumulator."""
+        """Flags of a step: what it starts, and how its sums are accumulated."""
         first_step, first_sum = Signal(), Signal()
         with m.If(begin):
             m.d.sync += [first_step.eq(1), first_sum.eq(1)]

@@ -104,7 +104,7 @@ class WeightFetcher(wiring.Component):
         return ~self._fresh
 
     def _find_end(self, m: Module, asked: Value, tile_end: Signal, following: Signal, rows: Value) -> None:
-        """Whether the next row is its tile's last, in a register."""
+        """Register that is set if the next row is the last of its tile."""
         held = pipeline_register(m, "rows_held", rows)
         with m.If(self._fresh):
             m.d.sync += tile_end.eq(rows == 1)

@@ -10,7 +10,7 @@ from hw.lib.ram import Ram
 from hw.lib.trees import tree_sum
 from hw.units.matrix.layouts import ROW_AFTER, STATISTICS_AFTER, done_after, row_layout, update_after
 
-#: Commands whose last row may be issued and that are not done: tiles start n or more cycles apart.
+#: Maximum number of commands whose last row is issued and that are not done, since tiles start every n cycles or later.
 FINISHING = 4
 
 
@@ -142,7 +142,7 @@ class RowWriteback(wiring.Component):
         return ended
 
     def _statistic(self, m: Module, ended: Signal, finishing: Signal) -> None:
-        """Zeros of each command: summed, then kept until the command is done."""
+        """Zeros of each command: summed, then stored until the command is done."""
         total, following = Signal(32), Signal(32)
         m.submodules.totals = totals = Ram(width=32, depth=FINISHING, comb=True)
         write_to, read_from = Signal(range(FINISHING)), Signal(range(FINISHING))

@@ -22,7 +22,7 @@ _BEAT_CONTEXT = data.StructLayout({"tag": 6, "end": 1})
 
 
 def data_addresses(config: MlaConfig) -> dict[str, int]:
-    """Addresses that the data side walks: of DRAM only what places a beat within its chunk."""
+    """Addresses that the data side walks: of the DRAM address only the position of a beat within its chunk."""
     return {"dram": (config.n * chunk_beats(config) - 1).bit_length(), "src": SP_ADDR_BITS}
 
 
@@ -54,7 +54,7 @@ class StoreData(wiring.Component):
     tag : In
         Beats of commands with another tag wait (unless `blank`).
     next_valid, next_tag : Out
-        A beat is at hand, and its tag.
+        A beat is available, and its tag.
     kept : Out
         Bytes read in the previous cycle.
     sent_end : Out
@@ -157,7 +157,7 @@ class StoreData(wiring.Component):
         return valid & pipeline_register(m, "room", (owed != went) & (credits != went)) & ~went, went
 
     def _span(self, m: Module, lines: SkidBuffer, beats: BeatWalk) -> None:
-        """A line's place among the bus's beats."""
+        """Position of a line within the beats of the bus."""
         line, span = lines.o.payload, beats.line.payload
         lane_bits = (self._config.n - 1).bit_length()
         offset = line.dram[:lane_bits]

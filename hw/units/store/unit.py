@@ -46,7 +46,7 @@ class StoreUnit(wiring.Component):
     aw : Out(stream of BURST), w : Out(stream of write_beat), b : In(stream of RESPONSE)
         Write master of the bus: addresses, data, responses.
     abort : In
-        Drop all commands. Offered requests are kept up, and their beats sent with the strobes off.
+        Drop all commands. Offered requests stay valid, and their beats are sent with the strobes off.
     busy : Out
         A command is in progress or a burst in flight; after `abort` low when the bus is quiet.
     error, error_addr : Out
