@@ -10,36 +10,9 @@ from compiler.commands.tensor_layout import TensorLayout
 from compiler.commands.tile_buffers import CodegenContext
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
-from compiler.layers.conv.codegen import conv_steps
-from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv_transpose import ConvTransposeLayer, conv_transpose_steps
-from compiler.layers.depthwise import DepthwiseLayer, depthwise_steps
-from compiler.layers.dynamic_quantize import DynamicLayer, dynamic_steps
-from compiler.layers.elementwise import ElementwiseLayer, elementwise_steps
-from compiler.layers.matmul import MatmulLayer, matmul_steps
-from compiler.layers.move import MoveLayer, move_steps
-from compiler.layers.norm import NormLayer, norm_steps
-from compiler.layers.pool import PoolLayer, pool_steps
-from compiler.layers.prelu import PReluLayer, prelu_steps
-from compiler.layers.reduce import ReduceLayer, reduce_steps
-from compiler.layers.softmax import SoftmaxLayer, softmax_steps
+from compiler.layers.registry import kind_of
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
-
-_GENERATORS = {
-    ConvLayer: conv_steps,
-    DepthwiseLayer: depthwise_steps,
-    PoolLayer: pool_steps,
-    ElementwiseLayer: elementwise_steps,
-    SoftmaxLayer: softmax_steps,
-    MoveLayer: move_steps,
-    PReluLayer: prelu_steps,
-    ConvTransposeLayer: conv_transpose_steps,
-    MatmulLayer: matmul_steps,
-    ReduceLayer: reduce_steps,
-    NormLayer: norm_steps,
-    DynamicLayer: dynamic_steps,
-}
 
 #: What the steps of a layer depend on: its schedule and where its tensors live.
 _Grounds = tuple[LayerSchedule, dict[str, TensorLayout]]
@@ -80,7 +53,7 @@ class LayerCodegen:
         made = self._made.get(layer.name)
         if made is None or made[0] != grounds:
             context = CodegenContext(self.config, number, schedule, grounds[1])
-            made = self._made[layer.name] = (grounds, _GENERATORS[type(layer)](context, layer))
+            made = self._made[layer.name] = (grounds, kind_of(layer).steps(context, layer))
         return made[1]
 
     def _ring(self, tensor: Tensor, inside: bool) -> CircularBuffer:

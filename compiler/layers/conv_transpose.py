@@ -16,6 +16,7 @@ from compiler.layers.conv.tile_model import conv_tile_model
 from compiler.layers.conv.tilings import conv_tilings
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import TilingContext, Tilings
@@ -174,3 +175,13 @@ def _home(y: TensorLayout, strides: tuple[int, int], phase: Phase) -> TensorLayo
     image = phase.conv.shapes[phase.conv.y]
     first = y.at(*phase.offset)
     return TensorLayout(y.ring, image.h, image.w, y.c, strides[1] * y.pixel, strides[0] * y.row, first.offset)
+
+
+KIND = LayerKind(
+    name="convtranspose",
+    layer=ConvTransposeLayer,
+    lowerings={"conv_transpose2d": Lowering(lower_conv_transpose, CONVOLUTION, epilogue=True)},
+    tilings=conv_transpose_tilings,
+    tile_model=conv_transpose_tile_model,
+    steps=conv_transpose_steps,
+)

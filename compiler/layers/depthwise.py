@@ -16,6 +16,7 @@ from compiler.layers.conv.tile_model import with_drain
 from compiler.layers.epilogue import Epilogue
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, affine
 from compiler.layers.requant_params import parameters
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
@@ -53,6 +54,7 @@ _GROUP_CHANNELS = 16
 
 
 def lower_depthwise(low: LoweringContext) -> Layer:
+    """Layer of a depthwise convolution with its epilogue."""
     weights, bias = weights_of(low)
     assert weights.data is not None
     a = low.anchor.attributes
@@ -454,3 +456,17 @@ class DepthwiseSteps:
 def depthwise_steps(context: CodegenContext, layer: DepthwiseLayer) -> list[TileStep]:
     """The steps of a depthwise convolution."""
     return DepthwiseSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="depthwise",
+    layer=DepthwiseLayer,
+    lowerings={
+        "depthwise_conv2d": Lowering(
+            lower_depthwise, CONVOLUTION, strided_input=True, strided_output=True, epilogue=True
+        ),
+    },
+    tilings=depthwise_tilings,
+    tile_model=depthwise_tile_model,
+    steps=depthwise_steps,
+)

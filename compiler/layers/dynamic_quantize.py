@@ -8,6 +8,7 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileB
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import FLOAT, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import TILE, TilingContext, Tilings
@@ -340,3 +341,17 @@ class DynamicSteps:
 def dynamic_steps(context: CodegenContext, layer: DynamicLayer) -> list[TileStep]:
     """The steps of a dynamic quantization."""
     return DynamicSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="dynamic",
+    layer=DynamicLayer,
+    lowerings={
+        QUANTIZED: Lowering(lower_dynamic, ElementTypes((FLOAT,), ("uint8",))),
+        SCALE: Lowering(lower_dynamic, ElementTypes((FLOAT,), FLOAT)),
+        ZERO: Lowering(lower_dynamic, ElementTypes((FLOAT,), ("uint8",))),
+    },
+    tilings=dynamic_tilings,
+    tile_model=dynamic_tile_model,
+    steps=dynamic_steps,
+)

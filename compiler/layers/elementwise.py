@@ -12,11 +12,13 @@ from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, 
 from compiler.commands.tensor_layout import TensorLayout
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
 from compiler.ir.identity import identity
+from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
 from compiler.kernel_library.add import LEFT_SHIFT, raw_fields, residual_fields
 from compiler.kernel_library.mul import mul
 from compiler.layers.base import Drain, Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lookup_tables import is_unary, table_of
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.requant_params import Slots
@@ -406,3 +408,23 @@ class ElementwiseSteps:
 def elementwise_steps(context: CodegenContext, layer: ElementwiseLayer) -> list[TileStep]:
     """The steps of an elementwise layer."""
     return ElementwiseSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="elementwise",
+    layer=ElementwiseLayer,
+    lowerings={
+        **dict.fromkeys(
+            BINARY_OPS, Lowering(lower_binary, BYTES_TO_BYTES, strided_input=True, strided_output=True)
+        ),
+        # Requantization is a move of elements: it has more element types than a table.
+        **dict.fromkeys(
+            TABLE_OPS - {"requantize"},
+            Lowering(lower_unary, BYTES_TO_BYTES, strided_input=True, strided_output=True),
+        ),
+    },
+    tilings=elementwise_tilings,
+    tile_model=elementwise_tile_model,
+    steps=elementwise_steps,
+    rank_by_tile_model=True,
+)

@@ -6,39 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
 from compiler.reference import run_node
 
 EIGHT_BITS = ("int8", "uint8")
-#: Functions of one number: a table of all 256 holds each.
-UNARY = (
-    "clip",
-    "leaky_relu",
-    "sigmoid",
-    "tanh",
-    "hard_swish",
-    "gelu",
-    "silu",
-    "exp",
-    "log",
-    "abs",
-    "sqrt",
-    "rsqrt",
-    "elu",
-    "softplus",
-    "mish",
-    "requantize",
-    "function",
-)
-#: And a table itself, which only the compiler makes.
-TABLES = (*UNARY, "table")
-BINARY = ("add", "sub", "mul")
 
 
 def is_unary(graph: Graph, node: Node) -> bool:
     """Whether a node is a function of single numbers of 8 bits, perhaps with a constant for all of them."""
     x, *others = graph.ins(node)
-    if node.op not in (*TABLES, *BINARY) or len(node.outputs) != 1:
+    if node.op not in TABLE_OPS | BINARY_OPS or len(node.outputs) != 1:
         return False
     if x.constant and others:
         x, others = others[0], [x]

@@ -17,6 +17,7 @@ from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.epilogue_lowering import multiplier_of, rounding_of
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lookup_tables import is_unary, table_of
 from compiler.layers.lowering_context import (
     DTYPES,
@@ -548,3 +549,14 @@ class MatmulSteps:
 def matmul_steps(context: CodegenContext, layer: MatmulLayer) -> list[TileStep]:
     """The steps of a product of matrices."""
     return MatmulSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="matmul",
+    layer=MatmulLayer,
+    lowerings={"matmul": Lowering(lower_matmul, ElementTypes((BYTES,), (*BYTES, "int32")))},
+    tilings=matmul_tilings,
+    tile_model=matmul_tile_model,
+    steps=matmul_steps,
+    rank_by_tile_model=True,
+)

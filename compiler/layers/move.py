@@ -1,7 +1,7 @@
 """Moves of elements: reshape, transpose, slice, concat, pad and the like as affine copies."""
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -19,6 +19,7 @@ from compiler.layers.affine_copy import Copy, Dim, Rescale, Stretch, Walk, stret
 from compiler.layers.base import Layer
 from compiler.layers.elementwise import lower_unary
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import ALL, ANY_TO_ANY, INDICES, INTEGERS, ElementTypes, LayerKind, Lowering
 from compiler.layers.lookup_tables import is_unary
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, image_of
 from compiler.layers.strided_copy import StridedCopy, in_blocks, transposable
@@ -275,6 +276,11 @@ def concat(low: LoweringContext, there: Set[str]) -> Layer | None:
     return layer(low, copies) if copies else None
 
 
+def _concat(low: LoweringContext) -> Layer:
+    """Copies of all operands."""
+    return cast(Layer, concat(low, frozenset()))
+
+
 def _slice(low: LoweringContext) -> Layer:
     a, shape = low.anchor.attributes, low.x.shape
     parts = [a["starts"], a["sizes"], a["steps"]]
@@ -360,15 +366,6 @@ def _resize(low: LoweringContext) -> Layer:
         axes[axis] = stretches(((2 * np.arange(wanted) + half) * shape[axis] // (2 * wanted)).tolist())
     return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
 
-
-MOVES: dict[str, Callable[[LoweringContext], Layer]] = {
-    "transpose": _transpose,
-    "slice": _slice,
-    "pad": _pad,
-    "gather": _gather,
-    "resize_nearest": _resize,
-    "requantize": _requantize,
-}
 
 #: Cycles of a piece beside its bytes.
 _PIECE = 120
@@ -675,3 +672,25 @@ class MoveSteps:
 def move_steps(context: CodegenContext, layer: MoveLayer) -> list[TileStep]:
     """The steps of a move."""
     return MoveSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="move",
+    layer=MoveLayer,
+    lowerings={
+        "transpose": Lowering(_transpose, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "reshape": Lowering(reshape, ANY_TO_ANY),
+        "concat": Lowering(_concat, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "slice": Lowering(_slice, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "pad": Lowering(_pad, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "gather": Lowering(_gather, ElementTypes((ALL, INDICES), ALL), strided_input=True),
+        "resize_nearest": Lowering(_resize, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "requantize": Lowering(
+            _requantize, ElementTypes((INTEGERS,), INTEGERS), strided_input=True, strided_output=True
+        ),
+    },
+    tilings=move_tilings,
+    tile_model=move_tile_model,
+    steps=move_steps,
+    rank_by_tile_model=True,
+)

@@ -15,6 +15,7 @@ from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.reduce import _TILE, _Tilings
 from compiler.layers.tile_pipeline import TilePipeline
@@ -402,3 +403,15 @@ class NormSteps:
 def norm_steps(context: CodegenContext, layer: NormLayer) -> list[TileStep]:
     """The steps of a normalization."""
     return NormSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="norm",
+    layer=NormLayer,
+    lowerings={
+        **dict.fromkeys(("layer_norm", "rms_norm"), Lowering(lower_norm, ElementTypes((BYTES, None), BYTES))),
+    },
+    tilings=norm_tilings,
+    tile_model=norm_tile_model,
+    steps=norm_steps,
+)

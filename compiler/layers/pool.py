@@ -11,6 +11,7 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileB
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
     UnsupportedLoweringError,
@@ -84,6 +85,7 @@ class PoolLayer(Layer):
 
 
 def lower_pool(low: LoweringContext) -> Layer:
+    """Layer of a pooling; an average over a whole image is a reduction."""
     a, average = low.anchor.attributes, low.anchor.op == "avg_pool2d"
     taps = a["kernel"][0] * a["kernel"][1]
     window = {
@@ -304,3 +306,19 @@ class PoolSteps:
 def pool_steps(context: CodegenContext, layer: PoolLayer) -> list[TileStep]:
     """The steps of a pooling layer."""
     return PoolSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="pool",
+    layer=PoolLayer,
+    lowerings={
+        **dict.fromkeys(
+            ("max_pool2d", "avg_pool2d"),
+            Lowering(lower_pool, BYTES_TO_BYTES, strided_input=True, strided_output=True),
+        ),
+    },
+    tilings=pool_tilings,
+    tile_model=pool_tile_model,
+    steps=pool_steps,
+    rank_by_tile_model=True,
+)

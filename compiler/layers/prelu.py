@@ -14,6 +14,7 @@ from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.layers.elementwise import ElementwiseLayer, ElementwiseSteps
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     DTYPES,
     LoweringContext,
@@ -262,3 +263,14 @@ class PReluSteps(ElementwiseSteps):
 def prelu_steps(context: CodegenContext, layer: PReluLayer) -> list[TileStep]:
     """The steps of a PReLU."""
     return PReluSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="prelu",
+    layer=PReluLayer,
+    lowerings={"prelu": Lowering(lower_prelu, BYTES_TO_BYTES)},
+    tilings=prelu_tilings,
+    tile_model=prelu_tile_model,
+    steps=prelu_steps,
+    rank_by_tile_model=True,
+)

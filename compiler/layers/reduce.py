@@ -11,6 +11,7 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileB
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
     UnsupportedLoweringError,
@@ -454,3 +455,17 @@ class ReduceSteps:
 def reduce_steps(context: CodegenContext, layer: ReduceLayer) -> list[TileStep]:
     """The steps of a reduction."""
     return ReduceSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="reduce",
+    layer=ReduceLayer,
+    lowerings={
+        **dict.fromkeys(
+            ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"), Lowering(lower_reduce, BYTES_TO_BYTES)
+        ),
+    },
+    tilings=reduce_tilings,
+    tile_model=reduce_tile_model,
+    steps=reduce_steps,
+)

@@ -10,6 +10,7 @@ from compiler.ir.identity import identity
 from compiler.kernel_library.softmax import softmax_tables
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import TILE, TilingContext, Tilings, check_row
@@ -46,6 +47,7 @@ _MIN_SCALE = 2.0**-16
 
 
 def lower_softmax(low: LoweringContext) -> Layer:
+    """Layer of a softmax along the last axis."""
     a, x = low.anchor.attributes, low.x
     if a["axis"] != len(x.shape) - 1:
         raise UnsupportedLoweringError("softmax is along the last dimension only")
@@ -224,3 +226,14 @@ class SoftmaxSteps:
 def softmax_steps(context: CodegenContext, layer: SoftmaxLayer) -> list[TileStep]:
     """The steps of a softmax."""
     return SoftmaxSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="softmax",
+    layer=SoftmaxLayer,
+    lowerings={"softmax": Lowering(lower_softmax, BYTES_TO_BYTES)},
+    tilings=softmax_tilings,
+    tile_model=softmax_tile_model,
+    steps=softmax_steps,
+    rank_by_tile_model=True,
+)

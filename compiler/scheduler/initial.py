@@ -3,24 +3,13 @@
 from dataclasses import replace
 
 from compiler.layers.base import Image, Layer
-from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv.tilings import conv_tilings
-from compiler.layers.conv_transpose import ConvTransposeLayer, conv_transpose_tilings
-from compiler.layers.depthwise import DepthwiseLayer, depthwise_tilings
-from compiler.layers.dynamic_quantize import DynamicLayer, dynamic_tilings
-from compiler.layers.elementwise import ElementwiseLayer, elementwise_tilings
+from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.layer_context import LayerContext
 from compiler.layers.lowering_context import image_of
-from compiler.layers.matmul import MatmulLayer, matmul_tilings
-from compiler.layers.move import MoveLayer, from_dram, move_tilings
-from compiler.layers.norm import NormLayer, norm_tilings
-from compiler.layers.pool import PoolLayer, pool_tilings
-from compiler.layers.prelu import PReluLayer, prelu_tilings
-from compiler.layers.reduce import ReduceLayer, reduce_tilings
-from compiler.layers.registry import tile_model_of
-from compiler.layers.softmax import SoftmaxLayer, softmax_tilings
+from compiler.layers.move import MoveLayer, from_dram
+from compiler.layers.registry import kind_of
 from compiler.layers.tile_pipeline import simulate_pipeline
-from compiler.layers.tiling_context import TilingContext, Tilings
+from compiler.layers.tiling_context import TilingContext
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import USUAL, DramTiming
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -33,8 +22,8 @@ from hw.isa.enums import DTYPE_BYTES
 _RESIDENT = 0.6
 #: A layer of fewer cycles is not worth a dispatch of its own.
 _SMALL = 1000
-#: Kinds of layers whose tilings are followed tile by tile, and how many of them.
-_BY_TILES, _FOLLOWED = (PoolLayer, ElementwiseLayer, MatmulLayer, SoftmaxLayer, MoveLayer), 48
+#: Tilings of a layer whose tile models are simulated: those with the best estimates.
+_MAX_SIMULATED = 48
 #: So many cycles before a layer begins LOAD is free to bring in its first weights, if there is one before it.
 _AHEAD = 1000.0
 
@@ -175,45 +164,27 @@ def ranked_tilings(spot: TilingContext, layer: Layer) -> list[tuple[float, Layer
     tile. (For convolutions it knows more: followed, single ones come out 1 % better on the RTL, and networks worse.)
     """
     found: dict[LayerSchedule, float] = {}
-    for cycles, schedule in _tilings_of(spot, layer):
+    for cycles, schedule in kind_of(layer).tilings(spot, layer):
         found[schedule] = min(cycles, found.get(schedule, cycles))
     rough = sorted(((cycles, schedule) for schedule, cycles in found.items()), key=lambda each: each[0])
-    if not isinstance(layer, _BY_TILES) or not spot.alone:  # the rough one knows what it takes turns with
+    # Only the estimate accounts for layers that are interleaved with this one.
+    if not kind_of(layer).rank_by_tile_model or not spot.alone:
         return rough
     place = LayerContext(spot.config, spot.dram, spot.x_on_chip, spot.y_on_chip, spot.on_chip)
     followed = [
         ((cycles + _followed(spot, layer, schedule, place)) / 2, schedule)
-        for cycles, schedule in rough[:_FOLLOWED]
+        for cycles, schedule in rough[:_MAX_SIMULATED]
     ]
     followed.sort(key=lambda each: each[0])
-    return followed + rough[_FOLLOWED:]
+    return followed + rough[_MAX_SIMULATED:]
 
 
 def _followed(spot: TilingContext, layer: Layer, schedule: LayerSchedule, place: LayerContext) -> float:
     """Cycles of a layer by its tiles."""
-    flow = tile_model_of(layer, schedule, place)
+    flow = kind_of(layer).tile_model(layer, schedule, place)
     return simulate_pipeline(
         flow, spot.beat, spot.dram.latency, None if spot.first else _AHEAD, last=False
     ).total
-
-
-def _tilings_of(spot: TilingContext, layer: Layer) -> Tilings:
-    """Ways to cut a layer that fit, each with its cycles by a rough estimate."""
-    tilings = {
-        ConvLayer: conv_tilings,
-        DepthwiseLayer: depthwise_tilings,
-        PoolLayer: pool_tilings,
-        ElementwiseLayer: elementwise_tilings,
-        SoftmaxLayer: softmax_tilings,
-        MoveLayer: move_tilings,
-        ConvTransposeLayer: conv_transpose_tilings,
-        MatmulLayer: matmul_tilings,
-        ReduceLayer: reduce_tilings,
-        NormLayer: norm_tilings,
-        PReluLayer: prelu_tilings,
-        DynamicLayer: dynamic_tilings,
-    }[type(layer)]
-    return tilings(spot, layer)
 
 
 def _schedule(spot: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compiler.cost.learned.features import FeatureRow, LayerFeatures, row_of
-from compiler.layers.kinds import kind_number
 from compiler.layers.layer_context import LayerContext
-from compiler.layers.registry import tile_model_of
+from compiler.layers.registry import kind_number, kind_of
 from compiler.layers.tile_pipeline import PipelineTiming, simulate_pipeline
 from compiler.lowering.lower import LoweredNetwork
 from compiler.profile.hardware_profile import HardwareProfile
@@ -86,7 +85,7 @@ class RowMaker:
             place = self.place(number, spots.inside)
             before = self.pace(number - 1, back - 1, spots).lead if back and number else None
             layer = self.layers[number]
-            flow = tile_model_of(layer, spots.schedules[layer.name], place)
+            flow = kind_of(layer).tile_model(layer, spots.schedules[layer.name], place)
             self._paces[key] = simulate_pipeline(flow, place.beat, place.dram.latency, before, last=False)
         return self._paces[key]
 

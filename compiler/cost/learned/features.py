@@ -6,10 +6,9 @@ from typing import NamedTuple
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
-from compiler.layers.kinds import kind_number
 from compiler.layers.layer_context import LayerContext
 from compiler.layers.matmul import MatmulLayer
-from compiler.layers.registry import tile_model_of
+from compiler.layers.registry import kind_number, kind_of
 from compiler.layers.tile_pipeline import PipelineTiming, simulate_pipeline
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import DTYPE_BYTES
@@ -161,7 +160,7 @@ class LayerFeatures:
 def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, place: LayerContext) -> FeatureRow:
     """Features of one layer."""
     found = simulate_pipeline(
-        flow := tile_model_of(layer, schedule, place),
+        flow := kind_of(layer).tile_model(layer, schedule, place),
         place.beat,
         place.dram.latency,
         (place.lead if schedule.prefetch else 0.0) if place.before else None,
