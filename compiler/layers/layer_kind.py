@@ -79,7 +79,7 @@ class LayerKind:
     Parameters
     ----------
     name : str
-        Stable name. The language model has a word for it; it never changes.
+        Stable name, unique and never changed.
     layer : type
         Dataclass of the layers of this kind: the kind of a layer is found by its exact class.
     lowerings : dict of str to Lowering
@@ -92,6 +92,9 @@ class LayerKind:
         Generates the code of a layer: one step of commands for each tile.
     rank_by_tile_model : bool
         The scheduler refines the estimates of `tilings` by simulating the tile model.
+    resembles : str or None
+        Name of the kind whose word describes this one in prompts for the language model; None: it has its own word. The
+        vocabulary is part of the model that comes with the compiler, so a new kind names an existing one.
     """
 
     name: str
@@ -101,3 +104,9 @@ class LayerKind:
     tile_model: Callable[[Any, LayerSchedule, LayerContext], TilePipeline]
     steps: Callable[[CodegenContext, Any], list[TileStep]]
     rank_by_tile_model: bool = False
+    resembles: str | None = None
+
+    @property
+    def word(self) -> str:
+        """Word of the language model's vocabulary for layers of this kind."""
+        return self.resembles or self.name

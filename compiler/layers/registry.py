@@ -24,7 +24,7 @@ from compiler.layers.conv import kind as conv
 from compiler.layers.layer_kind import LayerKind, Lowering
 
 #: All layer kinds. A kind's index here is its number in the features of the performance model, and the language model's
-#: vocabulary has the names in this order: `hpm/n16.hpm` and `llm/model.safetensors` depend on both. Append new kinds.
+#: vocabulary has their words in this order: `hpm/n16.hpm` and `llm/model.safetensors` depend on both. Append new kinds.
 LAYER_KINDS: tuple[LayerKind, ...] = (
     conv.KIND,
     depthwise.KIND,

@@ -39,7 +39,7 @@ WORDS = (
     "now",
     "cost",
     ANSWER,
-    *(kind.name for kind in LAYER_KINDS),
+    *dict.fromkeys(kind.word for kind in LAYER_KINDS),
     *_FLAGS,
     *(f"level {each}" for each in range(_MOST_LEVEL + 1)),
     *(f"cause {cause}" for cause in CAUSES),
@@ -152,7 +152,7 @@ class PromptSubject:
         bytes_ = [image.h * image.w * image.c * DTYPE_BYTES[image.dtype] for image in (x, y)]
         levels = [*bytes_, 0 if weights is None else weights.size, layer.macs / n**2]
         return [
-            kind_of(layer).name,
+            kind_of(layer).word,
             *(word for size in sizes for word in number_words(size)),
             *(flag for flag, on in flags if on),
             *(_level(each) for each in levels),
