@@ -1,4 +1,4 @@
-"""Steps of layers, memoized while a schedule is made to fit: only what a change touches is generated again."""
+"""Code generation of layers, memoized while a schedule is made to fit: only changed layers are generated again."""
 
 from dataclasses import replace
 
@@ -14,17 +14,17 @@ from compiler.layers.registry import kind_of
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
 
-#: What the steps of a layer depend on: its schedule and where its tensors live.
+#: Inputs of the code generation of a layer: its schedule and the layouts of its tensors.
 _Grounds = tuple[LayerSchedule, dict[str, TensorLayout]]
 
 
 class LayerCodegen:
-    """Makes the steps of one network's layers under one schedule after the other.
+    """Memoized code generation for the layers of one network under successive schedules.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the target machine.
     """
 
     def __init__(self, config: MlaConfig):
@@ -35,7 +35,7 @@ class LayerCodegen:
         self._made: dict[str, tuple[_Grounds, list[TileStep]]] = {}
 
     def ring(self, tensor: Tensor, inside: bool) -> CircularBuffer:
-        """Where a tensor lies, in the scratchpad or not; the same ring each time."""
+        """Ring of a tensor, in the scratchpad or in DRAM; the same object each time."""
         key = (tensor.name, inside)
         if key not in self._rings:
             self._rings[key] = self._ring(tensor, inside)
@@ -44,8 +44,8 @@ class LayerCodegen:
     def steps(
         self, number: int, layer: Layer, schedule: LayerSchedule, homes: dict[str, TensorLayout]
     ) -> list[TileStep]:
-        """The steps of a layer; `number` is its place in the network."""
-        # When loads come and what is one program is for those who put the steps in order.
+        """Steps of a layer; `number` is its index in the network."""
+        # The order of loads and the split into programs are decided later, from the steps.
         grounds = (
             replace(schedule, prefetch=0, same_program_as_previous=False),
             {name: homes[name] for name in layer.shapes},

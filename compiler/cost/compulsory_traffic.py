@@ -1,4 +1,4 @@
-"""Which bytes of DRAM a stage's commands move: each once, however often they come and go."""
+"""Compulsory DRAM traffic of a stage: each byte counts once, however often it is moved."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from hw.isa.enums import Unit
 
 @dataclass(frozen=True)
 class Crossing:
-    """What crosses the bus at least.
+    """Bytes that must cross the bus.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Crossing:
 
 
 class _Lines(NamedTuple):
-    """What lines a LOAD or STORE moves."""
+    """Lines that a LOAD or STORE moves."""
 
     word: int = 0
     len: int = 1

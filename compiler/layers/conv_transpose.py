@@ -57,7 +57,7 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         As of convolutions.
     """
     weights, bias = weights_of(low)
@@ -152,7 +152,7 @@ def conv_transpose_tilings(spot: TilingContext, layer: ConvTransposeLayer) -> Ti
 def conv_transpose_tile_model(
     layer: ConvTransposeLayer, s: LayerSchedule, place: LayerContext
 ) -> TilePipeline:
-    """Of a transposed convolution: as many times its heaviest phase as it has phases."""
+    """Tile model of a transposed convolution: its heaviest phase, repeated for each phase."""
     heaviest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
     flow = conv_tile_model(heaviest, s, place)
     return replace(flow, count=flow.count * len(layer.phases))

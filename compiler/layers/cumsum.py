@@ -18,7 +18,7 @@ def lower_cumsum(low: LoweringContext) -> ConvLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         It is not along the last dimension, or too long.
     """
     a, x = low.anchor.attributes, low.x

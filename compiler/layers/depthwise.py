@@ -95,7 +95,7 @@ _STRIPS = 4
 
 
 def depthwise_tilings(spot: TilingContext, layer: DepthwiseLayer) -> Tilings:
-    """Of a depthwise convolution."""
+    """Tilings of a depthwise convolution that fit."""
     config, n = spot.config, spot.config.n
     batch, (x, y) = layer.batch, images(layer)
     kernel_h, taps, channels = layer.weights.shape
@@ -149,7 +149,7 @@ def _widths(spot: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]
 
 
 def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a depthwise convolution: blocks of channels, bands, strips, tiles."""
+    """Tile model of a depthwise convolution: blocks of channels, bands, strips, tiles."""
     n, (x, y) = place.config.n, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks, stride = ceil_div(channels, n), layer.strides[0]
@@ -251,10 +251,10 @@ class DepthwiseSteps:
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     layer : DepthwiseLayer
-        What.
+        Layer to generate code for.
     """
 
     def __init__(self, context: CodegenContext, layer: DepthwiseLayer):
@@ -402,7 +402,7 @@ class DepthwiseSteps:
         return out
 
     def _stream(self, start: int, rows: int, taps: _Taps, continued: bool, more: bool) -> dict[str, int]:
-        """Which pixels a pass streams; one that is continued later streams whole image rows."""
+        """Pixels streamed in a pass; a pass that is continued later streams whole image rows."""
         stride, g = self.layer.strides[0], taps.rows
         if continued:
             before, row, streamed = stride - 1, self.row, rows * stride

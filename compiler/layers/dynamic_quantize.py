@@ -28,7 +28,7 @@ QUANTIZED, SCALE, ZERO = "dynamic_quantize", "dynamic_scale", "dynamic_zero"
 @identity("DynamicLayer", "makes")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DynamicLayer(Layer):
-    """What makes bytes of float32 numbers, their scale, or their zero point: `makes` is the operator."""
+    """Dynamic quantization of float32 numbers: their bytes, scale or zero point, as the operator `makes` says."""
 
     makes: str
 
@@ -39,7 +39,7 @@ def lower_dynamic(low: LoweringContext) -> Layer:
 
 
 def dynamic_tilings(spot: TilingContext, layer: DynamicLayer) -> Tilings:
-    """Of a dynamic quantization: all numbers once for their range, once for their bytes."""
+    """Tilings of a dynamic quantization, which reads all numbers twice: for their range, then for their bytes."""
     n, x = spot.config.n, layer.shapes[layer.x]
     total, size = ceil_div(x.h * x.w * x.c, n), DTYPE_BYTES[x.dtype]
     for rows in cuts(total):
@@ -51,7 +51,7 @@ def dynamic_tilings(spot: TilingContext, layer: DynamicLayer) -> Tilings:
 
 
 def dynamic_tile_model(layer: DynamicLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a dynamic quantization."""
+    """Tile model of a dynamic quantization."""
     n, x = place.config.n, layer.shapes[layer.x]
     total, size = ceil_div(x.h * x.w * x.c, n), DTYPE_BYTES[x.dtype]
     return even_tiles(
@@ -206,7 +206,7 @@ class DynamicSteps:
         ]
 
     def _factors(self) -> list[_Fields]:
-        """What makes bytes of numbers, and the zero point."""
+        """Fields that compute the factor of the numbers and the zero point."""
         return [
             self._constant(_UNFIX, 1 << 30),
             self._exponent(_SCALE, _UNFIX, 1, -1, _WHOLE),

@@ -33,7 +33,7 @@ from hw.isa.enums import DTYPE_BYTES, BSource, Op, Requant, Rounding, Unit
 
 @identity("Spread", "ALL", "CHANNEL", "PIXEL", "SCALAR")
 class Spread(StrEnum):
-    """How a tensor is laid over another."""
+    """Broadcast of an operand to the shape of the result."""
 
     ALL = "all"  # element by element
     CHANNEL = "channel"  # one number for each channel
@@ -42,7 +42,7 @@ class Spread(StrEnum):
 
 
 def laid_over(op: str, b: tuple[int, ...], a: tuple[int, ...]) -> Spread | None:
-    """How an operand of one shape is laid over one of another; None if the machine has no way for that operator."""
+    """Broadcast of an operand of shape `b` to shape `a`; None if the accelerator cannot do it for the operator."""
     padded = (1,) * (len(a) - len(b)) + b
     if padded == a:
         return Spread.ALL
@@ -170,7 +170,7 @@ def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
 
 
 def elementwise_tilings(spot: TilingContext, layer: ElementwiseLayer) -> Tilings:
-    """Of an elementwise layer."""
+    """Tilings of an elementwise layer that fit."""
     n, y = spot.config.n, layer.shapes[layer.y]
     total = ceil_div(y.h * y.w * y.c, n)
     sizes = [DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)]
@@ -185,7 +185,7 @@ def elementwise_tilings(spot: TilingContext, layer: ElementwiseLayer) -> Tilings
 
 
 def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of an elementwise layer."""
+    """Tile model of an elementwise layer."""
     n, y = place.config.n, layer.shapes[layer.y]
     total = ceil_div(y.h * y.w * y.c, n)
     sizes = {name: DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)}
@@ -352,7 +352,7 @@ class ElementwiseSteps:
     def _commands(
         self, fields: dict[str, int | BufferRef], step: TileStep, start: int, count: int
     ) -> list[Command]:
-        """What is done with a tile: `count` pixels from `start` on."""
+        """Commands of a tile: `count` pixels from `start` on."""
         return [self.context.command(Unit.FUSE, **fields)]
 
     def _tail(self, start: int, count: int) -> int:

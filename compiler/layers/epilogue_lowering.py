@@ -103,7 +103,7 @@ def weights_of(low: LoweringContext) -> tuple[Tensor, Tensor | None]:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         They are no constants.
     """
     _, weights, *bias = low.graph.ins(low.anchor)
@@ -133,7 +133,7 @@ def zero_of(weights: Tensor) -> int:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         There are more.
     """
     assert weights.quantization is not None

@@ -87,17 +87,17 @@ class Stack:
     Parameters
     ----------
     name : str
-        The tensor.
+        Name of the tensor.
     dtype : Dtype
-        Of its elements: one byte each, or of sums four.
+        Element type: one byte, or four for sums.
     zp : int
-        Zero point.
+        Zero point of the elements.
     starts : tuple of int
         Element at which the matrix of each product begins.
     pitch : int
-        Elements from row to row.
+        Distance of two rows, in elements.
     constant : bool
-        It is part of the model.
+        The tensor is a constant of the model.
     """
 
     name: str
@@ -122,13 +122,13 @@ class MatmulLayer(Layer):
     transposed : bool
         The second factor lies as (n, k).
     size : (int, int, int)
-        m, k, n.
+        Dimensions m, k, n of each product.
     mult, exponent : int
-        Scale of the sums.
+        Scale of the sums as multiplier and exponent.
     rounding : Rounding
-        Of that scale.
+        Rounding mode of that scaling.
     clip : (int, int)
-        Least and greatest result.
+        Smallest and largest stored result.
     table : (256,) int16 array or None
         Looked up after clipping; zero point of `out` and clip are of what is looked up.
     """
@@ -155,7 +155,7 @@ def lower_matmul(low: LoweringContext) -> MatmulLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         Sizes that the array does not take.
     """
     graph, node = low.graph, low.anchor
@@ -295,7 +295,7 @@ def _matmul_tilings(spot: "TilingContext", layer: MatmulLayer, depth: int) -> _T
 
 
 def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a product of matrices."""
+    """Tile model of a product of matrices."""
     n, (m, k, width) = place.config.n, layer.size
     blocks, k_blocks, size = ceil_div(width, n), ceil_div(k, n), DTYPE_BYTES[layer.out.dtype]
     rows, columns, depth = min(s.rows, m), min(s.columns, blocks), min(s.depth, k_blocks)
@@ -337,14 +337,14 @@ def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, place: LayerContext)
 
 
 class MatrixStack:
-    """A stack of matrices where it lies.
+    """A stack of matrices in its tensor layout.
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     stack : Stack
-        Which.
+        Matrices to address.
     """
 
     def __init__(self, context: CodegenContext, stack: Stack):

@@ -83,9 +83,9 @@ def walks(x: Sequence[int], y: Sequence[int], axes: _Axes) -> Iterator[Walk]:
     Parameters
     ----------
     x, y : sequence of int
-        Distances of each axis in source and destination.
+        Stride of each axis in source and destination, in elements.
     axes : sequence of lists of Stretch
-        For each axis.
+        Stretches of indices for each axis.
     """
     if math.prod(len(parts) for parts in axes) > _MOST_COPIES:
         raise UnsupportedLoweringError(f"its indices are scattered over more than {_MOST_COPIES} stretches")
@@ -115,7 +115,7 @@ def rescale(low: LoweringContext, x: Tensor) -> Rescale | None:
 
 
 def exact(low: LoweringContext, x: Tensor, change: Rescale | None) -> bool:
-    """Whether a conversion makes what the host makes of every integer of x.
+    """True if a conversion equals that of the host for every integer of x.
 
     onnxruntime's float32 arithmetic rounds some numbers as no multiplier does; LiteRT's kernels use multipliers.
     """
@@ -126,7 +126,7 @@ def exact(low: LoweringContext, x: Tensor, change: Rescale | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _as_float32(change: Rescale, x: str, y: str, x_scale: float, y_scale: float) -> bool:
-    """Whether integers of type x become those of type y as by way of float32 numbers."""
+    """True if a conversion of integers of type x to type y equals that by way of float32."""
     given, limits = np.iinfo(x), np.iinfo(y)
     if max(given.bits, limits.bits) > _MOST_BITS:
         return False
@@ -142,7 +142,7 @@ def rescale_exactly(low: LoweringContext, x: Tensor) -> Rescale | None:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         It does not.
     """
     change = rescale(low, x)
@@ -224,7 +224,7 @@ def _transpose(low: LoweringContext) -> Layer:
 
 
 def concat_starts(low: LoweringContext) -> list[int]:
-    """Where each summand begins along the axis."""
+    """Start of each operand along the axis."""
     inputs, axis = low.graph.ins(low.anchor), along(low, len(low.y.shape))
     starts = np.cumsum([0, *(t.shape[axis] if axis < len(t.shape) else 0 for t in inputs)]).tolist()
     wanted = list(low.y.shape)
@@ -415,7 +415,7 @@ def move_tilings(spot: "TilingContext", layer: MoveLayer) -> Iterator[tuple[floa
 
 
 def move_tile_model(layer: MoveLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a move: pieces in and out."""
+    """Tile model of a move: pieces in and out."""
     n, total = place.config.n, sum(copy.walk.count for copy in layer.copies)
     pieces = ceil_div(total, min(s.rows * n, max(total, 1)))
     here = all(place.on_chip(name) for name in layer.inputs)
@@ -461,14 +461,14 @@ def _whole(n: int, walk: Walk, inner: int | None, size: int, side: int) -> float
 
 @dataclass(frozen=True)
 class CopyOperand:
-    """Where elements lie: in a home, which may have gaps between pixels, or one behind the other.
+    """Layout of the elements of a copy: in a tensor, perhaps with gaps between pixels, or contiguous.
 
     Parameters
     ----------
     size : int
         Bytes of an element.
-    home : Home or None
-        None: no gaps.
+    home : TensorLayout or None
+        Layout of the tensor; None: elements are contiguous.
     """
 
     size: int
@@ -519,8 +519,8 @@ class MoveSteps:
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     layer : MoveLayer
         What. Pieces have at most `rows` times N elements.
     """
@@ -567,7 +567,7 @@ class MoveSteps:
         return all(ends) if copy.rescale else any(ends)
 
     def _pieces(self, copy: Copy) -> Iterator[Walk]:
-        """What passes through the scratchpad at a time; blocks that LOAD transposes stay whole."""
+        """Pieces that pass through the scratchpad at a time; blocks that LOAD transposes stay whole."""
         source = self.place if copy.source is None else self._source(copy)
         walk = copy.walk.ordered() if source.gaps or self.place.gaps else copy.walk.merged()
         turned = copy.source is not None and source.size == 1 and transposable(walk)

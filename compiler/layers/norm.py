@@ -39,26 +39,26 @@ _MARGIN = 257
 @identity("NormLayer", "centred", "x_zp", "epsilon", "gamma", "beta", "bits", "shift", "y_zp", "clip")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormLayer(Layer):
-    """Rows less their mean (or not), divided by the root of mean square and epsilon, times gamma, plus beta.
+    """Normalization of rows: centred or not, divided by root mean square with epsilon, times gamma, plus beta.
 
     Parameters
     ----------
     centred : bool
-        The mean is taken away.
+        The mean is subtracted (layer normalization).
     x_zp : int
         Zero point of x.
     epsilon : float
-        In squares of steps of x.
+        Epsilon in units of the squared scale of x.
     gamma : (columns,) int16 array
-        Factors, times 2**(shift) / sqrt(columns), in steps of the result times 2**bits.
+        Factors times 2**shift / sqrt(columns), in units of the scale of the result times 2**bits.
     beta : (columns,) int16 array
-        Summands, in steps of the result times 2**bits.
+        Summands in units of the scale of the result times 2**bits.
     bits, shift : int
-        See above.
+        Binary scaling of `gamma` and `beta`, as described there.
     y_zp : int
         Zero point of the result.
     clip : (int, int)
-        Least and greatest result.
+        Smallest and largest stored result.
     """
 
     centred: bool
@@ -77,7 +77,7 @@ def lower_norm(low: LoweringContext) -> NormLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         Another axis, or numbers that its fixed point does not take.
     """
     x, y, node = low.x, low.y, low.anchor
@@ -145,7 +145,7 @@ def norm_tilings(spot: "TilingContext", layer: NormLayer) -> _Tilings:
 
 
 def norm_tile_model(layer: NormLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a normalization."""
+    """Tile model of a normalization."""
     blocks = ceil_div(layer.shapes[layer.x].c, place.config.n)
     centred = 3 * blocks if layer.centred else 0
     return row_tile_model(

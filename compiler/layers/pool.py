@@ -48,7 +48,7 @@ def inside_counts(low: LoweringContext) -> set[int]:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         A window has none, or there are too many different ones.
     """
     a, (_, *sizes, _), (_, *outputs, _) = low.anchor.attributes, low.x.shape, low.y.shape
@@ -117,7 +117,7 @@ def lower_pool(low: LoweringContext) -> Layer:
 
 
 def pool_tilings(spot: TilingContext, layer: PoolLayer) -> Tilings:
-    """Of a pooling layer."""
+    """Tilings of a pooling layer that fit."""
     n, (x, y) = spot.config.n, images(layer)
     blocks = ceil_div(x.c, n)
     for columns in cuts(blocks):
@@ -135,7 +135,7 @@ def pool_tilings(spot: TilingContext, layer: PoolLayer) -> Tilings:
 
 
 def pool_tile_model(layer: PoolLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a pooling layer: rows, blocks of channels."""
+    """Tile model of a pooling layer: rows, blocks of channels."""
     n, (x, y) = place.config.n, images(layer)
     blocks = ceil_div(x.c, n)
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)

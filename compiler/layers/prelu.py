@@ -56,15 +56,15 @@ class PReluLayer(ElementwiseLayer):
     Parameters
     ----------
     slopes : (channels,) or (pixels, channels) array
-        As they are stored, of `slope_dtype`; of each channel, or of each element.
+        Slope of each channel or of each element, as stored, of `slope_dtype`.
     x_zp, slope_zp, y_zp : int
-        Zero points.
+        Zero points of input, slopes and output.
     positive, negative : (int, int)
-        Multiplier and exponent of either summand.
+        Multiplier and exponent of the two summands.
     rounding : Rounding
-        Of both.
+        Rounding mode of both scalings.
     clip : (int, int)
-        Least and greatest result.
+        Smallest and largest stored result.
     """
 
     slopes: NDArray
@@ -83,7 +83,7 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         Slopes are not constant, or there is no such rounding.
     """
     x, slope = low.graph.ins(low.anchor)
@@ -117,7 +117,7 @@ def _slopes(slope: NDArray, shape: tuple[int, ...], channels: int) -> NDArray:
 
 
 def _same(low: LoweringContext, layer: PReluLayer, slope: Tensor) -> bool:
-    """Whether a layer gives what the operator gives, for every value with every slope."""
+    """True if a layer equals the operator for every value with every slope."""
     limits, kinds = np.iinfo(low.x.dtype), np.unique(layer.slopes)
     every = np.arange(limits.min, limits.max + 1).astype(low.x.dtype)
     x = every.astype(np.int64)[:, None] - layer.x_zp
@@ -129,7 +129,7 @@ def _same(low: LoweringContext, layer: PReluLayer, slope: Tensor) -> bool:
 
 
 def _wanted(low: LoweringContext, slope: Tensor, kinds: NDArray, every: NDArray) -> NDArray:
-    """What the operator makes of every value (rows) with every slope (columns)."""
+    """Results of the operator for every value (rows) with every slope (columns)."""
     graph, shape = Graph(low.graph.name), (every.size, kinds.size)
     graph.add_input(Tensor("x", shape, low.x.dtype, low.x.quantization))
     graph.add_tensor(Tensor("slope", kinds.shape, slope.dtype, slope.quantization, kinds))
@@ -140,7 +140,7 @@ def _wanted(low: LoweringContext, slope: Tensor, kinds: NDArray, every: NDArray)
 
 
 def prelu_tilings(spot: TilingContext, layer: PReluLayer) -> Tilings:
-    """Of a PReLU: three passes over each row, with places for both halves."""
+    """Tilings of a PReLU: three passes over each row, with buffers for both halves."""
     n, y = spot.config.n, layer.shapes[layer.y]
     pixels, blocks = y.h * y.w, ceil_div(y.c, n)
     for rows in cuts(pixels):
@@ -155,7 +155,7 @@ def prelu_tilings(spot: TilingContext, layer: PReluLayer) -> Tilings:
 
 
 def prelu_tile_model(layer: PReluLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a PReLU."""
+    """Tile model of a PReLU."""
     return row_tile_model(layer, s, place, 3, 3 * ceil_div(layer.shapes[layer.x].c, place.config.n), 1)
 
 

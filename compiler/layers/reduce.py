@@ -44,19 +44,19 @@ class ReduceLayer(Layer):
     Parameters
     ----------
     how : Reduce
-        What is done to the elements.
+        Reduction of the elements.
     dims : (int, int, int, int, int)
-        The tensor's dimensions, of which neighbours that share a fate are one: k0, r0, k1, r1, c.
+        Dimensions k0, r0, k1, r1, c of the tensor; neighbours that are both kept or both reduced are merged.
     lanes : bool
         The channels c are reduced as well; r1 is 1 then.
     x_zp : int
-        Subtracted from each element before.
+        Zero point subtracted from each element before the reduction.
     post : Post
-        NONE: the result is as it is; SCALE: scaled as `fields` say.
+        Post-processing; NONE: the result is stored as it is; SCALE: it is scaled by `fields`.
     rounding : Rounding
-        Of that scale.
+        Rounding mode of that scaling.
     fields : dict
-        Fields of FUSE for it.
+        Fields of FUSE for the scaling.
     """
 
     how: Reduce
@@ -73,7 +73,7 @@ def lower_reduce(low: LoweringContext) -> ReduceLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         Sizes or axes that it has no way for.
     """
     op, a = low.anchor.op.removeprefix("reduce_"), low.anchor.attributes
@@ -99,7 +99,7 @@ def lower_global_average(low: LoweringContext) -> ReduceLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         Too many pixels.
     """
     batch, h, w, c = low.x.shape
@@ -225,7 +225,7 @@ def reduce_tilings(spot: "TilingContext", layer: ReduceLayer) -> _Tilings:
 
 
 def reduce_tile_model(layer: ReduceLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a reduction: rows that stay, blocks of channels, parts of what goes."""
+    """Tile model of a reduction: kept rows, blocks of channels, parts of the reduced dimensions."""
     k0, r0, k1, r1, c = layer.dims
     n, blocks = place.config.n, ceil_div(c, place.config.n)
     by_rows = r0 > 1 or not layer.lanes
@@ -396,7 +396,7 @@ class ReduceSteps:
         }
 
     def _out(self, place: BufferRef, pitch: int, block: int) -> dict[str, int | BufferRef]:
-        """Where results go: `pitch` from pixel to pixel; in the accumulator `block` rows from block to block."""
+        """Destination fields: `pitch` from pixel to pixel; in the accumulator `block` rows from block to block."""
         if self.layer.lanes:
             step = block if self.parts > 1 else 1
             return {"d_base": place, "d_y": self.k1 * step, "d_n": step}

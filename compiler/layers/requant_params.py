@@ -29,19 +29,19 @@ class Parameters(ABC):
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     name : str
-        Of the layer.
+        Name of the layer, the prefix of its buffers.
     drain : Drain
-        The parameters.
+        Biases, multipliers and exponents of all channels.
     columns : int
         Blocks of channels of a tile.
 
     Raises
     ------
     InputError
-        They cannot be brought in so.
+        The schedule cannot load them that way.
     """
 
     def __init__(self, context: CodegenContext, name: str, drain: Drain, columns: int):

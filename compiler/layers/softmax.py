@@ -33,7 +33,7 @@ class SoftmaxLayer(Layer):
     step, y_zp : float, int
         Scale and zero point of the result.
     clip : (int, int)
-        Least and greatest result.
+        Smallest and largest stored result.
     """
 
     scale: float
@@ -66,7 +66,7 @@ def lower_softmax(low: LoweringContext) -> Layer:
 
 
 def softmax_tilings(spot: TilingContext, layer: SoftmaxLayer) -> Tilings:
-    """Of a softmax."""
+    """Tilings of a softmax that fit."""
     n, x = spot.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     check_row(spot, layer, x.c, blocks + 1)
@@ -84,7 +84,7 @@ def softmax_tilings(spot: TilingContext, layer: SoftmaxLayer) -> Tilings:
 
 
 def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a softmax."""
+    """Tile model of a softmax."""
     blocks = ceil_div(layer.shapes[layer.x].c, place.config.n)
     return row_tile_model(layer, s, place, 5, 7 * blocks + max(blocks, RECIPROCAL_CYCLES), 2)
 

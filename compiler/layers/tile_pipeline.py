@@ -20,7 +20,7 @@ _CONSTANT = frozenset("wpt")
 
 
 class PipelineTile(NamedTuple):
-    """What one tile asks of the units.
+    """Work of the units for one tile.
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ class TilePipeline:
 
     Parameters
     ----------
-    tiles : iterable of Tile
-        In order.
+    tiles : iterable of PipelineTile
+        Tiles in order of execution.
     count : int
-        How many there are.
+        Number of tiles.
     rings : dict
-        Pieces that each ring holds at a time.
+        Capacity of each ring, in pieces.
     sums, results : int
-        Tiles of sums and of results there is room for at a time.
+        Number of buffers for tiles of sums and of results.
     """
 
     tiles: Iterable[PipelineTile]
@@ -92,17 +92,19 @@ class PipelineTiming(NamedTuple):
 def simulate_pipeline(
     flow: TilePipeline, beat: float, latency: float, before: float | None = None, *, last: bool = True
 ) -> PipelineTiming:
-    """Follow a flow.
+    """Simulate a tile pipeline.
 
     Parameters
     ----------
+    flow : TilePipeline
+        Tiles of the layer and the depths of its buffers.
     beat, latency : float
         Cycles of N bytes over the bus, and until the first of them.
     before : float or None
-        So many cycles before its own begin its constants may be loaded, as LOAD has nothing else to do; None: there is
-        no layer before it.
+        Cycles before the start of the layer at which its constants may be loaded, as LOAD is idle; None: there is no
+        layer before it.
     last : bool
-        Its end is that of the program.
+        The layer is the last one of the program.
     """
     rings: dict[str, dict[object, list[float]]] = {name: {} for name in flow.rings}
     drained, stored = [0.0] * max(flow.sums, 1), [0.0] * max(flow.results, 1)

@@ -58,7 +58,7 @@ class _Finder:
                 self._enter(tensor, y, start * strides_of(y.shape)[axis])
 
     def _made_there(self, node: Node, tensor: Tensor, y: Tensor) -> bool:
-        """Whether only this node reads a tensor, which is of y's type and whose maker may write there."""
+        """True if only this node reads a tensor, which is of y's type and whose producer may write there."""
         return (
             _writes_strided(self.made.get(tensor.name))
             and len(self.graph.consumers(tensor.name)) == 1

@@ -13,7 +13,7 @@ def check_types(graph: Graph, node: Node) -> None:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         The first tensor of another type, or the operator has no lowering.
     """
     lowering = LOWERINGS.get(node.op)

@@ -60,7 +60,7 @@ def _is_clip(graph: Graph, node: Node) -> bool:
 
 
 def _is_sum(graph: Graph, node: Node) -> bool:
-    """Whether it adds two different activations of one shape and type."""
+    """True if a node adds two different activations of one shape and type."""
     if node.op != "add":
         return False
     a, b = graph.ins(node)

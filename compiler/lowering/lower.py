@@ -1,4 +1,4 @@
-"""From the graph to layers."""
+"""Lowering of a graph to layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,15 +19,15 @@ class LoweredNetwork:
     Parameters
     ----------
     graph : Graph
-        Where it came from.
+        Graph that was lowered.
     layers : list of Layer
-        In an order in which they can run.
+        Layers in an order in which they can run.
     views : dict
-        Tensors that are others in another shape: name -> name of the tensor whose bytes they are.
+        Tensors that are views of others: name -> name of the tensor whose bytes they are.
     parts : dict
-        Tensors that lie within others.
+        Tensors that are contained in others, by name.
     refused : dict
-        Nodes that the machine cannot do, with the reason.
+        Nodes that the accelerator cannot execute, with the reason.
     """
 
     graph: Graph
@@ -43,14 +43,14 @@ class LoweredNetwork:
         return name
 
     def part(self, name: str) -> SubTensor | None:
-        """What part of another a tensor is, perhaps in another shape."""
+        """Part of another tensor that a tensor is, perhaps in another shape; None if it is none."""
         while name in self.views:
             name = self.views[name]
         return self.parts.get(name)
 
 
 def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> LoweredNetwork:
-    """Layers of all groups; what cannot be done is in `refused`."""
+    """Layers of all groups; nodes that have none are in `refused`."""
     out = LoweredNetwork(graph, parts=find_parts(graph, groups))
     for nodes in groups:
         lowering = LoweringContext(graph, nodes, rounding)

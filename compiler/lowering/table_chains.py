@@ -74,7 +74,7 @@ def _flowing(graph: Graph, node: Node) -> Tensor | None:
 
 
 def _bytes(tensor: Tensor) -> bool:
-    """Whether a tensor has integers of 8 bits with one scale."""
+    """True if a tensor has 8-bit integers with one scale."""
     return tensor.dtype in EIGHT_BITS and tensor.quantization is not None and tensor.quantization.whole
 
 

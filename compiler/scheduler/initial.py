@@ -1,4 +1,4 @@
-"""The initial schedule of a network: an estimate of cycles for each tiling that fits, the least of them taken."""
+"""Initial schedule of a network: for each layer the tiling that fits with the fewest estimated cycles."""
 
 from dataclasses import replace
 
@@ -72,7 +72,7 @@ def estimates(
 def tiling_contexts(
     config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = USUAL
 ) -> list[TilingContext]:
-    """What each layer finds if it takes no turns with others."""
+    """Tiling context of each layer if it is not interleaved with others."""
     return _spots(_Residents(config, lowered), dram)
 
 
@@ -95,7 +95,7 @@ def _spots(homes: "_Residents", dram: DramTiming) -> list[TilingContext]:
 
 
 class _Residents:
-    """Which tensors stay in the scratchpad: those that fit beside the others alive at the same time."""
+    """Tensors that stay in the scratchpad: those that fit beside the others alive at the same time."""
 
     def __init__(self, config: MlaConfig, lowered: LoweredNetwork):
         self.config, self.lowered = config, lowered
@@ -124,11 +124,11 @@ class _Residents:
         return sum(self.size[r] for r in self.inside if self.life[r][0] <= layer <= self.life[r][1])
 
     def on_chip(self, name: str) -> bool:
-        """Whether a tensor stays in the scratchpad."""
+        """True if a tensor stays in the scratchpad."""
         return self.lowered.root(name) in self.inside
 
     def awaited(self, number: int) -> bool:
-        """Whether what follows a layer waits for all of its result: it goes to DRAM, or is read block by block."""
+        """True if the next layer waits for all of the result: it goes to DRAM, or is read block by block."""
         layers = self.lowered.layers
         if not self.on_chip(layers[number].y):
             return True

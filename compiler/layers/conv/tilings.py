@@ -230,7 +230,7 @@ def _bands(rows: int, height: int, on_chip: bool) -> list[int]:
 
 
 def conv_tilings(spot: TilingContext, layer: ConvLayer) -> Tilings:
-    """Of a convolution, or a product with constant weights.
+    """Tilings of a convolution, or of a product with constant weights.
 
     A group of channels has buffers of its own, and two that follow one another are at work at the same time: each gets
     half the room if there is a way to cut it so.
@@ -251,7 +251,7 @@ def _tilings(spot: TilingContext, layer: ConvLayer) -> Tilings:
 
 
 def _together(spot: TilingContext, layer: ConvLayer) -> Iterator[int]:
-    """How many output pixels fill the array's columns: one, two, four, ..."""
+    """Numbers of output pixels that fit the array's columns: one, two, four, ..."""
     pixels = 1
     while pixels == 1 or (
         pixels * layer.weights.shape[0] <= spot.config.n and can_pack_pixels(layer, pixels)
