@@ -67,9 +67,9 @@ def generate(
         The schedule asks for more than the machine has.
     """
     before, count = numbers or (0, len(lowered.layers))
-    code, making = _Generator(config, lowered, schedule, before, count, offset, maker, dram).run()
+    code, stream = _Generator(config, lowered, schedule, before, count, offset, maker, dram).run()
     if seen is not None:
-        seen.append(making)
+        seen.append(stream)
     return code
 
 
@@ -116,9 +116,9 @@ class _Generator:
         places = {
             name: self.regions[self.homes[name].ring] for name in (*self.graph.inputs, *self.graph.outputs)
         }
-        making = CommandStream(self.lowered, self.homes, commands, starts, issued)
+        stream = CommandStream(self.lowered, self.homes, commands, starts, issued)
         peak = peak_use(self.config, lives)
-        return StageExecutable(self.config, parts, self.tags, image, memory, places, peak), making
+        return StageExecutable(self.config, parts, self.tags, image, memory, places, peak), stream
 
     def _tags(self, before: int, count: int) -> tuple[int, ...]:
         """Counter tag of each layer: its own, as far as there are enough, or that of the layer before."""

@@ -119,8 +119,8 @@ class _Arranger:
 
 def _conflict(first: Command, second: Command) -> bool:
     """True if two commands must keep their order."""
-    made, making = first.target, second.target
-    return made == making or made in second.sources or making in first.sources
+    a, b = first.target, second.target
+    return a == b or a in second.sources or b in first.sources
 
 
 def lifetimes(commands: Sequence[Command]) -> dict[CircularBuffer, tuple[int, int]]:

@@ -138,11 +138,11 @@ def _taps(
     return out
 
 
-def conv_transpose_tilings(spot: TilingContext, layer: ConvTransposeLayer) -> Tilings:
+def conv_transpose_tilings(context: TilingContext, layer: ConvTransposeLayer) -> Tilings:
     """Those of the greatest phase; the buffers of all of them may be in use at a time."""
     heaviest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
-    for free in (spot.free // len(layer.phases), spot.free):
-        found = list(conv_tilings(replace(spot, free=free), heaviest))
+    for free in (context.free // len(layer.phases), context.free):
+        found = list(conv_tilings(replace(context, free=free), heaviest))
         for cycles, schedule in found:
             yield cycles * len(layer.phases), schedule
         if found:
@@ -154,8 +154,8 @@ def conv_transpose_tile_model(
 ) -> TilePipeline:
     """Tile model of a transposed convolution: its heaviest phase, repeated for each phase."""
     heaviest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
-    flow = conv_tile_model(heaviest, s, place)
-    return replace(flow, count=flow.count * len(layer.phases))
+    pipeline = conv_tile_model(heaviest, s, place)
+    return replace(pipeline, count=pipeline.count * len(layer.phases))
 
 
 def conv_transpose_steps(context: CodegenContext, layer: ConvTransposeLayer) -> list[TileStep]:

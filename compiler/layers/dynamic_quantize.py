@@ -38,16 +38,19 @@ def lower_dynamic(low: LoweringContext) -> Layer:
     return DynamicLayer(**low.common(), makes=low.anchor.op)
 
 
-def dynamic_tilings(spot: TilingContext, layer: DynamicLayer) -> Tilings:
+def dynamic_tilings(context: TilingContext, layer: DynamicLayer) -> Tilings:
     """Tilings of a dynamic quantization, which reads all numbers twice: for their range, then for their bytes."""
-    n, x = spot.config.n, layer.shapes[layer.x]
+    n, x = context.config.n, layer.shapes[layer.x]
     total, size = ceil_div(x.h * x.w * x.c, n), DTYPE_BYTES[x.dtype]
     for rows in cuts(total):
         tiles = ceil_div(total, rows)
         used = 2 * (rows + 1) * n * size + 2 * (rows + size) * n + 2 * n
-        if used > spot.free or rows > 0xFFFF or tiles + ROWS > spot.acc_rows:
+        if used > context.free or rows > 0xFFFF or tiles + ROWS > context.acc_rows:
             continue
-        yield 3 * max(total * size, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
+        yield (
+            3 * max(total * size, tiles * TILE) + 2 * rows,
+            LayerSchedule(rows=rows, on_chip=context.y_on_chip),
+        )
 
 
 def dynamic_tile_model(layer: DynamicLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:

@@ -169,19 +169,19 @@ def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
     }
 
 
-def elementwise_tilings(spot: TilingContext, layer: ElementwiseLayer) -> Tilings:
+def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tilings:
     """Tilings of an elementwise layer that fit."""
-    n, y = spot.config.n, layer.shapes[layer.y]
+    n, y = context.config.n, layer.shapes[layer.y]
     total = ceil_div(y.h * y.w * y.c, n)
     sizes = [DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)]
     for rows in cuts(total):
         used = 2 * rows * n * sum(sizes)
-        if (used > spot.free and not (spot.x_on_chip and spot.y_on_chip)) or rows > 0xFFFF:
+        if (used > context.free and not (context.x_on_chip and context.y_on_chip)) or rows > 0xFFFF:
             continue
         tiles = ceil_div(total, rows)
         # A row of wider elements takes as many reads or writes.
         work = total * max(sizes)
-        yield max(work, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
+        yield max(work, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=context.y_on_chip)
 
 
 def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:

@@ -22,7 +22,7 @@ from hw.isa.enums import Rounding
 
 
 def rounding_of(low: LoweringContext, reference: Rounding) -> Rounding:
-    """Of sums of products (docs/numerics.md): float32's in XNNPACK, an operator's own in the reference kernels."""
+    """Rounding of sums of products (docs/numerics.md): float32 in XNNPACK, `reference` in the reference kernels."""
     return reference if low.rounding == "reference" else Rounding.EVEN
 
 

@@ -240,26 +240,26 @@ def _stack(
     )
 
 
-def matmul_tilings(spot: "TilingContext", layer: MatmulLayer) -> _Tilings:
+def matmul_tilings(context: "TilingContext", layer: MatmulLayer) -> _Tilings:
     """Those of the greatest depth that fits."""
-    k_blocks = ceil_div(layer.size[1], spot.config.n)
+    k_blocks = ceil_div(layer.size[1], context.config.n)
     for depth in cuts(k_blocks):
-        found = list(_matmul_tilings(spot, layer, depth))
+        found = list(_matmul_tilings(context, layer, depth))
         if found:
             yield from found
             return
 
 
-def _matmul_tilings(spot: "TilingContext", layer: MatmulLayer, depth: int) -> _Tilings:
-    n, (m, k, width) = spot.config.n, layer.size
+def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) -> _Tilings:
+    n, (m, k, width) = context.config.n, layer.size
     blocks, parts = ceil_div(width, n), ceil_div(ceil_div(k, n), depth)
     batches, span = len(layer.out.starts), min(depth * n, k)
-    a_here, b_here = (spot.on_chip(s.name) for s in (layer.a, layer.b))
-    y_here, size = spot.on_chip(layer.y), DTYPE_BYTES[layer.out.dtype]
+    a_here, b_here = (context.on_chip(s.name) for s in (layer.a, layer.b))
+    y_here, size = context.on_chip(layer.y), DTYPE_BYTES[layer.out.dtype]
     for rows, columns in product(cuts(m), cuts(blocks)):
         down, across = ceil_div(m, rows), ceil_div(blocks, columns)
         tiles = down * across
-        if rows * columns * min(2, tiles * batches) > spot.acc_rows or rows > 0xFFFF:
+        if rows * columns * min(2, tiles * batches) > context.acc_rows or rows > 0xFFFF:
             continue
         broad = min(columns * n, width)
         for order, resident in (("rows", True), ("rows", False), ("channels", False)):
@@ -268,7 +268,7 @@ def _matmul_tilings(spot: "TilingContext", layer: MatmulLayer, depth: int) -> _T
             used = 0 if a_here else x_buffers * (rows * span + n)
             used += 0 if b_here else w_buffers * (span * broad + n)
             used += 0 if y_here else 2 * (rows * broad + n) * size
-            if used > spot.free:
+            if used > context.free:
                 continue
             a_times = across if order == "channels" and down > 1 else 1
             b_times = down if order == "rows" and not resident and across * parts > 1 else 1

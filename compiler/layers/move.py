@@ -398,19 +398,19 @@ def move_rows(n: int, layer: MoveLayer) -> int:
     return total
 
 
-def move_tilings(spot: "TilingContext", layer: MoveLayer) -> Iterator[tuple[float, LayerSchedule]]:
+def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[float, LayerSchedule]]:
     """Pieces that fit twice."""
-    n, total = spot.config.n, sum(copy.walk.count for copy in layer.copies)
+    n, total = context.config.n, sum(copy.walk.count for copy in layer.copies)
     size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
     buffers = 4 if any(copy.rescale for copy in layer.copies) else 2
     work = move_rows(n, layer)
     for rows in cuts(ceil_div(total, n)):
-        if buffers * (rows + 1) * n * size > spot.free:
+        if buffers * (rows + 1) * n * size > context.free:
             continue
         pieces = ceil_div(total, rows * n)
         yield (
             max(2 * work, pieces * _PIECE) + 20 * pieces + 2 * rows,
-            LayerSchedule(rows=rows, on_chip=spot.y_on_chip),
+            LayerSchedule(rows=rows, on_chip=context.y_on_chip),
         )
 
 

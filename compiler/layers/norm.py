@@ -127,20 +127,20 @@ def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
     return row
 
 
-def norm_tilings(spot: "TilingContext", layer: NormLayer) -> _Tilings:
+def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
     """As many rows at once as the accumulator holds, or fewer."""
-    x, n = layer.shapes[layer.x], spot.config.n
+    x, n = layer.shapes[layer.x], context.config.n
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     passes = 10 if layer.centred else 8
-    check_row(spot, layer, x.c, 2 * blocks + 3)
+    check_row(context, layer, x.c, 2 * blocks + 3)
     for rows in cuts(total):
-        used = 4 * blocks * n + rows * 2 * x.c * (2 - spot.on_chip(layer.x) - spot.on_chip(layer.y)) + n
-        if used > spot.free or rows * (1 + 2 * (blocks + 1)) > spot.acc_rows:
+        used = 4 * blocks * n + rows * 2 * x.c * (2 - context.on_chip(layer.x) - context.on_chip(layer.y)) + n
+        if used > context.free or rows * (1 + 2 * (blocks + 1)) > context.acc_rows:
             continue
         tiles = ceil_div(total, rows)
         yield (
             total * blocks * passes + tiles * passes * _TILE + rows * blocks,
-            LayerSchedule(rows=rows, on_chip=spot.on_chip(layer.y)),
+            LayerSchedule(rows=rows, on_chip=context.on_chip(layer.y)),
         )
 
 

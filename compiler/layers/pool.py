@@ -116,22 +116,22 @@ def lower_pool(low: LoweringContext) -> Layer:
     return PoolLayer(**low.common(), **window, clip=clip_range(low.y))
 
 
-def pool_tilings(spot: TilingContext, layer: PoolLayer) -> Tilings:
+def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
     """Tilings of a pooling layer that fit."""
-    n, (x, y) = spot.config.n, images(layer)
+    n, (x, y) = context.config.n, images(layer)
     blocks = ceil_div(x.c, n)
     for columns in cuts(blocks):
         for rows in cuts(y.h):
             x_bytes = input_rows(rows, layer.strides[0], layer.kernel[0], x.h) * x.w * columns * n + n
-            used = 0 if spot.x_on_chip else 2 * x_bytes
-            used += 0 if spot.y_on_chip else 2 * rows * y.w * columns * n
-            if used > spot.free:
+            used = 0 if context.x_on_chip else 2 * x_bytes
+            used += 0 if context.y_on_chip else 2 * rows * y.w * columns * n
+            if used > context.free:
                 continue
             tiles = layer.batch * ceil_div(blocks, columns) * ceil_div(y.h, rows)
             work = layer.batch * y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1]
-            start = 0 if spot.x_on_chip else x_bytes / n
+            start = 0 if context.x_on_chip else x_bytes / n
             cycles = max(work, tiles * TILE) + start + tiles * 4
-            yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=spot.y_on_chip)
+            yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=context.y_on_chip)
 
 
 def pool_tile_model(layer: PoolLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:

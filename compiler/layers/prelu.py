@@ -139,19 +139,21 @@ def _wanted(low: LoweringContext, slope: Tensor, kinds: NDArray, every: NDArray)
     return run_node(graph, node, values, rounding=cast(Kernels, low.rounding))[0]
 
 
-def prelu_tilings(spot: TilingContext, layer: PReluLayer) -> Tilings:
+def prelu_tilings(context: TilingContext, layer: PReluLayer) -> Tilings:
     """Tilings of a PReLU: three passes over each row, with buffers for both halves."""
-    n, y = spot.config.n, layer.shapes[layer.y]
+    n, y = context.config.n, layer.shapes[layer.y]
     pixels, blocks = y.h * y.w, ceil_div(y.c, n)
     for rows in cuts(pixels):
         held = 2 * rows if layer.slopes.ndim == 2 else 1  # slopes of each element come with them
         used = (2 * rows * 3 + held) * blocks * n
-        used += (not spot.x_on_chip) * 2 * (rows * y.c + n) + (not spot.y_on_chip) * 2 * (rows * y.c + n)
-        if used > spot.free or rows > 0xFFFF:
+        used += (not context.x_on_chip) * 2 * (rows * y.c + n) + (not context.y_on_chip) * 2 * (
+            rows * y.c + n
+        )
+        if used > context.free or rows > 0xFFFF:
             continue
         work = 3 * pixels * blocks
         cycles = max(work, ceil_div(pixels, rows) * 3 * TILE) + rows * blocks
-        yield cycles, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
+        yield cycles, LayerSchedule(rows=rows, on_chip=context.y_on_chip)
 
 
 def prelu_tile_model(layer: PReluLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:

@@ -192,10 +192,10 @@ _TILE = 60
 _Tilings = Iterator[tuple[float, LayerSchedule]]
 
 
-def reduce_tilings(spot: "TilingContext", layer: ReduceLayer) -> _Tilings:
+def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
     """Those of the largest pieces that fit."""
     k0, r0, k1, r1, c = layer.dims
-    n, blocks = spot.config.n, ceil_div(c, spot.config.n)
+    n, blocks = context.config.n, ceil_div(c, context.config.n)
     by_rows = r0 > 1 or not layer.lanes
     reduced = r0 if by_rows else blocks
     for depth in cuts(reduced):
@@ -205,19 +205,19 @@ def reduce_tilings(spot: "TilingContext", layer: ReduceLayer) -> _Tilings:
             width = min((columns if by_rows else depth) * n, c)
             points = rows * (depth if by_rows else 1) * k1 * r1
             results = rows * k1
-            used = 0 if spot.on_chip(layer.x) else 2 * (points * width + n)
-            used += 0 if spot.on_chip(layer.y) else 2 * (results * (1 if layer.lanes else width) + n)
+            used = 0 if context.on_chip(layer.x) else 2 * (points * width + n)
+            used += 0 if context.on_chip(layer.y) else 2 * (results * (1 if layer.lanes else width) + n)
             held = results * parts * (1 if layer.lanes else columns) if parts > 1 else 0
-            if used > spot.free or held > spot.acc_rows or max(points, depth) > 0xFFFF:
+            if used > context.free or held > context.acc_rows or max(points, depth) > 0xFFFF:
                 continue
             found = True
             tiles = ceil_div(k0, rows) * ceil_div(blocks, columns)
             work = k0 * r0 * k1 * r1 * blocks
-            start = 0 if spot.on_chip(layer.x) else points * width / n
+            start = 0 if context.on_chip(layer.x) else points * width / n
             yield (
                 max(work, tiles * parts * _TILE) + start + tiles * parts * 4,
                 LayerSchedule(
-                    rows=rows, columns=columns, depth=depth, acc_buffers=1, on_chip=spot.on_chip(layer.y)
+                    rows=rows, columns=columns, depth=depth, acc_buffers=1, on_chip=context.on_chip(layer.y)
                 ),
             )
         if found:

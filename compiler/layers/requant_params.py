@@ -52,7 +52,7 @@ class Parameters(ABC):
         self.tiles = TileBuffers(self._make(name, drain, depth), self._load)
 
     def _place(self, block: int, step: TileStep, pitch: int) -> BufferRef:
-        """Where the parameters of a tile are that begins with this block; blocks are `pitch` apart."""
+        """Address of the parameters of the tile that begins with a block; blocks are `pitch` apart."""
         first = block // self.size * self.size
         return self.tiles.get(first, step).plus((block - first) * pitch)
 

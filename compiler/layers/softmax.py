@@ -65,21 +65,21 @@ def lower_softmax(low: LoweringContext) -> Layer:
     )
 
 
-def softmax_tilings(spot: TilingContext, layer: SoftmaxLayer) -> Tilings:
+def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
     """Tilings of a softmax that fit."""
-    n, x = spot.config.n, layer.shapes[layer.x]
+    n, x = context.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
-    check_row(spot, layer, x.c, blocks + 1)
+    check_row(context, layer, x.c, blocks + 1)
     for rows in cuts(total):
         used = rows * (
-            2 * blocks * n + (0 if spot.x_on_chip else 2 * x.c) + (0 if spot.y_on_chip else 2 * x.c)
+            2 * blocks * n + (0 if context.x_on_chip else 2 * x.c) + (0 if context.y_on_chip else 2 * x.c)
         )
-        if used > spot.free or rows * (1 + blocks) > spot.acc_rows:
+        if used > context.free or rows * (1 + blocks) > context.acc_rows:
             continue
         tiles = ceil_div(total, rows)
         yield (
             total * blocks * 5 + tiles * 5 * TILE + rows * blocks,
-            LayerSchedule(rows=rows, on_chip=spot.y_on_chip),
+            LayerSchedule(rows=rows, on_chip=context.y_on_chip),
         )
 
 

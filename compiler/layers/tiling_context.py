@@ -94,15 +94,15 @@ def slots_together(config: MlaConfig, blocks: int, columns: int) -> int:
     return blocks if blocks <= config.param_slots // 4 else columns
 
 
-def sums_together(spot: TilingContext, sums: int) -> int:
+def sums_together(context: TilingContext, sums: int) -> int:
     """Tiles of sums there is room for at once: two, or as many more as half of the accumulator holds.
 
     A tile is drained a hundred cycles after it is complete: small ones would come too fast for two places.
     """
-    return max(2, min(MOST_SUMS, spot.acc_rows // 2 // sums))
+    return max(2, min(MOST_SUMS, context.acc_rows // 2 // sums))
 
 
-def check_row(spot: "TilingContext", layer: Layer, elements: int, held: int) -> None:
+def check_row(context: "TilingContext", layer: Layer, elements: int, held: int) -> None:
     """Refuse rows that need more of the accumulator than there is, as they cannot be cut.
 
     Raises
@@ -110,8 +110,8 @@ def check_row(spot: "TilingContext", layer: Layer, elements: int, held: int) -> 
     InputError
         They do.
     """
-    if held > spot.acc_rows:
+    if held > context.acc_rows:
         raise InputError(
             f"layer {layer.name!r}: {layer.ops[0]} of {elements} elements holds {held} rows of the accumulator, "
-            f"which has {spot.acc_rows}"
+            f"which has {context.acc_rows}"
         )

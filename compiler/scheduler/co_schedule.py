@@ -55,7 +55,7 @@ def _beside(lowered: LoweredNetwork, number: int) -> list[int]:
 
 
 def shared(
-    spot: TilingContext, lowered: LoweredNetwork, number: int, cycles: Sequence[float]
+    context: TilingContext, lowered: LoweredNetwork, number: int, cycles: Sequence[float]
 ) -> TilingContext:
     """Tiling context of an interleaved layer; `beside` has the cycles of its neighbours that only FUSE executes."""
     layers = lowered.layers
@@ -66,10 +66,10 @@ def shared(
         if 0 <= other < len(layers) and isinstance(layers[other], _FUSE)
     )
     return replace(
-        spot,
+        context,
         taper=False,
         alone=False,
-        free=int(spot.free * free),
-        acc_rows=int(spot.acc_rows * rows),
+        free=int(context.free * free),
+        acc_rows=int(context.acc_rows * rows),
         beside=beside,
     )

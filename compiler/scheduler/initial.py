@@ -55,14 +55,14 @@ def estimates(
         A layer does not fit the machine however it is cut.
     """
     homes = _Residents(config, lowered)
-    spots = _spots(homes, dram)
-    found = [_schedule(spot, layer) for spot, layer in zip(spots, lowered.layers, strict=True)]
+    contexts = _tiling_contexts(homes, dram)
+    found = [_schedule(context, layer) for context, layer in zip(contexts, lowered.layers, strict=True)]
     alone = [cycles for cycles, _ in found]
     for number in sharing(lowered, alone):
-        spot = replace(spots[number], free=homes.free(number, AROUND))
-        spot = shared(spot, lowered, number, alone)
+        context = replace(contexts[number], free=homes.free(number, AROUND))
+        context = shared(context, lowered, number, alone)
         try:
-            cycles, schedule = _schedule(spot, lowered.layers[number])
+            cycles, schedule = _schedule(context, lowered.layers[number])
         except InputError:
             continue  # it needs the machine for itself
         found[number] = cycles, replace(schedule, interleave=True)
@@ -73,10 +73,10 @@ def tiling_contexts(
     config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = USUAL
 ) -> list[TilingContext]:
     """Tiling context of each layer if it is not interleaved with others."""
-    return _spots(_Residents(config, lowered), dram)
+    return _tiling_contexts(_Residents(config, lowered), dram)
 
 
-def _spots(homes: "_Residents", dram: DramTiming) -> list[TilingContext]:
+def _tiling_contexts(homes: "_Residents", dram: DramTiming) -> list[TilingContext]:
     config = homes.config
     return [
         TilingContext(
@@ -157,38 +157,38 @@ def _bytes(image: Image) -> int:
     return image.h * image.w * image.c * DTYPE_BYTES[image.dtype] + 64
 
 
-def ranked_tilings(spot: TilingContext, layer: Layer) -> list[tuple[float, LayerSchedule]]:
+def ranked_tilings(context: TilingContext, layer: Layer) -> list[tuple[float, LayerSchedule]]:
     """Ways to cut a layer that fit, each once with its estimated cycles, the least first.
 
     Where the rough estimate knows little of how units wait for each other the most promising ones are followed tile by
     tile. (For convolutions it knows more: followed, single ones come out 1 % better on the RTL, and networks worse.)
     """
     found: dict[LayerSchedule, float] = {}
-    for cycles, schedule in kind_of(layer).tilings(spot, layer):
+    for cycles, schedule in kind_of(layer).tilings(context, layer):
         found[schedule] = min(cycles, found.get(schedule, cycles))
     rough = sorted(((cycles, schedule) for schedule, cycles in found.items()), key=lambda each: each[0])
     # Only the estimate accounts for layers that are interleaved with this one.
-    if not kind_of(layer).rank_by_tile_model or not spot.alone:
+    if not kind_of(layer).rank_by_tile_model or not context.alone:
         return rough
-    place = LayerContext(spot.config, spot.dram, spot.x_on_chip, spot.y_on_chip, spot.on_chip)
+    place = LayerContext(context.config, context.dram, context.x_on_chip, context.y_on_chip, context.on_chip)
     followed = [
-        ((cycles + _followed(spot, layer, schedule, place)) / 2, schedule)
+        ((cycles + _followed(context, layer, schedule, place)) / 2, schedule)
         for cycles, schedule in rough[:_MAX_SIMULATED]
     ]
     followed.sort(key=lambda each: each[0])
     return followed + rough[_MAX_SIMULATED:]
 
 
-def _followed(spot: TilingContext, layer: Layer, schedule: LayerSchedule, place: LayerContext) -> float:
+def _followed(context: TilingContext, layer: Layer, schedule: LayerSchedule, place: LayerContext) -> float:
     """Cycles of a layer by its tiles."""
-    flow = kind_of(layer).tile_model(layer, schedule, place)
+    pipeline = kind_of(layer).tile_model(layer, schedule, place)
     return simulate_pipeline(
-        flow, spot.beat, spot.dram.latency, None if spot.first else _AHEAD, last=False
+        pipeline, context.beat, context.dram.latency, None if context.first else _AHEAD, last=False
     ).total
 
 
-def _schedule(spot: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
-    found = ranked_tilings(spot, layer)
+def _schedule(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
+    found = ranked_tilings(context, layer)
     if not found:
         raise InputError(f"layer {layer.name!r} does not fit the machine however it is cut")
     return found[0]
