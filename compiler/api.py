@@ -11,8 +11,9 @@ from compiler.cache.content_store import ContentStore
 from compiler.cache.model_source import ModelSource
 from compiler.ir.graph import Graph
 from compiler.options import NONE, ROUNDINGS, USUAL, CompileOptions, DramTiming, MemoryLimits
-from compiler.runtime.compiled import CompiledNetwork, Origin
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import check_sizes
+from compiler.runtime.stages import Origin
 from compiler.schedule.schedule import Schedule
 from compiler.util import arguments
 from hw.config import MlaConfig, load_target

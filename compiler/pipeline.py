@@ -24,10 +24,11 @@ from compiler.quantize import QuantizationReport, quantize
 from compiler.quantize.float_models import left_float, obstacle
 from compiler.quantize.samples import random_samples
 from compiler.reference import Kernels
-from compiler.runtime.compiled import CompiledNetwork, LayerInfo, Stage, control_of
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.build import dispatched
 from compiler.runtime.dispatch.single import check_single, single, tensor_named
 from compiler.runtime.program_text import with_texts
+from compiler.runtime.stages import LayerInfo, Stage, control_of
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.scheduler.fit_memory import fit
 from compiler.scheduler.initial import initial_schedule

@@ -3,11 +3,9 @@
 from compiler.frontends import tflite
 from compiler.frontends.onnx import read_onnx
 from compiler.frontends.onnx.registry import CONVERSIONS
-from compiler.ir.ops import OPS
-from compiler.layers.lookup_tables import TABLES
-from compiler.layers.move import MOVES
+from compiler.ir.ops import MOVING, OPS, TABLE_OPS
+from compiler.layers.registry import LOWERINGS
 from compiler.lowering.fusion_groups import ANCHORS
-from compiler.lowering.lower import LOWERINGS
 from compiler.lowering.view_elision import IN_PLACE
 
 #: What is between these lines of the page is generated.
@@ -61,14 +59,14 @@ def _where(op: str) -> str:
     """Units that carry an operator out where everything is quantized to what the machine has."""
     if OPS[op].bodies:
         return "the host decides; what is in the subgraphs runs where it does elsewhere"
-    if op in TABLES:
+    if op in TABLE_OPS:
         return "FUSE: a table, alone or in a drain"
     if op in IN_PLACE:
         return "in place, else LOAD, STORE and FUSE"
-    if op in MOVES:
+    if op in MOVING:
         return "LOAD, STORE and FUSE"
     if op in ANCHORS:
         return "MATRIX and FUSE, with what follows in its drain"
     if op == "matmul":
         return "MATRIX and FUSE"
-    return "FUSE" if op in LOWERINGS and op not in MOVES else "host"
+    return "FUSE" if op in LOWERINGS else "host"

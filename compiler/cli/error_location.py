@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from compiler.runtime.compiled import CompiledNetwork, Stage
+    from compiler.runtime.compiled import CompiledNetwork
+    from compiler.runtime.stages import Stage
     from compiler.validate import ValidationError
     from hw.isa.program import Program
 

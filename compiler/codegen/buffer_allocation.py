@@ -52,18 +52,18 @@ _TOGETHER = 64
 
 
 class _Times:
-    """What is taken, by the places of the sequence: in a long one few are in use at the same time."""
+    """Allocations indexed by position in the command sequence, since few of a long sequence are live at one time."""
 
     def __init__(self) -> None:
         self.spans: dict[int, list[_Taken]] = {}
 
     def add(self, taken: _Taken) -> None:
-        """Take something."""
+        """Add an allocation."""
         for span in range(taken.first // _TOGETHER, taken.last // _TOGETHER + 1):
             self.spans.setdefault(span, []).append(taken)
 
     def between(self, first: int, last: int) -> list[_Taken]:
-        """What is in use somewhere from the first to the last place."""
+        """Allocations that are live anywhere from the first to the last position."""
         spans = range(first // _TOGETHER, last // _TOGETHER + 1)
         return [
             taken
@@ -171,7 +171,7 @@ def _start(
     bank: int,
     align: int,
 ) -> int | None:
-    """Where a ring goes beside those in use at the same time: in the fewest shared banks, then lowest.
+    """Address of a ring among those live at the same time: in the fewest shared banks, then lowest.
 
     Where something was or will be in use `around` that time, one would have to wait for the other.
     """

@@ -71,7 +71,7 @@ def _needed(lowered: LoweredNetwork, layer: Layer) -> str:
 
 
 def layout_of(n: int, tensor: Tensor, image: Image, schedule: LayerSchedule) -> TensorLayout:
-    """Where a result lies that is handed over: one tile for each block."""
+    """Layout of a result that is streamed: one tile for each block of channels."""
     ring = CircularBuffer(
         BufferMemory.SP,
         tensor.name,

@@ -17,14 +17,14 @@ class CommandStream:
 
     Parameters
     ----------
-    lowered : Lowered
-        Its layers.
+    lowered : LoweredNetwork
+        Layers of the network or stage.
     homes : dict
-        Where tensors live.
+        Layout of each tensor, by name.
     commands : list of Command
-        In order, over rings.
+        Commands in order, with addresses relative to rings.
     starts : dict
-        Where rings start, in units of their memory.
+        Start address of each ring, in units of its memory.
     issued : list of Issued
         The same commands with all their numbers and semaphores.
     """

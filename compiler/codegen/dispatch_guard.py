@@ -27,7 +27,7 @@ class Guard:
     Parameters
     ----------
     compare : Compare
-        How; not ALWAYS.
+        Kind of comparison; not ALWAYS.
     selector : int
         Operand of the macro-instruction or statistic, as a micro-instruction selects it.
     value : int
@@ -66,7 +66,7 @@ class Guard:
         return Statistic(index) if index in set(Statistic) else None
 
     def holds(self, word: int) -> bool:
-        """Whether it holds for a word."""
+        """True if the comparison holds for a word."""
         x, v = word & MASK, self.value
         return {
             Compare.EQ: x == v,

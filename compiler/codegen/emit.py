@@ -53,9 +53,9 @@ def emit(name: str, items: Sequence[Item], tags: Sequence[int], *, alone: bool =
     Parameters
     ----------
     name : str
-        Of the program.
+        Name of the program.
     items : sequence
-        Commands and loops.
+        Commands and loops, in order.
     tags : sequence of int
         Tag of each layer.
     alone : bool

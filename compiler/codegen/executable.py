@@ -13,12 +13,12 @@ from hw.isa.program import Program
 
 @dataclass(frozen=True)
 class StageExecutable:
-    """A network as the machine runs it.
+    """Programs and memory image of a stage.
 
     Parameters
     ----------
     config : MlaConfig
-        For this machine.
+        Configuration of the target machine.
     parts : tuple of Part
         Programs, in order. Operand 0 is the address of the model's memory, then come those of the inputs and of the
         outputs.

@@ -67,9 +67,9 @@ def generate(
         The schedule asks for more than the machine has.
     """
     before, count = numbers or (0, len(lowered.layers))
-    code, making = _Generator(config, lowered, schedule, before, count, offset, maker, dram).run()
+    code, stream = _Generator(config, lowered, schedule, before, count, offset, maker, dram).run()
     if seen is not None:
-        seen.append(making)
+        seen.append(stream)
     return code
 
 
@@ -116,12 +116,12 @@ class _Generator:
         places = {
             name: self.regions[self.homes[name].ring] for name in (*self.graph.inputs, *self.graph.outputs)
         }
-        making = CommandStream(self.lowered, self.homes, commands, starts, issued)
+        stream = CommandStream(self.lowered, self.homes, commands, starts, issued)
         peak = peak_use(self.config, lives)
-        return StageExecutable(self.config, parts, self.tags, image, memory, places, peak), making
+        return StageExecutable(self.config, parts, self.tags, image, memory, places, peak), stream
 
     def _tags(self, before: int, count: int) -> tuple[int, ...]:
-        """Of each layer: its number, as far as there are so many, or that of the layer before."""
+        """Counter tag of each layer: its own, as far as there are enough, or that of the layer before."""
         out: list[int] = []
         for number, layer in enumerate(self.lowered.layers):
             own = self.schedule.layers[layer.name].own_counter_tag or not out
@@ -133,7 +133,7 @@ class _Generator:
     def _places(
         self, commands: list[Command], lives: dict[CircularBuffer, tuple[int, int]]
     ) -> dict[CircularBuffer, int]:
-        """Where rings start; of what does not fit the error says which layers bring their weights in early there."""
+        """Start addresses of rings; the error of a ring that does not fit names the layers that prefetch there."""
         try:
             return plan(self.config, lives, workers(commands))
         except MemoryFullError as error:

@@ -26,18 +26,18 @@ _RING = 48
 def interleave(
     config: MlaConfig, steps: Sequence[TileStep], layers: Sequence[int], overlap: Sequence[bool]
 ) -> tuple[list[tuple[int, TileStep]], dict[int, int]]:
-    """Steps in the order in which they go.
+    """List scheduling of the steps of all layers.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
-    steps : sequence of Step
-        All of them, layer by layer.
+        Configuration of the target machine.
+    steps : sequence of TileStep
+        All steps, layer by layer.
     layers : sequence of int
-        The layer of each.
+        Index of the layer of each step.
     overlap : sequence of bool
-        For each layer whether it may take turns; those that follow one another do so together.
+        For each layer, if it may be interleaved; consecutive ones are interleaved together.
 
     Returns
     -------
@@ -180,7 +180,7 @@ def _needs(config: MlaConfig, steps: Sequence[tuple[int, TileStep]]) -> Iterator
 
 
 def _conflict(a: _Touch, b: _Touch) -> bool:
-    """Whether one must not overtake the other, by the whole stretches of both.
+    """True if one must not overtake the other, by the whole stretches of both.
 
     Blocks of channels that lie apart would let a layer begin block by block, and LOAD and FUSE wait for each: the first
     two layers of ResNet-18 took 575,773 cycles, and take 510,145.
@@ -201,7 +201,7 @@ def _shared(steps: Sequence[tuple[int, TileStep]]) -> list[CircularBuffer]:
 def _touches(
     config: MlaConfig, step: TileStep, numbers: dict[CircularBuffer, int], at: int, layer: int
 ) -> Iterator[tuple[CircularBuffer, _Touch]]:
-    """What a step touches of the shared rings."""
+    """Regions of the shared rings that a step reads or writes."""
     rings = list(numbers)
     for command in step.commands():
         if not any(ref.ring in numbers for ref in command.refs()):

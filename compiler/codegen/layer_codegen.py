@@ -1,4 +1,4 @@
-"""Steps of layers, memoized while a schedule is made to fit: only what a change touches is generated again."""
+"""Code generation of layers, memoized while a schedule is made to fit: only changed layers are generated again."""
 
 from dataclasses import replace
 
@@ -10,48 +10,21 @@ from compiler.commands.tensor_layout import TensorLayout
 from compiler.commands.tile_buffers import CodegenContext
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
-from compiler.layers.conv.codegen import conv_steps
-from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv_transpose import ConvTransposeLayer, conv_transpose_steps
-from compiler.layers.depthwise import DepthwiseLayer, depthwise_steps
-from compiler.layers.dynamic_quantize import DynamicLayer, dynamic_steps
-from compiler.layers.elementwise import ElementwiseLayer, elementwise_steps
-from compiler.layers.matmul import MatmulLayer, matmul_steps
-from compiler.layers.move import MoveLayer, move_steps
-from compiler.layers.norm import NormLayer, norm_steps
-from compiler.layers.pool import PoolLayer, pool_steps
-from compiler.layers.prelu import PReluLayer, prelu_steps
-from compiler.layers.reduce import ReduceLayer, reduce_steps
-from compiler.layers.softmax import SoftmaxLayer, softmax_steps
+from compiler.layers.registry import kind_of
 from compiler.schedule.schedule import LayerSchedule
 from hw.config import MlaConfig
 
-_GENERATORS = {
-    ConvLayer: conv_steps,
-    DepthwiseLayer: depthwise_steps,
-    PoolLayer: pool_steps,
-    ElementwiseLayer: elementwise_steps,
-    SoftmaxLayer: softmax_steps,
-    MoveLayer: move_steps,
-    PReluLayer: prelu_steps,
-    ConvTransposeLayer: conv_transpose_steps,
-    MatmulLayer: matmul_steps,
-    ReduceLayer: reduce_steps,
-    NormLayer: norm_steps,
-    DynamicLayer: dynamic_steps,
-}
-
-#: What the steps of a layer depend on: its schedule and where its tensors live.
+#: Inputs of the code generation of a layer: its schedule and the layouts of its tensors.
 _Grounds = tuple[LayerSchedule, dict[str, TensorLayout]]
 
 
 class LayerCodegen:
-    """Makes the steps of one network's layers under one schedule after the other.
+    """Memoized code generation for the layers of one network under successive schedules.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the target machine.
     """
 
     def __init__(self, config: MlaConfig):
@@ -62,7 +35,7 @@ class LayerCodegen:
         self._made: dict[str, tuple[_Grounds, list[TileStep]]] = {}
 
     def ring(self, tensor: Tensor, inside: bool) -> CircularBuffer:
-        """Where a tensor lies, in the scratchpad or not; the same ring each time."""
+        """Ring of a tensor, in the scratchpad or in DRAM; the same object each time."""
         key = (tensor.name, inside)
         if key not in self._rings:
             self._rings[key] = self._ring(tensor, inside)
@@ -71,8 +44,8 @@ class LayerCodegen:
     def steps(
         self, number: int, layer: Layer, schedule: LayerSchedule, homes: dict[str, TensorLayout]
     ) -> list[TileStep]:
-        """The steps of a layer; `number` is its place in the network."""
-        # When loads come and what is one program is for those who put the steps in order.
+        """Steps of a layer; `number` is its index in the network."""
+        # The order of loads and the split into programs are decided later, from the steps.
         grounds = (
             replace(schedule, prefetch=0, same_program_as_previous=False),
             {name: homes[name] for name in layer.shapes},
@@ -80,7 +53,7 @@ class LayerCodegen:
         made = self._made.get(layer.name)
         if made is None or made[0] != grounds:
             context = CodegenContext(self.config, number, schedule, grounds[1])
-            made = self._made[layer.name] = (grounds, _GENERATORS[type(layer)](context, layer))
+            made = self._made[layer.name] = (grounds, kind_of(layer).steps(context, layer))
         return made[1]
 
     def _ring(self, tensor: Tensor, inside: bool) -> CircularBuffer:

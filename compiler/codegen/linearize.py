@@ -25,15 +25,15 @@ def linearize(
     Parameters
     ----------
     config : MlaConfig
-        The machine.
-    steps : sequence of Step
-        In order.
+        Configuration of the target machine.
+    steps : sequence of TileStep
+        Steps in order of execution.
     prefetch : sequence of int
         For each step the one from which on its loads may come.
     after : dict, optional
         For steps of layers that take turns the one from which on their loads find what others of them store.
-    dram : Dram
-        The memory.
+    dram : DramTiming
+        Timing of the memory.
     """
     arranger = _Arranger(steps, prefetch, after or {})
     return arranger.run(due(config, steps, list(arranger.loads()), dram))
@@ -118,9 +118,9 @@ class _Arranger:
 
 
 def _conflict(first: Command, second: Command) -> bool:
-    """Whether two commands must keep their order."""
-    made, making = first.target, second.target
-    return made == making or made in second.sources or making in first.sources
+    """True if two commands must keep their order."""
+    a, b = first.target, second.target
+    return a == b or a in second.sources or b in first.sources
 
 
 def lifetimes(commands: Sequence[Command]) -> dict[CircularBuffer, tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""How much of the memories on the chip a network uses at most."""
+"""Peak use of the on-chip memories by a network."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Peak:
     Parameters
     ----------
     sp : int
-        Bytes of scratchpad.
+        Peak of the scratchpad, in bytes.
     acc : int
-        Bytes of accumulator.
+        Peak of the accumulator, in bytes.
     """
 
     sp: int
@@ -42,7 +42,7 @@ def peak_use(config: MlaConfig, lives: Mapping[CircularBuffer, tuple[int, int]])
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the target machine.
     lives : dict
         First and last position in the sequence at which each ring is in use.
     """

@@ -18,16 +18,16 @@ Delta = dict[int, int]
 
 @dataclass(frozen=True, eq=False)
 class CommandLoop:
-    """A repeated stretch.
+    """A stretch of commands that is repeated.
 
     Parameters
     ----------
     count : int
-        Times.
+        Number of iterations.
     body : tuple
-        The first time.
+        Items of the first iteration.
     deltas : tuple of dict
-        For each command of the body (those of inner loops included) what its fields change by each time.
+        Change of the fields per iteration, for each command of the body (those of inner loops included).
     """
 
     count: int
@@ -41,7 +41,7 @@ class CommandLoop:
 
     @cached_property
     def key(self) -> tuple:
-        """What must be the same for two loops to repeat one another."""
+        """Key that is equal for two loops that can be iterations of one loop."""
         deltas = tuple(tuple(sorted(delta.items())) for delta in self.deltas)
         return "loop", self.count, tuple(key(item) for item in self.body), deltas
 
@@ -60,7 +60,7 @@ def leaves(item: Item) -> Sequence[Issued]:
 
 
 def key(item: Item) -> tuple:
-    """What must be the same for two items to repeat one another."""
+    """Key that is equal for two items that can be iterations of one loop."""
     return (
         item.key
         if isinstance(item, CommandLoop)
@@ -107,7 +107,7 @@ def _pass(items: list[Item], most_depth: int) -> list[Item]:
 def _repeats(
     items: list[Item], keys: list[int], at: int, length: int
 ) -> tuple[int, tuple[Delta, ...]] | None:
-    """How often the stretch repeats, and what changes; None if it does not."""
+    """Number of repetitions of a stretch, and the changes per iteration; None if it does not repeat."""
     if keys[at : at + length] != keys[at + length : at + 2 * length]:
         return None
     deltas = _differences(items[at : at + length], items[at + length : at + 2 * length])

@@ -43,7 +43,7 @@ class Issued:
 
 
 def reach(config: MlaConfig, command: "Issued") -> list[BoundingBox]:
-    """What a command touches, parameter slots in bytes, tables included; each region of DRAM is a space of its own."""
+    """Regions a command reads and writes, parameter slots in bytes; each region of DRAM is a space of its own."""
     unit, c = command.unit, unpack_fields(command.unit, list(command.values))
     out = []
     for item in boxes(config, unit, c):
@@ -87,7 +87,7 @@ class _Queue:
             (self._writes if box.write else self._reads)[box.space].append((len(self.commands), box))
 
     def last(self, command: Issued, known: int, own: bool) -> int:
-        """How many commands there are up to the last that conflicts with one; 0 if none behind the first `known` does.
+        """Number of commands up to the last that conflicts with one; 0 if none behind the first `known` does.
 
         Of its own unit it only must not read too soon what others write.
         """

@@ -79,9 +79,9 @@ def cut(
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the target machine.
     commands : sequence of Issued
-        All of them.
+        All commands, in order.
     names, joined, tags : sequences
         For each layer: its name, whether it is part of the program of the layer before, its tag.
     known : Kept, optional

@@ -38,7 +38,7 @@ def _cycles(command: Command, n: int) -> int:
 
 
 def _fuse_cycles(command: Command, counts: list[int]) -> int:
-    """Of FUSE: each point takes as long as its reads of one memory, each reciprocal as long as its digits."""
+    """Cycles of a FUSE command: each point takes as long as its reads of one memory, a reciprocal as its digits."""
     src, stage = command.fields.get("src", 0), command.fields.get("stage", 0)
     assert isinstance(src, int)
     words = FUSE_SRC.unpack(src) | FUSE_STAGE.unpack(stage.base if isinstance(stage, BufferRef) else stage)

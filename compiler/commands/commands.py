@@ -18,7 +18,7 @@ from hw.isa.enums import Unit
 
 
 class BufferMemory(StrEnum):
-    """What a ring can lie in; its unit of size."""
+    """Memory of a ring, which determines its unit of size."""
 
     SP = "sp"  # bytes
     ACC = "acc"  # rows
@@ -33,18 +33,18 @@ class CircularBuffer:
 
     Parameters
     ----------
-    memory : Memory
-        Where it lies.
+    memory : BufferMemory
+        Memory that contains the buffer.
     name : str
-        For listings.
+        Name shown in listings.
     size : int
-        Of one tile, in the memory's units.
+        Size of one tile, in the units of the memory.
     depth : int
-        Tiles it holds; tile i lies at i modulo depth.
+        Number of tiles it holds; tile i has index i modulo depth.
     data : array or None
-        What a ring in DRAM holds from the start: weights, parameters, tables.
+        Initial contents of a ring in DRAM: weights, parameters, tables.
     family : str
-        What rings that are used in turn have in common; left out for one that stands alone.
+        Common name of rings that are used in rotation; empty for a single ring.
     """
 
     memory: BufferMemory
@@ -95,18 +95,18 @@ Tile = tuple[CircularBuffer, int]
 
 
 class Numbers(NamedTuple):
-    """What a command comes to once it is known where its rings lie.
+    """Field values of a command for given ring addresses.
 
     Parameters
     ----------
     starts : tuple of int
-        Where its rings start.
+        Start addresses of its rings.
     values : tuple of int
         All fields of the unit, in the order of its table.
     region : int
         Operand that the address in DRAM is relative to.
     reach : list of Box
-        What it touches.
+        Memory regions it reads and writes.
     """
 
     starts: tuple[int, ...]
@@ -117,20 +117,20 @@ class Numbers(NamedTuple):
 
 @dataclass(eq=False)
 class Command:
-    """One unit command; what it is does not change once it is made.
+    """One unit command; it does not change once it is made.
 
     Parameters
     ----------
     unit : Unit
-        Who carries it out.
+        Unit that executes it.
     layer : int
         Layer it belongs to: its tag.
     fields : dict
         Values of the fields that are not at their defaults.
     cycles : int or None
-        What it takes at least, once somebody has counted (`compiler.commands.command_cycles`).
+        Lower bound of its cycles, once computed (`compiler.commands.command_cycles`).
     numbers : Numbers or None
-        What it came to where its rings lay the last time.
+        Field values for the last addresses of its rings.
     """
 
     unit: Unit
@@ -140,20 +140,20 @@ class Command:
     numbers: Numbers | None = field(default=None, repr=False)
 
     def reads(self) -> Iterator[BufferRef]:
-        """What it reads."""
+        """Addresses that it reads."""
         for name in READS[self.unit]:
             value = self.fields.get(name)
             if isinstance(value, BufferRef):
                 yield value
 
     def write(self) -> BufferRef:
-        """What it writes."""
+        """Address that it writes."""
         value = self.fields[WRITES[self.unit]]
         assert isinstance(value, BufferRef)
         return value
 
     def refs(self) -> Iterator[BufferRef]:
-        """Everything it touches."""
+        """All addresses that it reads or writes."""
         yield from self.reads()
         yield self.write()
 

@@ -1,4 +1,4 @@
-"""Where a tensor of the network lives between layers."""
+"""Layout of a network tensor in memory between layers."""
 
 from dataclasses import dataclass, replace
 
@@ -11,12 +11,12 @@ class TensorLayout:
 
     Parameters
     ----------
-    ring : Ring
-        Holds all of it.
+    ring : CircularBuffer
+        Buffer that holds all of the tensor.
     h, w, c : int
-        Size; a matrix is rows x 1 x columns.
+        Height, width, channels; a matrix is rows x 1 x columns.
     pixel, row : int
-        Bytes from pixel to pixel, from image row to image row.
+        Distance of two pixels and of two image rows, in bytes.
     offset : int
         Bytes from the ring's start to the first pixel.
     plane : int
@@ -34,7 +34,7 @@ class TensorLayout:
 
     @property
     def on_chip(self) -> bool:
-        """It lies in the scratchpad."""
+        """True if the tensor is in the scratchpad."""
         return self.ring.memory == BufferMemory.SP
 
     def compact(self, size: int) -> bool:

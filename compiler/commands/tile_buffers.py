@@ -1,4 +1,4 @@
-"""What the code generators of layers share: tiles loaded on demand into rotating buffers, ranges, fuse words."""
+"""Helpers of the code generators of layers: tiles loaded on demand into rotating buffers, ranges, fuse words."""
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -16,18 +16,18 @@ from hw.isa.enums import Space, Unit
 
 @dataclass(frozen=True)
 class CodegenContext:
-    """Where a layer is generated for.
+    """Context of code generation for one layer.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Configuration of the target machine.
     layer : int
-        Number of the layer in the network.
+        Index of the layer in the network.
     schedule : LayerSchedule
-        How to carry it out.
+        Schedule of the layer.
     homes : dict
-        Where its tensors live.
+        Layout of each of its tensors, by name.
     shared : dict
         Its tables by their contents: groups of channels and phases have the same.
     """
@@ -53,14 +53,14 @@ class CodegenContext:
 
 
 class TileBuffers:
-    """A ring whose tiles are loaded when they are not there any more.
+    """Ring of tiles that are loaded on demand.
 
     Parameters
     ----------
-    ring : Ring
-        Where they go.
+    ring : CircularBuffer
+        Ring that the tiles are loaded into.
     load : callable
-        (key, place) -> commands that bring a tile in.
+        (key, address) -> commands that load a tile.
     """
 
     def __init__(self, ring: CircularBuffer, load: Callable[[Hashable, BufferRef], list[Command]]):
@@ -79,18 +79,18 @@ class TileBuffers:
 
 
 class BufferRotation:
-    """Tiles that the machine writes itself, in turn in `depth` places of their own, each in another bank if it can.
+    """Rotation of `depth` buffers for tiles that the units write, each in another bank if possible.
 
     Parameters
     ----------
-    memory : Memory
-        Where they lie.
+    memory : BufferMemory
+        Memory that contains the buffers.
     name : str
-        For listings.
+        Name shown in listings.
     size : int
-        Of a tile.
+        Size of a tile, in the units of the memory.
     depth : int
-        How many places.
+        Number of buffers.
     """
 
     def __init__(self, memory: BufferMemory, name: str, size: int, depth: int):
@@ -121,16 +121,16 @@ def image_rows(start: int, rows: int, stride: int, top: int, reach: int, height:
 
 
 class Tables:
-    """A layer's tables in table slots, brought in once.
+    """A layer's lookup tables in table slots, loaded once.
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     name : str
-        Of the layer.
+        Name of the layer, the prefix of its buffers.
     tables : (count * 256,) int16 array
-        One or more.
+        One or more tables of 256 entries.
     """
 
     def __init__(self, context: CodegenContext, name: str, tables: NDArray[np.int16]):

@@ -1,4 +1,4 @@
-"""Which bytes of DRAM a stage's commands move: each once, however often they come and go."""
+"""Compulsory DRAM traffic of a stage: each byte counts once, however often it is moved."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from hw.isa.enums import Unit
 
 @dataclass(frozen=True)
 class Crossing:
-    """What crosses the bus at least.
+    """Bytes that must cross the bus.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Crossing:
 
 
 class _Lines(NamedTuple):
-    """What lines a LOAD or STORE moves."""
+    """Lines that a LOAD or STORE moves."""
 
     word: int = 0
     len: int = 1
@@ -52,11 +52,11 @@ def _fills(word: int) -> bool:
     return bool(LOAD_WORD.unpack(word)["fill"])
 
 
-def crossing(making: CommandStream) -> Crossing:
+def crossing(stream: CommandStream) -> Crossing:
     """The bytes that the commands of a stage move, with none counted twice."""
-    touched, layers = _touched(making)
-    graph = making.lowered.graph
-    rings = {making.homes[name].ring: name for name in (*graph.inputs, *graph.outputs)}
+    touched, layers = _touched(stream)
+    graph = stream.lowered.graph
+    rings = {stream.homes[name].ring: name for name in (*graph.inputs, *graph.outputs)}
     ends = {name: touched.get(ring, 0) for ring, name in rings.items()}
     constants: dict[int, int] = defaultdict(int)
     for ring, size in touched.items():
@@ -65,11 +65,11 @@ def crossing(making: CommandStream) -> Crossing:
     return Crossing(ends, dict(constants))
 
 
-def _touched(making: CommandStream) -> tuple[dict[CircularBuffer, int], dict[CircularBuffer, int]]:
+def _touched(stream: CommandStream) -> tuple[dict[CircularBuffer, int], dict[CircularBuffer, int]]:
     """Bytes of each ring in DRAM that are moved, and the first layer that moves any."""
     masks: dict[CircularBuffer, NDArray[np.bool_]] = {}
     layers: dict[CircularBuffer, int] = {}
-    for command in making.commands:
+    for command in stream.commands:
         place = command.fields.get("dram")
         if command.unit not in (Unit.LOAD, Unit.STORE) or not isinstance(place, BufferRef):
             continue

@@ -1,4 +1,4 @@
-"""The least cycles that a layer or a network can take: multiply-accumulates over the array, bytes over the bus."""
+"""Roofline of layers and networks: multiply-accumulates over the array, bytes over the bus."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from hw.config import MlaConfig
 @identity("Floor", "macs", "bytes")
 @dataclass(frozen=True)
 class Floor:
-    """Work that cannot be avoided.
+    """Minimum work of a layer or network.
 
     Parameters
     ----------
     macs : int
         Multiply-accumulates by the model's definition.
     bytes : int
-        What must cross the bus once.
+        Bytes that must cross the bus once.
     """
 
     macs: int
     bytes: int
 
     def cycles(self, config: MlaConfig, rate: float | None = None) -> int:
-        """At least so many: N*N multiply-accumulates, or `rate` bytes (left out: N), a cycle."""
+        """Lower bound of cycles, at N*N multiply-accumulates and `rate` bytes (default: N) a cycle."""
         return max(-(-self.macs // config.n**2), ceil(self.bytes / (rate or config.n)))
 
 
@@ -54,7 +54,7 @@ def _weights(graph: Graph, layers: Sequence[Layer], crossed: Crossing) -> int:
 
 
 def layer_floors(lowered: LoweredNetwork, crossed: Crossing) -> list[Floor]:
-    """Of each layer of a stage, its tensors coming from and going to DRAM."""
+    """Minimum work of each layer of a stage, with its tensors in DRAM."""
     graph = lowered.graph
     ends = {lowered.root(name): size for name, size in crossed.ends.items()}
     floors = []
@@ -68,12 +68,12 @@ def layer_floors(lowered: LoweredNetwork, crossed: Crossing) -> list[Floor]:
 
 
 def network_floor(stages: Sequence[tuple[LoweredNetwork, Crossing]]) -> Floor:
-    """Of a whole network: only its inputs, outputs and weights cross the bus, as the host hands them over.
+    """Minimum work of a network: only its inputs, outputs and weights cross the bus.
 
     Parameters
     ----------
-    stages : sequence of (Lowered, Crossing)
-        Those on the accelerator. What passes from one to another counts once.
+    stages : sequence of (LoweredNetwork, Crossing)
+        Stages on the accelerator. Tensors passed from one to another count once.
     """
     ends: dict[str, int] = {}
     for _, crossed in stages:
@@ -84,7 +84,7 @@ def network_floor(stages: Sequence[tuple[LoweredNetwork, Crossing]]) -> Floor:
 
 
 def body_floor(lowered: LoweredNetwork, crossed: Crossing) -> Floor:
-    """Of a stage in a subgraph of control flow: what comes in and goes out may stay on chip."""
+    """Minimum work of a stage in a subgraph of control flow: its inputs and outputs may stay on chip."""
     return Floor(
         sum(layer.macs for layer in lowered.layers), _weights(lowered.graph, lowered.layers, crossed)
     )

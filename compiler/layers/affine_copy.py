@@ -14,14 +14,15 @@ Dim = tuple[int, int, int]
 @identity("Walk", "dims", "x", "y")
 @dataclass(frozen=True)
 class Walk:
-    """What goes where.
+    """Strided walk over a source and a destination at once.
 
     Parameters
     ----------
     dims : tuple of (int, int, int)
-        Number of steps, distance in the source, distance in the destination; none writes where another does.
+        Number of steps, distance in the source, distance in the destination, in elements or bytes. No two steps write
+        the same element.
     x, y : int
-        First place in the source, in the destination.
+        Offset of the first element in the source and in the destination.
     """
 
     dims: tuple[Dim, ...]
@@ -30,7 +31,7 @@ class Walk:
 
     @property
     def count(self) -> int:
-        """Elements that go."""
+        """Number of elements copied."""
         total = 1
         for size, _, _ in self.dims:
             total *= size
@@ -52,7 +53,7 @@ class Walk:
         return Walk(tuple(out), self.x, self.y)
 
     def at(self, x: int, y: int) -> "Walk":
-        """The same from elsewhere."""
+        """The same walk with both offsets moved."""
         return Walk(self.dims, self.x + x, self.y + y)
 
     def blocks(self, index: int, size: int) -> Iterator["Walk"]:
@@ -68,7 +69,7 @@ class Walk:
             yield Walk((*others, (rest, x, y)), self.x, self.y).at(whole * size * x, whole * size * y)
 
     def pieces(self, most: int) -> Iterator["Walk"]:
-        """Pieces of at most so many elements; the last dimensions stay whole as long as possible."""
+        """Pieces of at most `most` elements; the last dimensions stay whole as long as possible."""
         sizes, room = [], max(most, 1)
         for total, _, _ in reversed(self.dims):
             parts = -(-total // min(total, room))
@@ -101,16 +102,16 @@ class Walk:
 @identity("Rescale", "x_zp", "y_zp", "mult", "exponent", "rounding")
 @dataclass(frozen=True)
 class Rescale:
-    """From one quantization to another.
+    """Conversion from one quantization to another.
 
     Parameters
     ----------
     x_zp, y_zp : int
-        Zero points.
+        Zero points of source and destination.
     mult, exponent : int
-        Quotient of the scales.
+        Quotient of the scales as 31-bit multiplier and exponent.
     rounding : Rounding
-        Of the product.
+        Rounding mode of the scaled product.
     """
 
     x_zp: int
@@ -123,18 +124,18 @@ class Rescale:
 @identity("Copy", "source", "walk", "rescale", "fill")
 @dataclass(frozen=True)
 class Copy:
-    """Elements that go from one tensor to another.
+    """Copy of elements from one tensor to another.
 
     Parameters
     ----------
     source : str or None
-        Where from; None: every place gets `fill`.
+        Name of the source tensor; None: every element of the destination is `fill`.
     walk : Walk
-        In elements of the tensors without gaps.
+        Elements to copy, with distances in elements of contiguous tensors.
     rescale : Rescale or None
-        What happens on the way.
+        Conversion of each element; None: elements are copied unchanged.
     fill : int
-        A byte.
+        Byte that fills the destination if there is no source.
     """
 
     source: str | None

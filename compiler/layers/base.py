@@ -1,4 +1,4 @@
-"""Layers: what the machine does in one go, in integers."""
+"""Layers: units of scheduling and code generation, in integers."""
 
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,7 @@ class Image:
 @identity("Residual", "tensor", "stage", "fields")
 @dataclass(frozen=True)
 class Residual:
-    """An addition in the drain.
+    """Addition of a second tensor in the drain.
 
     Parameters
     ----------
@@ -41,18 +41,18 @@ class Residual:
 @identity("Drain", "bias", "mult", "exponent", "zp", "clip", "rounding", "dtype", "residual", "table")
 @dataclass(frozen=True, eq=False)
 class Drain:
-    """How sums become the integers of the output: one parameter for each channel.
+    """Requantization of sums to the integers of the output, with one set of parameters for each channel.
 
     Parameters
     ----------
     bias, mult, exponent : (channels,) arrays
         Parameters as `compiler.util.scaling.param_image` takes them.
     zp : int
-        Zero point of the result.
+        Zero point of the output.
     clip : (int, int)
-        Least and greatest result.
+        Smallest and largest stored result.
     rounding : Rounding
-        Of the scaling and of the residual.
+        Rounding mode of the scaling and of the residual addition.
     dtype : Dtype
         Type of the result.
     residual : Residual or None
@@ -73,7 +73,7 @@ class Drain:
 
     @property
     def common_scale(self) -> bool:
-        """Whether all channels have the same multiplier and exponent."""
+        """True if all channels have the same multiplier and exponent."""
         return bool((self.mult == self.mult[0]).all() and (self.exponent == self.exponent[0]).all())
 
     def part(self, channels: slice) -> "Drain":
@@ -86,22 +86,22 @@ class Drain:
 @identity("Layer", "name", "nodes", "ops", "x", "y", "shapes", "macs", "batch")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layer:
-    """One layer.
+    """Base class of the layers.
 
     Parameters
     ----------
     name : str
-        That of its anchor (`compiler.layers.lowering_context.anchor_of`).
+        Name of its anchor node (`compiler.layers.lowering_context.anchor_of`).
     nodes : tuple of str
-        Nodes of the graph that it carries out.
+        Names of the graph nodes that it executes.
     x, y : str
-        Tensors it reads and makes.
+        Names of the tensors it reads and writes.
     shapes : dict
-        Image of each tensor it touches.
+        Image shape of each tensor it reads or writes, by name.
     macs : int
         Multiply-accumulates by the model's definition.
     batch : int
-        Images, one below the other, that have borders of their own.
+        Number of images stacked vertically, each with borders of its own.
     """
 
     name: str
@@ -115,5 +115,5 @@ class Layer:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Tensors it reads, constants not among them."""
+        """Names of the tensors it reads, without constants."""
         return (self.x,)

@@ -16,6 +16,7 @@ from compiler.layers.conv.tile_model import conv_tile_model
 from compiler.layers.conv.tilings import conv_tilings
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import TilingContext, Tilings
@@ -56,7 +57,7 @@ def lower_conv_transpose(low: LoweringContext) -> ConvTransposeLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         As of convolutions.
     """
     weights, bias = weights_of(low)
@@ -137,11 +138,11 @@ def _taps(
     return out
 
 
-def conv_transpose_tilings(spot: TilingContext, layer: ConvTransposeLayer) -> Tilings:
+def conv_transpose_tilings(context: TilingContext, layer: ConvTransposeLayer) -> Tilings:
     """Those of the greatest phase; the buffers of all of them may be in use at a time."""
     heaviest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
-    for free in (spot.free // len(layer.phases), spot.free):
-        found = list(conv_tilings(replace(spot, free=free), heaviest))
+    for free in (context.free // len(layer.phases), context.free):
+        found = list(conv_tilings(replace(context, free=free), heaviest))
         for cycles, schedule in found:
             yield cycles * len(layer.phases), schedule
         if found:
@@ -151,10 +152,10 @@ def conv_transpose_tilings(spot: TilingContext, layer: ConvTransposeLayer) -> Ti
 def conv_transpose_tile_model(
     layer: ConvTransposeLayer, s: LayerSchedule, place: LayerContext
 ) -> TilePipeline:
-    """Of a transposed convolution: as many times its heaviest phase as it has phases."""
+    """Tile model of a transposed convolution: its heaviest phase, repeated for each phase."""
     heaviest = max((phase.conv for phase in layer.phases), key=lambda conv: conv.macs)
-    flow = conv_tile_model(heaviest, s, place)
-    return replace(flow, count=flow.count * len(layer.phases))
+    pipeline = conv_tile_model(heaviest, s, place)
+    return replace(pipeline, count=pipeline.count * len(layer.phases))
 
 
 def conv_transpose_steps(context: CodegenContext, layer: ConvTransposeLayer) -> list[TileStep]:
@@ -174,3 +175,13 @@ def _home(y: TensorLayout, strides: tuple[int, int], phase: Phase) -> TensorLayo
     image = phase.conv.shapes[phase.conv.y]
     first = y.at(*phase.offset)
     return TensorLayout(y.ring, image.h, image.w, y.c, strides[1] * y.pixel, strides[0] * y.row, first.offset)
+
+
+KIND = LayerKind(
+    name="convtranspose",
+    layer=ConvTransposeLayer,
+    lowerings={"conv_transpose2d": Lowering(lower_conv_transpose, CONVOLUTION, epilogue=True)},
+    tilings=conv_transpose_tilings,
+    tile_model=conv_transpose_tile_model,
+    steps=conv_transpose_steps,
+)

@@ -5,6 +5,7 @@ import numpy as np
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.epilogue_lowering import drain_of, rounding_of
+from compiler.layers.layer_kind import BYTES_TO_BYTES, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine
 from hw.isa.enums import Rounding
 
@@ -17,7 +18,7 @@ def lower_cumsum(low: LoweringContext) -> ConvLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         It is not along the last dimension, or too long.
     """
     a, x = low.anchor.attributes, low.x
@@ -32,3 +33,6 @@ def lower_cumsum(low: LoweringContext) -> ConvLayer:
     drain = drain_of(low, triangle, None, rounding_of(low, Rounding.AWAY))
     common = low.common(*([drain.residual.tensor] if drain.residual else []))
     return ConvLayer(**common, weights=data[:, None, None, :], drain=drain, x_zp=affine(x).zero_point)
+
+
+LOWERINGS = {"cumsum": Lowering(lower_cumsum, BYTES_TO_BYTES, epilogue=True)}

@@ -16,6 +16,7 @@ from compiler.layers.conv.tile_model import with_drain
 from compiler.layers.epilogue import Epilogue
 from compiler.layers.epilogue_lowering import drain_of, rounding_of, weights_of, zero_of
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import CONVOLUTION, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, affine
 from compiler.layers.requant_params import parameters
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines
@@ -53,6 +54,7 @@ _GROUP_CHANNELS = 16
 
 
 def lower_depthwise(low: LoweringContext) -> Layer:
+    """Layer of a depthwise convolution with its epilogue."""
     weights, bias = weights_of(low)
     assert weights.data is not None
     a = low.anchor.attributes
@@ -92,32 +94,36 @@ def _block_diagonal_groups(weights: NDArray, zero: int) -> tuple[NDArray, int]:
 _STRIPS = 4
 
 
-def depthwise_tilings(spot: TilingContext, layer: DepthwiseLayer) -> Tilings:
-    """Of a depthwise convolution."""
-    config, n = spot.config, spot.config.n
+def depthwise_tilings(context: TilingContext, layer: DepthwiseLayer) -> Tilings:
+    """Tilings of a depthwise convolution that fit."""
+    config, n = context.config, context.config.n
     batch, (x, y) = layer.batch, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks = ceil_div(channels, n)
-    for columns, (width, passes) in product(cuts(min(blocks, config.param_slots // 2)), _widths(spot, layer)):
+    for columns, (width, passes) in product(
+        cuts(min(blocks, config.param_slots // 2)), _widths(context, layer)
+    ):
         pitch, strips = stream_pitch(layer, x.w, y.w, width), ceil_div(y.w, width)
         for rows in cuts(y.h):
             sums = rows * width * columns
-            if 2 * sums > spot.acc_rows:
+            if 2 * sums > context.acc_rows:
                 continue
-            for band in (y.h, rows) if not spot.x_on_chip else (y.h,):
+            for band in (y.h, rows) if not context.x_on_chip else (y.h,):
                 x_bytes = input_rows(band, layer.strides[0], kernel_h, x.h) * x.w * columns * n + n
                 used = columns * kernel_h * taps * n * 2
-                used += 0 if spot.x_on_chip else 2 * x_bytes
-                used += 0 if spot.y_on_chip else 2 * sums * n * DTYPE_BYTES[layer.drain.dtype]
-                if used > spot.free:
+                used += 0 if context.x_on_chip else 2 * x_bytes
+                used += 0 if context.y_on_chip else 2 * sums * n * DTYPE_BYTES[layer.drain.dtype]
+                if used > context.free:
                     continue
                 keep = columns == 1 and passes == 1 and rows < band
                 tiles = batch * ceil_div(blocks, columns) * ceil_div(y.h, rows) * strips
                 again = 0 if keep else (kernel_h - 1) * tiles * columns
                 stream = (batch * blocks * y.h * layer.strides[0] * strips + again) * pitch
                 array = stream * passes
-                bus = 0 if spot.x_on_chip else batch * ceil_div(y.h, band) * blocks * x_bytes / (columns * n)
-                bus += 0 if spot.y_on_chip else batch * y.h * y.w * blocks
+                bus = (
+                    0 if context.x_on_chip else batch * ceil_div(y.h, band) * blocks * x_bytes / (columns * n)
+                )
+                bus += 0 if context.y_on_chip else batch * y.h * y.w * blocks
                 cycles = max(array, bus, tiles * TILE) + sums + tiles * 10
                 yield (
                     cycles,
@@ -127,27 +133,27 @@ def depthwise_tilings(spot: TilingContext, layer: DepthwiseLayer) -> Tilings:
                         width=width,
                         columns=columns,
                         param_blocks=slots_together(config, blocks, columns),
-                        acc_buffers=sums_together(spot, sums),
+                        acc_buffers=sums_together(context, sums),
                         prefetch=PREFETCH,
-                        on_chip=spot.y_on_chip,
+                        on_chip=context.y_on_chip,
                     ),
                 )
 
 
-def _widths(spot: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]:
+def _widths(context: TilingContext, layer: DepthwiseLayer) -> list[tuple[int, int]]:
     """Widths of strips and passes over each: all of the output, and those that take fewer passes."""
     out: list[tuple[int, int]] = []
     x, y = images(layer)
     for strips in range(1, _STRIPS + 1):
         width = ceil_div(y.w, strips)
-        passes = stream_passes(spot.config, layer, stream_pitch(layer, x.w, y.w, width))
+        passes = stream_passes(context.config, layer, stream_pitch(layer, x.w, y.w, width))
         if not out or passes < out[-1][1]:
             out.append((width, passes))
     return out
 
 
 def depthwise_tile_model(layer: DepthwiseLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a depthwise convolution: blocks of channels, bands, strips, tiles."""
+    """Tile model of a depthwise convolution: blocks of channels, bands, strips, tiles."""
     n, (x, y) = place.config.n, images(layer)
     kernel_h, taps, channels = layer.weights.shape
     blocks, stride = ceil_div(channels, n), layer.strides[0]
@@ -249,10 +255,10 @@ class DepthwiseSteps:
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     layer : DepthwiseLayer
-        What.
+        Layer to generate code for.
     """
 
     def __init__(self, context: CodegenContext, layer: DepthwiseLayer):
@@ -400,7 +406,7 @@ class DepthwiseSteps:
         return out
 
     def _stream(self, start: int, rows: int, taps: _Taps, continued: bool, more: bool) -> dict[str, int]:
-        """Which pixels a pass streams; one that is continued later streams whole image rows."""
+        """Pixels streamed in a pass; a pass that is continued later streams whole image rows."""
         stride, g = self.layer.strides[0], taps.rows
         if continued:
             before, row, streamed = stride - 1, self.row, rows * stride
@@ -454,3 +460,17 @@ class DepthwiseSteps:
 def depthwise_steps(context: CodegenContext, layer: DepthwiseLayer) -> list[TileStep]:
     """The steps of a depthwise convolution."""
     return DepthwiseSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="depthwise",
+    layer=DepthwiseLayer,
+    lowerings={
+        "depthwise_conv2d": Lowering(
+            lower_depthwise, CONVOLUTION, strided_input=True, strided_output=True, epilogue=True
+        ),
+    },
+    tilings=depthwise_tilings,
+    tile_model=depthwise_tile_model,
+    steps=depthwise_steps,
+)

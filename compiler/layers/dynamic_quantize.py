@@ -8,6 +8,7 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileB
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import FLOAT, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import TILE, TilingContext, Tilings
@@ -27,7 +28,7 @@ QUANTIZED, SCALE, ZERO = "dynamic_quantize", "dynamic_scale", "dynamic_zero"
 @identity("DynamicLayer", "makes")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DynamicLayer(Layer):
-    """What makes bytes of float32 numbers, their scale, or their zero point: `makes` is the operator."""
+    """Dynamic quantization of float32 numbers: their bytes, scale or zero point, as the operator `makes` says."""
 
     makes: str
 
@@ -37,20 +38,23 @@ def lower_dynamic(low: LoweringContext) -> Layer:
     return DynamicLayer(**low.common(), makes=low.anchor.op)
 
 
-def dynamic_tilings(spot: TilingContext, layer: DynamicLayer) -> Tilings:
-    """Of a dynamic quantization: all numbers once for their range, once for their bytes."""
-    n, x = spot.config.n, layer.shapes[layer.x]
+def dynamic_tilings(context: TilingContext, layer: DynamicLayer) -> Tilings:
+    """Tilings of a dynamic quantization, which reads all numbers twice: for their range, then for their bytes."""
+    n, x = context.config.n, layer.shapes[layer.x]
     total, size = ceil_div(x.h * x.w * x.c, n), DTYPE_BYTES[x.dtype]
     for rows in cuts(total):
         tiles = ceil_div(total, rows)
         used = 2 * (rows + 1) * n * size + 2 * (rows + size) * n + 2 * n
-        if used > spot.free or rows > 0xFFFF or tiles + ROWS > spot.acc_rows:
+        if used > context.free or rows > 0xFFFF or tiles + ROWS > context.acc_rows:
             continue
-        yield 3 * max(total * size, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
+        yield (
+            3 * max(total * size, tiles * TILE) + 2 * rows,
+            LayerSchedule(rows=rows, on_chip=context.y_on_chip),
+        )
 
 
 def dynamic_tile_model(layer: DynamicLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a dynamic quantization."""
+    """Tile model of a dynamic quantization."""
     n, x = place.config.n, layer.shapes[layer.x]
     total, size = ceil_div(x.h * x.w * x.c, n), DTYPE_BYTES[x.dtype]
     return even_tiles(
@@ -205,7 +209,7 @@ class DynamicSteps:
         ]
 
     def _factors(self) -> list[_Fields]:
-        """What makes bytes of numbers, and the zero point."""
+        """Fields that compute the factor of the numbers and the zero point."""
         return [
             self._constant(_UNFIX, 1 << 30),
             self._exponent(_SCALE, _UNFIX, 1, -1, _WHOLE),
@@ -340,3 +344,17 @@ class DynamicSteps:
 def dynamic_steps(context: CodegenContext, layer: DynamicLayer) -> list[TileStep]:
     """The steps of a dynamic quantization."""
     return DynamicSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="dynamic",
+    layer=DynamicLayer,
+    lowerings={
+        QUANTIZED: Lowering(lower_dynamic, ElementTypes((FLOAT,), ("uint8",))),
+        SCALE: Lowering(lower_dynamic, ElementTypes((FLOAT,), FLOAT)),
+        ZERO: Lowering(lower_dynamic, ElementTypes((FLOAT,), ("uint8",))),
+    },
+    tilings=dynamic_tilings,
+    tile_model=dynamic_tile_model,
+    steps=dynamic_steps,
+)

@@ -12,11 +12,13 @@ from compiler.commands.commands import BufferMemory, BufferRef, CircularBuffer, 
 from compiler.commands.tensor_layout import TensorLayout
 from compiler.commands.tile_buffers import BufferRotation, CodegenContext, Tables, TileBuffers, pieces
 from compiler.ir.identity import identity
+from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
 from compiler.kernel_library.add import LEFT_SHIFT, raw_fields, residual_fields
 from compiler.kernel_library.mul import mul
 from compiler.layers.base import Drain, Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lookup_tables import is_unary, table_of
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.requant_params import Slots
@@ -31,7 +33,7 @@ from hw.isa.enums import DTYPE_BYTES, BSource, Op, Requant, Rounding, Unit
 
 @identity("Spread", "ALL", "CHANNEL", "PIXEL", "SCALAR")
 class Spread(StrEnum):
-    """How a tensor is laid over another."""
+    """Broadcast of an operand to the shape of the result."""
 
     ALL = "all"  # element by element
     CHANNEL = "channel"  # one number for each channel
@@ -40,7 +42,7 @@ class Spread(StrEnum):
 
 
 def laid_over(op: str, b: tuple[int, ...], a: tuple[int, ...]) -> Spread | None:
-    """How an operand of one shape is laid over one of another; None if the machine has no way for that operator."""
+    """Broadcast of an operand of shape `b` to shape `a`; None if the accelerator cannot do it for the operator."""
     padded = (1,) * (len(a) - len(b)) + b
     if padded == a:
         return Spread.ALL
@@ -167,23 +169,23 @@ def _product(low: LoweringContext, a: Tensor, b: Tensor) -> dict:
     }
 
 
-def elementwise_tilings(spot: TilingContext, layer: ElementwiseLayer) -> Tilings:
-    """Of an elementwise layer."""
-    n, y = spot.config.n, layer.shapes[layer.y]
+def elementwise_tilings(context: TilingContext, layer: ElementwiseLayer) -> Tilings:
+    """Tilings of an elementwise layer that fit."""
+    n, y = context.config.n, layer.shapes[layer.y]
     total = ceil_div(y.h * y.w * y.c, n)
     sizes = [DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)]
     for rows in cuts(total):
         used = 2 * rows * n * sum(sizes)
-        if (used > spot.free and not (spot.x_on_chip and spot.y_on_chip)) or rows > 0xFFFF:
+        if (used > context.free and not (context.x_on_chip and context.y_on_chip)) or rows > 0xFFFF:
             continue
         tiles = ceil_div(total, rows)
         # A row of wider elements takes as many reads or writes.
         work = total * max(sizes)
-        yield max(work, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
+        yield max(work, tiles * TILE) + 2 * rows, LayerSchedule(rows=rows, on_chip=context.y_on_chip)
 
 
 def elementwise_tile_model(layer: ElementwiseLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of an elementwise layer."""
+    """Tile model of an elementwise layer."""
     n, y = place.config.n, layer.shapes[layer.y]
     total = ceil_div(y.h * y.w * y.c, n)
     sizes = {name: DTYPE_BYTES[layer.shapes[name].dtype] for name in (*layer.inputs, layer.y)}
@@ -350,7 +352,7 @@ class ElementwiseSteps:
     def _commands(
         self, fields: dict[str, int | BufferRef], step: TileStep, start: int, count: int
     ) -> list[Command]:
-        """What is done with a tile: `count` pixels from `start` on."""
+        """Commands of a tile: `count` pixels from `start` on."""
         return [self.context.command(Unit.FUSE, **fields)]
 
     def _tail(self, start: int, count: int) -> int:
@@ -406,3 +408,23 @@ class ElementwiseSteps:
 def elementwise_steps(context: CodegenContext, layer: ElementwiseLayer) -> list[TileStep]:
     """The steps of an elementwise layer."""
     return ElementwiseSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="elementwise",
+    layer=ElementwiseLayer,
+    lowerings={
+        **dict.fromkeys(
+            BINARY_OPS, Lowering(lower_binary, BYTES_TO_BYTES, strided_input=True, strided_output=True)
+        ),
+        # Requantization is a move of elements: it has more element types than a table.
+        **dict.fromkeys(
+            TABLE_OPS - {"requantize"},
+            Lowering(lower_unary, BYTES_TO_BYTES, strided_input=True, strided_output=True),
+        ),
+    },
+    tilings=elementwise_tilings,
+    tile_model=elementwise_tile_model,
+    steps=elementwise_steps,
+    rank_by_tile_model=True,
+)

@@ -15,14 +15,14 @@ class Epilogue:
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     name : str
-        Of the layer.
+        Name of the layer, the prefix of its buffers.
     drain : Drain
-        Parameters and what follows them.
-    y : list of Home
-        Where the image goes, or those of a batch.
+        Requantization parameters, table and addition.
+    y : list of TensorLayout
+        Layouts of the output image, or of the images of a batch.
     rows, columns : int
         Image rows and blocks of channels of a whole tile.
     channel : int
@@ -146,7 +146,7 @@ class Epilogue:
         return {"r_base": place, "r_x": pixel, "r_n": self.n, **rows, **residual.fields}
 
     def _summand(self, residual: Residual) -> TensorLayout:
-        """Where the other summand of this image is."""
+        """Layout of the second operand of the addition, for this image."""
         home = self.context.homes[residual.tensor].parts(len(self.images))[self.number]
         return home if self.y.even else home.columns(self.column, self.y.w)
 

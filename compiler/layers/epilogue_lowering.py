@@ -22,7 +22,7 @@ from hw.isa.enums import Rounding
 
 
 def rounding_of(low: LoweringContext, reference: Rounding) -> Rounding:
-    """Of sums of products (docs/numerics.md): float32's in XNNPACK, an operator's own in the reference kernels."""
+    """Rounding of sums of products (docs/numerics.md): float32 in XNNPACK, `reference` in the reference kernels."""
     return reference if low.rounding == "reference" else Rounding.EVEN
 
 
@@ -103,7 +103,7 @@ def weights_of(low: LoweringContext) -> tuple[Tensor, Tensor | None]:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         They are no constants.
     """
     _, weights, *bias = low.graph.ins(low.anchor)
@@ -133,7 +133,7 @@ def zero_of(weights: Tensor) -> int:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         There are more.
     """
     assert weights.quantization is not None

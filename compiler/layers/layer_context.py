@@ -1,4 +1,4 @@
-"""What a layer finds under a whole schedule: the machine, its memory, where its tensors are, its neighbours."""
+"""Surroundings of a layer under a whole schedule: machine, memory, tensor locations, neighbours."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Functions of one number of 8 bits, as tables."""
+"""Lookup tables of functions of one 8-bit number."""
 
 from typing import cast
 
@@ -6,39 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.tensor import Tensor
 from compiler.reference import run_node
 
 EIGHT_BITS = ("int8", "uint8")
-#: Functions of one number: a table of all 256 holds each.
-UNARY = (
-    "clip",
-    "leaky_relu",
-    "sigmoid",
-    "tanh",
-    "hard_swish",
-    "gelu",
-    "silu",
-    "exp",
-    "log",
-    "abs",
-    "sqrt",
-    "rsqrt",
-    "elu",
-    "softplus",
-    "mish",
-    "requantize",
-    "function",
-)
-#: And a table itself, which only the compiler makes.
-TABLES = (*UNARY, "table")
-BINARY = ("add", "sub", "mul")
 
 
 def is_unary(graph: Graph, node: Node) -> bool:
-    """Whether a node is a function of single numbers of 8 bits, perhaps with a constant for all of them."""
+    """True if a node is a function of one 8-bit number, perhaps with constant scalar operands."""
     x, *others = graph.ins(node)
-    if node.op not in (*TABLES, *BINARY) or len(node.outputs) != 1:
+    if node.op not in TABLE_OPS | BINARY_OPS or len(node.outputs) != 1:
         return False
     if x.constant and others:
         x, others = others[0], [x]
@@ -51,7 +29,7 @@ def is_unary(graph: Graph, node: Node) -> bool:
 
 
 def table_of(graph: Graph, node: Node, rounding: str) -> NDArray[np.int16]:
-    """What a unary node makes of each of the 256 numbers; entry q & 255 is that of q."""
+    """Results of a unary node for all 256 integers; entry q & 255 is that of q."""
     inputs, out = graph.ins(node), graph.out(node)
     (x,) = (t for t in inputs if not t.constant)
     limits = np.iinfo(x.dtype)

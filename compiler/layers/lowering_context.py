@@ -1,4 +1,4 @@
-"""What the lowerings of all operators share."""
+"""Context and helpers shared by the lowerings of all operators."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ DTYPES: Mapping[str, Dtype] = {
 
 
 class UnsupportedLoweringError(Exception):
-    """The machine cannot do this; the text says why."""
+    """The accelerator cannot execute a node; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class SubTensor:
     Parameters
     ----------
     of : str
-        The other.
+        Name of the tensor that contains it.
     start : int
-        Its first element there.
+        Index of its first element there.
     gaps : bool
         It is some channels of every pixel; else its elements follow one another.
     """
@@ -90,11 +90,11 @@ class LoweringContext:
     Parameters
     ----------
     graph : Graph
-        Where they are from.
+        Graph that contains the nodes.
     nodes : tuple of Node
         The group, its anchor first.
     rounding : str
-        Whose rounding to reproduce.
+        Kernels whose rounding to reproduce: "reference", "xnnpack" or "onnxruntime".
     """
 
     graph: Graph
@@ -113,7 +113,7 @@ class LoweringContext:
 
     @property
     def y(self) -> Tensor:
-        """What the last node makes."""
+        """Output of the last node."""
         return self.graph.out(self.nodes[-1])
 
     def common(self, *others: str, x: str | None = None) -> dict[str, Any]:

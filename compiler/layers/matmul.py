@@ -17,6 +17,7 @@ from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.epilogue_lowering import multiplier_of, rounding_of
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lookup_tables import is_unary, table_of
 from compiler.layers.lowering_context import (
     DTYPES,
@@ -86,17 +87,17 @@ class Stack:
     Parameters
     ----------
     name : str
-        The tensor.
+        Name of the tensor.
     dtype : Dtype
-        Of its elements: one byte each, or of sums four.
+        Element type: one byte, or four for sums.
     zp : int
-        Zero point.
+        Zero point of the elements.
     starts : tuple of int
         Element at which the matrix of each product begins.
     pitch : int
-        Elements from row to row.
+        Distance of two rows, in elements.
     constant : bool
-        It is part of the model.
+        The tensor is a constant of the model.
     """
 
     name: str
@@ -121,13 +122,13 @@ class MatmulLayer(Layer):
     transposed : bool
         The second factor lies as (n, k).
     size : (int, int, int)
-        m, k, n.
+        Dimensions m, k, n of each product.
     mult, exponent : int
-        Scale of the sums.
+        Scale of the sums as multiplier and exponent.
     rounding : Rounding
-        Of that scale.
+        Rounding mode of that scaling.
     clip : (int, int)
-        Least and greatest result.
+        Smallest and largest stored result.
     table : (256,) int16 array or None
         Looked up after clipping; zero point of `out` and clip are of what is looked up.
     """
@@ -154,7 +155,7 @@ def lower_matmul(low: LoweringContext) -> MatmulLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         Sizes that the array does not take.
     """
     graph, node = low.graph, low.anchor
@@ -239,26 +240,26 @@ def _stack(
     )
 
 
-def matmul_tilings(spot: "TilingContext", layer: MatmulLayer) -> _Tilings:
+def matmul_tilings(context: "TilingContext", layer: MatmulLayer) -> _Tilings:
     """Those of the greatest depth that fits."""
-    k_blocks = ceil_div(layer.size[1], spot.config.n)
+    k_blocks = ceil_div(layer.size[1], context.config.n)
     for depth in cuts(k_blocks):
-        found = list(_matmul_tilings(spot, layer, depth))
+        found = list(_matmul_tilings(context, layer, depth))
         if found:
             yield from found
             return
 
 
-def _matmul_tilings(spot: "TilingContext", layer: MatmulLayer, depth: int) -> _Tilings:
-    n, (m, k, width) = spot.config.n, layer.size
+def _matmul_tilings(context: "TilingContext", layer: MatmulLayer, depth: int) -> _Tilings:
+    n, (m, k, width) = context.config.n, layer.size
     blocks, parts = ceil_div(width, n), ceil_div(ceil_div(k, n), depth)
     batches, span = len(layer.out.starts), min(depth * n, k)
-    a_here, b_here = (spot.on_chip(s.name) for s in (layer.a, layer.b))
-    y_here, size = spot.on_chip(layer.y), DTYPE_BYTES[layer.out.dtype]
+    a_here, b_here = (context.on_chip(s.name) for s in (layer.a, layer.b))
+    y_here, size = context.on_chip(layer.y), DTYPE_BYTES[layer.out.dtype]
     for rows, columns in product(cuts(m), cuts(blocks)):
         down, across = ceil_div(m, rows), ceil_div(blocks, columns)
         tiles = down * across
-        if rows * columns * min(2, tiles * batches) > spot.acc_rows or rows > 0xFFFF:
+        if rows * columns * min(2, tiles * batches) > context.acc_rows or rows > 0xFFFF:
             continue
         broad = min(columns * n, width)
         for order, resident in (("rows", True), ("rows", False), ("channels", False)):
@@ -267,7 +268,7 @@ def _matmul_tilings(spot: "TilingContext", layer: MatmulLayer, depth: int) -> _T
             used = 0 if a_here else x_buffers * (rows * span + n)
             used += 0 if b_here else w_buffers * (span * broad + n)
             used += 0 if y_here else 2 * (rows * broad + n) * size
-            if used > spot.free:
+            if used > context.free:
                 continue
             a_times = across if order == "channels" and down > 1 else 1
             b_times = down if order == "rows" and not resident and across * parts > 1 else 1
@@ -294,7 +295,7 @@ def _matmul_tilings(spot: "TilingContext", layer: MatmulLayer, depth: int) -> _T
 
 
 def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a product of matrices."""
+    """Tile model of a product of matrices."""
     n, (m, k, width) = place.config.n, layer.size
     blocks, k_blocks, size = ceil_div(width, n), ceil_div(k, n), DTYPE_BYTES[layer.out.dtype]
     rows, columns, depth = min(s.rows, m), min(s.columns, blocks), min(s.depth, k_blocks)
@@ -336,14 +337,14 @@ def matmul_tile_model(layer: MatmulLayer, s: LayerSchedule, place: LayerContext)
 
 
 class MatrixStack:
-    """A stack of matrices where it lies.
+    """A stack of matrices in its tensor layout.
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     stack : Stack
-        Which.
+        Matrices to address.
     """
 
     def __init__(self, context: CodegenContext, stack: Stack):
@@ -548,3 +549,14 @@ class MatmulSteps:
 def matmul_steps(context: CodegenContext, layer: MatmulLayer) -> list[TileStep]:
     """The steps of a product of matrices."""
     return MatmulSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="matmul",
+    layer=MatmulLayer,
+    lowerings={"matmul": Lowering(lower_matmul, ElementTypes((BYTES,), (*BYTES, "int32")))},
+    tilings=matmul_tilings,
+    tile_model=matmul_tile_model,
+    steps=matmul_steps,
+    rank_by_tile_model=True,
+)

@@ -1,7 +1,7 @@
 """Moves of elements: reshape, transpose, slice, concat, pad and the like as affine copies."""
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -19,6 +19,7 @@ from compiler.layers.affine_copy import Copy, Dim, Rescale, Stretch, Walk, stret
 from compiler.layers.base import Layer
 from compiler.layers.elementwise import lower_unary
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import ALL, ANY_TO_ANY, INDICES, INTEGERS, ElementTypes, LayerKind, Lowering
 from compiler.layers.lookup_tables import is_unary
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, image_of
 from compiler.layers.strided_copy import StridedCopy, in_blocks, transposable
@@ -82,9 +83,9 @@ def walks(x: Sequence[int], y: Sequence[int], axes: _Axes) -> Iterator[Walk]:
     Parameters
     ----------
     x, y : sequence of int
-        Distances of each axis in source and destination.
+        Stride of each axis in source and destination, in elements.
     axes : sequence of lists of Stretch
-        For each axis.
+        Stretches of indices for each axis.
     """
     if math.prod(len(parts) for parts in axes) > _MOST_COPIES:
         raise UnsupportedLoweringError(f"its indices are scattered over more than {_MOST_COPIES} stretches")
@@ -114,7 +115,7 @@ def rescale(low: LoweringContext, x: Tensor) -> Rescale | None:
 
 
 def exact(low: LoweringContext, x: Tensor, change: Rescale | None) -> bool:
-    """Whether a conversion makes what the host makes of every integer of x.
+    """True if a conversion equals that of the host for every integer of x.
 
     onnxruntime's float32 arithmetic rounds some numbers as no multiplier does; LiteRT's kernels use multipliers.
     """
@@ -125,7 +126,7 @@ def exact(low: LoweringContext, x: Tensor, change: Rescale | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _as_float32(change: Rescale, x: str, y: str, x_scale: float, y_scale: float) -> bool:
-    """Whether integers of type x become those of type y as by way of float32 numbers."""
+    """True if a conversion of integers of type x to type y equals that by way of float32."""
     given, limits = np.iinfo(x), np.iinfo(y)
     if max(given.bits, limits.bits) > _MOST_BITS:
         return False
@@ -141,7 +142,7 @@ def rescale_exactly(low: LoweringContext, x: Tensor) -> Rescale | None:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         It does not.
     """
     change = rescale(low, x)
@@ -223,7 +224,7 @@ def _transpose(low: LoweringContext) -> Layer:
 
 
 def concat_starts(low: LoweringContext) -> list[int]:
-    """Where each summand begins along the axis."""
+    """Start of each operand along the axis."""
     inputs, axis = low.graph.ins(low.anchor), along(low, len(low.y.shape))
     starts = np.cumsum([0, *(t.shape[axis] if axis < len(t.shape) else 0 for t in inputs)]).tolist()
     wanted = list(low.y.shape)
@@ -273,6 +274,11 @@ def concat(low: LoweringContext, there: Set[str]) -> Layer | None:
         change = _joined(low, tensor)
         copies += [Copy(tensor.name, walk, change) for walk in walks(strides_of(tensor.shape), step, axes)]
     return layer(low, copies) if copies else None
+
+
+def _concat(low: LoweringContext) -> Layer:
+    """Copies of all operands."""
+    return cast(Layer, concat(low, frozenset()))
 
 
 def _slice(low: LoweringContext) -> Layer:
@@ -361,15 +367,6 @@ def _resize(low: LoweringContext) -> Layer:
     return layer(low, moved(low, strides_of(shape), strides_of(low.y.shape), axes))
 
 
-MOVES: dict[str, Callable[[LoweringContext], Layer]] = {
-    "transpose": _transpose,
-    "slice": _slice,
-    "pad": _pad,
-    "gather": _gather,
-    "resize_nearest": _resize,
-    "requantize": _requantize,
-}
-
 #: Cycles of a piece beside its bytes.
 _PIECE = 120
 #: From so many single elements on, LOAD's way from DRAM in blocks is shorter than FUSE's, element by element.
@@ -401,24 +398,24 @@ def move_rows(n: int, layer: MoveLayer) -> int:
     return total
 
 
-def move_tilings(spot: "TilingContext", layer: MoveLayer) -> Iterator[tuple[float, LayerSchedule]]:
+def move_tilings(context: "TilingContext", layer: MoveLayer) -> Iterator[tuple[float, LayerSchedule]]:
     """Pieces that fit twice."""
-    n, total = spot.config.n, sum(copy.walk.count for copy in layer.copies)
+    n, total = context.config.n, sum(copy.walk.count for copy in layer.copies)
     size = max(DTYPE_BYTES[image.dtype] for image in layer.shapes.values())
     buffers = 4 if any(copy.rescale for copy in layer.copies) else 2
     work = move_rows(n, layer)
     for rows in cuts(ceil_div(total, n)):
-        if buffers * (rows + 1) * n * size > spot.free:
+        if buffers * (rows + 1) * n * size > context.free:
             continue
         pieces = ceil_div(total, rows * n)
         yield (
             max(2 * work, pieces * _PIECE) + 20 * pieces + 2 * rows,
-            LayerSchedule(rows=rows, on_chip=spot.y_on_chip),
+            LayerSchedule(rows=rows, on_chip=context.y_on_chip),
         )
 
 
 def move_tile_model(layer: MoveLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a move: pieces in and out."""
+    """Tile model of a move: pieces in and out."""
     n, total = place.config.n, sum(copy.walk.count for copy in layer.copies)
     pieces = ceil_div(total, min(s.rows * n, max(total, 1)))
     here = all(place.on_chip(name) for name in layer.inputs)
@@ -464,14 +461,14 @@ def _whole(n: int, walk: Walk, inner: int | None, size: int, side: int) -> float
 
 @dataclass(frozen=True)
 class CopyOperand:
-    """Where elements lie: in a home, which may have gaps between pixels, or one behind the other.
+    """Layout of the elements of a copy: in a tensor, perhaps with gaps between pixels, or contiguous.
 
     Parameters
     ----------
     size : int
         Bytes of an element.
-    home : Home or None
-        None: no gaps.
+    home : TensorLayout or None
+        Layout of the tensor; None: elements are contiguous.
     """
 
     size: int
@@ -522,8 +519,8 @@ class MoveSteps:
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     layer : MoveLayer
         What. Pieces have at most `rows` times N elements.
     """
@@ -570,7 +567,7 @@ class MoveSteps:
         return all(ends) if copy.rescale else any(ends)
 
     def _pieces(self, copy: Copy) -> Iterator[Walk]:
-        """What passes through the scratchpad at a time; blocks that LOAD transposes stay whole."""
+        """Pieces that pass through the scratchpad at a time; blocks that LOAD transposes stay whole."""
         source = self.place if copy.source is None else self._source(copy)
         walk = copy.walk.ordered() if source.gaps or self.place.gaps else copy.walk.merged()
         turned = copy.source is not None and source.size == 1 and transposable(walk)
@@ -675,3 +672,25 @@ class MoveSteps:
 def move_steps(context: CodegenContext, layer: MoveLayer) -> list[TileStep]:
     """The steps of a move."""
     return MoveSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="move",
+    layer=MoveLayer,
+    lowerings={
+        "transpose": Lowering(_transpose, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "reshape": Lowering(reshape, ANY_TO_ANY),
+        "concat": Lowering(_concat, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "slice": Lowering(_slice, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "pad": Lowering(_pad, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "gather": Lowering(_gather, ElementTypes((ALL, INDICES), ALL), strided_input=True),
+        "resize_nearest": Lowering(_resize, ANY_TO_ANY, strided_input=True, strided_output=True),
+        "requantize": Lowering(
+            _requantize, ElementTypes((INTEGERS,), INTEGERS), strided_input=True, strided_output=True
+        ),
+    },
+    tilings=move_tilings,
+    tile_model=move_tile_model,
+    steps=move_steps,
+    rank_by_tile_model=True,
+)

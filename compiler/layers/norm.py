@@ -15,6 +15,7 @@ from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES, ElementTypes, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.reduce import _TILE, _Tilings
 from compiler.layers.tile_pipeline import TilePipeline
@@ -38,26 +39,26 @@ _MARGIN = 257
 @identity("NormLayer", "centred", "x_zp", "epsilon", "gamma", "beta", "bits", "shift", "y_zp", "clip")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormLayer(Layer):
-    """Rows less their mean (or not), divided by the root of mean square and epsilon, times gamma, plus beta.
+    """Normalization of rows: centred or not, divided by root mean square with epsilon, times gamma, plus beta.
 
     Parameters
     ----------
     centred : bool
-        The mean is taken away.
+        The mean is subtracted (layer normalization).
     x_zp : int
         Zero point of x.
     epsilon : float
-        In squares of steps of x.
+        Epsilon in units of the squared scale of x.
     gamma : (columns,) int16 array
-        Factors, times 2**(shift) / sqrt(columns), in steps of the result times 2**bits.
+        Factors times 2**shift / sqrt(columns), in units of the scale of the result times 2**bits.
     beta : (columns,) int16 array
-        Summands, in steps of the result times 2**bits.
+        Summands in units of the scale of the result times 2**bits.
     bits, shift : int
-        See above.
+        Binary scaling of `gamma` and `beta`, as described there.
     y_zp : int
         Zero point of the result.
     clip : (int, int)
-        Least and greatest result.
+        Smallest and largest stored result.
     """
 
     centred: bool
@@ -76,7 +77,7 @@ def lower_norm(low: LoweringContext) -> NormLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         Another axis, or numbers that its fixed point does not take.
     """
     x, y, node = low.x, low.y, low.anchor
@@ -126,25 +127,25 @@ def _row(tensor: Tensor, columns: int) -> NDArray[np.float64]:
     return row
 
 
-def norm_tilings(spot: "TilingContext", layer: NormLayer) -> _Tilings:
+def norm_tilings(context: "TilingContext", layer: NormLayer) -> _Tilings:
     """As many rows at once as the accumulator holds, or fewer."""
-    x, n = layer.shapes[layer.x], spot.config.n
+    x, n = layer.shapes[layer.x], context.config.n
     total, blocks = x.h * x.w, ceil_div(x.c, n)
     passes = 10 if layer.centred else 8
-    check_row(spot, layer, x.c, 2 * blocks + 3)
+    check_row(context, layer, x.c, 2 * blocks + 3)
     for rows in cuts(total):
-        used = 4 * blocks * n + rows * 2 * x.c * (2 - spot.on_chip(layer.x) - spot.on_chip(layer.y)) + n
-        if used > spot.free or rows * (1 + 2 * (blocks + 1)) > spot.acc_rows:
+        used = 4 * blocks * n + rows * 2 * x.c * (2 - context.on_chip(layer.x) - context.on_chip(layer.y)) + n
+        if used > context.free or rows * (1 + 2 * (blocks + 1)) > context.acc_rows:
             continue
         tiles = ceil_div(total, rows)
         yield (
             total * blocks * passes + tiles * passes * _TILE + rows * blocks,
-            LayerSchedule(rows=rows, on_chip=spot.on_chip(layer.y)),
+            LayerSchedule(rows=rows, on_chip=context.on_chip(layer.y)),
         )
 
 
 def norm_tile_model(layer: NormLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a normalization."""
+    """Tile model of a normalization."""
     blocks = ceil_div(layer.shapes[layer.x].c, place.config.n)
     centred = 3 * blocks if layer.centred else 0
     return row_tile_model(
@@ -402,3 +403,15 @@ class NormSteps:
 def norm_steps(context: CodegenContext, layer: NormLayer) -> list[TileStep]:
     """The steps of a normalization."""
     return NormSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="norm",
+    layer=NormLayer,
+    lowerings={
+        **dict.fromkeys(("layer_norm", "rms_norm"), Lowering(lower_norm, ElementTypes((BYTES, None), BYTES))),
+    },
+    tilings=norm_tilings,
+    tile_model=norm_tile_model,
+    steps=norm_steps,
+)

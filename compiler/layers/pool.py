@@ -11,6 +11,7 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileB
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
     UnsupportedLoweringError,
@@ -47,7 +48,7 @@ def inside_counts(low: LoweringContext) -> set[int]:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         A window has none, or there are too many different ones.
     """
     a, (_, *sizes, _), (_, *outputs, _) = low.anchor.attributes, low.x.shape, low.y.shape
@@ -84,6 +85,7 @@ class PoolLayer(Layer):
 
 
 def lower_pool(low: LoweringContext) -> Layer:
+    """Layer of a pooling; an average over a whole image is a reduction."""
     a, average = low.anchor.attributes, low.anchor.op == "avg_pool2d"
     taps = a["kernel"][0] * a["kernel"][1]
     window = {
@@ -114,26 +116,26 @@ def lower_pool(low: LoweringContext) -> Layer:
     return PoolLayer(**low.common(), **window, clip=clip_range(low.y))
 
 
-def pool_tilings(spot: TilingContext, layer: PoolLayer) -> Tilings:
-    """Of a pooling layer."""
-    n, (x, y) = spot.config.n, images(layer)
+def pool_tilings(context: TilingContext, layer: PoolLayer) -> Tilings:
+    """Tilings of a pooling layer that fit."""
+    n, (x, y) = context.config.n, images(layer)
     blocks = ceil_div(x.c, n)
     for columns in cuts(blocks):
         for rows in cuts(y.h):
             x_bytes = input_rows(rows, layer.strides[0], layer.kernel[0], x.h) * x.w * columns * n + n
-            used = 0 if spot.x_on_chip else 2 * x_bytes
-            used += 0 if spot.y_on_chip else 2 * rows * y.w * columns * n
-            if used > spot.free:
+            used = 0 if context.x_on_chip else 2 * x_bytes
+            used += 0 if context.y_on_chip else 2 * rows * y.w * columns * n
+            if used > context.free:
                 continue
             tiles = layer.batch * ceil_div(blocks, columns) * ceil_div(y.h, rows)
             work = layer.batch * y.h * y.w * blocks * layer.kernel[0] * layer.kernel[1]
-            start = 0 if spot.x_on_chip else x_bytes / n
+            start = 0 if context.x_on_chip else x_bytes / n
             cycles = max(work, tiles * TILE) + start + tiles * 4
-            yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=spot.y_on_chip)
+            yield cycles, LayerSchedule(rows=rows, columns=columns, on_chip=context.y_on_chip)
 
 
 def pool_tile_model(layer: PoolLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a pooling layer: rows, blocks of channels."""
+    """Tile model of a pooling layer: rows, blocks of channels."""
     n, (x, y) = place.config.n, images(layer)
     blocks = ceil_div(x.c, n)
     columns, rows = min(s.columns, blocks), min(s.rows, y.h)
@@ -304,3 +306,19 @@ class PoolSteps:
 def pool_steps(context: CodegenContext, layer: PoolLayer) -> list[TileStep]:
     """The steps of a pooling layer."""
     return PoolSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="pool",
+    layer=PoolLayer,
+    lowerings={
+        **dict.fromkeys(
+            ("max_pool2d", "avg_pool2d"),
+            Lowering(lower_pool, BYTES_TO_BYTES, strided_input=True, strided_output=True),
+        ),
+    },
+    tilings=pool_tilings,
+    tile_model=pool_tile_model,
+    steps=pool_steps,
+    rank_by_tile_model=True,
+)

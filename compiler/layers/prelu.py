@@ -14,6 +14,7 @@ from compiler.ir.identity import identity
 from compiler.ir.tensor import Tensor
 from compiler.layers.elementwise import ElementwiseLayer, ElementwiseSteps
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     DTYPES,
     LoweringContext,
@@ -55,15 +56,15 @@ class PReluLayer(ElementwiseLayer):
     Parameters
     ----------
     slopes : (channels,) or (pixels, channels) array
-        As they are stored, of `slope_dtype`; of each channel, or of each element.
+        Slope of each channel or of each element, as stored, of `slope_dtype`.
     x_zp, slope_zp, y_zp : int
-        Zero points.
+        Zero points of input, slopes and output.
     positive, negative : (int, int)
-        Multiplier and exponent of either summand.
+        Multiplier and exponent of the two summands.
     rounding : Rounding
-        Of both.
+        Rounding mode of both scalings.
     clip : (int, int)
-        Least and greatest result.
+        Smallest and largest stored result.
     """
 
     slopes: NDArray
@@ -82,7 +83,7 @@ def lower_prelu(low: LoweringContext) -> PReluLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         Slopes are not constant, or there is no such rounding.
     """
     x, slope = low.graph.ins(low.anchor)
@@ -116,7 +117,7 @@ def _slopes(slope: NDArray, shape: tuple[int, ...], channels: int) -> NDArray:
 
 
 def _same(low: LoweringContext, layer: PReluLayer, slope: Tensor) -> bool:
-    """Whether a layer gives what the operator gives, for every value with every slope."""
+    """True if a layer equals the operator for every value with every slope."""
     limits, kinds = np.iinfo(low.x.dtype), np.unique(layer.slopes)
     every = np.arange(limits.min, limits.max + 1).astype(low.x.dtype)
     x = every.astype(np.int64)[:, None] - layer.x_zp
@@ -128,7 +129,7 @@ def _same(low: LoweringContext, layer: PReluLayer, slope: Tensor) -> bool:
 
 
 def _wanted(low: LoweringContext, slope: Tensor, kinds: NDArray, every: NDArray) -> NDArray:
-    """What the operator makes of every value (rows) with every slope (columns)."""
+    """Results of the operator for every value (rows) with every slope (columns)."""
     graph, shape = Graph(low.graph.name), (every.size, kinds.size)
     graph.add_input(Tensor("x", shape, low.x.dtype, low.x.quantization))
     graph.add_tensor(Tensor("slope", kinds.shape, slope.dtype, slope.quantization, kinds))
@@ -138,23 +139,25 @@ def _wanted(low: LoweringContext, slope: Tensor, kinds: NDArray, every: NDArray)
     return run_node(graph, node, values, rounding=cast(Kernels, low.rounding))[0]
 
 
-def prelu_tilings(spot: TilingContext, layer: PReluLayer) -> Tilings:
-    """Of a PReLU: three passes over each row, with places for both halves."""
-    n, y = spot.config.n, layer.shapes[layer.y]
+def prelu_tilings(context: TilingContext, layer: PReluLayer) -> Tilings:
+    """Tilings of a PReLU: three passes over each row, with buffers for both halves."""
+    n, y = context.config.n, layer.shapes[layer.y]
     pixels, blocks = y.h * y.w, ceil_div(y.c, n)
     for rows in cuts(pixels):
         held = 2 * rows if layer.slopes.ndim == 2 else 1  # slopes of each element come with them
         used = (2 * rows * 3 + held) * blocks * n
-        used += (not spot.x_on_chip) * 2 * (rows * y.c + n) + (not spot.y_on_chip) * 2 * (rows * y.c + n)
-        if used > spot.free or rows > 0xFFFF:
+        used += (not context.x_on_chip) * 2 * (rows * y.c + n) + (not context.y_on_chip) * 2 * (
+            rows * y.c + n
+        )
+        if used > context.free or rows > 0xFFFF:
             continue
         work = 3 * pixels * blocks
         cycles = max(work, ceil_div(pixels, rows) * 3 * TILE) + rows * blocks
-        yield cycles, LayerSchedule(rows=rows, on_chip=spot.y_on_chip)
+        yield cycles, LayerSchedule(rows=rows, on_chip=context.y_on_chip)
 
 
 def prelu_tile_model(layer: PReluLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a PReLU."""
+    """Tile model of a PReLU."""
     return row_tile_model(layer, s, place, 3, 3 * ceil_div(layer.shapes[layer.x].c, place.config.n), 1)
 
 
@@ -262,3 +265,14 @@ class PReluSteps(ElementwiseSteps):
 def prelu_steps(context: CodegenContext, layer: PReluLayer) -> list[TileStep]:
     """The steps of a PReLU."""
     return PReluSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="prelu",
+    layer=PReluLayer,
+    lowerings={"prelu": Lowering(lower_prelu, BYTES_TO_BYTES)},
+    tilings=prelu_tilings,
+    tile_model=prelu_tile_model,
+    steps=prelu_steps,
+    rank_by_tile_model=True,
+)

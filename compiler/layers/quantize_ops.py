@@ -6,6 +6,7 @@ import numpy as np
 
 from compiler.layers.base import Drain, Layer
 from compiler.layers.elementwise import ElementwiseLayer
+from compiler.layers.layer_kind import FLOAT, INTEGERS, ElementTypes, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError
 from compiler.util.scaling import bytes_word, halves_word
 from hw.isa.enums import Requant, Rounding
@@ -89,3 +90,9 @@ def _layer(
     mults, exponents = (np.array(each, np.int64) for each in zip(*pairs, strict=True))
     drain = Drain(np.array(bias, np.int64), mults, exponents, 0, clip, rounding)
     return ElementwiseLayer(**common, src={"bias_en": 1}, stage=stage, fields=fields, drain=drain)
+
+
+LOWERINGS = {
+    "quantize": Lowering(lower_quantize, ElementTypes((FLOAT,), INTEGERS)),
+    "dequantize": Lowering(lower_dequantize, ElementTypes((INTEGERS,), FLOAT)),
+}

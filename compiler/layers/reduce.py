@@ -11,6 +11,7 @@ from compiler.commands.tile_buffers import BufferRotation, CodegenContext, TileB
 from compiler.ir.identity import identity
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import (
     LoweringContext,
     UnsupportedLoweringError,
@@ -43,19 +44,19 @@ class ReduceLayer(Layer):
     Parameters
     ----------
     how : Reduce
-        What is done to the elements.
+        Reduction of the elements.
     dims : (int, int, int, int, int)
-        The tensor's dimensions, of which neighbours that share a fate are one: k0, r0, k1, r1, c.
+        Dimensions k0, r0, k1, r1, c of the tensor; neighbours that are both kept or both reduced are merged.
     lanes : bool
         The channels c are reduced as well; r1 is 1 then.
     x_zp : int
-        Subtracted from each element before.
+        Zero point subtracted from each element before the reduction.
     post : Post
-        NONE: the result is as it is; SCALE: scaled as `fields` say.
+        Post-processing; NONE: the result is stored as it is; SCALE: it is scaled by `fields`.
     rounding : Rounding
-        Of that scale.
+        Rounding mode of that scaling.
     fields : dict
-        Fields of FUSE for it.
+        Fields of FUSE for the scaling.
     """
 
     how: Reduce
@@ -72,7 +73,7 @@ def lower_reduce(low: LoweringContext) -> ReduceLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         Sizes or axes that it has no way for.
     """
     op, a = low.anchor.op.removeprefix("reduce_"), low.anchor.attributes
@@ -98,7 +99,7 @@ def lower_global_average(low: LoweringContext) -> ReduceLayer:
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         Too many pixels.
     """
     batch, h, w, c = low.x.shape
@@ -191,10 +192,10 @@ _TILE = 60
 _Tilings = Iterator[tuple[float, LayerSchedule]]
 
 
-def reduce_tilings(spot: "TilingContext", layer: ReduceLayer) -> _Tilings:
+def reduce_tilings(context: "TilingContext", layer: ReduceLayer) -> _Tilings:
     """Those of the largest pieces that fit."""
     k0, r0, k1, r1, c = layer.dims
-    n, blocks = spot.config.n, ceil_div(c, spot.config.n)
+    n, blocks = context.config.n, ceil_div(c, context.config.n)
     by_rows = r0 > 1 or not layer.lanes
     reduced = r0 if by_rows else blocks
     for depth in cuts(reduced):
@@ -204,19 +205,19 @@ def reduce_tilings(spot: "TilingContext", layer: ReduceLayer) -> _Tilings:
             width = min((columns if by_rows else depth) * n, c)
             points = rows * (depth if by_rows else 1) * k1 * r1
             results = rows * k1
-            used = 0 if spot.on_chip(layer.x) else 2 * (points * width + n)
-            used += 0 if spot.on_chip(layer.y) else 2 * (results * (1 if layer.lanes else width) + n)
+            used = 0 if context.on_chip(layer.x) else 2 * (points * width + n)
+            used += 0 if context.on_chip(layer.y) else 2 * (results * (1 if layer.lanes else width) + n)
             held = results * parts * (1 if layer.lanes else columns) if parts > 1 else 0
-            if used > spot.free or held > spot.acc_rows or max(points, depth) > 0xFFFF:
+            if used > context.free or held > context.acc_rows or max(points, depth) > 0xFFFF:
                 continue
             found = True
             tiles = ceil_div(k0, rows) * ceil_div(blocks, columns)
             work = k0 * r0 * k1 * r1 * blocks
-            start = 0 if spot.on_chip(layer.x) else points * width / n
+            start = 0 if context.on_chip(layer.x) else points * width / n
             yield (
                 max(work, tiles * parts * _TILE) + start + tiles * parts * 4,
                 LayerSchedule(
-                    rows=rows, columns=columns, depth=depth, acc_buffers=1, on_chip=spot.on_chip(layer.y)
+                    rows=rows, columns=columns, depth=depth, acc_buffers=1, on_chip=context.on_chip(layer.y)
                 ),
             )
         if found:
@@ -224,7 +225,7 @@ def reduce_tilings(spot: "TilingContext", layer: ReduceLayer) -> _Tilings:
 
 
 def reduce_tile_model(layer: ReduceLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a reduction: rows that stay, blocks of channels, parts of what goes."""
+    """Tile model of a reduction: kept rows, blocks of channels, parts of the reduced dimensions."""
     k0, r0, k1, r1, c = layer.dims
     n, blocks = place.config.n, ceil_div(c, place.config.n)
     by_rows = r0 > 1 or not layer.lanes
@@ -395,7 +396,7 @@ class ReduceSteps:
         }
 
     def _out(self, place: BufferRef, pitch: int, block: int) -> dict[str, int | BufferRef]:
-        """Where results go: `pitch` from pixel to pixel; in the accumulator `block` rows from block to block."""
+        """Destination fields: `pitch` from pixel to pixel; in the accumulator `block` rows from block to block."""
         if self.layer.lanes:
             step = block if self.parts > 1 else 1
             return {"d_base": place, "d_y": self.k1 * step, "d_n": step}
@@ -454,3 +455,17 @@ class ReduceSteps:
 def reduce_steps(context: CodegenContext, layer: ReduceLayer) -> list[TileStep]:
     """The steps of a reduction."""
     return ReduceSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="reduce",
+    layer=ReduceLayer,
+    lowerings={
+        **dict.fromkeys(
+            ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"), Lowering(lower_reduce, BYTES_TO_BYTES)
+        ),
+    },
+    tilings=reduce_tilings,
+    tile_model=reduce_tile_model,
+    steps=reduce_steps,
+)

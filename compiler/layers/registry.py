@@ -1,42 +1,62 @@
-"""The kinds of layers: for each its dataclass, tilings, tile model and code generator."""
+"""Registry of the layer kinds, and of the operators that become layers.
 
-from collections.abc import Callable
-from typing import Any
+To add a layer kind, declare a `LayerKind` at the end of its module and append it to `LAYER_KINDS`. To add an operator
+that becomes a layer of a kind that exists in another module, declare its lowerings there and list them in `LOWERINGS`.
+"""
 
+from compiler.layers import (
+    conv_transpose,
+    cumsum,
+    depthwise,
+    dynamic_quantize,
+    elementwise,
+    matmul,
+    move,
+    norm,
+    pool,
+    prelu,
+    quantize_ops,
+    reduce,
+    softmax,
+)
 from compiler.layers.base import Layer
-from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv.tile_model import conv_tile_model
-from compiler.layers.conv_transpose import ConvTransposeLayer, conv_transpose_tile_model
-from compiler.layers.depthwise import DepthwiseLayer, depthwise_tile_model
-from compiler.layers.dynamic_quantize import DynamicLayer, dynamic_tile_model
-from compiler.layers.elementwise import ElementwiseLayer, elementwise_tile_model
-from compiler.layers.layer_context import LayerContext
-from compiler.layers.matmul import MatmulLayer, matmul_tile_model
-from compiler.layers.move import MoveLayer, move_tile_model
-from compiler.layers.norm import NormLayer, norm_tile_model
-from compiler.layers.pool import PoolLayer, pool_tile_model
-from compiler.layers.prelu import PReluLayer, prelu_tile_model
-from compiler.layers.reduce import ReduceLayer, reduce_tile_model
-from compiler.layers.softmax import SoftmaxLayer, softmax_tile_model
-from compiler.layers.tile_pipeline import TilePipeline
-from compiler.schedule.schedule import LayerSchedule
+from compiler.layers.conv import kind as conv
+from compiler.layers.layer_kind import LayerKind, Lowering
 
-_FLOWS: dict[type[Layer], Callable[[Any, LayerSchedule, LayerContext], TilePipeline]] = {
-    ConvLayer: conv_tile_model,
-    DepthwiseLayer: depthwise_tile_model,
-    MatmulLayer: matmul_tile_model,
-    PoolLayer: pool_tile_model,
-    ElementwiseLayer: elementwise_tile_model,
-    SoftmaxLayer: softmax_tile_model,
-    NormLayer: norm_tile_model,
-    ReduceLayer: reduce_tile_model,
-    MoveLayer: move_tile_model,
-    PReluLayer: prelu_tile_model,
-    DynamicLayer: dynamic_tile_model,
-    ConvTransposeLayer: conv_transpose_tile_model,
+#: All layer kinds. A kind's index here is its number in the features of the performance model, and the language model's
+#: vocabulary has their words in this order: `hpm/n16.hpm` and `llm/model.safetensors` depend on both. Append new kinds.
+LAYER_KINDS: tuple[LayerKind, ...] = (
+    conv.KIND,
+    depthwise.KIND,
+    matmul.KIND,
+    pool.KIND,
+    elementwise.KIND,
+    softmax.KIND,
+    norm.KIND,
+    reduce.KIND,
+    move.KIND,
+    prelu.KIND,
+    dynamic_quantize.KIND,
+    conv_transpose.KIND,
+)
+
+#: Operators that become layers, by name.
+LOWERINGS: dict[str, Lowering] = {
+    **{op: lowering for kind in LAYER_KINDS for op, lowering in kind.lowerings.items()},
+    # Lowerings to a layer kind of another module.
+    **cumsum.LOWERINGS,
+    **quantize_ops.LOWERINGS,
 }
 
+_BY_CLASS = {kind.layer: kind for kind in LAYER_KINDS}
+_NUMBERS = {kind.layer: number for number, kind in enumerate(LAYER_KINDS)}
 
-def tile_model_of(layer: Layer, schedule: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """The flow of a layer under a schedule."""
-    return _FLOWS[type(layer)](layer, schedule, place)
+
+def kind_of(layer: Layer) -> LayerKind:
+    """Kind of a layer."""
+    return _BY_CLASS[type(layer)]
+
+
+def kind_number(layer: Layer) -> int:
+    """Index of a layer's kind in `LAYER_KINDS`, its number in the features of the performance model."""
+    return _NUMBERS[type(layer)]

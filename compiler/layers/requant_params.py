@@ -29,19 +29,19 @@ class Parameters(ABC):
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     name : str
-        Of the layer.
+        Name of the layer, the prefix of its buffers.
     drain : Drain
-        The parameters.
+        Biases, multipliers and exponents of all channels.
     columns : int
         Blocks of channels of a tile.
 
     Raises
     ------
     InputError
-        They cannot be brought in so.
+        The schedule cannot load them that way.
     """
 
     def __init__(self, context: CodegenContext, name: str, drain: Drain, columns: int):
@@ -52,7 +52,7 @@ class Parameters(ABC):
         self.tiles = TileBuffers(self._make(name, drain, depth), self._load)
 
     def _place(self, block: int, step: TileStep, pitch: int) -> BufferRef:
-        """Where the parameters of a tile are that begins with this block; blocks are `pitch` apart."""
+        """Address of the parameters of the tile that begins with a block; blocks are `pitch` apart."""
         first = block // self.size * self.size
         return self.tiles.get(first, step).plus((block - first) * pitch)
 

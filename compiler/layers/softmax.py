@@ -10,6 +10,7 @@ from compiler.ir.identity import identity
 from compiler.kernel_library.softmax import softmax_tables
 from compiler.layers.base import Layer
 from compiler.layers.layer_context import LayerContext
+from compiler.layers.layer_kind import BYTES_TO_BYTES, LayerKind, Lowering
 from compiler.layers.lowering_context import LoweringContext, UnsupportedLoweringError, affine, clip_range
 from compiler.layers.tile_pipeline import TilePipeline
 from compiler.layers.tiling_context import TILE, TilingContext, Tilings, check_row
@@ -32,7 +33,7 @@ class SoftmaxLayer(Layer):
     step, y_zp : float, int
         Scale and zero point of the result.
     clip : (int, int)
-        Least and greatest result.
+        Smallest and largest stored result.
     """
 
     scale: float
@@ -46,6 +47,7 @@ _MIN_SCALE = 2.0**-16
 
 
 def lower_softmax(low: LoweringContext) -> Layer:
+    """Layer of a softmax along the last axis."""
     a, x = low.anchor.attributes, low.x
     if a["axis"] != len(x.shape) - 1:
         raise UnsupportedLoweringError("softmax is along the last dimension only")
@@ -63,26 +65,26 @@ def lower_softmax(low: LoweringContext) -> Layer:
     )
 
 
-def softmax_tilings(spot: TilingContext, layer: SoftmaxLayer) -> Tilings:
-    """Of a softmax."""
-    n, x = spot.config.n, layer.shapes[layer.x]
+def softmax_tilings(context: TilingContext, layer: SoftmaxLayer) -> Tilings:
+    """Tilings of a softmax that fit."""
+    n, x = context.config.n, layer.shapes[layer.x]
     total, blocks = x.h * x.w, ceil_div(x.c, n)
-    check_row(spot, layer, x.c, blocks + 1)
+    check_row(context, layer, x.c, blocks + 1)
     for rows in cuts(total):
         used = rows * (
-            2 * blocks * n + (0 if spot.x_on_chip else 2 * x.c) + (0 if spot.y_on_chip else 2 * x.c)
+            2 * blocks * n + (0 if context.x_on_chip else 2 * x.c) + (0 if context.y_on_chip else 2 * x.c)
         )
-        if used > spot.free or rows * (1 + blocks) > spot.acc_rows:
+        if used > context.free or rows * (1 + blocks) > context.acc_rows:
             continue
         tiles = ceil_div(total, rows)
         yield (
             total * blocks * 5 + tiles * 5 * TILE + rows * blocks,
-            LayerSchedule(rows=rows, on_chip=spot.y_on_chip),
+            LayerSchedule(rows=rows, on_chip=context.y_on_chip),
         )
 
 
 def softmax_tile_model(layer: SoftmaxLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a softmax."""
+    """Tile model of a softmax."""
     blocks = ceil_div(layer.shapes[layer.x].c, place.config.n)
     return row_tile_model(layer, s, place, 5, 7 * blocks + max(blocks, RECIPROCAL_CYCLES), 2)
 
@@ -224,3 +226,14 @@ class SoftmaxSteps:
 def softmax_steps(context: CodegenContext, layer: SoftmaxLayer) -> list[TileStep]:
     """The steps of a softmax."""
     return SoftmaxSteps(context, layer).steps()
+
+
+KIND = LayerKind(
+    name="softmax",
+    layer=SoftmaxLayer,
+    lowerings={"softmax": Lowering(lower_softmax, BYTES_TO_BYTES)},
+    tilings=softmax_tilings,
+    tile_model=softmax_tile_model,
+    steps=softmax_steps,
+    rank_by_tile_model=True,
+)

@@ -41,12 +41,12 @@ def in_blocks(walk: Walk, n: int) -> Iterator[Walk]:
 
 
 class StridedCopy:
-    """Commands that carry out walks, whose distances are bytes here.
+    """Commands that execute walks, whose distances are in bytes.
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     """
 
     def __init__(self, context: CodegenContext):
@@ -147,7 +147,7 @@ class StridedCopy:
 
 
 def _rescaled(dtypes: tuple[Dtype, Dtype], rescale: Rescale | None) -> dict[str, int]:
-    """What the elements go through."""
+    """Fields of FUSE that convert the elements."""
     if rescale is None:
         return {"src": FUSE_SRC.pack(a_src=1, a_dtype=dtypes[0])}
     return {

@@ -20,7 +20,7 @@ _CONSTANT = frozenset("wpt")
 
 
 class PipelineTile(NamedTuple):
-    """What one tile asks of the units.
+    """Work of the units for one tile.
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ class TilePipeline:
 
     Parameters
     ----------
-    tiles : iterable of Tile
-        In order.
+    tiles : iterable of PipelineTile
+        Tiles in order of execution.
     count : int
-        How many there are.
+        Number of tiles.
     rings : dict
-        Pieces that each ring holds at a time.
+        Capacity of each ring, in pieces.
     sums, results : int
-        Tiles of sums and of results there is room for at a time.
+        Number of buffers for tiles of sums and of results.
     """
 
     tiles: Iterable[PipelineTile]
@@ -90,22 +90,24 @@ class PipelineTiming(NamedTuple):
 
 
 def simulate_pipeline(
-    flow: TilePipeline, beat: float, latency: float, before: float | None = None, *, last: bool = True
+    pipeline: TilePipeline, beat: float, latency: float, before: float | None = None, *, last: bool = True
 ) -> PipelineTiming:
-    """Follow a flow.
+    """Simulate a tile pipeline.
 
     Parameters
     ----------
+    pipeline : TilePipeline
+        Tiles of the layer and the depths of its buffers.
     beat, latency : float
         Cycles of N bytes over the bus, and until the first of them.
     before : float or None
-        So many cycles before its own begin its constants may be loaded, as LOAD has nothing else to do; None: there is
-        no layer before it.
+        Cycles before the start of the layer at which its constants may be loaded, as LOAD is idle; None: there is no
+        layer before it.
     last : bool
-        Its end is that of the program.
+        The layer is the last one of the program.
     """
-    rings: dict[str, dict[object, list[float]]] = {name: {} for name in flow.rings}
-    drained, stored = [0.0] * max(flow.sums, 1), [0.0] * max(flow.results, 1)
+    rings: dict[str, dict[object, list[float]]] = {name: {} for name in pipeline.rings}
+    drained, stored = [0.0] * max(pipeline.sums, 1), [0.0] * max(pipeline.results, 1)
     issue = array = fuse = out = 0.0
     bus = early = -(before or 0.0)
     work = [0.0] * 5
@@ -113,13 +115,13 @@ def simulate_pipeline(
     then = list(work)
     followed = 0
     turn = result = 0
-    for tile in islice(flow.tiles, _FOLLOWED):
+    for tile in islice(pipeline.tiles, _FOLLOWED):
         ready, used = 0.0, []
         for name, key, beats in tile.loads:
             ring = rings[name]
             entry = ring.get(key)
             if entry is None:
-                free = ring.pop(next(iter(ring)))[1] if len(ring) >= flow.rings[name] else 0.0
+                free = ring.pop(next(iter(ring)))[1] if len(ring) >= pipeline.rings[name] else 0.0
                 issue += _COMMAND
                 begin = early if name in _CONSTANT and not free else max(free, issue)
                 bus = max(bus, begin) + beats * beat
@@ -156,8 +158,8 @@ def simulate_pipeline(
             half, then = max(array, fuse, out), list(work)
     end = end_followed = max(array, fuse, out)
     tail = end - array if work[0] else 0.0
-    if flow.count > followed:  # as the last half of those that were followed
-        times = (flow.count - followed) / (_FOLLOWED / 2)
+    if pipeline.count > followed:  # as the last half of those that were followed
+        times = (pipeline.count - followed) / (_FOLLOWED / 2)
         end += (end - half) * times
         work = [all_ + (all_ - first) * times for all_, first in zip(work, then, strict=True)]
     total = max(end, work[2] + work[3] + early) + _BEGIN * (before is None) + _END * last

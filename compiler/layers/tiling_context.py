@@ -1,4 +1,4 @@
-"""What the tilings of all layers are chosen by."""
+"""Resources and constraints under which a layer is tiled."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -27,10 +27,30 @@ Tilings = Iterator[tuple[float, LayerSchedule]]
 
 @dataclass(frozen=True)
 class TilingContext:
-    """What a layer finds: the machine, free bytes and rows of the accumulator, where its tensors are.
+    """Resources available to a layer, from which its tilings are chosen.
 
-    `beside` are the cycles of neighbours that take turns with it: those of one tile are not hidden. With `taper` what
-    follows waits for its last tile. `alone`: it takes no turns with others. `first`: there is no layer before it.
+    Parameters
+    ----------
+    config : MlaConfig
+        Configuration of the target machine.
+    free : int
+        Free bytes of the scratchpad.
+    acc_rows : int
+        Free rows of the accumulator.
+    x_on_chip, y_on_chip : bool
+        The input, the output stays in the scratchpad.
+    on_chip : callable
+        Returns for any tensor, by name, if it stays in the scratchpad.
+    beside : float
+        Cycles of the neighbours that are interleaved with the layer: those of one tile are not hidden.
+    taper : bool
+        The following layer waits for the last tile of this one.
+    alone : bool
+        The layer is not interleaved with others.
+    first : bool
+        There is no layer before this one.
+    dram : DramTiming
+        Timing of the memory.
     """
 
     config: MlaConfig
@@ -47,22 +67,22 @@ class TilingContext:
 
     @property
     def beat(self) -> float:
-        """Cycles that the bus takes for N bytes."""
+        """Bus cycles for N bytes."""
         return self.dram.beat(self.config.n)
 
     @property
     def latency(self) -> float:
-        """Cycles of a tile's way in beside those of its bytes."""
+        """Cycles to bring a tile in, without those of its bytes."""
         return self.dram.latency + _WAY
 
 
 def input_rows(rows: int, stride: int, reach: int, height: int) -> int:
-    """Image rows that output rows need."""
+    """Number of image rows that `rows` output rows depend on."""
     return min(height, (rows - 1) * stride + reach)
 
 
 def images(layer: Layer) -> tuple[Image, Image]:
-    """One image of what a layer reads, and of what it makes."""
+    """Shapes of one image of the input and of the output of a layer."""
     x, y = layer.shapes[layer.x], layer.shapes[layer.y]
     if layer.batch == 1:
         return x, y
@@ -74,15 +94,15 @@ def slots_together(config: MlaConfig, blocks: int, columns: int) -> int:
     return blocks if blocks <= config.param_slots // 4 else columns
 
 
-def sums_together(spot: TilingContext, sums: int) -> int:
+def sums_together(context: TilingContext, sums: int) -> int:
     """Tiles of sums there is room for at once: two, or as many more as half of the accumulator holds.
 
     A tile is drained a hundred cycles after it is complete: small ones would come too fast for two places.
     """
-    return max(2, min(MOST_SUMS, spot.acc_rows // 2 // sums))
+    return max(2, min(MOST_SUMS, context.acc_rows // 2 // sums))
 
 
-def check_row(spot: "TilingContext", layer: Layer, elements: int, held: int) -> None:
+def check_row(context: "TilingContext", layer: Layer, elements: int, held: int) -> None:
     """Refuse rows that need more of the accumulator than there is, as they cannot be cut.
 
     Raises
@@ -90,8 +110,8 @@ def check_row(spot: "TilingContext", layer: Layer, elements: int, held: int) -> 
     InputError
         They do.
     """
-    if held > spot.acc_rows:
+    if held > context.acc_rows:
         raise InputError(
             f"layer {layer.name!r}: {layer.ops[0]} of {elements} elements holds {held} rows of the accumulator, "
-            f"which has {spot.acc_rows}"
+            f"which has {context.acc_rows}"
         )

@@ -1,4 +1,4 @@
-"""What the tile models of layers that FUSE executes alone have in common."""
+"""Tile models shared by the layers that only FUSE executes."""
 
 from collections.abc import Callable, Iterator
 
@@ -44,7 +44,7 @@ def even_tiles(
 def row_tile_model(
     layer: Layer, s: LayerSchedule, place: LayerContext, passes: int, of_row: float, tables: int
 ) -> TilePipeline:
-    """Of a layer that takes several passes over its input, of `of_row` cycles a row."""
+    """Tile model of a layer with `passes` passes over its input, of `of_row` cycles a row in all."""
     n, x, y = place.config.n, layer.shapes[layer.x], layer.shapes[layer.y]
     of_x, of_y = (image.c * DTYPE_BYTES[image.dtype] / n for image in (x, y))
     return even_tiles(

@@ -21,7 +21,7 @@ _NUDGES = (0, *(sign << bit for bit in range(9) for sign in (1, -1)))
 
 
 class SumScale(NamedTuple):
-    """How FUSE makes a result of a sum: 31-bit multiplier and exponent, and both zero points."""
+    """Scaling of a sum by FUSE: 31-bit multiplier and exponent, and both zero points."""
 
     mult: int
     exponent: int
@@ -41,19 +41,19 @@ def float32_scale(
     Parameters
     ----------
     x, y : Affine
-        Of the elements and of the result.
+        Quantization of the elements and of the result.
     dtype : str
-        Of the elements.
+        Element type, int8 or uint8.
     count : int
-        Elements of a sum.
+        Number of elements in a sum.
     divisor : int
-        Of the sum: 1, or their count.
+        Divisor of the sum: 1, or `count` for a mean.
     limits : (int, int)
         Least and greatest result.
 
     Raises
     ------
-    UnsupportedError
+    UnsupportedLoweringError
         No such scale was found.
     """
     least = np.iinfo(dtype).min * count

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 
 from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import BINARY_OPS
 from compiler.ir.tensor import Tensor
-from compiler.layers.lookup_tables import BINARY, TABLES
 from compiler.layers.lowering_context import (
     Group,
     LoweringContext,
@@ -14,27 +14,8 @@ from compiler.layers.lowering_context import (
     image_of,
 )
 from compiler.layers.move import concat_starts, strides_of
+from compiler.layers.registry import LOWERINGS
 
-#: Layers of these write images whose pixels have gaps between them.
-_WRITERS = frozenset(
-    (
-        *BINARY,
-        *TABLES,
-        "conv2d",
-        "depthwise_conv2d",
-        "dense",
-        "max_pool2d",
-        "avg_pool2d",
-        "transpose",
-        "slice",
-        "pad",
-        "resize_nearest",
-        "requantize",
-        "concat",
-    )
-)
-#: Layers of these read them.
-_READERS = _WRITERS - {"dense"} | {"gather"}
 #: Averages of more taps are sums over all pixels at once, which must have no gaps between them.
 _WINDOW = 255
 
@@ -77,9 +58,9 @@ class _Finder:
                 self._enter(tensor, y, start * strides_of(y.shape)[axis])
 
     def _made_there(self, node: Node, tensor: Tensor, y: Tensor) -> bool:
-        """Whether only this node reads a tensor, which is of y's type and whose maker may write there."""
+        """True if only this node reads a tensor, which is of y's type and whose producer may write there."""
         return (
-            self.made.get(tensor.name) in _WRITERS
+            _writes_strided(self.made.get(tensor.name))
             and len(self.graph.consumers(tensor.name)) == 1
             and node.inputs.count(tensor.name) == 1
             and tensor.name not in self.graph.outputs
@@ -104,11 +85,11 @@ class _Finder:
         self._enter(y, x, start)
 
     def _reads(self, node: Node, name: str) -> bool:
-        if node.op not in _READERS or node.name not in self.anchors:
+        if not _reads_strided(node.op) or node.name not in self.anchors:
             return False
         if node.op == "avg_pool2d" and math.prod(node.attributes["kernel"]) > _WINDOW:
             return False
-        return node.op in ("concat", *BINARY) or (node.inputs[0] == name and node.inputs.count(name) == 1)
+        return node.op in {"concat", *BINARY_OPS} or (node.inputs[0] == name and node.inputs.count(name) == 1)
 
     def _enter(self, tensor: Tensor, whole: Tensor, start: int) -> None:
         """Note a part, if it is one that an image can be: channels of every pixel, or what follows one another."""
@@ -130,3 +111,11 @@ class _Finder:
 
 def _alike(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.quantization == b.quantization
+
+
+def _reads_strided(op: str) -> bool:
+    return op in LOWERINGS and LOWERINGS[op].strided_input
+
+
+def _writes_strided(op: str | None) -> bool:
+    return op in LOWERINGS and LOWERINGS[op].strided_output

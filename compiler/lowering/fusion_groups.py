@@ -9,10 +9,11 @@ from compiler.ir.graph import Graph, Node
 from compiler.layers.lookup_tables import is_unary
 from compiler.layers.lowering_context import _INNER, Group, anchor_of
 from compiler.layers.matmul import transposes_around
+from compiler.layers.registry import LOWERINGS
 from hw.errors import InputError
 
 #: Operators whose sums leave through FUSE and may take others along.
-ANCHORS = ("conv2d", "depthwise_conv2d", "dense", "conv_transpose2d", "cumsum")
+ANCHORS = frozenset(op for op, lowering in LOWERINGS.items() if lowering.epilogue)
 
 
 def fuse_epilogues(graph: Graph) -> tuple[tuple[str, ...], ...]:
@@ -59,7 +60,7 @@ def _is_clip(graph: Graph, node: Node) -> bool:
 
 
 def _is_sum(graph: Graph, node: Node) -> bool:
-    """Whether it adds two different activations of one shape and type."""
+    """True if a node adds two different activations of one shape and type."""
     if node.op != "add":
         return False
     a, b = graph.ins(node)

@@ -1,26 +1,12 @@
-"""From the graph to layers."""
+"""Lowering of a graph to layers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from compiler.ir.graph import Graph
 from compiler.layers.base import Layer
-from compiler.layers.conv.lowering import lower_conv, lower_dense
-from compiler.layers.conv_transpose import lower_conv_transpose
-from compiler.layers.cumsum import lower_cumsum
-from compiler.layers.depthwise import lower_depthwise
-from compiler.layers.dynamic_quantize import QUANTIZED, SCALE, ZERO, lower_dynamic
-from compiler.layers.elementwise import lower_binary, lower_unary
-from compiler.layers.lookup_tables import BINARY, TABLES
 from compiler.layers.lowering_context import Group, LoweringContext, SubTensor, UnsupportedLoweringError
-from compiler.layers.matmul import lower_matmul
-from compiler.layers.move import MOVES
-from compiler.layers.norm import lower_norm
-from compiler.layers.pool import lower_pool
-from compiler.layers.prelu import lower_prelu
-from compiler.layers.quantize_ops import lower_dequantize, lower_quantize
-from compiler.layers.reduce import lower_reduce
-from compiler.layers.softmax import lower_softmax
+from compiler.layers.registry import LOWERINGS
 from compiler.lowering.aliasing import find_parts
 from compiler.lowering.element_types import check_types
 from compiler.lowering.view_elision import IN_PLACE
@@ -33,15 +19,15 @@ class LoweredNetwork:
     Parameters
     ----------
     graph : Graph
-        Where it came from.
+        Graph that was lowered.
     layers : list of Layer
-        In an order in which they can run.
+        Layers in an order in which they can run.
     views : dict
-        Tensors that are others in another shape: name -> name of the tensor whose bytes they are.
+        Tensors that are views of others: name -> name of the tensor whose bytes they are.
     parts : dict
-        Tensors that lie within others.
+        Tensors that are contained in others, by name.
     refused : dict
-        Nodes that the machine cannot do, with the reason.
+        Nodes that the accelerator cannot execute, with the reason.
     """
 
     graph: Graph
@@ -57,14 +43,14 @@ class LoweredNetwork:
         return name
 
     def part(self, name: str) -> SubTensor | None:
-        """What part of another a tensor is, perhaps in another shape."""
+        """Part of another tensor that a tensor is, perhaps in another shape; None if it is none."""
         while name in self.views:
             name = self.views[name]
         return self.parts.get(name)
 
 
 def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> LoweredNetwork:
-    """Layers of all groups; what cannot be done is in `refused`."""
+    """Layers of all groups; nodes that have none are in `refused`."""
     out = LoweredNetwork(graph, parts=find_parts(graph, groups))
     for nodes in groups:
         lowering = LoweringContext(graph, nodes, rounding)
@@ -76,34 +62,7 @@ def lower(graph: Graph, groups: Sequence[Group], rounding: str) -> LoweredNetwor
                 raise UnsupportedLoweringError(lowering.anchor.attributes["why"])
             for node in nodes:
                 check_types(graph, node)
-            out.layers += IN_PLACE[op](out, lowering) if op in IN_PLACE else [LOWERINGS[op](lowering)]
+            out.layers += IN_PLACE[op](out, lowering) if op in IN_PLACE else [LOWERINGS[op].lower(lowering)]
         except UnsupportedLoweringError as error:
             out.refused |= {node.name: str(error) for node in nodes}
     return out
-
-
-#: How nodes become layers, by the operator of their anchor.
-LOWERINGS: dict[str, Callable[[LoweringContext], Layer]] = {
-    "conv2d": lower_conv,
-    "dense": lower_dense,
-    "depthwise_conv2d": lower_depthwise,
-    "max_pool2d": lower_pool,
-    "avg_pool2d": lower_pool,
-    "softmax": lower_softmax,
-    "conv_transpose2d": lower_conv_transpose,
-    "matmul": lower_matmul,
-    "reduce_sum": lower_reduce,
-    "reduce_mean": lower_reduce,
-    "reduce_max": lower_reduce,
-    "reduce_min": lower_reduce,
-    "cumsum": lower_cumsum,
-    "layer_norm": lower_norm,
-    "rms_norm": lower_norm,
-    "prelu": lower_prelu,
-    **dict.fromkeys((QUANTIZED, SCALE, ZERO), lower_dynamic),
-    "quantize": lower_quantize,
-    "dequantize": lower_dequantize,
-    **dict.fromkeys(BINARY, lower_binary),
-    **dict.fromkeys(TABLES, lower_unary),
-    **MOVES,
-}

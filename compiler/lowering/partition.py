@@ -1,4 +1,4 @@
-"""Which nodes run on the accelerator and which on the host, and in which stages."""
+"""Partition of a network into stages on the accelerator and on the host."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class GraphPart:
 
     @property
     def on_device(self) -> bool:
-        """Whether the accelerator has a part in it."""
+        """True if any of it runs on the accelerator."""
         return self.device or any(part.on_device for body in self.bodies for part in body)
 
 

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import BINARY_OPS, TABLE_OPS
 from compiler.ir.rebuild import rebuild
 from compiler.ir.tensor import Tensor
-from compiler.layers.lookup_tables import BINARY, EIGHT_BITS, UNARY
+from compiler.layers.lookup_tables import EIGHT_BITS
 from compiler.reference import Kernels, evaluate
 
 
@@ -56,7 +57,7 @@ def _chain(graph: Graph, last: Node) -> list[Node]:
         if source is None or maker is None or source.dtype != "float32":
             return []
         alone = len(graph.consumers(source.name)) == 1 and source.name not in graph.outputs
-        if maker.op != "dequantize" and not (alone and maker.op in (*UNARY, *BINARY)):
+        if maker.op != "dequantize" and not (alone and maker.op in TABLE_OPS | BINARY_OPS):
             return []
         chain.insert(0, maker)
     return chain if _bytes(graph.ins(chain[0])[0]) else []
@@ -73,7 +74,7 @@ def _flowing(graph: Graph, node: Node) -> Tensor | None:
 
 
 def _bytes(tensor: Tensor) -> bool:
-    """Whether a tensor has integers of 8 bits with one scale."""
+    """True if a tensor has 8-bit integers with one scale."""
     return tensor.dtype in EIGHT_BITS and tensor.quantization is not None and tensor.quantization.whole
 
 

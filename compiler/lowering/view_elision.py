@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from compiler.layers.base import Layer
 from compiler.layers.lowering_context import LoweringContext, image_of
-from compiler.layers.move import MOVES, concat, reshape
+from compiler.layers.move import concat, reshape
+from compiler.layers.registry import LOWERINGS
 
 if TYPE_CHECKING:
     from compiler.lowering.lower import LoweredNetwork
@@ -27,7 +28,7 @@ def _reshape(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
 def _slice(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:
     """A copy, unless the part is read where it is."""
     part = out.parts.get(low.y.name)
-    return [] if part and part.of == low.x.name else [MOVES["slice"](low)]
+    return [] if part and part.of == low.x.name else [LOWERINGS["slice"].lower(low)]
 
 
 def _concat(out: "LoweredNetwork", low: LoweringContext) -> list[Layer]:

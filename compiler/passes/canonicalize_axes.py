@@ -3,11 +3,9 @@
 from dataclasses import replace
 
 from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import OPS
 from compiler.ir.rebuild import rebuild
 from compiler.ir.tensor import Tensor
-
-#: Operators that the machine carries out along the last dimension only.
-_LAST = ("softmax", "cumsum")
 
 
 def turn_axes(graph: Graph) -> Graph:
@@ -19,7 +17,7 @@ def turn_axes(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph:
         x = graph.ins(node)[0] if node.inputs else None
-        if node.op in _LAST and x is not None and x.quantization and _axis(node, x) != len(x.shape) - 1:
+        if OPS[node.op].last_axis and x is not None and x.quantization and _axis(node, x) != len(x.shape) - 1:
             nodes += _turned(graph, node, x, made)
         else:
             nodes.append(node)

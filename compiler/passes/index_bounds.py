@@ -9,7 +9,8 @@ from compiler.ir.ops import MOVING
 from compiler.ir.tensor import Tensor
 
 if TYPE_CHECKING:
-    from compiler.runtime.compiled import CompiledNetwork, Stage
+    from compiler.runtime.compiled import CompiledNetwork
+    from compiler.runtime.stages import Stage
 
 #: What becomes a place by arithmetic (counts of masks, say) is taken to be 0 or 1.
 _SMALL = 2

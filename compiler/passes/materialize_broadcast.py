@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import BINARY_OPS
 from compiler.ir.rebuild import rebuild
 from compiler.ir.tensor import Tensor
 from compiler.layers.elementwise import laid_over
-from compiler.layers.lookup_tables import BINARY, EIGHT_BITS, is_unary
+from compiler.layers.lookup_tables import EIGHT_BITS, is_unary
 
 #: So many elements of a constant that is repeated, and of a tensor that is repeated element by element.
 _MOST = 1 << 22
@@ -21,7 +22,7 @@ def spread_operands(graph: Graph) -> Graph:
     It takes one of the shape of the result, and beside it one of that shape too, or a row that is the same for all,
     or of products a number for each row. Others become such by being repeated along dimensions of size one.
     """
-    wanting = {node.name for node in graph if node.op in BINARY and _wanting(graph, node)}
+    wanting = {node.name for node in graph if node.op in BINARY_OPS and _wanting(graph, node)}
     if not wanting:
         return graph
     made: dict[str, Tensor] = {}

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import numpy as np
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.ops import MOVING
+from compiler.ir.ops import OPS, QuantizedForm
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.float_models import touches_floats
 from compiler.quantize.report import ENDLESS
@@ -17,54 +17,20 @@ INTEGERS = "integers stay what they are"
 EDGE_INSIDE = "float at the edge of a subgraph"
 
 #: Operators with constant weights, and the axis of the weights along which output channels lie.
-WEIGHTED = {"conv2d": 0, "depthwise_conv2d": 2, "conv_transpose2d": 0, "dense": 0}
+WEIGHTED = {name: spec.weights_axis for name, spec in OPS.items() if spec.weights_axis is not None}
 #: Operators that move elements or choose among them: their inputs and outputs have one quantization.
-_MOVING = MOVING | {"max_pool2d", "avg_pool2d", "reduce_max", "reduce_min"}
+_SHARED = frozenset(name for name, spec in OPS.items() if spec.quantized == QuantizedForm.SHARED)
 #: Normalizations keep their factors in float32.
-NORMS = frozenset(("layer_norm", "rms_norm"))
-_COMPUTING = frozenset(
-    (
-        "matmul",
-        "add",
-        "sub",
-        "mul",
-        "clip",
-        "leaky_relu",
-        "prelu",
-        "sigmoid",
-        "tanh",
-        "hard_swish",
-        "gelu",
-        "silu",
-        "exp",
-        "log",
-        "abs",
-        "sqrt",
-        "rsqrt",
-        "function",
-        "elu",
-        "softplus",
-        "mish",
-        "cumsum",
-        "reduce_sum",
-        "reduce_mean",
-        "softmax",
-    )
-)
-_QUANTIZED = _MOVING | _COMPUTING | NORMS | WEIGHTED.keys()
+NORMS = frozenset(name for name, spec in OPS.items() if spec.quantized == QuantizedForm.NORM)
 #: Outputs of these have the quantization that TFLite demands.
-FIXED = {
-    "softmax": Quantization.of(1 / 256, -128),
-    "sigmoid": Quantization.of(1 / 256, -128),
-    "tanh": Quantization.of(1 / 128, 0),
-}
+FIXED = {name: spec.output for name, spec in OPS.items() if spec.output is not None}
 #: Operators that do nothing but lay out a float input, or output, of the model.
 _LAYOUT = ("transpose", "reshape")
 
 
 def quantizable(op: str) -> bool:
     """Whether an operator of a float model has a quantized form."""
-    return op in _QUANTIZED
+    return OPS[op].quantized is not None
 
 
 def as_int8(x: Tensor) -> Quantization | None:
@@ -197,7 +163,7 @@ class Sharing:
             self.fixed[out] = given
         elif node.op == "clip":
             self._clip(node, kept)
-        elif node.op in _MOVING:
+        elif node.op in _SHARED:
             names = node.inputs[:1] if node.op == "gather" else node.inputs
             demanded = {self.fixed.get(self.root(name)) for name in names}
             if node.op == "pad" and node.attributes["value"] != 0:
@@ -214,7 +180,7 @@ class Sharing:
         alone = len(self.graph.consumers(x)) == 1 and x not in self.graph.outputs
         if maker is None or maker.name in kept or not alone:
             return
-        if maker.op in _MOVING or maker.op in FIXED or maker.op in ("clip", "dequantize"):
+        if maker.op in _SHARED or maker.op in FIXED or maker.op in ("clip", "dequantize"):
             return
         self.covered.add(x)
         self._join(out, x)

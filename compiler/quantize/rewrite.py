@@ -4,12 +4,10 @@ from collections.abc import Callable, Mapping
 
 from compiler.frontends.builder import GraphBuilder
 from compiler.ir.graph import Graph, Node
+from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
 from compiler.quantize.constants import QuantizedConstant, quantized_operand, quantized_weights
 from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED
-
-#: Factors have no zero point.
-_SYMMETRIC = frozenset(("mul", "prelu", "matmul"))
 
 
 class Rewriter:
@@ -109,7 +107,7 @@ class Rewriter:
         if data is None:
             return self._as_integers(name)
         like = q if node.op in ("concat", "gather") else None
-        return self._constant(name, quantized_operand(data, symmetric=node.op in _SYMMETRIC, like=like))
+        return self._constant(name, quantized_operand(data, symmetric=OPS[node.op].symmetric, like=like))
 
     def _converted(self, node: Node, name: str, q: Quantization) -> Tensor:
         """An operand in the quantization of the result."""

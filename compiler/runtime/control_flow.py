@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.tensor import Tensor
 from compiler.reference.control import Trips, run_control
-from compiler.runtime.compiled import Body, Control, Stage
+from compiler.runtime.stages import Body, Control, Stage
 
 Arrays = Mapping[str, NDArray]
 #: Runs stages; adds what they make to the values, by name.

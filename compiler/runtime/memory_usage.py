@@ -7,7 +7,8 @@ from typing import Any
 from compiler.codegen.memory_peak import joint_peak
 from compiler.codegen.split_programs import batches
 from compiler.ir.tensor import Tensor
-from compiler.runtime.compiled import CompiledNetwork, Stage
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.stages import Stage
 
 
 @dataclass(frozen=True)

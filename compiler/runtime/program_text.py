@@ -10,7 +10,8 @@ from itertools import groupby, pairwise
 
 from compiler.codegen.executable import StageExecutable
 from compiler.codegen.split_programs import ProgramPart
-from compiler.runtime.compiled import CompiledNetwork, Stage
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.stages import Stage
 from compiler.schedule.program_override import ProgramText, digest_of
 from hw.errors import InputError, shown
 from hw.isa.assembler import AssemblyError, assemble

@@ -17,10 +17,11 @@ from compiler.cost.roofline import Floor, bus_rate
 from compiler.profile.clock import at_clock
 from compiler.profile.counters import COUNTED, ByTag, CycleSplit, bound, growth, read_counts, split
 from compiler.runtime.batching import split_batch, stack_batch
-from compiler.runtime.compiled import CompiledNetwork, LayerInfo
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.report import layers, variants, work
 from compiler.runtime.memory_usage import memory_use
 from compiler.runtime.session import Session
+from compiler.runtime.stages import LayerInfo
 from compiler.util.progress import progress
 from cosim.device import Device
 from cosim.golden import GoldenDevice

@@ -14,8 +14,8 @@ from compiler.codegen.executable import StageExecutable
 from compiler.codegen.split_programs import ProgramPart, batches, candidates
 from compiler.reference import evaluate
 from compiler.reference.control import Trips
-from compiler.runtime.compiled import CompiledNetwork, Stage
 from compiler.runtime.control_flow import run_control_flow, value_of
+from compiler.runtime.stages import Stage, StagedNetwork
 from compiler.validate import MacroCall
 from cosim.device import Device
 from cosim.driver import Driver
@@ -33,7 +33,7 @@ _LOOK = 1_000_000
 Arrays = Mapping[str, NDArray]
 
 
-def dram_bytes(network: CompiledNetwork, samples: int = 1) -> int:
+def dram_bytes(network: StagedNetwork, samples: int = 1) -> int:
     """DRAM that a session needs for as many samples at once."""
     total = _RING_SLOTS * SLOT_BYTES + 2 * _PAGE
     program = 0
@@ -137,7 +137,7 @@ class Session:
     """
 
     def __init__(
-        self, device: Device, network: CompiledNetwork, samples: int = 1, proofs: ContentStore | None = None
+        self, device: Device, network: StagedNetwork, samples: int = 1, proofs: ContentStore | None = None
     ):
         self.device, self.network, self.proofs = device, network, proofs
         self.driver = Driver(device, _RING_SLOTS)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from compiler.codegen.executable import StageExecutable
-from compiler.runtime.compiled import CompiledNetwork, Stage
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.stages import Stage
 from compiler.validate.errors import ValidationError
 from compiler.validate.explore import validate
 from compiler.validate.macro_call import MacroCall

@@ -1,4 +1,4 @@
-"""How a network is carried out on a machine: everything that may be chosen, and nothing that may not."""
+"""Schedules: all choices in executing a network on a machine."""
 
 import json
 from dataclasses import dataclass, field, fields
@@ -75,7 +75,7 @@ _NAMES = (
 )
 @dataclass(frozen=True, kw_only=True)
 class LayerSchedule:
-    """How one layer is carried out. Sizes are in the machine's blocks; a size past the layer's end means all of it.
+    """Schedule of one layer. Sizes are in blocks of the machine; a size past the end of the layer means all of it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which layers are co-scheduled, and the share of the memories that each of them has then."""
+"""Choice of the layers that are co-scheduled, and their shares of the memories."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,10 +28,10 @@ def sharing(lowered: LoweredNetwork, cycles: Sequence[float]) -> list[int]:
 
     Parameters
     ----------
-    lowered : Lowered
-        The layers.
+    lowered : LoweredNetwork
+        Layers of the network or stage.
     cycles : sequence of float
-        Of each, estimated.
+        Estimated cycles of each layer.
     """
     out: set[int] = set()
     for number, layer in enumerate(lowered.layers):
@@ -55,9 +55,9 @@ def _beside(lowered: LoweredNetwork, number: int) -> list[int]:
 
 
 def shared(
-    spot: TilingContext, lowered: LoweredNetwork, number: int, cycles: Sequence[float]
+    context: TilingContext, lowered: LoweredNetwork, number: int, cycles: Sequence[float]
 ) -> TilingContext:
-    """What a layer that takes turns finds; beside it are the cycles of neighbours of FUSE alone."""
+    """Tiling context of an interleaved layer; `beside` has the cycles of its neighbours that only FUSE executes."""
     layers = lowered.layers
     free, rows = _ALONE if isinstance(layers[number], _FUSE) else _OTHER
     beside = sum(
@@ -66,10 +66,10 @@ def shared(
         if 0 <= other < len(layers) and isinstance(layers[other], _FUSE)
     )
     return replace(
-        spot,
+        context,
         taper=False,
         alone=False,
-        free=int(spot.free * free),
-        acc_rows=int(spot.acc_rows * rows),
+        free=int(context.free * free),
+        acc_rows=int(context.acc_rows * rows),
         beside=beside,
     )

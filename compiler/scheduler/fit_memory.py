@@ -1,4 +1,7 @@
-"""Relaxes a schedule until it fits the memories: prefetching goes first, then interleaving and double buffers, then tensors on chip."""
+"""Relaxation of a schedule until it fits the memories.
+
+Prefetching is dropped first, then interleaving and double buffering, then tensors in the scratchpad.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

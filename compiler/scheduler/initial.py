@@ -1,26 +1,15 @@
-"""The initial schedule of a network: an estimate of cycles for each tiling that fits, the least of them taken."""
+"""Initial schedule of a network: for each layer the tiling that fits with the fewest estimated cycles."""
 
 from dataclasses import replace
 
 from compiler.layers.base import Image, Layer
-from compiler.layers.conv.layer import ConvLayer
-from compiler.layers.conv.tilings import conv_tilings
-from compiler.layers.conv_transpose import ConvTransposeLayer, conv_transpose_tilings
-from compiler.layers.depthwise import DepthwiseLayer, depthwise_tilings
-from compiler.layers.dynamic_quantize import DynamicLayer, dynamic_tilings
-from compiler.layers.elementwise import ElementwiseLayer, elementwise_tilings
+from compiler.layers.depthwise import DepthwiseLayer
 from compiler.layers.layer_context import LayerContext
 from compiler.layers.lowering_context import image_of
-from compiler.layers.matmul import MatmulLayer, matmul_tilings
-from compiler.layers.move import MoveLayer, from_dram, move_tilings
-from compiler.layers.norm import NormLayer, norm_tilings
-from compiler.layers.pool import PoolLayer, pool_tilings
-from compiler.layers.prelu import PReluLayer, prelu_tilings
-from compiler.layers.reduce import ReduceLayer, reduce_tilings
-from compiler.layers.registry import tile_model_of
-from compiler.layers.softmax import SoftmaxLayer, softmax_tilings
+from compiler.layers.move import MoveLayer, from_dram
+from compiler.layers.registry import kind_of
 from compiler.layers.tile_pipeline import simulate_pipeline
-from compiler.layers.tiling_context import TilingContext, Tilings
+from compiler.layers.tiling_context import TilingContext
 from compiler.lowering.lower import LoweredNetwork
 from compiler.options import USUAL, DramTiming
 from compiler.schedule.schedule import LayerSchedule, Schedule
@@ -33,8 +22,8 @@ from hw.isa.enums import DTYPE_BYTES
 _RESIDENT = 0.6
 #: A layer of fewer cycles is not worth a dispatch of its own.
 _SMALL = 1000
-#: Kinds of layers whose tilings are followed tile by tile, and how many of them.
-_BY_TILES, _FOLLOWED = (PoolLayer, ElementwiseLayer, MatmulLayer, SoftmaxLayer, MoveLayer), 48
+#: Tilings of a layer whose tile models are simulated: those with the best estimates.
+_MAX_SIMULATED = 48
 #: So many cycles before a layer begins LOAD is free to bring in its first weights, if there is one before it.
 _AHEAD = 1000.0
 
@@ -66,14 +55,14 @@ def estimates(
         A layer does not fit the machine however it is cut.
     """
     homes = _Residents(config, lowered)
-    spots = _spots(homes, dram)
-    found = [_schedule(spot, layer) for spot, layer in zip(spots, lowered.layers, strict=True)]
+    contexts = _tiling_contexts(homes, dram)
+    found = [_schedule(context, layer) for context, layer in zip(contexts, lowered.layers, strict=True)]
     alone = [cycles for cycles, _ in found]
     for number in sharing(lowered, alone):
-        spot = replace(spots[number], free=homes.free(number, AROUND))
-        spot = shared(spot, lowered, number, alone)
+        context = replace(contexts[number], free=homes.free(number, AROUND))
+        context = shared(context, lowered, number, alone)
         try:
-            cycles, schedule = _schedule(spot, lowered.layers[number])
+            cycles, schedule = _schedule(context, lowered.layers[number])
         except InputError:
             continue  # it needs the machine for itself
         found[number] = cycles, replace(schedule, interleave=True)
@@ -83,11 +72,11 @@ def estimates(
 def tiling_contexts(
     config: MlaConfig, lowered: LoweredNetwork, dram: DramTiming = USUAL
 ) -> list[TilingContext]:
-    """What each layer finds if it takes no turns with others."""
-    return _spots(_Residents(config, lowered), dram)
+    """Tiling context of each layer if it is not interleaved with others."""
+    return _tiling_contexts(_Residents(config, lowered), dram)
 
 
-def _spots(homes: "_Residents", dram: DramTiming) -> list[TilingContext]:
+def _tiling_contexts(homes: "_Residents", dram: DramTiming) -> list[TilingContext]:
     config = homes.config
     return [
         TilingContext(
@@ -106,7 +95,7 @@ def _spots(homes: "_Residents", dram: DramTiming) -> list[TilingContext]:
 
 
 class _Residents:
-    """Which tensors stay in the scratchpad: those that fit beside the others alive at the same time."""
+    """Tensors that stay in the scratchpad: those that fit beside the others alive at the same time."""
 
     def __init__(self, config: MlaConfig, lowered: LoweredNetwork):
         self.config, self.lowered = config, lowered
@@ -135,11 +124,11 @@ class _Residents:
         return sum(self.size[r] for r in self.inside if self.life[r][0] <= layer <= self.life[r][1])
 
     def on_chip(self, name: str) -> bool:
-        """Whether a tensor stays in the scratchpad."""
+        """True if a tensor stays in the scratchpad."""
         return self.lowered.root(name) in self.inside
 
     def awaited(self, number: int) -> bool:
-        """Whether what follows a layer waits for all of its result: it goes to DRAM, or is read block by block."""
+        """True if the next layer waits for all of the result: it goes to DRAM, or is read block by block."""
         layers = self.lowered.layers
         if not self.on_chip(layers[number].y):
             return True
@@ -168,56 +157,38 @@ def _bytes(image: Image) -> int:
     return image.h * image.w * image.c * DTYPE_BYTES[image.dtype] + 64
 
 
-def ranked_tilings(spot: TilingContext, layer: Layer) -> list[tuple[float, LayerSchedule]]:
+def ranked_tilings(context: TilingContext, layer: Layer) -> list[tuple[float, LayerSchedule]]:
     """Ways to cut a layer that fit, each once with its estimated cycles, the least first.
 
     Where the rough estimate knows little of how units wait for each other the most promising ones are followed tile by
     tile. (For convolutions it knows more: followed, single ones come out 1 % better on the RTL, and networks worse.)
     """
     found: dict[LayerSchedule, float] = {}
-    for cycles, schedule in _tilings_of(spot, layer):
+    for cycles, schedule in kind_of(layer).tilings(context, layer):
         found[schedule] = min(cycles, found.get(schedule, cycles))
     rough = sorted(((cycles, schedule) for schedule, cycles in found.items()), key=lambda each: each[0])
-    if not isinstance(layer, _BY_TILES) or not spot.alone:  # the rough one knows what it takes turns with
+    # Only the estimate accounts for layers that are interleaved with this one.
+    if not kind_of(layer).rank_by_tile_model or not context.alone:
         return rough
-    place = LayerContext(spot.config, spot.dram, spot.x_on_chip, spot.y_on_chip, spot.on_chip)
+    place = LayerContext(context.config, context.dram, context.x_on_chip, context.y_on_chip, context.on_chip)
     followed = [
-        ((cycles + _followed(spot, layer, schedule, place)) / 2, schedule)
-        for cycles, schedule in rough[:_FOLLOWED]
+        ((cycles + _followed(context, layer, schedule, place)) / 2, schedule)
+        for cycles, schedule in rough[:_MAX_SIMULATED]
     ]
     followed.sort(key=lambda each: each[0])
-    return followed + rough[_FOLLOWED:]
+    return followed + rough[_MAX_SIMULATED:]
 
 
-def _followed(spot: TilingContext, layer: Layer, schedule: LayerSchedule, place: LayerContext) -> float:
+def _followed(context: TilingContext, layer: Layer, schedule: LayerSchedule, place: LayerContext) -> float:
     """Cycles of a layer by its tiles."""
-    flow = tile_model_of(layer, schedule, place)
+    pipeline = kind_of(layer).tile_model(layer, schedule, place)
     return simulate_pipeline(
-        flow, spot.beat, spot.dram.latency, None if spot.first else _AHEAD, last=False
+        pipeline, context.beat, context.dram.latency, None if context.first else _AHEAD, last=False
     ).total
 
 
-def _tilings_of(spot: TilingContext, layer: Layer) -> Tilings:
-    """Ways to cut a layer that fit, each with its cycles by a rough estimate."""
-    tilings = {
-        ConvLayer: conv_tilings,
-        DepthwiseLayer: depthwise_tilings,
-        PoolLayer: pool_tilings,
-        ElementwiseLayer: elementwise_tilings,
-        SoftmaxLayer: softmax_tilings,
-        MoveLayer: move_tilings,
-        ConvTransposeLayer: conv_transpose_tilings,
-        MatmulLayer: matmul_tilings,
-        ReduceLayer: reduce_tilings,
-        NormLayer: norm_tilings,
-        PReluLayer: prelu_tilings,
-        DynamicLayer: dynamic_tilings,
-    }[type(layer)]
-    return tilings(spot, layer)
-
-
-def _schedule(spot: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
-    found = ranked_tilings(spot, layer)
+def _schedule(context: TilingContext, layer: Layer) -> tuple[float, LayerSchedule]:
+    found = ranked_tilings(context, layer)
     if not found:
         raise InputError(f"layer {layer.name!r} does not fit the machine however it is cut")
     return found[0]

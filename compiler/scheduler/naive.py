@@ -12,11 +12,11 @@ PLAIN = LayerSchedule(
 
 
 def naive_schedule(stages: Iterable[LoweredNetwork]) -> Schedule:
-    """What a search is to beat, and what a first version may be.
+    """Baseline of searches: each operator by itself, from DRAM to DRAM.
 
     Parameters
     ----------
-    stages : iterable of Lowered
+    stages : iterable of LoweredNetwork
         All layers of a model, without fusions.
     """
     return Schedule((), {layer.name: PLAIN for stage in stages for layer in stage.layers})

@@ -9,7 +9,8 @@ from compiler.cost.energy import energy_uj
 from compiler.cost.roofline import bus_rate
 from compiler.options import DramTiming
 from compiler.profile.counters import COUNTED, bound
-from compiler.runtime.compiled import CompiledNetwork, LayerInfo
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.stages import LayerInfo
 from cosim.driver import Driver
 from hw.config import MlaConfig
 from hw.isa.counters import CAUSES, SP_BANKS_MAX

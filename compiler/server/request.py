@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from numpy.typing import NDArray
 
-from compiler.runtime.compiled import Stage
 from compiler.runtime.control_flow import value_of
+from compiler.runtime.stages import Stage
 from compiler.server.versions import Version
 
 Arrays = Mapping[str, NDArray]

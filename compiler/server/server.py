@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from compiler.cache.content_store import ContentStore
 from compiler.reference import evaluate
 from compiler.reference.control import Trips
-from compiler.runtime.compiled import CompiledNetwork, Stage
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.control_flow import run_control_flow
+from compiler.runtime.stages import Stage
 from compiler.server.allocator import PAGE, FirstFitAllocator
 from compiler.server.issue_queue import IssueQueue
 from compiler.server.request import Arrays, InFlightRequest, RequestResult, Steps

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.runtime.compiled import Stage
+from compiler.runtime.stages import Stage
 from compiler.server.issue_queue import IssueQueue, QueuedMacro
 from compiler.server.request import Arrays, InFlightRequest
 from compiler.server.versions import Buffers, coded

@@ -8,7 +8,8 @@ from hashlib import sha256
 from compiler.cache.content_store import ContentStore
 from compiler.cache.proofs import prove
 from compiler.codegen.split_programs import ProgramPart
-from compiler.runtime.compiled import CompiledNetwork, Stage
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.stages import Stage
 from compiler.server.allocator import PAGE, FirstFitAllocator
 from compiler.validate import MacroCall
 from cosim.driver import Driver

@@ -169,7 +169,7 @@ def test_a_transposed_convolution_that_cuts_its_edges_off(fold: bool) -> None:
         output_pads=(0, 0),
     )
     graph = draft.graph.finish([y.name])
-    schedule = everywhere(compile(graph, "n8", strict=True).schedule, fold=fold)
+    schedule = everywhere(compile(graph, "n8", strict=True).schedule, fold_kernel_width=fold)
     network, inputs = compile(graph, "n8", schedule=schedule), draft.random_inputs()
     compare("transposed", 5, network, inputs, on_golden(network, inputs))
 

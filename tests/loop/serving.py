@@ -56,10 +56,10 @@ class Model:
         return [
             self.first,
             self.plain,
-            self.with_layers(joined=False),
+            self.with_layers(same_program_as_previous=False),
             self.with_layers(on_chip=False),
-            self.with_layers(joined=False, prefetch=0),
-            self.with_layers(rows=2, band=4, joined=False),
+            self.with_layers(same_program_as_previous=False, prefetch=0),
+            self.with_layers(rows=2, rows_per_load=4, same_program_as_previous=False),
         ]
 
     def inputs(self, request: int) -> dict[str, np.ndarray]:

@@ -280,7 +280,7 @@ def test_what_was_best_before_is_back_at_once(server: Server, model: Model) -> N
     loop.serve(16)
     (order,) = [each for each in told.orders if isinstance(each, Changed)]
     assert order.schedule == model.first.schedule and order.known == DramTiming() and order.loads
-    separate = model.with_layers(joined=False, prefetch=0).schedule
+    separate = model.with_layers(same_program_as_previous=False, prefetch=0).schedule
     usual = loop.results[-1].cycles
     told.ready += [
         told.finding(model.first.schedule, usual, slow, kind="served"),

@@ -19,7 +19,7 @@ from compiler.cost.learned.features import NAMES, FeatureRow
 from compiler.cost.learned.gbdt import TreeEnsemble
 from compiler.cost.learned.model import CycleModel, train
 from compiler.cost.learned.model_lookup import SHIPPED, find_model
-from compiler.layers.registry import tile_model_of
+from compiler.layers.registry import kind_of
 from compiler.layers.tile_pipeline import PipelineTile, TilePipeline, lines, simulate_pipeline
 from compiler.options import CompileOptions, DramTiming
 from compiler.pipeline import ModelCompiler
@@ -88,7 +88,7 @@ def test_units_of_flows_are_those_of_the_commands() -> None:
         maker = RowMaker(stage, N16)
         place = maker.place(0, maker.inside(network.schedule.layers))
         schedule = network.schedule.layers[layer.name]
-        flow = tile_model_of(layer, schedule, place)
+        flow = kind_of(layer).tile_model(layer, schedule, place)
         if flow.count > 32:
             continue
         found = simulate_pipeline(flow, 1.0, 100)

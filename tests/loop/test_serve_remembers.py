@@ -47,7 +47,10 @@ def test_a_search_goes_on_from_the_best_for_its_conditions(
     graph: Graph, model: Model, tmp_path: Path
 ) -> None:
     path = tmp_path / "profile.db"
-    other, near = model.with_layers(on_chip=False), model.with_layers(joined=False, prefetch=0)
+    other, near = (
+        model.with_layers(on_chip=False),
+        model.with_layers(same_program_as_previous=False, prefetch=0),
+    )
     result = Measurement(7000, (), 1.0, 1, True, 1)
     with TuningDatabase(path) as database:
         for made, dram in ((other, DramTiming()), (near, DramTiming(200))):

@@ -1,4 +1,4 @@
-"""Which layers' cycles the counters tell apart.
+"""Attribution of measured cycles to layers that the counters cannot distinguish.
 
 While FUSE works on a layer of its own, the next layer's MATRIX command may be waiting already, and the cycles may
 count for either of the two: only their sum is sure.
@@ -16,7 +16,7 @@ _MATRIX = (ConvLayer, DepthwiseLayer, ConvTransposeLayer, MatmulLayer)
 
 
 def attribution_groups(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
-    """Names of layers, those whose cycles only their sum says together: ones without MATRIX, and the next one with."""
+    """Names of layers, grouped where only the sum of cycles is known: layers without MATRIX, and the next one with."""
     out: list[tuple[str, ...]] = []
     waiting: list[str] = []
     for layer in layers:
@@ -30,7 +30,7 @@ def attribution_groups(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
 def apportion(
     layers: Sequence[Layer], cycles: Mapping[str, float], expected: Mapping[str, float]
 ) -> dict[str, float]:
-    """Cycles of layers that were counted together, shared out as they were expected."""
+    """Measured cycles of layers that were counted together, distributed in proportion to their expected cycles."""
     out = {}
     for names in attribution_groups(layers):
         total, of_all = (sum(each[name] for name in names) for each in (cycles, expected))

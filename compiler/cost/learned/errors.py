@@ -1,4 +1,4 @@
-"""How far predictions are from measurements."""
+"""Error measures of predictions against measurements."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,16 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True)
 class PredictionErrors:
-    """Of some predictions.
+    """Errors of a set of predictions.
 
     Parameters
     ----------
     count : int
-        How many.
+        Number of predictions.
     mape : float
-        Mean absolute error in percent of what was measured.
+        Mean absolute error, in percent of the measured values.
     spearman : float
-        Correlation of the ranks; 1 where there are fewer than two.
+        Rank correlation; 1 for fewer than two predictions.
     """
 
     count: int
@@ -26,13 +26,13 @@ class PredictionErrors:
 
     @classmethod
     def of(cls, predicted: ArrayLike, measured: ArrayLike) -> "PredictionErrors":
-        """From pairs."""
+        """Errors of pairs of predicted and measured values."""
         a, b = np.asarray(predicted, float), np.asarray(measured, float)
         mape = 100 * float(np.mean(np.abs(a / b - 1))) if len(a) else 0.0
         return cls(len(a), mape, spearman(a, b))
 
     def as_json(self) -> dict[str, float]:
-        """As numbers."""
+        """Values for JSON, by name."""
         return {"count": self.count, "mape": round(self.mape, 3), "spearman": round(self.spearman, 5)}
 
 

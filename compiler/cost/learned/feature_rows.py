@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compiler.cost.learned.features import FeatureRow, LayerFeatures, row_of
-from compiler.layers.kinds import kind_number
 from compiler.layers.layer_context import LayerContext
-from compiler.layers.registry import tile_model_of
+from compiler.layers.registry import kind_number, kind_of
 from compiler.layers.tile_pipeline import PipelineTiming, simulate_pipeline
 from compiler.lowering.lower import LoweredNetwork
 from compiler.profile.hardware_profile import HardwareProfile
@@ -17,14 +16,14 @@ _BACK = 2
 
 
 class RowMaker:
-    """Features of the layers of a stage; what was reckoned for one schedule is kept for the next.
+    """Features of the layers of a stage, memoized from schedule to schedule.
 
     Parameters
     ----------
-    stage : Lowered
-        The layers.
-    conditions : Conditions
-        The machine and its memory.
+    stage : LoweredNetwork
+        Layers of the stage.
+    conditions : HardwareProfile
+        Configuration of the machine and timing of its memory.
     """
 
     def __init__(self, stage: LoweredNetwork, conditions: HardwareProfile):
@@ -46,16 +45,16 @@ class RowMaker:
         self, schedules: Mapping[str, LayerSchedule], only: Sequence[str] | None = None
     ) -> dict[str, FeatureRow]:
         """Features of all layers, or `only` of some, by name."""
-        spots = _Spots(self, schedules)
+        contexts = _Contexts(self, schedules)
         numbers = range(len(self.layers)) if only is None else (self._numbers[name] for name in only)
-        return {self.layers[number].name: self._row(number, spots) for number in numbers}
+        return {self.layers[number].name: self._row(number, contexts) for number in numbers}
 
     def lead(self, number: int, schedules: Mapping[str, LayerSchedule]) -> float:
-        """So many cycles before the end of the layer before one LOAD is free; 0: there is none."""
-        return self.pace(number - 1, _BACK, _Spots(self, schedules)).lead if number else 0.0
+        """Cycles before the end of the previous layer from which on LOAD is idle; 0 if there is no previous layer."""
+        return self.pace(number - 1, _BACK, _Contexts(self, schedules)).lead if number else 0.0
 
     def place(self, number: int, inside: frozenset[str], **beside: Any) -> LayerContext:
-        """Where a layer finds its tensors if these stay on the chip; `beside` says what its neighbours are like."""
+        """Context of a layer if the tensors `inside` stay on chip; `beside` describes its neighbours."""
         layer, root, conditions = self.layers[number], self._root, self.conditions
         return LayerContext(
             conditions.config,
@@ -73,58 +72,61 @@ class RowMaker:
         )
 
     def state(self, number: int, schedules: Mapping[str, LayerSchedule], inside: frozenset[str]) -> int:
-        """A number for all that the pace of a layer by itself depends on."""
+        """Number of the state that the timing of a layer by itself depends on."""
         root = self._root
         here = tuple(root[name] in inside for name in self._tensors[number])
         return self._states.setdefault((schedules[self.layers[number].name], here), len(self._states))
 
-    def pace(self, number: int, back: int, spots: "_Spots") -> PipelineTiming:
-        """Of a layer behind so many others."""
+    def pace(self, number: int, back: int, contexts: "_Contexts") -> PipelineTiming:
+        """Timing of a layer behind `back` others."""
         first = max(number - back, 0)
-        key = (number, back, *(spots.state(each) for each in range(first, number + 1)))
+        key = (number, back, *(contexts.state(each) for each in range(first, number + 1)))
         if key not in self._paces:
-            place = self.place(number, spots.inside)
-            before = self.pace(number - 1, back - 1, spots).lead if back and number else None
+            place = self.place(number, contexts.inside)
+            before = self.pace(number - 1, back - 1, contexts).lead if back and number else None
             layer = self.layers[number]
-            flow = tile_model_of(layer, spots.schedules[layer.name], place)
-            self._paces[key] = simulate_pipeline(flow, place.beat, place.dram.latency, before, last=False)
+            pipeline = kind_of(layer).tile_model(layer, contexts.schedules[layer.name], place)
+            self._paces[key] = simulate_pipeline(pipeline, place.beat, place.dram.latency, before, last=False)
         return self._paces[key]
 
-    def _row(self, number: int, spots: "_Spots") -> FeatureRow:
+    def _row(self, number: int, contexts: "_Contexts") -> FeatureRow:
         layers = self.layers
         first, last = max(number - 1 - _BACK, 0), min(number + 1, len(layers) - 1)
-        key = (number, *(spots.state(each) for each in range(first, last + 1)))
+        key = (number, *(contexts.state(each) for each in range(first, last + 1)))
         if key not in self._rows:
             beside: dict[str, Any] = {}
             if number:
                 beside |= {
-                    "before": self.pace(number - 1, 0, spots).total,
-                    "lead": self.pace(number - 1, _BACK, spots).lead,
+                    "before": self.pace(number - 1, 0, contexts).total,
+                    "lead": self.pace(number - 1, _BACK, contexts).lead,
                     "kind_before": kind_number(layers[number - 1]),
-                    "turns_before": spots.schedules[layers[number - 1].name].interleave,
+                    "turns_before": contexts.schedules[layers[number - 1].name].interleave,
                 }
             if number < last:
-                behind = spots.schedules[layers[last].name]
+                behind = contexts.schedules[layers[last].name]
                 beside |= {
-                    "after": self.pace(last, 0, spots).total,
+                    "after": self.pace(last, 0, contexts).total,
                     "kind_after": kind_number(layers[last]),
                     "turns_after": behind.interleave,
                     "joined_after": behind.same_program_as_previous,
                 }
-            place, schedule = self.place(number, spots.inside, **beside), spots.schedules[layers[number].name]
+            place, schedule = (
+                self.place(number, contexts.inside, **beside),
+                contexts.schedules[layers[number].name],
+            )
             self._rows[key] = row_of(layers[number], self._fixed[number], schedule, place)
         return self._rows[key]
 
 
-class _Spots:
-    """The layers of a stage under schedules: what each of them finds."""
+class _Contexts:
+    """Contexts of the layers of a stage under their schedules."""
 
     def __init__(self, maker: RowMaker, schedules: Mapping[str, LayerSchedule]):
         self.maker, self.schedules, self.inside = maker, schedules, maker.inside(schedules)
         self._states: dict[int, int] = {}
 
     def state(self, number: int) -> int:
-        """Of one layer."""
+        """State number of one layer."""
         if number not in self._states:
             self._states[number] = self.maker.state(number, self.schedules, self.inside)
         return self._states[number]

@@ -6,10 +6,9 @@ from typing import NamedTuple
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
-from compiler.layers.kinds import kind_number
 from compiler.layers.layer_context import LayerContext
 from compiler.layers.matmul import MatmulLayer
-from compiler.layers.registry import tile_model_of
+from compiler.layers.registry import kind_number, kind_of
 from compiler.layers.tile_pipeline import PipelineTiming, simulate_pipeline
 from compiler.schedule.schedule import LayerSchedule
 from hw.isa.enums import DTYPE_BYTES
@@ -18,7 +17,7 @@ from hw.isa.enums import DTYPE_BYTES
 NAMES = (
     "kind",  # number of the layer's kind
     "log_estimate",
-    "log_floor",  # cycles by the flow of the schedule's tiles, and at least
+    "log_floor",  # cycles by the tile model of the schedule's tiles, and at least
     "floor_share",
     "array_share",
     "fuse_share",
@@ -107,14 +106,14 @@ class FeatureRow(NamedTuple):
 
 
 class LayerFeatures:
-    """What does not depend on the schedule: reckoned once for each layer.
+    """Features of a layer that do not depend on its schedule.
 
     Parameters
     ----------
     layer : Layer
-        Which.
+        Layer to describe.
     n : int
-        Lanes of the machine.
+        Number of lanes of the machine.
     """
 
     def __init__(self, layer: Layer, n: int):
@@ -161,7 +160,7 @@ class LayerFeatures:
 def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, place: LayerContext) -> FeatureRow:
     """Features of one layer."""
     found = simulate_pipeline(
-        flow := tile_model_of(layer, schedule, place),
+        pipeline := kind_of(layer).tile_model(layer, schedule, place),
         place.beat,
         place.dram.latency,
         (place.lead if schedule.prefetch else 0.0) if place.before else None,
@@ -173,7 +172,7 @@ def row_of(layer: Layer, fixed: LayerFeatures, schedule: LayerSchedule, place: L
     base = float(max(found.total, floor))
     numbers = [
         fixed.kind,
-        *_cycles(found, base, floor, flow.count, place),
+        *_cycles(found, base, floor, pipeline.count, place),
         *_tiles(fixed, schedule, n),
         log((1 + fixed.macs) / (1 + size)),
         *fixed.windows,

@@ -1,4 +1,4 @@
-"""Ensembles of LightGBM's regression trees as flat arrays: one row takes tens of microseconds, with numpy alone."""
+"""Ensembles of LightGBM regression trees as flat numpy arrays, evaluated in tens of microseconds a row."""
 
 from collections.abc import Iterator, Sequence
 
@@ -31,9 +31,9 @@ class TreeEnsemble:
     Parameters
     ----------
     members : sequence of str
-        Each as LightGBM writes a model to text.
+        Models as LightGBM writes them to text.
     features : int
-        Numbers of a row.
+        Number of features of a row.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class TreeEnsemble:
         self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
 
     def one(self, row: Floats) -> Floats:
-        """Of each member, for one row of features."""
+        """Prediction of each member for one row of features."""
         count = len(self._roots)  # these come first
         node = self._left[:count] + (row.take(self._feature[:count]) > self._threshold[:count])
         for _ in range(self._depth - 1):
@@ -73,7 +73,7 @@ class TreeEnsemble:
         return np.add.reduceat(self._value.take(node), self._starts)
 
     def many(self, rows: Floats) -> Floats:
-        """The same for many rows: (rows, members)."""
+        """Predictions for many rows, as an array (rows, members)."""
         count, width = rows.shape
         first = (np.arange(count) * width)[:, None]
         node = np.broadcast_to(self._roots, (count, len(self._roots)))

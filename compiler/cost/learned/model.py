@@ -1,4 +1,4 @@
-"""The hardware performance model: cycles of layers under schedules, with how sure it is."""
+"""Learned performance model: cycles of layers under schedules, with their uncertainty."""
 
 import gzip
 import json
@@ -50,14 +50,14 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class CycleModel:
-    """What is learnt from measured layers: the logarithm of measured cycles over the features' base.
+    """Model of the logarithm of measured cycles over the base of the features.
 
     Parameters
     ----------
     members : tuple of str
         Ensembles of trees as LightGBM's text; none: the base is all that is known.
     about : dict
-        What it was made from, for reports.
+        Origin of the model, for reports.
     """
 
     members: tuple[str, ...]
@@ -159,15 +159,15 @@ def train(
     Parameters
     ----------
     rows, cycles : sequences
-        Features of each, and what was measured.
+        Features and measured cycles of each layer.
     seed : int
-        Of the samples that each member is trained with.
+        Seed of the samples that each member is trained with.
     about : dict or None
-        As in `Model`.
+        Origin of the model, as in `CycleModel`.
     rounds : int
-        Trees of a member.
+        Number of trees of a member.
     offsets : array or None
-        What another model says already, in logarithms: only the rest is learnt.
+        Predictions of another model, as logarithms; only the residual is learned.
     """
     import lightgbm
 

@@ -1,4 +1,4 @@
-"""Where performance models are found."""
+"""Lookup of performance models."""
 
 from functools import cache
 from pathlib import Path
@@ -13,12 +13,12 @@ _SHIPPED_N = 16
 
 
 def model_path(conditions: HardwareProfile) -> Path:
-    """Where `mla calibrate` puts the model of some conditions if it is not told otherwise."""
+    """Default path of the model that `mla calibrate` writes for a hardware profile."""
     return cache_folder() / "hpm" / f"{conditions.key}.hpm"
 
 
 def journal_path(conditions: HardwareProfile, seed: int) -> Path:
-    """Where it keeps its measurements."""
+    """Path of the measurements of a calibration."""
     return cache_folder() / "hpm" / f"{conditions.key}.{seed}.jsonl"
 
 

@@ -1,4 +1,4 @@
-"""What layers of a network would cost under other schedules, by the performance model and by what was measured."""
+"""Predicted cycles of layers under other schedules, from the performance model and from measurements."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -52,14 +52,14 @@ class OnlineCostModel:
 
     Parameters
     ----------
-    conditions : Conditions
-        The machine and its memory.
-    stages : sequence of Lowered
-        The network's layers.
-    model : Model
-        What is known from other networks.
+    conditions : HardwareProfile
+        Configuration of the machine and timing of its memory.
+    stages : sequence of LoweredNetwork
+        Stages of the network, with their layers.
+    model : CycleModel
+        Model trained on other networks.
     seed : int
-        Of training.
+        Seed of the training.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class OnlineCostModel:
         self._pairs: list[tuple[float, float]] = []
 
     def guess(self, name: str, candidates: Sequence[LayerSchedule], now: Schedules) -> CyclePrediction:
-        """Of one layer under candidates, all others as they are now."""
+        """Predicted cycles of one layer under candidate schedules, with all others unchanged."""
         logs, spread = self._model_says([self._row(name, candidate, now) for candidate in candidates])
         correction, near = self._nearby(name, np.array([_place(candidate) for candidate in candidates]))
         error = (self._squares / (_SURE + self._count)) ** 0.5
         return CyclePrediction(np.exp(logs + correction), np.sqrt(spread**2 + error**2) * (1 - near))
 
     def learn(self, name: str, schedule: LayerSchedule, now: Schedules, cycles: float) -> None:
-        """A layer took so many cycles."""
+        """Record the measured cycles of a layer."""
         cycles = max(cycles, 1.0)
         expected = float(self.guess(name, [schedule], now).cycles[0])
         self._squares += min(log(cycles / expected) ** 2, 1.0)
@@ -91,7 +91,7 @@ class OnlineCostModel:
         self._known.setdefault(name, []).append(_Known(row, np.array(_place(schedule)), cycles))
 
     def trial(self, predicted: float, measured: float) -> None:
-        """A whole network was measured; now and then all that was measured is learnt from."""
+        """Record a measurement of the whole network; retrains on all measurements from time to time."""
         self._pairs.append((predicted, measured))
         self._trials += 1
         if self._trials % _EVERY == 0 and self._count >= _LEAST:
@@ -105,7 +105,7 @@ class OnlineCostModel:
 
     @property
     def errors(self) -> PredictionErrors:
-        """Of the whole network's cycles, as they were predicted before each measurement."""
+        """Errors of the predicted cycles of the whole network, as predicted before each measurement."""
         return PredictionErrors.of([a for a, _ in self._pairs], [b for _, b in self._pairs])
 
     def _model_says(self, rows: Sequence[FeatureRow]) -> tuple[Floats, Floats]:
@@ -115,7 +115,7 @@ class OnlineCostModel:
         return np.log(cycles) + np.log(more / np.array([row.base for row in rows])), np.hypot(spread, own)
 
     def _nearby(self, name: str, places: Floats) -> tuple[Floats, Floats]:
-        """What measured schedules of a layer say of others by their likeness, and the greatest likeness."""
+        """Estimates from similar measured schedules of a layer, and the greatest similarity."""
         known = self._known.get(name, [])
         if not known:
             return np.zeros(len(places)), np.zeros(len(places))

@@ -18,6 +18,7 @@ from compiler.frontends.onnx.values import (
     check_size,
     plain,
 )
+from compiler.ir.ops import OPS
 from compiler.ir.tensor import Quantization, Tensor
 from hw.errors import InputError
 
@@ -28,22 +29,6 @@ if TYPE_CHECKING:
 ONE = Quantization((1.0,), (0,))
 #: Unrolled recurrences make many nodes; beyond this they are damage.
 _MOST_NODES = 1 << 18
-#: Operators that work on each element by itself.
-_ELEMENTWISE = {
-    "add",
-    "sub",
-    "mul",
-    "clip",
-    "leaky_relu",
-    "sigmoid",
-    "tanh",
-    "hard_swish",
-    "gelu",
-    "silu",
-    "elu",
-    "softplus",
-    "mish",
-}
 
 
 class OnnxGraphBuilder:
@@ -162,7 +147,7 @@ class OnnxGraphBuilder:
         operands = self.build.graph.ins(maker)
         if maker.op == "reshape":
             return operands[0] if operands[0].shape == shape else None
-        if maker.op not in _ELEMENTWISE or any(operand.shape != tensor.shape for operand in operands):
+        if not OPS[maker.op].elementwise or any(operand.shape != tensor.shape for operand in operands):
             return None
         before = [self._before_reshape(operand, shape, depth - 1) for operand in operands]
         found = [operand for operand in before if operand is not None]

@@ -35,12 +35,12 @@ class ConvSteps:
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     layer : ConvLayer
-        What.
+        Layer to generate code for.
     group : int
-        Which group.
+        Index of the group of channels.
     """
 
     def __init__(self, context: CodegenContext, layer: ConvLayer, group: int):
@@ -204,7 +204,7 @@ class ConvSteps:
         return out
 
     def _stay(self, k_pieces: int) -> bool:
-        """Whether all pieces of a tile's weights and image are in the scratchpad at a time."""
+        """True if all pieces of a tile's weights and image are in the scratchpad at a time."""
         return self.w.ring.depth >= k_pieces and self.image.depth >= k_pieces
 
     def _matrix(

@@ -1,4 +1,4 @@
-"""Which dimensions of a convolution's kernel become part of the reduction (im2col)."""
+"""Layouts of convolution inputs that make kernel dimensions part of the reduction (im2col)."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from compiler.schedule.schedule import LayerSchedule
 
 
 class Im2colLayout(StrEnum):
-    """What of the kernel is part of the reduction dimension."""
+    """Kernel dimensions that are part of the reduction dimension."""
 
     PIXELS = "pixels"  # nothing: a pixel after the other
     ROWS = "rows"  # its columns: rows with their padding left and right
@@ -16,7 +16,7 @@ class Im2colLayout(StrEnum):
 
 
 def can_fold(layer: ConvLayer, on_chip: bool, layout: Im2colLayout) -> bool:
-    """Whether a convolution's image can have a layout: neighbours are neighbours in memory, padding is stored."""
+    """True if a convolution's image can have a layout: neighbours are neighbours in memory, padding is stored."""
     if on_chip or layer.groups > 1 or layer.dilations[1] > 1 or layer.weights.shape[2] == 1:
         return layout == Im2colLayout.PIXELS
     return layout != Im2colLayout.STRIPS or layer.dilations[0] == 1

@@ -19,8 +19,8 @@ Rows = tuple[int, int]
 
 @dataclass(frozen=True)
 class ConvCut:
-    """How the sums are cut: blocks of the reduction dimension, of those in a tile, pieces; output rows of a band; by
-    how many bytes the last block is too long.
+    """Split of the reduction dimension: its blocks, blocks of a tile, output rows of a band, excess bytes of the last
+    block.
     """
 
     k_blocks: int
@@ -30,7 +30,7 @@ class ConvCut:
 
     @property
     def whole(self) -> bool:
-        """They are not."""
+        """The reduction dimension is not split."""
         return self.k_size == self.k_blocks
 
 
@@ -39,18 +39,18 @@ class ConvImage:
 
     Parameters
     ----------
-    context : Context
-        Where for.
+    context : CodegenContext
+        Machine, schedule and tensor layouts that code is generated for.
     layer : ConvLayer
-        What.
+        Layer to generate code for.
     name : str
-        Of the group.
+        Name of the group, the prefix of its buffers.
     group : int
-        Which group.
-    layout : Layout
-        How rows lie.
-    cut : Cut
-        What is brought in together.
+        Index of the group of channels.
+    layout : Im2colLayout
+        Layout of the image rows in the scratchpad.
+    cut : ConvCut
+        Rows and blocks that are loaded together.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ConvImage:
         return self._height(rows) * self.row
 
     def get(self, step: TileStep, band: Rows, start: int, rows: int, k: int) -> dict[str, int | BufferRef]:
-        """Where MATRIX finds the image rows of a tile, and its walk over them."""
+        """Address of the image rows of a tile for MATRIX, and its walk over them."""
         layer = self.layer
         if self.layout == Im2colLayout.STRIPS:
             return {

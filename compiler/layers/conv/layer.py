@@ -16,10 +16,17 @@ class ConvLayer(Layer):
     Parameters
     ----------
     weights : (out_c, kernel_h, kernel_w, in_c of a group) array
-    x_zp, w_zp : int
-        Zero points.
+        Weights as stored, int8 or uint8.
+    drain : Drain
+        Requantization and epilogue of the sums.
+    strides, dilations : (int, int)
+        Vertical and horizontal step between output pixels, and between kernel elements, in input pixels.
     pads : (int, int, int, int)
-        Top, left, bottom, right.
+        Padding at the top, left, bottom and right, in pixels.
+    groups : int
+        Number of groups of channels.
+    x_zp, w_zp : int
+        Zero points of input and weights.
     """
 
     weights: NDArray

@@ -9,6 +9,7 @@ from hw.isa.enums import Rounding
 
 
 def lower_conv(low: LoweringContext) -> Layer:
+    """Layer of a convolution with its epilogue."""
     weights, bias = weights_of(low)
     assert weights.data is not None
     a = low.anchor.attributes
@@ -34,6 +35,7 @@ def lower_conv(low: LoweringContext) -> Layer:
 
 
 def lower_dense(low: LoweringContext) -> Layer:
+    """Layer of a dense layer with its epilogue: a convolution with a 1x1 kernel."""
     weights, bias = weights_of(low)
     assert weights.data is not None
     drain = drain_of(low, weights, bias, rounding_of(low, Rounding.AWAY))

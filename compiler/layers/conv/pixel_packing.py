@@ -9,7 +9,7 @@ from compiler.layers.conv.layer import ConvLayer
 
 
 def can_pack_pixels(layer: ConvLayer, pixels: int) -> bool:
-    """Whether so many output pixels side by side can be one."""
+    """True if `pixels` neighbouring output pixels can be computed as one."""
     y = layer.shapes[layer.y]
     return (
         layer.groups == 1 and layer.dilations[1] == 1 and layer.drain.residual is None and y.w % pixels == 0

@@ -21,7 +21,7 @@ _COMMON = 4
 
 
 class _Cut:
-    """How a convolution is cut, in numbers."""
+    """Tile sizes and counts of a convolution."""
 
     def __init__(self, layer: ConvLayer, s: LayerSchedule, place: LayerContext):
         n, (self.x, self.y) = place.config.n, images(layer)
@@ -75,7 +75,7 @@ class _Cut:
 
 
 def conv_tile_model(layer: ConvLayer, s: LayerSchedule, place: LayerContext) -> TilePipeline:
-    """Of a convolution: bands, blocks of channels, parts of sums."""
+    """Tile model of a convolution: bands, blocks of channels, parts of sums."""
     cut = _Cut(layer, s, place)
     bands = layer.batch * sum(
         ceil_div(min(cut.band, cut.y.h - first), cut.rows) for first in range(0, cut.y.h, cut.band)

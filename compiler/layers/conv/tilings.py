@@ -58,11 +58,11 @@ _Found = tuple[float, LayerSchedule, ConvTile]
 
 
 class ConvTiler:
-    """A convolution at its spot, its image in a layout."""
+    """Tilings of a convolution with its image in one layout."""
 
-    def __init__(self, spot: TilingContext, layer: ConvLayer, layout: Im2colLayout, together: int):
-        self.spot, self.layer, self.n = spot, layer, spot.config.n
-        self.layout, self.together, n = layout, together, spot.config.n
+    def __init__(self, context: TilingContext, layer: ConvLayer, layout: Im2colLayout, together: int):
+        self.context, self.layer, self.n = context, layer, context.config.n
+        self.layout, self.together, n = layout, together, context.config.n
         self.x, self.y = images(layer)
         out_c, self.kernel_h, self.kernel_w, self.in_c = layer.weights.shape
         self.blocks, self.taps = ceil_div(out_c // layer.groups, n), self.kernel_h * self.kernel_w
@@ -80,7 +80,7 @@ class ConvTiler:
 
     def image(self, band: int, part: float) -> tuple[int, float]:
         """Bytes of the image rows of a band, and cycles of the bus to bring them in."""
-        if self.spot.x_on_chip:
+        if self.context.x_on_chip:
             return 0, 0
         stride, n = self.layer.strides[0], self.n
         if self.layout == Im2colLayout.STRIPS:
@@ -110,7 +110,7 @@ class ConvTiler:
     @property
     def _cold(self) -> bool:
         """The array waits for the first tile from DRAM."""
-        return self.spot.alone and not self.spot.x_on_chip
+        return self.context.alone and not self.context.x_on_chip
 
     def _sooner(self, found: list[_Found], depths: list[int]) -> Tilings:
         """The best ways with their sums cut: the array can begin when a part of the first tile is there."""
@@ -122,39 +122,39 @@ class ConvTiler:
         return [(*tiling, tile) for tile in tiles if (tiling := self._tiling(tile))]
 
     def _tiles(self, depth: int) -> list[ConvTile]:
-        most = min(self.blocks, self.spot.config.param_slots // 2)
+        most = min(self.blocks, self.context.config.param_slots // 2)
         return [
             ConvTile(depth, columns, rows, band, order, resident)
             for columns, rows in product(cuts(most), cuts(self.y.h))
-            for band, (order, resident) in product(_bands(rows, self.y.h, self.spot.x_on_chip), _ORDERS)
+            for band, (order, resident) in product(_bands(rows, self.y.h, self.context.x_on_chip), _ORDERS)
         ]
 
     def _tiling(self, tile: ConvTile) -> tuple[float, LayerSchedule] | None:
         """Estimated cycles of a way to cut, as a schedule; None if it does not fit."""
-        spot, layer, n = self.spot, self.layer, self.n
+        context, layer, n = self.context, self.layer, self.n
         tiles, groups = layer.batch * ceil_div(self.y.h, tile.rows), ceil_div(self.blocks, tile.columns)
         pixels, sums = layer.batch * self.y.h * self.y.w, tile.rows * self.y.w * tile.columns
         bands = layer.batch * ceil_div(self.y.h, tile.band)
-        if sums * min(2, tiles * groups) > spot.acc_rows:
+        if sums * min(2, tiles * groups) > context.acc_rows:
             return None
         whole, size = tile.depth == self.k_blocks, DTYPE_BYTES[layer.drain.dtype]
         part = 1.0 if whole else tile.depth * n / self.in_c
         w_bytes = tile.columns * self.taps * min(tile.depth * n, self.in_c) * n
         x_bytes, x_beats = self.image(tile.band, part)
-        y_buffers = _TAPERED if spot.taper and not spot.y_on_chip else 2
-        y_bytes = 0 if spot.y_on_chip else y_buffers * sums * n * size * (2 if layer.drain.residual else 1)
+        y_buffers = _TAPERED if context.taper and not context.y_on_chip else 2
+        y_bytes = 0 if context.y_on_chip else y_buffers * sums * n * size * (2 if layer.drain.residual else 1)
         w_tiles = groups * (1 if whole else ceil_div(self.in_c, tile.depth * n))
         parts = 1 if whole else w_tiles // groups
         steps = tiles * groups * parts
         array = tiles * self.blocks * self.passes * self._pass(pixels / tiles)
         x_tiles = parts * (bands if tile.order == "channels" else 1)
         w_least = w_tiles if tile.resident else min(2, w_tiles)
-        kept = not whole and w_bytes * w_least + x_bytes * x_tiles + y_bytes <= spot.free
+        kept = not whole and w_bytes * w_least + x_bytes * x_tiles + y_bytes <= context.free
         x_buffers = min(2, bands * parts)
         if kept:
-            room = (spot.free - w_bytes * w_least - y_bytes) // max(x_bytes, 1)
+            room = (context.free - w_bytes * w_least - y_bytes) // max(x_bytes, 1)
             x_buffers = max(x_tiles, min(2 * parts, bands * parts, room // parts * parts))
-        left = spot.free - x_bytes * x_buffers - y_bytes
+        left = context.free - x_bytes * x_buffers - y_bytes
         if w_bytes * w_least > left:
             return None
         w_buffers = w_least
@@ -163,46 +163,46 @@ class ConvTiler:
         if (
             w_buffers < w_tiles
         ):  # each tile of weights takes its way and its turn, and as many go side by side
-            load, turn = w_bytes / n * spot.beat, array / (w_times * w_tiles)
-            around = load + turn + spot.latency
+            load, turn = w_bytes / n * context.beat, array / (w_times * w_tiles)
+            around = load + turn + context.latency
             # One more if tiles are small: units hold one another up.
-            wanted = ceil(around / max(load, turn)) + (load < _SHORT * spot.latency)
+            wanted = ceil(around / max(load, turn)) + (load < _SHORT * context.latency)
             w_buffers = max(min(wanted, _MOST_WEIGHTS, w_tiles, int(left // w_bytes)), w_least)
             w_stream = w_times * w_tiles * around / w_buffers
         again = (not whole and not kept) or (tile.order == "channels" and bands * parts > x_buffers)
         x_times = groups if again else 1
         drain = pixels * self.blocks
         bus = w_times * self.blocks * self.taps * self.in_c + x_times * bands * x_beats / part
-        bus += 0 if spot.y_on_chip else drain * size
+        bus += 0 if context.y_on_chip else drain * size
         x_stream = 0.0
-        if x_buffers < bands * parts and not spot.x_on_chip:
+        if x_buffers < bands * parts and not context.x_on_chip:
             side = parts if whole or kept else 1  # parts of an image that stay together
             loads = x_times * bands * parts / side
-            around = x_beats * side * spot.beat + array / loads + spot.latency
+            around = x_beats * side * context.beat + array / loads + context.latency
             x_stream = loads * around / (x_buffers / side)
-        part_in, part_array = (w_bytes / n + x_beats) * spot.beat, array / steps
+        part_in, part_array = (w_bytes / n + x_beats) * context.beat, array / steps
         start = part_in + (parts - 1) * max(part_in - part_array, 0)
-        cycles = max(array, bus * spot.beat * CROWDED, drain, steps * TILE, w_stream, x_stream)
+        cycles = max(array, bus * context.beat * CROWDED, drain, steps * TILE, w_stream, x_stream)
         cycles += self._end(tile) + start + tiles * groups * _TURN + (steps - tiles * groups)
-        cycles += spot.beside * (tile.rows / self.y.h if tile.order == "rows" else 1)
-        cycles += 0 if spot.x_on_chip else bands * (20 if self.layout == Im2colLayout.PIXELS else TILE)
+        cycles += context.beside * (tile.rows / self.y.h if tile.order == "rows" else 1)
+        cycles += 0 if context.x_on_chip else bands * (20 if self.layout == Im2colLayout.PIXELS else TILE)
         return cycles * layer.groups, LayerSchedule(
             rows=tile.rows,
             rows_per_load=tile.band,
             columns=tile.columns,
             depth=tile.depth if self.layout == Im2colLayout.PIXELS else tile.depth * self.taps,
             order=tile.order,
-            param_blocks=slots_together(spot.config, self.blocks, tile.columns),
+            param_blocks=slots_together(context.config, self.blocks, tile.columns),
             w_buffers=w_buffers,
             x_buffers=x_buffers,
             y_buffers=y_buffers,
-            acc_buffers=sums_together(spot, sums),
+            acc_buffers=sums_together(context, sums),
             prefetch=PREFETCH,
             fold_kernel_width=self.layout == Im2colLayout.ROWS,
             im2col=self.layout == Im2colLayout.STRIPS,
             pixels_per_pass=self.together,
-            on_chip=spot.y_on_chip,
-            split_last_tile=spot.taper,
+            on_chip=context.y_on_chip,
+            split_last_tile=context.taper,
             common_scale=self.common_scale,
             split_first_tile=self._cold and x_beats >= _RAMPED * n,
         )
@@ -213,7 +213,7 @@ class ConvTiler:
         Of a tapered tile all blocks but the last go out while that one is summed up.
         """
         sums = tile.rows * self.y.w
-        if not self.spot.taper or self.spot.x_on_chip:
+        if not self.context.taper or self.context.x_on_chip:
             return sums * tile.columns
         return min(sums, 2 * self.n) + max(2 * (tile.columns - 1) - self.passes, 0) * sums
 
@@ -229,44 +229,44 @@ def _bands(rows: int, height: int, on_chip: bool) -> list[int]:
     return sorted({min(rows * times, height) for times in (1, 2, 4, 8)} | {height})
 
 
-def conv_tilings(spot: TilingContext, layer: ConvLayer) -> Tilings:
-    """Of a convolution, or a product with constant weights.
+def conv_tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
+    """Tilings of a convolution, or of a product with constant weights.
 
     A group of channels has buffers of its own, and two that follow one another are at work at the same time: each gets
     half the room if there is a way to cut it so.
     """
     if layer.groups > 1:
-        found = list(_tilings(replace(spot, free=spot.free // 2), layer))
+        found = list(_tilings(replace(context, free=context.free // 2), layer))
         if found:
             yield from found
             return
-    yield from _tilings(spot, layer)
+    yield from _tilings(context, layer)
 
 
-def _tilings(spot: TilingContext, layer: ConvLayer) -> Tilings:
-    for together in _together(spot, layer):
+def _tilings(context: TilingContext, layer: ConvLayer) -> Tilings:
+    for together in _together(context, layer):
         wide = pack_pixels(layer, together) if together > 1 else layer
-        for layout in _layouts(spot, wide):
-            yield from ConvTiler(spot, wide, layout, together).tilings()
+        for layout in _layouts(context, wide):
+            yield from ConvTiler(context, wide, layout, together).tilings()
 
 
-def _together(spot: TilingContext, layer: ConvLayer) -> Iterator[int]:
-    """How many output pixels fill the array's columns: one, two, four, ..."""
+def _together(context: TilingContext, layer: ConvLayer) -> Iterator[int]:
+    """Numbers of output pixels that fit the array's columns: one, two, four, ..."""
     pixels = 1
     while pixels == 1 or (
-        pixels * layer.weights.shape[0] <= spot.config.n and can_pack_pixels(layer, pixels)
+        pixels * layer.weights.shape[0] <= context.config.n and can_pack_pixels(layer, pixels)
     ):
         yield pixels
         pixels *= 2
 
 
-def _layouts(spot: TilingContext, layer: ConvLayer) -> list[Im2colLayout]:
+def _layouts(context: TilingContext, layer: ConvLayer) -> list[Im2colLayout]:
     """Layouts of the image, each only if it saves passes."""
     layouts, least = [], 0
     for layout in Im2colLayout:
-        if layout != Im2colLayout.PIXELS and not can_fold(layer, spot.x_on_chip, layout):
+        if layout != Im2colLayout.PIXELS and not can_fold(layer, context.x_on_chip, layout):
             continue
-        passes = ConvTiler(spot, layer, layout, 1).passes
+        passes = ConvTiler(context, layer, layout, 1).passes
         if not layouts or passes < least:
             layouts.append(layout)
             least = passes

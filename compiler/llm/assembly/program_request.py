@@ -13,8 +13,9 @@ from compiler.llm.generate.requests import NAME, LmRequest
 from compiler.llm.tokens.layer_prompt import BEST, Programs
 from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE
-from compiler.runtime.compiled import CompiledNetwork, Stage
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.program_text import program_text
+from compiler.runtime.stages import Stage
 from compiler.runtime.validation import stage_calls
 from compiler.tuning.edits.editable_programs import EditableProgram
 from compiler.tuning.edits.unroll import Unrolled, unrolled

@@ -8,8 +8,8 @@ from math import log2
 from compiler.layers.base import Layer
 from compiler.layers.conv.layer import ConvLayer
 from compiler.layers.depthwise import DepthwiseLayer
-from compiler.layers.kinds import LAYER_KINDS, kind_of
 from compiler.layers.matmul import MatmulLayer
+from compiler.layers.registry import LAYER_KINDS, kind_of
 from compiler.layers.tiling_context import TilingContext
 from compiler.llm.tokens.integer_tokens import number_words
 from compiler.llm.tokens.program_summary import outline_words
@@ -39,7 +39,7 @@ WORDS = (
     "now",
     "cost",
     ANSWER,
-    *LAYER_KINDS.values(),
+    *dict.fromkeys(kind.word for kind in LAYER_KINDS),
     *_FLAGS,
     *(f"level {each}" for each in range(_MOST_LEVEL + 1)),
     *(f"cause {cause}" for cause in CAUSES),
@@ -152,7 +152,7 @@ class PromptSubject:
         bytes_ = [image.h * image.w * image.c * DTYPE_BYTES[image.dtype] for image in (x, y)]
         levels = [*bytes_, 0 if weights is None else weights.size, layer.macs / n**2]
         return [
-            kind_of(layer),
+            kind_of(layer).word,
             *(word for size in sizes for word in number_words(size)),
             *(flag for flag, on in flags if on),
             *(_level(each) for each in levels),

@@ -11,9 +11,10 @@ from compiler.codegen.dispatch_guard import GuardedProgram, at_most
 from compiler.codegen.executable import StageExecutable
 from compiler.codegen.memory_peak import joint_peak
 from compiler.options import CompileOptions
-from compiler.runtime.compiled import BatchVariant, CompiledNetwork, Stage
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.rebase import rebased
 from compiler.runtime.dispatch.variant_memory import together
+from compiler.runtime.stages import BatchVariant, Stage
 from hw.config import MlaConfig
 from hw.errors import InputError
 from hw.isa.micro_instruction import MAX_OPERANDS

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from compiler.cost.roofline import Floor
-from compiler.runtime.compiled import CompiledNetwork, LayerInfo, Stage
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.stages import LayerInfo, Stage
 
 #: For each stage on the accelerator how often each candidate of its last program was taken.
 Taken = Sequence[Counter[int]]

@@ -13,12 +13,13 @@ from compiler.codegen.executable import StageExecutable
 from compiler.codegen.memory_peak import joint_peak
 from compiler.codegen.split_programs import ProgramPart
 from compiler.ir.tensor import Tensor
-from compiler.runtime.compiled import CompiledNetwork, Stage
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.dispatch.batch_sizes import check_room
 from compiler.runtime.dispatch.rebase import rebased
 from compiler.runtime.dispatch.single import tensor_named
 from compiler.runtime.dispatch.skip_programs import constants, probe
 from compiler.runtime.dispatch.variant_memory import align_up, together
+from compiler.runtime.stages import Stage
 from cosim.semantics.command_fields import unpack_fields
 from hw.config import MlaConfig
 from hw.errors import InputError

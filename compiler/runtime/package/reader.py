@@ -22,8 +22,9 @@ from compiler.ir.tensor import Quantization, Tensor
 from compiler.lowering.partition import HostNode
 from compiler.quantize.report import QuantizationReport
 from compiler.reference.host_node import check_node
-from compiler.runtime.compiled import BatchVariant, Body, CompiledNetwork, Control, LayerInfo, Stage
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.checks import by_name, same, tuples, typed
+from compiler.runtime.stages import BatchVariant, Body, Control, LayerInfo, Stage
 from compiler.schedule.schedule import Schedule
 from hw.config import MlaConfig
 from hw.isa.enums import Compare

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from compiler.ir.graph import Graph
 from compiler.ir.identity import stored
 from compiler.ir.tensor import Tensor
-from compiler.runtime.compiled import CompiledNetwork, Control, Origin, Stage
+from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.package.reader import FORMAT, VERSION, PackageReader
+from compiler.runtime.stages import Control, Origin, Stage
 from hw.errors import InputError
 
 SUFFIX = ".mla"

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from compiler.codegen.command_stream import CommandStream
 from compiler.codegen.executable import StageExecutable
 from compiler.ir.ops import OPS
-from compiler.runtime.compiled import CompiledNetwork, Control, Stage
+from compiler.runtime.compiled import CompiledNetwork
+from compiler.runtime.stages import Control, Stage
 from compiler.visualize.graphs.layers import makers
 from compiler.visualize.graphs.view import Cost, View, add_edge, add_node, over_bus, start
 from hw.config import MlaConfig
