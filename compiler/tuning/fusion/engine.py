@@ -136,11 +136,11 @@ class FusionEngine:
         elif site.kind is FusionKind.TURNS:
             yield (
                 "one after the other" if site.done else "in turns",
-                _changed(schedule, site.layers, overlap=not site.done),
+                _changed(schedule, site.layers, interleave=not site.done),
             )
         elif site.kind is FusionKind.PROGRAM:
             what = "programs apart" if site.done else "one program"
-            yield what, _changed(schedule, site.layers[1:], joined=not site.done)
+            yield what, _changed(schedule, site.layers[1:], same_program_as_previous=not site.done)
         else:
             number = [layer.name for layer in stage.layers].index(site.layers[0])
             yield from self._planes(schedule, site, number)
