@@ -1,4 +1,4 @@
-"""Which counter is collected next, and how many bits a sum needs so that it is collected before it comes round."""
+"""Collection order of the counters, and the sum width that guarantees collection before wrap-around."""
 
 from collections.abc import Callable
 
