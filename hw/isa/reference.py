@@ -67,7 +67,7 @@ def page() -> str:
     loop_parts = [f"{f.name} in bits {_bits(LOOP_IMM.offset(f.name), f.width)}" for f in LOOP_IMM.fields]
     parts = [
         "# Instruction set",
-        "Generated from `hw/isa`; [machine.md](machine.md) specifies the semantics, "
+        "Generated from `hw/isa`; [machine.md](machine.md) specifies the semantics,\n"
         "`hw/isa/assembler.py` describes the assembly syntax.",
         "## Micro-instructions",
         _packed(WORD),
