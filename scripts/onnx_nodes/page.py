@@ -42,8 +42,9 @@ Criteria:
 - Real operators run on the accelerator in 8 bits, quantized with the test's own inputs as calibration data, and cannot
   equal a float32 result. There are two criteria. The accelerator's result is within {units} step of its scale of the
   real operator between DequantizeLinear and QuantizeLinear, computed in double precision
-  ({exceptions} steps). And a single operator's result differs from the test's by {steps} steps or {part} of the largest magnitude at most, in
-  addition to the effect of rounding the inputs to 8 bits, computed by ONNX's reference from the rounded inputs.
+  ({exceptions} steps). And a single
+  operator's result differs from the test's by {steps} steps or {part} of the largest magnitude at most, in addition to
+  the effect of rounding the inputs to 8 bits, computed by ONNX's reference from the rounded inputs.
   Function bodies, of which every operator is rounded to 8 bits, have no such bound; their error is listed.
 - *error* is the largest difference of a quantized result from the test's, relative to that result's largest magnitude.
 
