@@ -26,7 +26,7 @@ operator's function body (`_expanded`) are counted with the operator.
 
 | ran | tests | |
 | --- | ---: | --- |
-| accelerator | {accelerator} | completely, except for conversions between real numbers and integers at inputs and outputs |
+| accelerator | {accelerator} | completely, except for conversions of real numbers at inputs and outputs |
 | both | {both} | partly on the accelerator, partly on the host |
 | view | {view} | no computation: the same bytes in another shape, or constants |
 | host | {host} | |
