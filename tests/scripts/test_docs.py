@@ -23,14 +23,14 @@ def test_the_operator_table_replaces_what_is_between_its_markers():
         docs_operators.page("nothing")
 
 
-def test_what_the_table_says_of_some():
+def test_table_lists_the_units_of_operators():
     lines = {
         line.split("`")[1]: line
         for line in docs_operators.page(f"{BEGIN}{END}").splitlines()
         if line[:3] == "| `"
     }
-    assert lines["conv2d"].endswith("| MATRIX and FUSE, with what follows in its drain |")
-    assert lines["mish"].endswith("| FUSE: a table, alone or in a drain |")
+    assert lines["conv2d"].endswith("| MATRIX and FUSE, with fused epilogue |")
+    assert lines["mish"].endswith("| FUSE: lookup table, separately or in an epilogue |")
     assert lines["softmax"].endswith("| FUSE |")
     assert lines["quantize"].endswith("| FUSE |")
     assert lines["equal"].endswith("| host |")

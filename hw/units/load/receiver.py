@@ -1,4 +1,4 @@
-"""The receiving side of LOAD: the lines of a command again, met by the beats that the bus brings."""
+"""Receiving side of LOAD: matches beats from the bus to the lines of the command."""
 
 from amaranth.hdl import Cat, Elaboratable, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
