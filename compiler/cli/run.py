@@ -12,8 +12,8 @@ from compiler.cli.compile import (
     add_compile,
     add_dispatch,
     compile_model,
-    say_how_made,
-    warn_of_quality,
+    report_provenance,
+    warn_about_quality,
 )
 from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     for each in network.host:
         say(f"on the host: {each.node} ({each.op}): {each.reason}")
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
-    say_how_made(args, network)
+    report_provenance(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
     together = back_to_back(network, len(samples))
     with (
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 def network_of(args: argparse.Namespace) -> "CompiledNetwork":
     """The network of a compiled file, or of a model that is compiled now."""
     network = _network_of(args)
-    warn_of_quality(network)
+    warn_about_quality(network)
     return network
 
 

@@ -152,7 +152,7 @@ def test_damaged_headers_are_named(tmp_path: Path) -> None:
 
 def test_the_limit_is_that_of_the_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4, 8, 3), np.int8))
-    monkeypatch.setattr(arrays, "MOST_BYTES", 95)
+    monkeypatch.setattr(arrays, "MAX_READ_BYTES", 95)
     with pytest.raises(InputError, match="96 bytes of samples are more than the 95 that are read at once"):
         read_samples([PIXELS], tmp_path / "x.npy", None, 0)
     assert len(read_samples([PIXELS], tmp_path / "x.npy", 3, 0)) == 3
