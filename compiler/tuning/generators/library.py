@@ -15,9 +15,9 @@ GENERATORS: "Registry[Generator]" = Registry(
     base="compiler.tuning.generators.generator:Generator",
     guard="compiler.tuning.generators.plugin:guarded_generator",
     classes={
-        "fusion": "compiler.tuning.generators.fusion:Fusing",
-        "tiling": "compiler.tuning.generators.tiling:Tilings",
-        "polish": "compiler.tuning.generators.peephole:Polish",
+        "fusion": "compiler.tuning.generators.fusion:FusionGenerator",
+        "tiling": "compiler.tuning.generators.tiling:TilingGenerator",
+        "polish": "compiler.tuning.generators.peephole:PeepholeGenerator",
     },
 )
 

@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 METHODS: "Registry[SearchMethod]" = Registry(
     "search method",
     group="mla.search_methods",
-    base="compiler.tuning.search.method:Method",
+    base="compiler.tuning.search.method:SearchMethod",
     guard="compiler.tuning.search.plugin:guarded_method",
     classes={
         "random": "compiler.tuning.search.random_search:RandomSearch",
-        "evolution": "compiler.tuning.search.evolution:Evolution",
-        "coordinate": "compiler.tuning.search.coordinate:Coordinate",
-        "hpm": "compiler.tuning.search.model_guided:Guided",
-        "generators": "compiler.tuning.search.generator_search:Generated",
-        "edits": "compiler.tuning.search.program_edit_search:Edited",
+        "evolution": "compiler.tuning.search.evolution:EvolutionarySearch",
+        "coordinate": "compiler.tuning.search.coordinate:CoordinateSearch",
+        "hpm": "compiler.tuning.search.model_guided:ModelGuidedSearch",
+        "generators": "compiler.tuning.search.generator_search:GeneratorSearch",
+        "edits": "compiler.tuning.search.program_edit_search:ProgramEditSearch",
     },
 )
-#: The method that asks a language model: `Generated` with that model as its only generator.
+#: The method that asks a language model: `GeneratorSearch` with that model as its only generator.
 LLM = "llm"
 #: The method that asks generators.
 GENERATORS_METHOD = "generators"
