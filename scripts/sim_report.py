@@ -60,7 +60,7 @@ def _windows(history: ServingHistory, macs: int) -> list[str]:
     return [
         _causes(ends, macs),
         _layers(*ends),
-        f"{counts}, {history.count('rejected')} candidates no better",
+        f"{counts}, {history.count('rejected')} candidates rejected",
         f"{before / after:.2f} times as fast: {before:,.0f} cycles per image at the beginning, {after:,.0f} at the end",
     ]
 
