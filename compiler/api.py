@@ -68,7 +68,7 @@ def compile(
         are none (docs/compiler.md).
     calibration : Calibration or None
         Samples of the inputs of a float model, which is quantized with them: a dict of arrays whose first axis counts
-        samples, or a list of samples. Without any, random numbers are taken: the accuracy is not to be trusted then.
+        samples, or a list of samples. Without any, random samples are used and the accuracy is meaningless.
     example : tensor, array, tuple of them, or dict of them by name
         Inputs with which a PyTorch module is exported: their shapes are those of the network.
     dynamic_shapes : as torch.export.export has it
@@ -214,8 +214,8 @@ def _say(network: CompiledNetwork, seed: int) -> None:
         return
     if report.random and report.tensors:
         _log.warning(
-            "%s is quantized with %d random samples of seed %d: its accuracy is not to be trusted; give "
-            "calibration data of its own",
+            "%s is quantized with %d random samples (seed %d): accuracy is meaningless, pass calibration "
+            "data (--calibrate)",
             network.name,
             report.samples,
             seed,

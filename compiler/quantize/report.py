@@ -84,7 +84,7 @@ class QuantizationReport:
     measured : int
         On how many of them errors were measured.
     random : bool
-        The samples were made up: errors are not to be trusted.
+        True if the samples were random, so that the errors are meaningless.
     outputs, tensors : tuples
         Errors against the float graph.
     kept : dict
