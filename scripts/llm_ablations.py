@@ -20,7 +20,7 @@ from compiler.llm.model.weights import grown, save
 from compiler.llm.training.pretrain import Plan, plan_of, train
 from compiler.util.files import atomic_output
 from hw.errors import MlaError
-from scripts.judged import judged
+from scripts.eval_lm import judged
 from scripts.reports import write_report
 
 #: What is left out, by what the variant is called.

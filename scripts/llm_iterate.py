@@ -26,7 +26,7 @@ from compiler.llm.model.weights import load, save
 from compiler.llm.training.fine_tune import further_of, improve
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
-from scripts.rounds import begin, corpus_of, judge, model_of, say, write_curve
+from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
 
 Key = tuple[str, int]
 _SAY = 10

@@ -37,7 +37,7 @@ from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
 from scripts.bench_store import measure
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
 from scripts.reports import write_report
 
 #: What is timed, and how many seconds its unit has.

@@ -33,10 +33,10 @@ from compiler.tuning.search.method import Trial
 from compiler.tuning.search.methods import LLM, METHODS
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
 from scripts.llm_race_report import render
-from scripts.remembered import FileMemory
+from scripts.measurement_cache import FileMemory
+from scripts.process_pool import in_lanes
 
 TRIALS = {LLM: 64, "hpm": 256, "random": 128, "evolution": 128}
 MACHINE = "usual"

@@ -33,9 +33,9 @@ from compiler.llm.training.grpo import GrpoPolicy, reinforce
 from compiler.llm.training.pretrain import by_kind
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
-from scripts.rounds import begin, corpus_of, judge, model_of, say, write_curve
+from scripts.jsonl_log import Lines
+from scripts.process_pool import in_lanes
+from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
 
 _LEAST = {
     "rounds": 0,

@@ -40,8 +40,8 @@ from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
+from scripts.process_pool import in_lanes
 from scripts.reports import write_report
 
 #: How answers are kept right: to what compiles and was not tried, as in a search; to what means something; not at all.

@@ -21,7 +21,7 @@ from compiler.tuning.search.methods import METHODS
 from compiler.tuning.search.tuner import tune
 from compiler.tuning.space.layer_space import spaces_of
 from hw.config import load_target
-from scripts.remembered import FileMemory
+from scripts.measurement_cache import FileMemory
 
 #: Layers of at most 200 tilings on n16.
 LAYERS = {

@@ -34,7 +34,7 @@ from hw.config import load_target
 from hw.errors import InputError
 from scripts import sim_report
 from scripts.networks.digits import HELD_OUT, MODEL, Digits, load_digits_split
-from scripts.sim_marks import Marks
+from scripts.sim_accuracy import Marks
 
 BUILD = Path(__file__).parent.parent / "build"
 TARGET, METHOD = "n16", "coordinate"

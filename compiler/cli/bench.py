@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command-line options of the verb."""
     parser.description = f"{parser.description} {STATUS}"
     # The names are not read from compiler.bench: importing it takes too long.
-    parser.add_argument("suite", metavar="SUITE", help="suite to measure: gemm, conv, nets, tiny, conditions or sim")
+    parser.add_argument(
+        "suite", metavar="SUITE", help="suite to measure: gemm, conv, nets, tiny, conditions or sim"
+    )
     parser.add_argument(
         "--case",
         metavar="NAME",

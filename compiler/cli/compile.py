@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schedule", metavar="FILE.json", type=Path, help="use this schedule instead of the heuristic one"
     )
-    parser.add_argument("--save-schedule", metavar="FILE.json", type=Path, help="write the schedule that was used")
+    parser.add_argument(
+        "--save-schedule", metavar="FILE.json", type=Path, help="write the schedule that was used"
+    )
     parser.add_argument("--listing", metavar="FILE.s", type=Path, help="write the programs as assembly text")
     add_compile(parser)
     add_dispatch(parser)
@@ -49,9 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
     """Add the options shared by all verbs that compile."""
-    parser.add_argument(
-        "--strict", action="store_true", help="fail if an operator would run on the host"
-    )
+    parser.add_argument("--strict", action="store_true", help="fail if an operator would run on the host")
     parser.add_argument(
         "--rounding",
         choices=("reference", "xnnpack", "onnxruntime"),
@@ -100,11 +100,12 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         ("dram", "DRAM for weights and results"),
     ):
         parser.add_argument(
-            f"--{name}-limit", metavar="BYTES", type=integer(1, 1 << 32), help=f"use at most BYTES of {memory}"
+            f"--{name}-limit",
+            metavar="BYTES",
+            type=integer(1, 1 << 32),
+            help=f"use at most BYTES of {memory}",
         )
-    parser.add_argument(
-        "--no-cache", action="store_true", help="ignore cached compilations and proofs"
-    )
+    parser.add_argument("--no-cache", action="store_true", help="ignore cached compilations and proofs")
 
 
 def add_dispatch(parser: argparse.ArgumentParser) -> None:

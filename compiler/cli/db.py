@@ -26,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     export.add_argument("file", metavar="FILE.jsonl", type=Path, help="file of JSON lines")
     import_ = actions.add_parser("import", help="add the entries of an exported file that are missing")
     import_.add_argument(
-        "file", metavar="FILE.jsonl", type=Path, help="file of JSON lines; its results are hints and are measured again before use"
+        "file",
+        metavar="FILE.jsonl",
+        type=Path,
+        help="file of JSON lines; its results are hints and are measured again before use",
     )
     for action in (show, export, import_):
         add_db(action, "profile.db in the cache")
@@ -96,5 +99,7 @@ def _table(document: dict[str, Any]) -> str:
                 f"latency {machine['latency']}, {machine['bytes_per_cycle']:g} bytes per cycle"
             )
         best = "none measured" if each["cycles"] is None else f"best {each['cycles']:,} cycles"
-        lines.append(f"model {each['subgraph'][:DIGEST_DIGITS]} on {where}: {each['trials']:,} trials, {best}")
+        lines.append(
+            f"model {each['subgraph'][:DIGEST_DIGITS]} on {where}: {each['trials']:,} trials, {best}"
+        )
     return "\n".join(lines)

@@ -32,7 +32,10 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
         help=f"environment variable that holds the API key (default: {KEY_VARIABLE})",
     )
     group.add_argument(
-        "--endpoint-seconds", metavar="S", type=_number, help="stop after waiting S seconds for answers in total (default: 600)"
+        "--endpoint-seconds",
+        metavar="S",
+        type=_number,
+        help="stop after waiting S seconds for answers in total (default: 600)",
     )
     group.add_argument(
         "--endpoint-requests", metavar="N", type=integer(1), help="request limit (default: 100)"
@@ -42,7 +45,10 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--endpoint-cost", metavar="C", type=_number, help="spending limit (default: none)")
     group.add_argument(
-        "--endpoint-prices", metavar="IN,OUT", type=_prices, help="price of a million input tokens and of a million output tokens"
+        "--endpoint-prices",
+        metavar="IN,OUT",
+        type=_prices,
+        help="price of a million input tokens and of a million output tokens",
     )
     group.add_argument(
         "--endpoint-context",

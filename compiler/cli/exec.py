@@ -206,7 +206,8 @@ def _execute(
     from cosim.reports import TrapError
 
     driver.load(program, opcode=_OPCODE)
-    driver.counters.read("cycles", 0)  # wait until the chip has cleared its counters after reset, so that this is not timed
+    # Wait until the chip has cleared its counters after reset, so that this is not timed.
+    driver.counters.read("cycles", 0)
     driver.enqueue(_OPCODE, operands, irq=True)
     driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))
     start = driver.device.cycle

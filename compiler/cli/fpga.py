@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command-line options of the verb."""
     parser.add_argument("--board", metavar="B", required=True, help="board, for example ulx3s-85f")
     parser.add_argument(
-        "--target", metavar="T", help="configuration of the chip (default: the target with the name of the board)"
+        "--target",
+        metavar="T",
+        help="configuration of the chip (default: the target with the name of the board)",
     )
     parser.add_argument(
         "--seeds",

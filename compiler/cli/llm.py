@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="train|sample|eval", required=True)
     _add_train(actions.add_parser("train", help="train a model on measurements (needs the extra torch)"))
     _add_sample(actions.add_parser("sample", help="print samples of the model for a network"))
-    _add_eval(actions.add_parser("eval", help="compare the model with other search methods on held-out layers"))
+    _add_eval(
+        actions.add_parser("eval", help="compare the model with other search methods on held-out layers")
+    )
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
@@ -109,10 +111,18 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
 
 def _add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--layers", metavar="N", type=integer(1, 1000), default=8, help="number of held-out layers (default: %(default)s)"
+        "--layers",
+        metavar="N",
+        type=integer(1, 1000),
+        default=8,
+        help="number of held-out layers (default: %(default)s)",
     )
     parser.add_argument(
-        "--trials", metavar="N", type=integer(1, 4096), default=16, help="trials of the model (default: %(default)s)"
+        "--trials",
+        metavar="N",
+        type=integer(1, 4096),
+        default=16,
+        help="trials of the model (default: %(default)s)",
     )
     add_renamed(
         parser,

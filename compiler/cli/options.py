@@ -15,9 +15,7 @@ _MAX_LATENCY = _MAX_RATE = 1_000_000
 _MAX_MHZ = 100_000
 
 
-def add_renamed(
-    parser: argparse.ArgumentParser, name: str, *, former_name: str, **settings: Any
-) -> None:
+def add_renamed(parser: argparse.ArgumentParser, name: str, *, former_name: str, **settings: Any) -> None:
     """Add an option that is also accepted under its former name, which the help does not show.
 
     Parameters

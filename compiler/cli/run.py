@@ -108,7 +108,9 @@ def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
     if args.keep_float:
         raise InputError(f"{args.model} is already compiled: --keep-float applies to float models")
     if args.size:
-        raise InputError(f"{args.model} is already compiled: --size applies to models with dynamic dimensions")
+        raise InputError(
+            f"{args.model} is already compiled: --size applies to models with dynamic dimensions"
+        )
     if args.bind:
         raise InputError(f"{args.model} is already compiled: --bind applies to models")
     if vars(args).get("skip") is not None:

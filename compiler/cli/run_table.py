@@ -56,7 +56,9 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
         if cycles * 1000 > total
     )
     steady = document["steady_cycles_per_sample"]
-    steady = "not measured back to back (has host operators)" if steady is None else f"{steady:,.0f} back to back"
+    steady = (
+        "not measured back to back (has host operators)" if steady is None else f"{steady:,.0f} back to back"
+    )
     return [
         format_table(columns, rows),
         f"{document['cycles_per_sample']:,.0f} cycles per sample, {steady}; "

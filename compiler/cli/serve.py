@@ -83,7 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=("rtl", "golden"), default="rtl", help="device to run on (default: %(default)s)"
     )
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write the JSON lines to FILE (default: standard output)")
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, help="write the JSON lines to FILE (default: standard output)"
+    )
     parser.add_argument(
         "--profile", metavar="FILE.json", type=Path, help="write the cycles of each layer by cause"
     )

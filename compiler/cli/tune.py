@@ -35,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--goal", choices=GOALS, default="latency", help="metric to optimize (default: %(default)s)"
     )
     parser.add_argument(
-        "--seconds", metavar="S", type=integer(1), help="stop starting trials after S seconds (default: no limit)"
+        "--seconds",
+        metavar="S",
+        type=integer(1),
+        help="stop starting trials after S seconds (default: no limit)",
     )
     parser.add_argument(
         "--forbid",
@@ -58,7 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_endpoint(parser)
     add_db(parser, "profile.db in the cache; with --no-cache none")
     parser.add_argument(
-        "--save-schedule", metavar="FILE.json", type=Path, help="write the best schedule, for mla compile --schedule"
+        "--save-schedule",
+        metavar="FILE.json",
+        type=Path,
+        help="write the best schedule, for mla compile --schedule",
     )
     add_compile(parser)
     add_target(parser)

@@ -25,7 +25,10 @@ _MAX_CALLS = 1 << 16
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command-line options of the verb."""
     parser.add_argument(
-        "program", metavar="FILE", type=Path, help="output file of mla asm or mla compile, or assembly text (.s)"
+        "program",
+        metavar="FILE",
+        type=Path,
+        help="output file of mla asm or mla compile, or assembly text (.s)",
     )
     add_call(parser)
     parser.add_argument(
@@ -44,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of consecutive macro-instructions, or samples of a network (default: %(default)s)",
     )
     parser.add_argument(
-        "--limit", metavar="K", type=integer(1), help="maximum number of instructions executed per macro-instruction"
+        "--limit",
+        metavar="K",
+        type=integer(1),
+        help="maximum number of instructions executed per macro-instruction",
     )
     parser.add_argument(
         "--require-written",

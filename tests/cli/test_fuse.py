@@ -93,5 +93,10 @@ def test_bad_use(complains, mla, tmp_path):
     complains(2, "cannot be read", "fuse", tmp_path / "absent.tflite")
     mla("compile", MODEL, "-o", tmp_path / "x.mla")
     complains(
-        2, "is already compiled: --sp-limit applies to models", "run", tmp_path / "x.mla", "--sp-limit", "65536"
+        2,
+        "is already compiled: --sp-limit applies to models",
+        "run",
+        tmp_path / "x.mla",
+        "--sp-limit",
+        "65536",
     )

@@ -81,7 +81,18 @@ def test_answers_written_on_the_machine(mla, tmp_path):
 
 
 def test_evaluation_compares_methods(mla, tmp_path):
-    asked = ("--layers", "1", "--trials", "2", "--baseline-trials", "2", "--methods", "random", "--seeds", "1")
+    asked = (
+        "--layers",
+        "1",
+        "--trials",
+        "2",
+        "--baseline-trials",
+        "2",
+        "--methods",
+        "random",
+        "--seeds",
+        "1",
+    )
     asked += ("--samples", "4")
     result = mla("llm", "eval", *asked, "--json", str(tmp_path / "a.json"))
     assert result.status == 0, result.err

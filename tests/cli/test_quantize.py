@@ -42,14 +42,19 @@ def test_run_quantizes_with_the_samples_of_a_file(mla, network, data, caplog):
     found = report["quantization"]
     assert (found["samples"], found["measured"], found["random"]) == (5, 5, False)
     assert found["outputs"][0]["name"] == "y" and found["outputs"][0]["sqnr_db"] > 30
-    assert {each["reason"] for each in report["host_ops"]} == {"conversion between float and integers at the model boundary"}
+    assert {each["reason"] for each in report["host_ops"]} == {
+        "conversion between float and integers at the model boundary"
+    }
     assert {each["node"] for each in report["host_ops"]} == set(found["kept"])
     assert report["outputs"]["y"]["dtype"] == "float32"
 
 
 def test_without_a_file_it_says_what_the_accuracy_is_worth(network, tmp_path):
     out, err = process("compile", network, "-o", tmp_path / "block.mla", "--seed", 3, "--json", "-")
-    assert "2 random samples (seed 3): accuracy is meaningless, pass calibration data (--calibrate)" in err and err.count("\n") == 2
+    assert (
+        "2 random samples (seed 3): accuracy is meaningless, pass calibration data (--calibrate)" in err
+        and err.count("\n") == 2
+    )
     assert json.loads(out)["quantization"]["random"] is True
 
 

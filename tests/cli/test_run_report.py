@@ -227,6 +227,11 @@ def test_nodes_are_kept_float(mla, complains, noisy, tmp_path):
     package = tmp_path / "noisy.mla"
     assert mla("compile", path, "-o", package, "--calibrate", given, "--keep-float", "Mul:y").status == 0
     complains(
-        2, "is already compiled: --keep-float applies to float models", "run", package, "--keep-float", "Mul:y"
+        2,
+        "is already compiled: --keep-float applies to float models",
+        "run",
+        package,
+        "--keep-float",
+        "Mul:y",
     )
     complains(2, "keep_float is for float models", "run", DIGITS, "--keep-float", "scores")

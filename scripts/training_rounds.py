@@ -10,7 +10,7 @@ from compiler.llm.evaluate.sample_quality import TOGETHER
 from compiler.util.files import read_input, write_output
 from compiler.visualize.svg.rounds import draw_rounds
 from hw.errors import InputError
-from scripts.judged import judged
+from scripts.eval_lm import judged
 
 
 def model_of(folder: Path, number: int) -> Path:

@@ -11,7 +11,7 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.json_codec import read_result, result_values
 from hw.errors import InputError
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
 
 
 class FileMemory:

@@ -1,4 +1,4 @@
-"""What `scripts.new_territory` found, as tables."""
+"""What `scripts.study_program_edits` found, as tables."""
 
 from collections.abc import Sequence
 from pathlib import Path

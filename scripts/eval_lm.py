@@ -13,8 +13,8 @@ from compiler.llm.model.weights import load
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import WorkError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
+from scripts.process_pool import in_lanes
 
 _MACHINE, _SEED = "usual", 0
 

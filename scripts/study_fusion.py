@@ -23,7 +23,7 @@ from compiler.tuning.fusion.engine import FusionEngine
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.errors import InputError
-from scripts.remembered import FileMemory, programs_of
+from scripts.measurement_cache import FileMemory, programs_of
 
 #: A seed that `mla calibrate` does not take by default.
 _SEED = 20261
