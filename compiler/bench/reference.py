@@ -64,7 +64,7 @@ def requantize(sums: Int64, ratios: NDArray[np.float64], zp: int) -> Int64:
 
 
 def conv_sums(x: Int64, weights: NDArray[np.int8], window: WindowShape) -> Int64:
-    """Return convolution sums (row, column, output channel); weights (output channels, kernel h, kernel w, channels)."""
+    """Return convolution sums (row, column, output channel); weights (output channels, h, w, channels)."""
     wide = weights.astype(np.int64)
     return np.sum([pixels @ wide[:, ky, kx].T for ky, kx, pixels in window.taps(x)], axis=0)
 

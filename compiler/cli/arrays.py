@@ -126,7 +126,7 @@ class ArrayFile:
         size = sum(array.byte_count(counts[name]) for name, array in self.arrays.items())
         if size > MAX_READ_BYTES:
             raise InputError(
-                f"{self._path}: {size:,} bytes of samples exceed the limit of {MAX_READ_BYTES:,} bytes per read (see --limit)"
+                f"{self._path}: {size:,} bytes of samples exceed the limit of {MAX_READ_BYTES:,} bytes (see --limit)"
             )
         return {name: array.read(counts[name]) for name, array in self.arrays.items()}
 

@@ -67,7 +67,7 @@ def one_program_in(path: Path) -> "Program":
     if more:
         line = f":{more[0].lines[0]}" if more[0].lines else ""
         raise InputError(
-            f"{path}{line}: the file must hold one program; a second one, {shown(more[0].name)}, begins before this line "
+            f"{path}{line}: a second program, {shown(more[0].name)}, begins before this line; the file must hold one "
             "(use --network to put the programs of a network back into it)"
         )
     return program

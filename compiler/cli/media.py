@@ -62,8 +62,8 @@ def _layout(path: Path, tensor: Tensor) -> tuple[int, int, int, bool]:
     if len(shape) == 3 and shape[0] in _MODES:
         return shape[0], *shape[1:], True
     raise InputError(
-        f"{path}: input {tensor.name!r} is {tensor.dtype}{list(tensor.shape)}, which is not an image of 1 or 3 channels: "
-        "give a .npy or .npz"
+        f"{path}: input {tensor.name!r} is {tensor.dtype}{list(tensor.shape)}, which is "
+        "not an image of 1 or 3 channels: give a .npy or .npz"
     )
 
 
@@ -129,8 +129,8 @@ def _scaled(
     mean, std = scale or _UNIT
     if tensor.dtype != "float32" and (q is None or not q.whole):
         raise InputError(
-            f"{path}: input {tensor.name!r} is {tensor.dtype} without a quantization scale, so that pixels cannot be converted: give "
-            "a .npy"
+            f"{path}: input {tensor.name!r} is {tensor.dtype} without a quantization scale, so that "
+            "pixels cannot be converted: give a .npy"
         )
     low, high = ((end - mean) / std for end in (0, 255))
     print(f"{path}: pixels 0..255 are {low:.4g}..{high:.4g}", file=sys.stderr)

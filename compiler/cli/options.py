@@ -89,7 +89,7 @@ def add_target(parser: argparse.ArgumentParser, default: str | None = TARGET, de
 
 
 def add_memory(parser: argparse.ArgumentParser, note: str = "") -> None:
-    """Add the options of the DRAM model; `note` is appended to their help. The default rate is one row of n bytes."""
+    """Add the options of the DRAM model; `note` is appended to their help. Default rate: a row of n bytes."""
     parser.add_argument(
         "--dram-latency",
         metavar="CYCLES",
@@ -164,7 +164,7 @@ def bound(text: str) -> tuple[str, int | float | bool | Path]:
 
 
 def add_db(parser: argparse.ArgumentParser, default_text: str) -> None:
-    """Add `--db`, for `compiler.tuning_db.database.TuningDatabase`; `default_text` describes the default in the help."""
+    """Add `--db` for `TuningDatabase`; `default_text` describes the default in the help."""
     parser.add_argument(
         "--db",
         metavar="URL",

@@ -62,7 +62,8 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
     return [
         format_table(columns, rows),
         f"{document['cycles_per_sample']:,.0f} cycles per sample, {steady}; "
-        f"utilization {document['utilization'] or 0:.1%}, lower bound {document['floor_cycles'] // document['samples']:,}, "
+        f"utilization {document['utilization'] or 0:.1%}, "
+        f"lower bound {document['floor_cycles'] // document['samples']:,}, "
         f"layerwise {document['floor_layerwise_cycles'] // document['samples']:,}",
         f"cycles by cause: {where}",
         f"{document['load_cycles']:,} cycles to load the programs; {document['dram_bytes_read']:,} bytes read, "

@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         metavar="FILE",
         type=Path,
-        help=".npy, or .npz with one array per input; the first axis indexes samples; - reads standard input, which may "
-        "also be JSON lines (default: random samples)",
+        help=".npy, or .npz with one array per input; the first axis indexes samples; - reads standard input, which "
+        "may also be JSON lines (default: random samples)",
     )
     parser.add_argument(
         "--requests",

@@ -64,7 +64,7 @@ def gemm_tiles(
 def _estimate(
     config: MlaConfig, shape: tuple[int, int, int], tile: tuple[int, int, int, int], c_bytes: int
 ) -> int:
-    """Estimate cycles: steps take the maximum of array, bus and sequencer; first loads and last store are not overlapped."""
+    """Estimate cycles: a step takes the maximum of array, bus and sequencer; first loads and last store add up."""
     lanes = config.n
     (m, blocks, k), (mt, nt, kt, ring) = shape, tile
     rows = ceil_div(m, mt)

@@ -74,7 +74,7 @@ def test_bad_use_is_told_in_a_line(complains, database, tmp_path):
     complains(2, "is an input", "db", "export", database, "--db", database)
     complains(2, "invalid choice", "db", "drop")
     complains(2, "--db: must be a file, or a URL", "db", "show", "--db", "")
-    complains(2, "--no-cache asks for no database", *TUNE, "--trials", "1", "--no-cache", "--db", database)
+    complains(2, "--no-cache disables the database", *TUNE, "--trials", "1", "--no-cache", "--db", database)
     complains(1, "unable to open database file", *TUNE, "--trials", "1", "--db", tmp_path / "none" / "x.db")
     complains(2, "--db requires --adapt", "serve", MODEL, "--db", database)
     assert text.read_text().startswith("some text")

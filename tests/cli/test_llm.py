@@ -77,7 +77,7 @@ def test_answers_written_on_the_machine(mla, tmp_path):
     written = [len(each["words"]) for each in layer["answers"]]
     assert machine["words"] == len(layer["question"]) + sum(written) - 2  # nothing follows the last word
     assert 0 < machine["same"] <= machine["compared"] and machine["cycles"] > 1000 * machine["words"]
-    assert f"{machine['words']} words read and written by n16" in result.out
+    assert f"{machine['words']} tokens processed on n16" in result.out
 
 
 def test_evaluation_compares_methods(mla, tmp_path):

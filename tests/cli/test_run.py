@@ -79,7 +79,7 @@ def test_golden_model_has_no_cycles_and_the_same_outputs(mla, samples):
 def test_table_and_random_input(mla):
     result = mla("run", KWS, "--target", "n8", "--device", "golden", "--seed", 4)
     assert result.status == 0
-    assert "one random sample of seed 4" in result.err
+    assert "one random sample (seed 4)" in result.err
     assert "fully_connected_11" in result.out and "sha256" in result.out
 
 

@@ -201,7 +201,7 @@ def test_warnings_are_in_the_report(mla, noisy, caplog):
         "warnings"
     ]
     assert without == [record.getMessage() for record in caplog.records]
-    assert len(without) == 1 and "random samples of seed 0" in without[0]
+    assert len(without) == 1 and "random samples (seed 0)" in without[0]
 
 
 def test_compile_has_warnings_too(mla, noisy, tmp_path):

@@ -139,7 +139,9 @@ def test_a_compiled_network(mla, complains, tmp_path):
     document = json.loads(mla("validate", path, "--json", "-").out)
     assert [stage["stage"] for stage in document["stages"]] == stages
     assert all(stage["commands"]["store"] > 0 for stage in document["stages"])
-    complains(2, "is a compiled network: it has operands, windows", "validate", path, "--operands", "1")
+    complains(
+        2, "is a compiled network, which has its own operands, windows", "validate", path, "--operands", "1"
+    )
     own, other = tmp_path / "own.toml", "n4" if network.config.n != 4 else "n8"
     own.write_text("".join(f"{name} = {value}\n" for name, value in asdict(network.config).items()))
     assert mla("validate", path, "--target", own) == result

@@ -116,7 +116,7 @@ class WaitingCommands:
         command : Issued
             Command that is issued.
         unit : int
-            Unit of the dependent commands. One that also depends on a later command of the first unit can wait for that.
+            Unit of the dependent commands. One that also depends on a later command of the first unit can wait for it.
         """
         config, found = self.config, False
         for at, each in enumerate(self.commands):
