@@ -1,4 +1,4 @@
-"""Generates what the documentation has from the sources: reference pages, the table of operators, pictures.
+"""Generates parts of the documentation from the sources: reference pages, the operator table, pictures.
 
 Example: .venv/bin/python -m scripts.docs --check
 """
@@ -15,7 +15,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def registers_page() -> str:
-    """The registers that the host sees."""
+    """Return the page of host registers."""
     lines = [
         "# Host registers",
         "",
@@ -31,7 +31,7 @@ def registers_page() -> str:
 
 
 def generated() -> dict[str, str]:
-    """Files of the documentation, by their path in its folder."""
+    """Return the generated files by their path in docs/."""
     return {
         "isa.md": reference.page(),
         "registers.md": registers_page(),
@@ -41,7 +41,7 @@ def generated() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write the files; with `--check` only say which differ, status 1 if any does."""
+    """Write the files; with `--check` only list those that differ, with status 1 if any does."""
     parser = argparse.ArgumentParser(description="Generate the reference pages and pictures in docs/.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     check = parser.parse_args().check

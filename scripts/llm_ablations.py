@@ -1,4 +1,4 @@
-"""What the language model owes to what it is told and taught: the same training without one thing at a time.
+"""Ablations of the language model: the same training without one part of prompts or data at a time.
 
 `python -m scripts.llm_ablations --steps 900 --then 300 --folder build/llm_ablations` trains a model for each of
 VARIANTS, all from the same beginning, with as many steps, then measures single answers of each about the same layers,

@@ -1,4 +1,4 @@
-"""Lets the language model learn from its own answers, round after round.
+"""Self-training of the language model on its own measured answers, in rounds.
 
 `python -m scripts.llm_iterate --rounds 3 --networks 400 --answers 8 --steps 400 --folder build/llm_rounds`: in each
 round the model is asked about other networks of the corpus, what it answers is measured on the RTL, it is trained with

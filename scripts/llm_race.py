@@ -1,4 +1,4 @@
-"""The language model against other methods of search on layers that it has not seen: equal measurements, equal time.
+"""Compares the language model with other search methods on held-out layers at equal measurements and equal time.
 
 `python -m scripts.llm_race --layers 40 --seeds 5 --file build/llm_race.jsonl` has a line in the file for each search.
 It goes on where it was stopped; `--only-render` writes the tables (beside the file, as .json and .md) of what there is.

@@ -1,4 +1,4 @@
-"""Lets the language model learn from how its answers to the same question compare, round after round.
+"""Trains the language model with group-relative policy optimization (GRPO) on its measured answers, in rounds.
 
 `python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced`: in each round
 the model is asked about other networks of the corpus, each answer is measured on the RTL, those that cost less than

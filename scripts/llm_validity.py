@@ -1,4 +1,4 @@
-"""What becomes of the language model's answers: how many end, compile, are proved, run, are bit-exact, are faster.
+"""Validity of language model answers: how many end, compile, are proved, run, are bit-exact, are faster.
 
 `python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` asks about held-out layers, in
 the ways of WAYS: with all that keeps answers right, with the grammar alone, with nothing. Layers whose programs are too

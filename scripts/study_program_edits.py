@@ -1,9 +1,9 @@
-"""What programs have that no schedule says: the best of many measured schedules of a layer, and of edits beyond them.
+"""Gain of program edits over schedules: the best of many measured schedules of a layer, and edits of its programs.
 
-`python -m scripts.study_program_edits --shapes 3 --folder build/study_program_edits` searches, for each layer, `--trials` schedules
-(programs that differ, by several methods), then `--programs` micro-programs beginning with those of the best schedules.
-It goes on where it was stopped; `--only-render` writes the tables (report.json, report.md) of what there is. `--among`
-takes only layers with one of some texts in their names: those that a run with few trials has found worth more.
+`python -m scripts.study_program_edits --shapes 3 --folder build/study_program_edits` searches, for each layer,
+`--trials` schedules with distinct programs, by several methods, then `--programs` micro-programs derived from the best.
+It resumes after an interruption; `--only-render` writes the tables (report.json, report.md) of the results. `--among`
+selects layers with one of some texts in their names: those that a run with few trials has found worth more.
 """
 
 import argparse

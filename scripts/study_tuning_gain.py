@@ -1,8 +1,8 @@
-"""What the loop gains over the static compiler as it was when the loop began, under usual and changed conditions.
+"""Gain of tuning over the original static compiler, under default and changed conditions.
 
-`python -m scripts.study_tuning_gain --trials 60 --seeds 5` prints, for each network and condition, cycles of the compiler of
-commit 3783297 (`scripts/study_tuning_gain.json`), of the static compiler as it is, of the best schedule found, and how much of
-what was above the floor is gone. Under changed conditions the best schedule of the usual ones is measured too.
+`python -m scripts.study_tuning_gain --trials 60 --seeds 5` prints, for each network and condition, cycles of the
+compiler of commit 3783297 (`scripts/study_tuning_gain.json`), of the current static compiler, and of the best schedule
+found, and the closed part of the gap to the lower bound. Under changed conditions the best default schedule also runs.
 """
 
 import argparse

@@ -112,8 +112,8 @@ def add_samples(parser: argparse.ArgumentParser, models: str) -> None:
         "--input",
         metavar="FILE",
         type=Path,
-        help=".npy, or .npz with one array per input; the first axis indexes samples. A single sample may be a .png of the "
-        "model's size or a 16-bit mono .wav of its length (default: one random sample)",
+        help=".npy, or .npz with one array per input; the first axis indexes samples. A single sample may be a .png of "
+        "the model's size or a 16-bit mono .wav of its length (default: one random sample)",
     )
     parser.add_argument(
         "--input-scale",
