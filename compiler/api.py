@@ -224,8 +224,8 @@ def _say(network: CompiledNetwork, seed: int) -> None:
         return
     if report.random and report.tensors:
         _log.warning(
-            "%s is quantized with %d random samples of seed %d: its accuracy is not to be trusted; give "
-            "calibration data of its own",
+            "%s is quantized with %d random samples (seed %d): accuracy is meaningless, pass calibration "
+            "data (--calibrate)",
             network.name,
             report.samples,
             seed,

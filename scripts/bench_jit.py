@@ -1,4 +1,4 @@
-"""How long it takes from a candidate's schedule to its programs in a live machine, against the bar.
+"""Measures the latency from a candidate's schedule to its programs on a running chip.
 
 `python -m scripts.bench_jit [--json FILE]` serves a convolution and the small trained networks on the simulated N=16
 machine, changes the schedule of one layer, and takes the times: of compiling the candidate, of placing and proving it
@@ -32,9 +32,9 @@ from hw.errors import InputError
 
 SINGLE, LAYER = "14x14x64", CalibrationNetwork((14, 14, 64), (CalibrationOp("conv", 64, 3),))
 NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
-#: Milliseconds from schedule to loaded program.
+#: Target in milliseconds from schedule to loaded program.
 BAR = 20.0
-#: Candidates of each; each time is the median of theirs.
+#: Number of candidates per network; times are medians.
 CANDIDATES = 5
 _STAGES = ("compile", "prove", "load")
 
@@ -50,12 +50,12 @@ class Times:
 
     @property
     def total(self) -> float:
-        """From the schedule to the loaded programs."""
+        """Return the time from the schedule to the loaded programs."""
         return self.compile + self.prove + self.load
 
 
 def candidates(prepared: ModelCompiler, first: Schedule, seed: int) -> Iterator[tuple[str, Schedule]]:
-    """Layers in a random order, each with a schedule that is another one for it alone."""
+    """Yield layers in random order, each with a schedule that changes only that layer."""
     rng = random.Random(seed)
     spaces = spaces_of(prepared.config, prepared.lowered(first.fusions), USUAL, frozenset())
     seen = set(map(str, first.layers.values()))
@@ -70,7 +70,7 @@ def candidates(prepared: ModelCompiler, first: Schedule, seed: int) -> Iterator[
 
 
 def measure(source: ModelSource, seed: int = 1) -> list[Times]:
-    """The times of some candidates of a network while its first version is served."""
+    """Measure candidates of a network while its first version is served."""
     config = load_target("n16")
     prepared = ModelCompiler(source.graph, config, CompileOptions(rounding=source.rounding))
     network = prepared.network()
@@ -87,7 +87,7 @@ def measure(source: ModelSource, seed: int = 1) -> list[Times]:
 
 
 def _times(prepared: ModelCompiler, server: Server, layer: str, schedule: Schedule) -> Times | None:
-    """Those of one candidate; None if it cannot be compiled, or its programs are those that are served."""
+    """Measure one candidate; None if it does not compile or leads to the current programs."""
     began = time.perf_counter()
     try:
         network = prepared.network(schedule)
@@ -107,7 +107,7 @@ def _times(prepared: ModelCompiler, server: Server, layer: str, schedule: Schedu
 
 
 def main() -> int:
-    """Print the table; status 1 if the bar is not met."""
+    """Print the table; status 1 if the target is missed."""
     parser = argparse.ArgumentParser(
         description="milliseconds from a candidate's schedule to its loaded programs"
     )

@@ -1,4 +1,4 @@
-"""How long it takes from a key to a runnable program, against the bars.
+"""Measures the latency of the tuning database, from a key to a runnable program.
 
 `python -m scripts.bench_store [--db URL]` keeps one layer and the small trained networks in a database (by default a
 fresh one), and takes the times: of opening it, of a hit in it, of a hit to a program whose proof is known, and of a hit
@@ -33,14 +33,14 @@ from cosim.golden import GoldenDevice
 
 LAYER = "14x14x64-64-3-1"
 NETWORKS = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8")
-#: Milliseconds from the database to a runnable program, and in memory.
+#: Targets in milliseconds: from the database to a runnable program, and from memory.
 DATABASE_BAR, MEMORY_BAR = 5.0, 0.05
-#: Each time is the median of so many.
+#: Number of repetitions; times are medians.
 _TIMES = 101
 
 
 def milliseconds(work: Callable[[], object], times: int = _TIMES) -> float:
-    """The median time of some work."""
+    """Return the median time of a call in milliseconds."""
     taken = []
     for _ in range(times):
         began = time.perf_counter()
@@ -50,7 +50,7 @@ def milliseconds(work: Callable[[], object], times: int = _TIMES) -> float:
 
 
 def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[int, list[float]]:
-    """Bytes of a network's entry, and the times."""
+    """Return the size of a network's entry in bytes, and the times."""
     with GoldenDevice(network.config, dram_bytes(network)) as device:
         placement = Placement.of(Session(device, network, proofs=proofs))
     assert isinstance(network.graph, Graph)
@@ -81,7 +81,7 @@ def measure(url: str, network: CompiledNetwork, proofs: ContentStore) -> tuple[i
 
 
 def main() -> int:
-    """Print the table; status 1 if a bar is not met."""
+    """Print the table; status 1 if a target is missed."""
     parser = argparse.ArgumentParser(description="milliseconds from a key to a runnable program")
     parser.add_argument("--db", metavar="URL", help="the database (default: a fresh one of SQLite)")
     url = parser.parse_args().db

@@ -1,4 +1,4 @@
-"""How far the performance model is from whole networks that it has never seen, under the static compiler's schedule.
+"""Prediction error of the cost model on whole networks that it was not trained on, under the static schedule.
 
 `python -m scripts.hpm_error` prints, for each of the networks of MLPerf Tiny, its predicted and its measured cycles,
 and the mean error of its layers; those that the counters do not tell apart are one.
@@ -20,7 +20,7 @@ from hw.config import load_target
 
 
 def main() -> int:
-    """Measure, print."""
+    """Measure and print the errors."""
     conditions = HardwareProfile(load_target("n16"))
     model = find_model(conditions)
     for name in NETWORKS:
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def _pairs(measurer: Measurer, model: CycleModel) -> list[tuple[float, float]]:
-    """Predicted and measured cycles of what is counted together."""
+    """Yield predicted and measured cycles of layers that share a counter."""
     found, schedule = measurer.baseline(), measurer.first.schedule
     (stage,) = measurer.prepared.lowered(schedule.fusions)
     rows = rows_of(stage, schedule.layers, measurer.conditions)

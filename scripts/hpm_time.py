@@ -1,4 +1,4 @@
-"""How long one prediction of the performance model takes: features of a layer under a schedule, and the trees.
+"""Time of one prediction of the cost model: feature extraction and tree evaluation.
 
 `python -m scripts.hpm_time` prints medians over tilings of random layers, each the least of five, in microseconds.
 """
@@ -24,7 +24,7 @@ _SEED, _POINTS, _TILINGS, _TIMES = 5, 15, 30, 5
 
 
 def main() -> int:
-    """Measure, print."""
+    """Measure and print the times."""
     conditions = HardwareProfile(load_target("n16"))
     model, rng = find_model(conditions), random.Random(_SEED)
     times: list[tuple[float, float, float]] = []
@@ -48,7 +48,7 @@ def main() -> int:
 def _times(
     prepared: ModelCompiler, conditions: HardwareProfile, model: CycleModel
 ) -> Iterator[tuple[float, float, float]]:
-    """Seconds for each tiling of each layer."""
+    """Yield the times in seconds for each tiling of each layer."""
     (stage,) = prepared.lowered(prepared.fusions)
     now = dict(prepared.network().schedule.layers)
     for name, space in spaces_of(conditions.config, [stage], conditions.dram).items():

@@ -1,4 +1,4 @@
-"""What the language model owes to what it is told and taught: the same training without one thing at a time.
+"""Ablations of the language model: the same training without one part of prompts or data at a time.
 
 `python -m scripts.llm_ablations --steps 900 --then 300 --folder build/llm_ablations` trains a model for each of
 VARIANTS, all from the same beginning, with as many steps, then measures single answers of each about the same layers,
@@ -20,7 +20,7 @@ from compiler.llm.model.weights import grown, save
 from compiler.llm.training.pretrain import Plan, plan_of, train
 from compiler.util.files import atomic_output
 from hw.errors import MlaError
-from scripts.judged import judged
+from scripts.eval_lm import judged
 from scripts.reports import write_report
 
 #: What is left out, by what the variant is called.

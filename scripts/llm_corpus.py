@@ -1,4 +1,4 @@
-"""Measures small networks on the RTL, under schedules and edits: what the language model is trained with.
+"""Measures small networks on the RTL under schedules and edits, as training data of the language model.
 
 `python -m scripts.llm_corpus --seconds 3000` goes on where the last call ended: everything measured is in a journal in
 the cache. Networks of the corpus of which no edits are known yet come first. At the end all of it is packed into

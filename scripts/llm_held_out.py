@@ -1,4 +1,4 @@
-"""Writes which layers the language model is not trained with: those of the networks that it is judged by.
+"""Writes the layers that are held out from training: those of the evaluation networks.
 
 `python -m scripts.llm_held_out` writes `compiler/llm/corpus/held_out.json`.
 """

@@ -1,4 +1,4 @@
-"""Lets the language model learn from its own answers, round after round.
+"""Self-training of the language model on its own measured answers, in rounds.
 
 `python -m scripts.llm_iterate --rounds 3 --networks 400 --answers 8 --steps 400 --folder build/llm_rounds`: in each
 round the model is asked about other networks of the corpus, what it answers is measured on the RTL, it is trained with
@@ -26,7 +26,7 @@ from compiler.llm.model.weights import load, save
 from compiler.llm.training.fine_tune import further_of, improve
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
-from scripts.rounds import begin, corpus_of, judge, model_of, say, write_curve
+from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
 
 Key = tuple[str, int]
 _SAY = 10

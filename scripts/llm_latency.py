@@ -1,4 +1,4 @@
-"""Seconds from a question to a candidate of the language model, and milliseconds to one that is kept.
+"""Latency from a request to a candidate of the language model, and to one from the database.
 
 `python -m scripts.llm_latency --layers 40` asks about held-out layers: for one answer, for the first candidate as a
 search has it (of several that are drawn together), for the same layer's program in the database and in memory. It goes
@@ -37,7 +37,7 @@ from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
 from scripts.bench_store import measure
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
 from scripts.reports import write_report
 
 #: What is timed, and how many seconds its unit has.

@@ -1,4 +1,4 @@
-"""The language model against other methods of search on layers that it has not seen: equal measurements, equal time.
+"""Compares the language model with other search methods on held-out layers at equal measurements and equal time.
 
 `python -m scripts.llm_race --layers 40 --seeds 5 --file build/llm_race.jsonl` has a line in the file for each search.
 It goes on where it was stopped; `--only-render` writes the tables (beside the file, as .json and .md) of what there is.
@@ -33,10 +33,10 @@ from compiler.tuning.search.method import Trial
 from compiler.tuning.search.methods import LLM, METHODS
 from compiler.tuning.search.tuner import tune
 from hw.errors import InputError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
 from scripts.llm_race_report import render
-from scripts.remembered import FileMemory
+from scripts.measurement_cache import FileMemory
+from scripts.process_pool import in_lanes
 
 TRIALS = {LLM: 64, "hpm": 256, "random": 128, "evolution": 128}
 MACHINE = "usual"

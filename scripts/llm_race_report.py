@@ -1,4 +1,4 @@
-"""What `scripts.llm_race` found, as tables."""
+"""Tables of the results of `scripts.llm_race`."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Lets the language model learn from how its answers to the same question compare, round after round.
+"""Trains the language model with group-relative policy optimization (GRPO) on its measured answers, in rounds.
 
 `python -m scripts.llm_reinforce --rounds 4 --networks 200 --answers 16 --folder build/llm_reinforced`: in each round
 the model is asked about other networks of the corpus, each answer is measured on the RTL, those that cost less than
@@ -33,9 +33,9 @@ from compiler.llm.training.grpo import GrpoPolicy, reinforce
 from compiler.llm.training.pretrain import by_kind
 from compiler.util.files import atomic_output
 from hw.errors import InputError, MlaError, WorkError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
-from scripts.rounds import begin, corpus_of, judge, model_of, say, write_curve
+from scripts.jsonl_log import Lines
+from scripts.process_pool import in_lanes
+from scripts.training_rounds import begin, corpus_of, judge, model_of, say, write_curve
 
 _LEAST = {
     "rounds": 0,

@@ -1,4 +1,4 @@
-"""What becomes of the language model's answers: how many end, compile, are proved, run, are bit-exact, are faster.
+"""Validity of language model answers: how many end, compile, are proved, run, are bit-exact, are faster.
 
 `python -m scripts.llm_validity --layers 40 --answers 8 --file build/llm_validity.jsonl` asks about held-out layers, in
 the ways of WAYS: with all that keeps answers right, with the grammar alone, with nothing. Layers whose programs are too
@@ -40,8 +40,8 @@ from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import InputError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
+from scripts.process_pool import in_lanes
 from scripts.reports import write_report
 
 #: How answers are kept right: to what compiles and was not tried, as in a search; to what means something; not at all.

@@ -1,4 +1,4 @@
-"""Search methods on layers whose every tiling can be measured: after how many trials are they near the best?
+"""Efficiency of search methods on layers with few tilings: trials until they are near the optimum.
 
 `python -m scripts.search_efficiency --seeds 5 --file FILE` prints a table; measurements are remembered between methods,
 seeds and calls, and each method is charged for all that it asks for. `--random 256` also asks after how many trials
@@ -21,7 +21,7 @@ from compiler.tuning.search.methods import METHODS
 from compiler.tuning.search.tuner import tune
 from compiler.tuning.space.layer_space import spaces_of
 from hw.config import load_target
-from scripts.remembered import FileMemory
+from scripts.measurement_cache import FileMemory
 
 #: Layers of at most 200 tilings on n16.
 LAYERS = {

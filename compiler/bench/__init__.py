@@ -1,4 +1,4 @@
-"""Performance tables: each result is checked against numpy in the same run."""
+"""Benchmark suites; every result is checked against an independent reference in the same run."""
 
 from compiler.bench.suite import run_suite
 from compiler.bench.table import format_document

@@ -1,7 +1,7 @@
-"""Float32 ONNX files of published architectures, for measuring compiler and accelerator on networks of real size.
+"""Float32 ONNX files of published architectures, to measure compiler and accelerator on networks of realistic size.
 
-The weights are seeded random numbers, not trained ones: shapes, operators and ranges are those of the real networks,
-their answers mean nothing. Batch norms have the statistics of seeded images.
+The weights are seeded random numbers: shapes, operators and value ranges are those of the real networks, but their
+outputs are meaningless. Batch norms have the statistics of seeded images.
 
 * resnet18, resnet50: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", 2015 (the stride of a
   bottleneck in its 3x3 convolution, as in most implementations)
@@ -29,17 +29,17 @@ from hw.errors import InputError, shown
 SIZE, CLASSES, SEED = 224, 1000, 1
 WIDTH, HEADS, TOKENS, INNER = 768, 12, 128, 3072
 STEPS, FEATURES, UNITS = 16, 64, 128
-#: The branch of a residual block is smaller than what it is added to.
+#: Scale of residual branches, which are smaller than the shortcut.
 _BRANCH_GAIN = 0.5
 
 
 def resnet18() -> onnx.ModelProto:
-    """ResNet-18: 1.8 billion multiply-accumulates."""
+    """Return ResNet-18 (1.8 GMAC)."""
     return _resnet("resnet18", _basic, (2, 2, 2, 2))
 
 
 def resnet50() -> onnx.ModelProto:
-    """ResNet-50: 4.1 billion multiply-accumulates."""
+    """Return ResNet-50 (4.1 GMAC)."""
     return _resnet("resnet50", _bottleneck, (3, 4, 6, 3))
 
 
@@ -59,7 +59,7 @@ def _resnet(name: str, block: _Block, counts: tuple[int, ...]) -> onnx.ModelProt
 
 
 def _joined(net: FloatBuilder, x: str, y: str, name: str, outputs: int, stride: int) -> str:
-    """The branch y added to x, which is projected where its shape differs."""
+    """Add the branch y to the shortcut x, which is projected if its shape differs."""
     if stride > 1 or net.values[x].shape[3] != outputs:
         x = net.norm(net.conv(x, f"{name}.project", outputs, 1, stride))
     return net.relu(net.add(y, x, f"{name}.sum"))
@@ -79,7 +79,7 @@ def _bottleneck(net: FloatBuilder, x: str, name: str, width: int, stride: int) -
 
 
 def mobilenet_v1() -> onnx.ModelProto:
-    """MobileNetV1 of width 1: 0.57 billion multiply-accumulates."""
+    """Return MobileNetV1 of width 1 (0.57 GMAC)."""
     net = FloatBuilder("mobilenet_v1", SEED)
     x = net.norm_relu(net.conv(net.image("image", SIZE), "stem", 32, 3, 2), most=6)
     width = 32
@@ -103,7 +103,7 @@ def mobilenet_v1() -> onnx.ModelProto:
 
 
 def mobilenet_v2() -> onnx.ModelProto:
-    """MobileNetV2 of width 1: 0.3 billion multiply-accumulates."""
+    """Return MobileNetV2 of width 1 (0.3 GMAC)."""
     net = FloatBuilder("mobilenet_v2", SEED)
     x = net.norm_relu(net.conv(net.image("image", SIZE), "stem", 32, 3, 2), most=6)
     width, number = 32, 0
@@ -132,7 +132,7 @@ def mobilenet_v2() -> onnx.ModelProto:
 
 
 def bert_layer() -> onnx.ModelProto:
-    """One encoder layer: attention, then two dense layers, each added to its input and normalized."""
+    """Return one encoder layer: attention and two dense layers, each with residual addition and normalization."""
     net = FloatBuilder("bert_layer", SEED)
     x = net.input("tokens", (1, TOKENS, WIDTH))
     apart = net.constant("apart", np.array([1, TOKENS, HEADS, WIDTH // HEADS], np.int64))
@@ -167,7 +167,7 @@ def _normed(net: FloatBuilder, x: str, name: str) -> str:
 
 
 def _gelu(net: FloatBuilder, x: str) -> str:
-    """x/2 * (1 + erf(x / sqrt(2))), as exporters write it."""
+    """Add x/2 * (1 + erf(x / sqrt(2))) as exporters write it."""
     root, one, half = (
         net.constant(f"{x}.{n}", np.float32(v)) for n, v in (("root", np.sqrt(2)), ("one", 1), ("half", 0.5))
     )
@@ -177,7 +177,7 @@ def _gelu(net: FloatBuilder, x: str) -> str:
 
 
 def lstm() -> onnx.ModelProto:
-    """One layer over a sequence of one sample."""
+    """Return one LSTM layer over a sequence of one sample."""
     net = FloatBuilder("lstm", SEED)
     x = net.input("sequence", (STEPS, 1, FEATURES))
     shapes = {"W": (1, 4 * UNITS, FEATURES), "R": (1, 4 * UNITS, UNITS), "B": (1, 8 * UNITS)}
@@ -192,12 +192,12 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 def model_file(name: str) -> Path:
-    """The file of a network, made if need be.
+    """Return the file of a network, generated on first use.
 
     Raises
     ------
     InputError
-        There is no such network.
+        The network is unknown.
     """
     if name not in NETWORKS:
         raise InputError(f"a network must be one of {', '.join(NETWORKS)}, not {shown(name)}")
@@ -212,7 +212,7 @@ def model_file(name: str) -> Path:
 
 
 def main() -> None:
-    """Make the files that are named, or all."""
+    """Generate the named files, or all."""
     parser = argparse.ArgumentParser(
         description="float ONNX files of published architectures, seeded weights"
     )

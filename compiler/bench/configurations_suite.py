@@ -1,4 +1,4 @@
-"""Other conditions: smaller and larger machines, slow and fast memories, batches; each against its own limit."""
+"""Suite of other configurations: array sizes, DRAM timings, batches; each with its own lower bound."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,20 +20,20 @@ _LANES = load_target(_TARGET).n
 
 @dataclass(frozen=True)
 class Condition:
-    """A machine, its memory, and samples at a time.
+    """Hardware configuration, DRAM timing and batch size.
 
     Parameters
     ----------
     name : str
-        As a table has it.
+        Name in the table.
     target : str
-        Name of the machine.
+        Name of the target.
     latency : int
-        Of the memory, in cycles.
+        DRAM latency in cycles.
     share : float
-        Of a beat a cycle that the memory's bandwidth is.
+        DRAM bandwidth as a fraction of one beat per cycle.
     batch : int
-        Samples.
+        Batch size in samples.
     """
 
     name: str
@@ -55,7 +55,7 @@ CONDITIONS = (
     Condition("half the bandwidth", share=0.5),
     Condition("batches of 4", batch=4),
 )
-#: Single layers; networks come with batches too.
+#: Single layers; networks are also measured with batches.
 _GEMM = ("17x17x17", "100x70x33", "128x128x128", "1x1024x1024")
 _CONV = ("7x7x256-256-3-1", "56x56x3-32-3-2", "28x28x64-64-3-1-dw")
 _TINY = ("ad01_int8", "kws_ref_model", "pretrainedResnet_quant")
@@ -69,7 +69,7 @@ def _cases(condition: Condition) -> list[Case]:
 
 
 def run_conditions(seed: int, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Results of every case under every condition, in the shape of `run_case` with the condition's name."""
+    """Yield results of every case and configuration, in the form of `run_case` with the name of the configuration."""
     for condition in CONDITIONS:
         config = load_target(condition.target)
         rate = config.n * condition.share

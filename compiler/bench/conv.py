@@ -1,4 +1,4 @@
-"""Convolution cases: one image, padding of half the kernel."""
+"""Convolution cases: one image, with half the kernel as padding."""
 
 import numpy as np
 
@@ -21,12 +21,12 @@ CASES = (
 
 
 def conv_case(name: str) -> Case:
-    """Case of a name HxWxC-O-k-s[-dw].
+    """Return the case for a name HxWxC-O-k-s[-dw].
 
     Raises
     ------
     InputError
-        The name is not of that form, or a depthwise convolution changes the number of channels.
+        The name is malformed, or a depthwise convolution changes the number of channels.
     """
     values = sizes(r"(\d+)x(\d+)x(\d+)-(\d+)-(\d+)-(\d+)(?:-dw)?", name)
     if values is None:

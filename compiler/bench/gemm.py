@@ -26,12 +26,12 @@ CASES = (
 
 
 def gemm_case(name: str) -> Case:
-    """Case of a name MxNxK.
+    """Return the case for a name MxNxK.
 
     Raises
     ------
     InputError
-        The name is not of that form.
+        The name is malformed.
     """
     values = sizes(r"(\d+)x(\d+)x(\d+)", name)
     if values is None:

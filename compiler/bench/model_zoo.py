@@ -1,4 +1,4 @@
-"""The trained networks that tests and `mla bench tiny` run, from MLCommons' public repository (Apache-2.0)."""
+"""Trained networks for tests and `mla bench tiny`, from MLCommons' public repository (Apache-2.0)."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from hw.errors import InputError, WorkError
 
 COMMIT = "1afd2c9820f795965a6134facd0b4dfae41ef23f"
 SOURCE = f"https://raw.githubusercontent.com/mlcommons/tiny/{COMMIT}/benchmark/training"
-#: For each network its path there and its SHA-256.
+#: Path in the repository and SHA-256 of each network.
 NETWORKS = {
     "ad01_int8": (
         "anomaly_detection/trained_models",
@@ -31,14 +31,14 @@ NETWORKS = {
         "597a384c8c2c8a1276f04702f25013b7838f2f814f1ca7c174d295b73e3d6b7b",
     ),
 }
-#: No network is larger.
+#: Maximum size of a network in bytes.
 _MOST_BYTES = 1 << 20
 _SECONDS = 60
 _BESIDE = Path(__file__).parents[3] / "shared" / "models"
 
 
 def models_folder() -> Path:
-    """Where the networks are: MLA_MODELS, a folder beside the repository, or the cache, to which they are fetched."""
+    """Return the folder of the networks: MLA_MODELS, a folder next to the repository, or the cache."""
     named = os.environ.get("MLA_MODELS")
     if named:
         return Path(named)
@@ -46,14 +46,14 @@ def models_folder() -> Path:
 
 
 def model_path(name: str, source: str = SOURCE) -> Path:
-    """File of a network, fetched if it is not there.
+    """Return the file of a network, downloaded if missing.
 
     Raises
     ------
     InputError
-        There is no such network, or MLA_MODELS names a folder without it.
+        The network is unknown, or MLA_MODELS names a folder without it.
     WorkError
-        It cannot be fetched, or is not what it was.
+        The download fails or has a wrong hash.
     """
     if name not in NETWORKS:
         raise InputError(f"network must be one of {', '.join(NETWORKS)}, not {name!r}")

@@ -1,8 +1,8 @@
-"""Published architectures with seeded weights, quantized, against the golden model and onnxruntime.
+"""Suite of published architectures with seeded weights, quantized, checked against the golden model and onnxruntime.
 
-The RTL's outputs must be those of the golden model, bit by bit. What the quantized layers mean is compared with
-onnxruntime: each operator's numpy kernel with what onnxruntime, optimizations off, makes of the same inputs; that the
-accelerator's layers are within a unit of it too is shown by `tests/soak/test_quantized_layers.py`.
+RTL outputs must equal those of the golden model bit by bit. The meaning of the quantized layers is checked per
+operator: its numpy kernel against onnxruntime without optimizations on the same inputs; that the
+accelerator's layers are also within one unit is tested by `tests/soak/test_quantized_layers.py`.
 """
 
 from collections.abc import Mapping
@@ -23,18 +23,18 @@ from hw.errors import InputError, WorkError, shown
 
 CASES = tuple(NETWORKS)
 _ROUNDING = "onnxruntime"
-#: Units in the last place that onnxruntime may be away; operators defined in float are rounded twice.
+#: Allowed difference from onnxruntime in units in the last place; float-defined operators round twice.
 _LAST_PLACE, _FLOAT = 1, 2
 _FLOAT_OPS = ("softmax", "layer_norm", "gelu", "sigmoid", "tanh", "exp")
 
 
 def nets_case(name: str) -> Case:
-    """Case of a network's name.
+    """Return the case for the name of a network.
 
     Raises
     ------
     InputError
-        There is no such network.
+        The network is unknown.
     """
     if name not in NETWORKS:
         raise InputError(f"a nets case must be one of {', '.join(NETWORKS)}, not {shown(name)}")
@@ -51,12 +51,12 @@ def _work(name: str, rng: np.random.Generator) -> Work:
 
 
 def _apart(graph: Graph, values: Mapping[str, NDArray]) -> int:
-    """Units in the last place that a layer is away from onnxruntime's, at most.
+    """Return the largest difference of a layer from onnxruntime in units in the last place.
 
     Raises
     ------
     WorkError
-        More than is promised, or onnxruntime is not installed.
+        The difference exceeds the bound, or onnxruntime is not installed.
     """
     try:
         from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions

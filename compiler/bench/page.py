@@ -1,4 +1,4 @@
-"""The benchmarks as a page of the documentation: tables, and a picture of where the cycles went."""
+"""Benchmark page of the documentation: tables, and a chart of cycles by cause."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -19,7 +19,7 @@ TITLES = {
 }
 #: Suites of whole networks.
 ENERGY = ("tiny", "nets")
-#: Pixels: room for names, the length of a bar, room for its cycles, and from one bar to the next.
+#: Chart layout in pixels: name width, bar length, width of the cycle count, row pitch.
 _NAME, _BAR, _COUNT, _ROW = 156.0, 562.0, 64.0, 24.0
 
 
@@ -31,7 +31,7 @@ def benchmark_page(documents: Documents, picture: str) -> str:
     documents : dict
         Documents of `mla bench` by suite.
     picture : str
-        Where the picture is, seen from the page.
+        Path of the chart, relative to the page.
     """
     lines = [
         "# Benchmarks",
@@ -101,7 +101,7 @@ def _energy(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def benchmark_picture(documents: Documents) -> str:
-    """A bar for each case, its cycles by cause."""
+    """Return a chart with one bar per case, cycles by cause."""
     svg = Svg("where the cycles went")
     svg.text(16, 26, "Where the cycles went", 15, bold=True)
     svg.key(16, 49, [(cause, colour, "none", False) for cause, colour in CAUSE_COLOURS.items()])

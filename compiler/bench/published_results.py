@@ -1,9 +1,9 @@
-"""What other accelerators of the same size need for the same work, as published or measured.
+"""Cycles of other accelerators of the same size for the same work, as published or measured.
 
-All figures are for a 16x16 array with 256 KiB of scratchpad, 64 KiB of accumulator and a bus of 16 bytes a cycle, or
-say what they are for. Sources:
+All figures are for a 16x16 array with 256 KiB of scratchpad, 64 KiB of accumulator and a bus of 16 bytes per cycle,
+unless noted. Sources:
 
-* Gemmini: its generated RTL (a build of 2022/23) in Verilator with its library's tiling, no processor around it,
+* Gemmini: its generated RTL (a build of 2022/23) in Verilator with its library's tiling, without a processor,
   latency 40 or 100, layer by layer, outputs compared with a C reference
 * SCALE-Sim 3.0: the model, weight stationary, unlimited bandwidth
 * NVDLA: the performance estimator in nvdla/doc, 256 multipliers
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Peer:
-    """Who, and in how many cycles."""
+    """Name of an accelerator and its cycles."""
 
     name: str
     cycles: int
 
 
-#: Best published figure for a case, by suite and name.
+#: Best published figure of a case, by suite and name.
 PEERS: dict[str, dict[str, Peer]] = {
     "gemm": {
         "64x64x64": Peer("Gemmini", 2_392),
@@ -49,5 +49,5 @@ PEERS: dict[str, dict[str, Peer]] = {
 
 
 def peer_of(suite: str, name: str) -> Peer | None:
-    """Best published figure for a case, if there is one."""
+    """Return the best published figure of a case, or None."""
     return PEERS.get(suite, {}).get(name)

@@ -1,4 +1,4 @@
-"""Nodes of a quantized graph as ONNX models of float operators between DequantizeLinear and QuantizeLinear."""
+"""Builds single nodes of a quantized graph as ONNX models of float operators between Q/DQ nodes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +12,13 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from hw.errors import InputError
 
-#: Of Gelu, the newest operator used; QuantizeLinear to int8 is older.
+#: Opset version of Gelu, the newest operator used.
 _OPSET, _IR_VERSION = 20, 9
 _TO_NCHW, _TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 class _Draft:
-    """A model of one node under construction."""
+    """Single-node model under construction."""
 
     def __init__(self, graph: Graph, node: Node):
         self.graph, self.node, self.attributes = graph, node, node.attributes
@@ -27,19 +27,19 @@ class _Draft:
         self.count = 0
 
     def add(self, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """A node; its output's name."""
+        """Add a node; return the name of its output."""
         self.count += 1
         self.nodes.append(helper.make_node(op, list(inputs), [f"v{self.count}"], **attributes))
         return f"v{self.count}"
 
     def constant(self, value: NDArray) -> str:
-        """A constant's name."""
+        """Add a constant; return its name."""
         self.count += 1
         self.held.append(numpy_helper.from_array(np.ascontiguousarray(value), f"c{self.count}"))
         return f"c{self.count}"
 
     def _scaled(self, op: str, name: str, tensor: Tensor) -> str:
-        """A tensor between its integers and real numbers."""
+        """Add a conversion of a tensor between integers and real numbers."""
         meaning = tensor.quantization
         if meaning is None:
             raise InputError(f"tensor {tensor.name!r} has no quantization")
@@ -49,13 +49,13 @@ class _Draft:
         return self.add(op, [name, *scalars], **({} if flat else {"axis": meaning.axis}))
 
     def real(self, index: int) -> str:
-        """An input as real numbers."""
+        """Return an input dequantized to float."""
         tensor = self.graph.tensors[self.node.inputs[index]]
         name = tensor.name if tensor.data is None else self.constant(tensor.data)
         return name if tensor.dtype == "float32" else self._scaled("DequantizeLinear", name, tensor)
 
     def bias(self) -> list[str]:
-        """The third input, if there is one, in steps of the product of the scales of the others."""
+        """Return the third input, if any, with the product of the other inputs' scales as its scale."""
         if len(self.node.inputs) < 3:
             return []
         x, w, b = (self.graph.tensors[name] for name in self.node.inputs)
@@ -64,11 +64,11 @@ class _Draft:
         return [self.constant((b.data * scale.astype(np.float64)).astype(np.float32))]
 
     def transposed(self, name: str, perm: Sequence[int]) -> str:
-        """A transposition."""
+        """Add a transposition."""
         return self.add("Transpose", [name], perm=list(perm))
 
     def finish(self, result: str) -> onnx.ModelProto:
-        """The model, whose output has the name of the node's."""
+        """Return the model; its output has the name of the node's output."""
         out = self.graph.out(self.node)
         last = self._scaled("QuantizeLinear", result, out) if out.dtype != "float32" else result
         self.nodes.append(helper.make_node("Identity", [last], [out.name]))
@@ -147,7 +147,7 @@ def _slice(draft: _Draft) -> str:
 
 
 def _same(op: str) -> Callable[[_Draft], str]:
-    """An operator that ONNX has under another name, all its inputs as they are."""
+    """Return a writer for an operator with another name in ONNX and unchanged inputs."""
     return lambda draft: draft.add(op, [draft.real(index) for index in range(len(draft.node.inputs))])
 
 
@@ -185,12 +185,12 @@ _WRITERS: dict[str, Callable[[_Draft], str]] = {
 
 
 def node_model(graph: Graph, node: Node) -> onnx.ModelProto:
-    """A node as a model of its own; inputs and output are called as in the graph.
+    """Return a node as a model; inputs and output have their names in the graph.
 
     Raises
     ------
     InputError
-        ONNX has no such operator, or none of those that are written here.
+        ONNX has no such operator, or it is not supported here.
     """
     write = _WRITERS.get(node.op)
     if write is None:

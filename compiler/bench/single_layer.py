@@ -1,4 +1,4 @@
-"""Graphs of one layer with random numbers, int8 in and out, int32 bias, a scale for each output channel."""
+"""Single-layer graphs with random values: int8 inputs and outputs, int32 bias, per-channel scales."""
 
 from typing import Any
 
@@ -12,28 +12,28 @@ from compiler.ir.tensor import Quantization, Tensor
 X_ZERO, Y_ZERO = 5, -3
 _X_SCALE, _Y_SCALE = 0.05, 0.1
 _SPREAD = 74.0  # of uniform int8 values
-#: What the outputs should spread over, so that most of int8's range is used.
+#: Target standard deviation of the outputs, so that most of the int8 range is used.
 _WANTED = 40
 
 
 def random_int8(rng: np.random.Generator, *shape: int) -> NDArray[np.int8]:
-    """Every value of int8 equally likely."""
+    """Return uniformly distributed int8 values."""
     return rng.integers(-128, 128, shape, dtype=np.int8)
 
 
 class OneLayer:
-    """A layer's constants, and the graph of it.
+    """Constants of a layer, and its graph.
 
     Parameters
     ----------
     rng : Generator
-        Of weights, bias and scales.
+        Random generator of weights, bias and scales.
     weights : tuple of int
         Shape of the weights.
     axis : int
-        Their dimension that counts output channels.
+        Dimension of the output channels in the weights.
     terms : int
-        Products in each sum.
+        Number of products per sum.
     """
 
     def __init__(self, rng: np.random.Generator, weights: tuple[int, ...], axis: int, terms: int):
@@ -46,11 +46,11 @@ class OneLayer:
         self.scales = (wanted * _Y_SCALE / _X_SCALE).astype(np.float32)
 
     def ratios(self) -> NDArray[np.float64]:
-        """For each output channel what its sums are multiplied by."""
+        """Requantization ratio of each output channel."""
         return float(np.float32(_X_SCALE)) * self.scales.astype(np.float64) / float(np.float32(_Y_SCALE))
 
     def graph(self, op: str, x: tuple[int, ...], y: tuple[int, ...], **attributes: Any) -> Graph:
-        """Input "x", output "y"."""
+        """Return the graph with input "x" and output "y"."""
         graph = Graph(op)
         graph.add_input(Tensor("x", x, "int8", Quantization.of(_X_SCALE, X_ZERO)))
         meaning = Quantization(tuple(self.scales.tolist()), (0,) * len(self.scales), self.axis)

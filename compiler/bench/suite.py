@@ -1,4 +1,4 @@
-"""Runs a suite: one machine, one case after the other."""
+"""Runs the cases of a suite one after another on one device."""
 
 import sys
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from cosim.device import Device
 from hw.config import MlaConfig
 from hw.errors import InputError, shown
 
-#: The case by which the simulator's speed is taken.
+#: Case used to measure the simulation speed.
 _SPEED_CASE = "512x512x512"
 _BARE_SECONDS = 1.5
 
@@ -28,7 +28,7 @@ def _no_case(case: str | None) -> list[Case]:
     return []
 
 
-#: Cases of a suite, given the name of a single one or None.
+#: Cases of each suite, given the name of a single case or None.
 SUITES: dict[str, Callable[[str | None], list[Case]]] = {
     "gemm": lambda case: [gemm.gemm_case(name) for name in ([case] if case else gemm.CASES)],
     "conv": lambda case: [conv.conv_case(name) for name in ([case] if case else conv.CASES)],
@@ -52,19 +52,19 @@ def run_suite(
     seed: int = 0,
     open_machine: OpenDevice | None = None,
 ) -> dict[str, Any]:
-    """Measure the cases of one of SUITES; returns the document of `mla bench`.
+    """Measure the cases of one of SUITES and return the document of `mla bench`.
 
     Parameters
     ----------
     target : str
-        Name of `config` for people.
+        Display name of `config`.
     open_machine : callable or None
-        Opens a machine for a network; left out: the RTL.
+        Opens the device for a network; the RTL simulation by default.
 
     Raises
     ------
     InputError
-        No such suite, or a case that is malformed or does not fit the machine.
+        The suite is unknown, or a case is malformed or does not fit the target.
     """
     bytes_per_cycle = dram_bytes_per_cycle or config.n
 

@@ -1,4 +1,4 @@
-"""A document of `mla bench` as text."""
+"""Formats a document of `mla bench`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +11,12 @@ _COLUMNS = (
     *figures("cycles", "floor", "of floor", "MACs", "utilized", "exact"),
     Column("cycles not useful"),
 )
-#: Causes that a line names: those of at least this share, largest first.
+#: Minimum share of a cause to be listed; largest first.
 _LEAST_SHARE = 0.005
 
 
 def format_document(document: Mapping[str, Any]) -> str:
-    """One line for each result, then the speed of the simulator."""
+    """Format one line per result, then the simulation speed."""
     dram = document["dram"]
     lines = [
         f"{document['suite']} on {document['target']}, DRAM {dram['bytes_per_cycle']:g} bytes a cycle, "
@@ -27,7 +27,7 @@ def format_document(document: Mapping[str, Any]) -> str:
 
 
 def _speed(document: Mapping[str, Any]) -> list[str]:
-    """Lines on the simulator's speed, with their bars where they apply."""
+    """Format the simulation speed, with targets where they apply."""
     lines, bars = [], document.get("bars")
     khz, bare = document["sim_khz"], document["bare_array_khz"]
     if khz is not None:

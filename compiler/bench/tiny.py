@@ -1,4 +1,4 @@
-"""The trained networks of MLPerf Tiny, int8 TFLite files, against LiteRT's reference kernels."""
+"""Suite of the trained MLPerf Tiny networks (int8 TFLite), checked against LiteRT's reference kernels."""
 
 import numpy as np
 
@@ -7,17 +7,17 @@ from compiler.bench.model_zoo import NETWORKS, model_path
 from hw.errors import InputError, WorkError, shown
 
 CASES = tuple(NETWORKS)
-#: What LiteRT's float softmax and its fixed-point one may differ by.
+#: Allowed difference between LiteRT's float softmax and its fixed-point one.
 _SOFTMAX = 1
 
 
 def tiny_case(name: str) -> Case:
-    """Case of a network's name.
+    """Return the case for the name of a network.
 
     Raises
     ------
     InputError
-        There is no such network.
+        The network is unknown.
     """
     if name not in NETWORKS:
         raise InputError(f"a tiny case must be one of {', '.join(NETWORKS)}, not {shown(name)}")

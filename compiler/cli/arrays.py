@@ -1,4 +1,4 @@
-"""Arrays in .npy and .npz files: headers first, so that a file is judged before its data are read or inflated."""
+"""Reads .npy and .npz files: the headers are checked before any data is read or decompressed."""
 
 import io
 import math
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from hw.errors import InputError
 
-MOST_BYTES = 2 << 30
-"""Bytes of all arrays that are read from a file at once."""
+MAX_READ_BYTES = 2 << 30
+"""Largest total size in bytes of the arrays read from a file in one call."""
 _MAGIC_ZIP = b"PK"
 _SUFFIX = ".npy"
-#: What damaged headers and archives raise. Headers are Python literals: any error of Python's parser can come out.
-_DAMAGE = (
+#: Exceptions raised by damaged headers and archives. Headers are Python literals, so any parser error is possible.
+_FORMAT_ERRORS = (
     ValueError,
     SyntaxError,
     TypeError,
@@ -43,41 +43,41 @@ _DAMAGE = (
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array of an open file, of which the header has been read.
+    """An array of an open file whose header has been read.
 
     Parameters
     ----------
     shape : tuple of int
-        Its shape; of samples the first axis counts them.
+        Shape of the array; the first axis indexes the samples.
     dtype : numpy.dtype
-        Type of its elements.
-    columns_first : bool
-        Whether the elements lie in Fortran's order, so that the first samples are spread over the whole file.
+        Data type of the elements.
+    fortran_order : bool
+        True for Fortran (column-major) order, in which the first samples are spread over the whole file.
     data : IO of bytes
-        The file, at the first element.
+        The open file, positioned at the first element.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    columns_first: bool
+    fortran_order: bool
     data: IO[bytes]
 
-    def bytes_of(self, count: int) -> int:
-        """Bytes that must be read for the first `count` samples."""
-        whole = self.columns_first or not self.shape
+    def byte_count(self, count: int) -> int:
+        """Number of bytes to read for the first `count` samples."""
+        whole = self.fortran_order or not self.shape
         shape = self.shape if whole else (min(count, self.shape[0]), *self.shape[1:])
         return math.prod(shape) * self.dtype.itemsize
 
     def read(self, count: int) -> NDArray:
-        """The first `count` samples, or all if there are fewer; ValueError if the file ends before."""
-        size = self.bytes_of(count)
+        """Return the first `count` samples, or all if there are fewer; ValueError if the file is truncated."""
+        size = self.byte_count(count)
         data = self.data.read(size)
         if len(data) < size:
-            raise ValueError(f"it ends after {len(data):,} of {size:,} bytes of data")
+            raise ValueError(f"truncated: {len(data):,} of {size:,} bytes of data")
         flat = np.frombuffer(data, self.dtype)
         if not self.shape:
             return flat.reshape(()).copy()
-        if self.columns_first:
+        if self.fortran_order:
             return flat.reshape(self.shape[::-1]).T[:count].copy()
         return flat.reshape(-1 if flat.size else 0, *self.shape[1:]).copy()
 
@@ -88,9 +88,9 @@ class ArrayFile:
     Attributes
     ----------
     arrays : dict of StoredArray by name
-        Arrays of an .npz file; of a .npy file the one array, named "".
+        The arrays of an .npz file by name, or the one array of a .npy file under the name "".
     named : bool
-        Whether the file is an .npz, whose arrays have names.
+        True for an .npz file, whose arrays have names.
     """
 
     def __init__(self, path: "Path | io.BytesIO", file: IO[bytes], stack: ExitStack) -> None:
@@ -107,26 +107,26 @@ class ArrayFile:
         }
 
     def read(self, count: int | None = None) -> dict[str, NDArray]:
-        """The first samples of all arrays.
+        """Return the first samples of all arrays.
 
         Parameters
         ----------
         count : int or None
-            Number of samples along the first axis; None: all.
+            Number of samples along the first axis; None reads all.
 
         Raises
         ------
         InputError
-            They take more than `MOST_BYTES`; nothing has been read then.
+            The samples take more than `MAX_READ_BYTES`; nothing is read in that case.
         """
         counts = {
             name: max(array.shape[0] if count is None and array.shape else count or 0, 0)
             for name, array in self.arrays.items()
         }
-        size = sum(array.bytes_of(counts[name]) for name, array in self.arrays.items())
-        if size > MOST_BYTES:
+        size = sum(array.byte_count(counts[name]) for name, array in self.arrays.items())
+        if size > MAX_READ_BYTES:
             raise InputError(
-                f"{self._path}: {size:,} bytes of samples are more than the {MOST_BYTES:,} that are read at once"
+                f"{self._path}: {size:,} bytes of samples exceed the limit of {MAX_READ_BYTES:,} bytes (see --limit)"
             )
         return {name: array.read(counts[name]) for name, array in self.arrays.items()}
 
@@ -138,12 +138,12 @@ def open_arrays(path: "Path | io.BytesIO") -> Iterator[ArrayFile]:
     Parameters
     ----------
     path : Path or BytesIO
-        The file, or its contents, whose `str` names it in messages.
+        Path of the file, or its contents in memory (`str` of it names the file in messages).
 
     Raises
     ------
     InputError
-        Here or in the block: the file cannot be read, is damaged, or holds Python objects.
+        On opening or inside the `with` block: the file cannot be read, is damaged, or holds Python objects.
     """
     try:
         with ExitStack() as stack:
@@ -151,13 +151,13 @@ def open_arrays(path: "Path | io.BytesIO") -> Iterator[ArrayFile]:
             yield ArrayFile(path, file, stack)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except _DAMAGE as error:
+    except _FORMAT_ERRORS as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise InputError(f"{path}: must be a .npy or .npz file of numbers: {lines[0]}") from None
 
 
 def read_array(path: Path) -> NDArray:
-    """The array of a .npy file.
+    """Return the array of a .npy file.
 
     Raises
     ------
@@ -174,10 +174,10 @@ def _header(file: IO[bytes]) -> StoredArray:
     version = npy.read_magic(file)
     read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
     if read is None:
-        raise ValueError(f"version {version[0]}.{version[1]} of its header is not supported")
-    shape, columns_first, dtype = read(file)
+        raise ValueError(f"header version {version[0]}.{version[1]} is not supported")
+    shape, fortran_order, dtype = read(file)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects")
+        raise ValueError("contains Python objects")
     if min(shape, default=0) < 0:
-        raise ValueError(f"its shape must not be {shape}")
-    return StoredArray(shape, dtype, columns_first, file)
+        raise ValueError(f"invalid shape {shape}")
+    return StoredArray(shape, dtype, fortran_order, file)

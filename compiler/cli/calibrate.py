@@ -1,4 +1,4 @@
-"""`mla calibrate`: a performance model of a machine, made from measurements."""
+"""`mla calibrate`: trains the cost model of a hardware profile from measurements."""
 
 import argparse
 from pathlib import Path
@@ -11,33 +11,33 @@ from compiler.util.files import report
 if TYPE_CHECKING:
     from compiler.tuning.calibration.calibrate import Calibration
 
-SUMMARY = "measure small networks on the simulated chip, and learn to predict the cycles of others"
+SUMMARY = "train the cost model of a target from measurements of small networks"
 EXAMPLE = "mla calibrate --target n16 --dram-latency 400"
-_SECONDS = 600
-_DEVICES = 64
+DEFAULT_SECONDS = 600
+MAX_DEVICES = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument(
         "--seconds",
         metavar="S",
         type=integer(1),
-        default=_SECONDS,
-        help="of measuring, with what was measured before on top (default: %(default)s)",
+        default=DEFAULT_SECONDS,
+        help="measure for S seconds, in addition to earlier measurements (default: %(default)s)",
     )
     parser.add_argument(
         "-o",
         "--out",
         metavar="FILE",
         type=Path,
-        help="write the model here (default: where mla tune finds it)",
+        help="write the cost model to FILE (default: the cache, where mla tune looks for it)",
     )
     parser.add_argument(
         "--devices",
         metavar="D",
-        type=integer(1, _DEVICES),
-        help="simulators at work at a time (default: the cores)",
+        type=integer(1, MAX_DEVICES),
+        help="number of simulators that run in parallel (default: number of cores)",
     )
     add_target(parser)
     add_memory(parser)
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, learn, write, report."""
+    """Measure, train, write the model and report."""
     from compiler.cost.learned.model_lookup import journal_path, model_path
     from compiler.options import DramTiming
     from compiler.profile.hardware_profile import HardwareProfile
@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
     )
     journal = CalibrationJournal(journal_path(conditions, args.seed), conditions.key, args.seed)
     if journal.samples:
-        say(f"going on from {len(journal.samples)} measurements in {journal.path}")
-    with progress("learning"):  # the measurements before that show their own
+        say(f"continuing with {len(journal.samples)} measurements from {journal.path}")
+    with progress("training"):  # measuring has its own progress line
         found = calibrate(conditions, args.seconds, journal, spaces_of, args.seed, args.devices, say)
     path = args.out or model_path(conditions)
     whole = {
@@ -91,15 +91,15 @@ def _document(found: "Calibration") -> dict[str, Any]:
 
 def _table(document: dict[str, Any]) -> str:
     lines = [
-        f"{name:<7} {each['count']:>5} measurements kept out: {each['mape']:.2f}% mean error, "
+        f"{name:<7} {each['count']:>5} held-out measurements: {each['mape']:.2f}% mean error, "
         f"Spearman {each['spearman']:.4f}"
         for name, each in document["held_out"].items()
     ]
     return "\n".join(
         [
             *lines,
-            f"{document['samples']} measurements, {document['measured_now']} of them now; a prediction takes "
-            f"{document['prediction_us']} us, the features of a layer {document['features_us']} us",
+            f"{document['samples']} measurements, {document['measured_now']} of them new; a prediction takes "
+            f"{document['prediction_us']} us, feature extraction {document['features_us']} us per layer",
             f"{document['model']}: {document['bytes']:,} bytes",
         ]
     )

@@ -1,16 +1,16 @@
-"""Time and power at the clock of `--clock`, as text."""
+"""Formats time and power at the clock frequency of `--clock`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def clock_lines(document: Mapping[str, Any]) -> list[str]:
-    """A line about a report's time and power; none without `--clock`, or where there are no cycles."""
+    """Return one line with time and power; none without `--clock` or if cycles were not measured."""
     if document["milliseconds"] is None:
         return []
-    host = ", without the host's operators" if document["host_ops"] else ""
+    host = ", excluding host operators" if document["host_ops"] else ""
     return [
-        f"at {document['clock_mhz']:g} MHz: {document['milliseconds']:,.4g} ms an inference, "
+        f"at {document['clock_mhz']:g} MHz: {document['milliseconds']:,.4g} ms per inference, "
         f"{document['inferences_per_second']:,.1f} inferences per second{host}; about "
-        f"{document['milliwatts']:,.3g} mW, estimated with energies of a 45 nm process"
+        f"{document['milliwatts']:,.3g} mW, estimated for a 45 nm process"
     ]

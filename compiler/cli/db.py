@@ -1,4 +1,4 @@
-"""`mla db`: what the database of measurements and programs holds, and what goes in and out of it as a file."""
+"""`mla db`: inspects, exports and imports the measurement database."""
 
 import argparse
 from pathlib import Path
@@ -12,33 +12,36 @@ if TYPE_CHECKING:
     from compiler.profile.hardware_profile import HardwareProfile
     from compiler.tuning_db.summary import DatabaseSummary
 
-SUMMARY = "show what is remembered of machines and models, export it, import that of others"
+SUMMARY = "inspect, export or import the measurement database"
 EXAMPLE = "mla db show --db measurements.db"
-_DIGITS = 12
+DIGEST_DIGITS = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     actions = parser.add_subparsers(dest="action", metavar="show|export|import", required=True)
     show = actions.add_parser(
         "show",
-        help="count entries, for each model and machine",
+        help="count the entries per model and hardware profile",
         epilog="example: mla db show --db measurements.db",
     )
     add_json(show)
     export = actions.add_parser(
         "export",
-        help="write all but programs to a file",
+        help="write all entries except programs to a file",
         epilog="example: mla db export measurements.jsonl",
     )
-    export.add_argument("file", metavar="FILE.jsonl", type=Path, help="lines of JSON")
+    export.add_argument("file", metavar="FILE.jsonl", type=Path, help="file of JSON lines")
     import_ = actions.add_parser(
         "import",
-        help="take what is not there yet from such a file",
+        help="add the entries of an exported file that are missing",
         epilog="example: mla db import measurements.jsonl",
     )
     import_.add_argument(
-        "file", metavar="FILE.jsonl", type=Path, help="lines of JSON; data, never believed unmeasured"
+        "file",
+        metavar="FILE.jsonl",
+        type=Path,
+        help="file of JSON lines; its results are hints and are measured again before use",
     )
     for action in (show, export, import_):
         add_db(action, "profile.db in the cache")
@@ -60,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             with atomic_output(args.file) as path:
                 print(f"{database.export(path):,} entries written")
         else:
-            print(f"{database.import_(args.file):,} entries taken")
+            print(f"{database.import_(args.file):,} entries added")
     return 0
 
 
@@ -101,12 +104,14 @@ def _table(document: dict[str, Any]) -> str:
     ]
     for each in document["searched"]:
         machine = each["machine"]
-        where = f"machine {each['profile'][:_DIGITS]}"
+        where = f"profile {each['profile'][:DIGEST_DIGITS]}"
         if machine is not None:
             where = (
                 f"n={machine['n']}, {machine['sp_bytes'] >> 10}+{machine['acc_bytes'] >> 10} KiB, "
-                f"latency {machine['latency']}, {machine['bytes_per_cycle']:g} bytes a cycle"
+                f"latency {machine['latency']}, {machine['bytes_per_cycle']:g} bytes per cycle"
             )
-        least = "none measured" if each["cycles"] is None else f"least cycles {each['cycles']:,}"
-        lines.append(f"model {each['subgraph'][:_DIGITS]} on {where}: {each['trials']:,} trials, {least}")
+        best = "none measured" if each["cycles"] is None else f"best {each['cycles']:,} cycles"
+        lines.append(
+            f"model {each['subgraph'][:DIGEST_DIGITS]} on {where}: {each['trials']:,} trials, {best}"
+        )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`mla doctor`: whether this machine has what the project needs."""
+"""`mla doctor`: checks that the required tools are installed."""
 
 import argparse
 from dataclasses import asdict
@@ -7,17 +7,17 @@ from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_json
 from compiler.util.files import report
 
-SUMMARY = "check the tools and say how to get what is missing"
+SUMMARY = "check that the required tools are installed"
 EXAMPLE = "mla doctor --json -"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report every check; status 1 if one failed of what is not optional."""
+    """Report every check; status 1 if a required one failed."""
     from compiler.cli.doctor_checks import CHECKS
 
     claim(args)
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         if not result.ok:
             lines.append(f"         -> {result.remedy}")
     missing = sum(not result.ok and not result.needed_by for result in results)
-    lines.append("everything is there" if missing == 0 else f"{missing} of {len(results)} checks failed")
+    lines.append("all checks passed" if missing == 0 else f"{missing} of {len(results)} checks failed")
     report(
         {"ok": missing == 0, "checks": [asdict(result) for result in results]}, "\n".join(lines), args.json
     )

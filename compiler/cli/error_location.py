@@ -1,4 +1,4 @@
-"""Where a refused instruction stands: in the user's text, or in what `mla disasm` prints of the user's file."""
+"""Source location of a rejected instruction: line of the user's text or of the disassembly."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def in_program(error: "ValidationError", programs: "list[Program]", paths: list[Path]) -> str:
-    """File and line of an instruction of one of some programs, and the instruction."""
+    """Return file, line and text of the instruction that an error is about, among single programs."""
     from hw.isa.disassembler import instruction
 
     index = next((index for index, each in enumerate(programs) if each.name == error.program), 0)
@@ -27,7 +27,7 @@ def in_program(error: "ValidationError", programs: "list[Program]", paths: list[
 
 
 def in_network(error: "ValidationError", network: "CompiledNetwork", path: Path) -> str:
-    """The same for a compiled network: stage, program, layer, and the line that `mla disasm` of the file prints."""
+    """Return the location in a compiled network: stage, program, layer, and line in the output of `mla disasm`."""
     from compiler.runtime.program_text import program_text
     from hw.isa.disassembler import instruction
 
@@ -49,20 +49,20 @@ def in_network(error: "ValidationError", network: "CompiledNetwork", path: Path)
 
 
 def _line(program: "Program", index: int) -> int:
-    """Line of an instruction in the program's disassembly."""
+    """Return the line of an instruction in the disassembly of its program."""
     from compiler.runtime.program_text import program_text
 
     return program_text(program).count("\n") - len(program.words) + index + 1
 
 
 def _label(program: "Program", index: int) -> str:
-    """The last place at or before an instruction that another one names: of a branch, a call, or a loop's end."""
+    """Describe an instruction by the nearest preceding target of a branch, call or loop end."""
     from hw.isa.micro_instruction import FORMS, LOOP_IMM, MicroOp, decode
 
     targets = set()
     for word in program.words:
         values = decode(word)
-        if values["opcode"] not in FORMS:  # no instruction: an unknown opcode, or that of the illegal word
+        if values["opcode"] not in FORMS:  # an unknown opcode, or the illegal word
             continue
         op = MicroOp(values["opcode"])
         if op is MicroOp.LOOP:
@@ -70,11 +70,11 @@ def _label(program: "Program", index: int) -> str:
         elif "target" in FORMS[op].operands:
             targets.add(values["imm"])
     last = max((target for target in targets if target <= index), default=None)
-    return "" if last is None else f", {index - last} behind target {last}" if index > last else ", a target"
+    return "" if last is None else f", {index - last} after target {last}" if index > last else ", a target"
 
 
 def _layer(stage: "Stage", program: "Program", index: int) -> str:
-    """The layer that an instruction works for, by the last change of the tag."""
+    """Return the layer of an instruction, given by the last TAG instruction before it."""
     from hw.isa.micro_instruction import MicroOp, decode
 
     before = [decode(word) for word in program.words[:index]]

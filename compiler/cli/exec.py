@@ -1,4 +1,4 @@
-"""`mla exec`: prove a micro-program, run it as one macro-instruction, and show what it left in DRAM."""
+"""`mla exec`: proves a micro-program, runs it as one macro-instruction and dumps DRAM."""
 
 import argparse
 from collections.abc import Iterator
@@ -28,12 +28,12 @@ EXAMPLE = (
 
 _TRAPPED = 1
 _DRAM_BYTES = 1 << 26
-#: The command ring is behind what a program can use: one slot, in DRAM of this size.
+#: The command ring has one slot and lies behind the DRAM that programs can use.
 _RING_SLOTS, _RING_BYTES = 1, 4096
-#: Types that the machine computes with, by numpy's names; float32 stands for the patterns that FUSE reads.
+#: NumPy names of the types that the chip computes with; FUSE reads float32 as bit patterns.
 _DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float32")
 _OPCODE = 0
-_LOOK_CYCLES = 1 << 20
+POLL_CYCLES = 1 << 20
 _LINE_BYTES = 16
 
 
@@ -53,9 +53,9 @@ class _Dump(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument(
-        "program", metavar="FILE.s", type=Path, help="assembly text, or a file that mla asm wrote"
+        "program", metavar="FILE.s", type=Path, help="assembly text, or an output file of mla asm"
     )
     add_call(parser)
     parser.add_argument(
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show these bytes of DRAM after the run (repeatable)",
     )
     parser.add_argument(
-        "--device", choices=("rtl", "golden"), default="rtl", help="what to run on (default: %(default)s)"
+        "--device", choices=("rtl", "golden"), default="rtl", help="device to run on (default: %(default)s)"
     )
     add_target(parser)
     add_memory(parser)
@@ -97,7 +97,7 @@ def _dump(text: str) -> _Dump:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prove, run, report; status 1 if the program is refused or traps."""
+    """Prove, run and report; status 1 if the program is refused or traps."""
     from cosim.driver import Driver
     from hw.config import load_target
 
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _arrays(args: argparse.Namespace) -> "list[np.ndarray]":
-    """The arrays of `--put`, little endian; InputError if a file cannot be read or has another dtype."""
+    """Read the arrays of `--put` as little endian; InputError if a file is unreadable or has another dtype."""
     from compiler.cli.arrays import read_array
 
     arrays = []
@@ -146,7 +146,7 @@ def _arrays(args: argparse.Namespace) -> "list[np.ndarray]":
 
 
 def _check_ranges(args: argparse.Namespace, arrays: "list[np.ndarray]") -> None:
-    """InputError for what is outside DRAM, an array that overlaps another one, or an address dumped twice."""
+    """Raise InputError for a range outside DRAM, overlapping arrays, or an address that is dumped twice."""
     windows = [
         (f"--window {first:#x}:{last - first + 1}", first, last - first + 1) for first, last, _ in args.window
     ]
@@ -166,12 +166,12 @@ def _check_ranges(args: argparse.Namespace, arrays: "list[np.ndarray]") -> None:
     for name in names:
         if names.count(name) > 1:
             raise InputError(
-                f"--dump {name}: the address is given twice: give it once, with the greater length"
+                f"--dump {name}: the address is given twice: give it once, with the larger length"
             )
 
 
 def _prove(args: argparse.Namespace, config: "MlaConfig", program: "Program") -> None:
-    """WorkError that names the line of an instruction that may do harm."""
+    """Prove the program; WorkError with the line of the first unsafe instruction."""
     from compiler.cli.error_location import in_program
     from compiler.validate import MacroCall, ValidationError, validate
 
@@ -193,7 +193,7 @@ def _open(args: argparse.Namespace, config: "MlaConfig") -> "Device":
     from compiler.util.progress import say
     from cosim.rtl.rtl_device import RtlDevice
 
-    say("opening the machine (the first time its simulator is built: minutes)")
+    say("opening the simulated chip (its simulator is built on first use, which takes minutes)")
     rate = args.dram_bytes_per_cycle
     size = _DRAM_BYTES + _RING_BYTES
     return RtlDevice(config, size, latency=args.dram_latency, bytes_per_cycle=rate, seed=args.seed)
@@ -202,17 +202,18 @@ def _open(args: argparse.Namespace, config: "MlaConfig") -> "Device":
 def _execute(
     driver: "Driver", program: "Program", operands: tuple[int, ...]
 ) -> "tuple[int, TrapReport | None]":
-    """Run a program once; cycles from doorbell to interrupt, and the trap if there was one."""
+    """Run a program once; return the cycles from doorbell to interrupt and the trap, if any."""
     from cosim.status import TrapError
 
     driver.load(program, opcode=_OPCODE)
-    driver.counters.read("cycles", 0)  # the machine clears its counters after reset: do not time that
+    # Wait until the chip has cleared its counters after reset, so that this is not timed.
+    driver.counters.read("cycles", 0)
     driver.enqueue(_OPCODE, operands, irq=True)
     driver.set("IRQ_STATUS", driver.get("IRQ_STATUS"))
     start = driver.device.cycle
     driver.doorbell()
-    while not driver.device.wait_irq(_LOOK_CYCLES):
-        pass  # the watchdog raises the interrupt at the latest
+    while not driver.device.wait_irq(POLL_CYCLES):
+        pass  # ends: the watchdog raises the interrupt
     cycles = driver.device.cycle - start
     try:
         driver.run()
@@ -247,25 +248,25 @@ def _text(document: dict[str, Any], dumps: list[tuple[_Dump, bytes]]) -> str:
 
 
 def hexdump(address: int, data: bytes) -> Iterator[str]:
-    """Lines of 16 bytes as `hexdump -C` prints them; a run of equal lines is printed as `*` after its first.
+    """Format bytes as `hexdump -C` does: 16 per line, repeated lines are collapsed to `*`.
 
     Parameters
     ----------
     address : int
         Address of the first byte.
     data : bytes
-        What is there.
+        Bytes to format.
     """
-    previous, folded = b"", False
+    previous, collapsed = b"", False
     last = (len(data) - 1) // _LINE_BYTES * _LINE_BYTES
     for offset in range(0, len(data), _LINE_BYTES):
         line = data[offset : offset + _LINE_BYTES]
         if line == previous and offset != last:
-            if not folded:
+            if not collapsed:
                 yield "*"
-            folded = True
+            collapsed = True
             continue
-        previous, folded = line, False
+        previous, collapsed = line, False
         octets = " ".join(f"{byte:02x}" for byte in line[:8]), " ".join(f"{byte:02x}" for byte in line[8:])
         text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in line)
         yield f"{address + offset:08x}  {octets[0]:<23}  {octets[1]:<23}  |{text}|"

@@ -1,4 +1,4 @@
-"""Turns every outcome of a command into one line at most on standard error and an exit status.
+"""Maps the outcome of a command to an exit status and at most one line on standard error.
 
 0 done, 1 the work failed, 2 bad usage or bad input, 130 interrupted, 143 terminated, 129 hung up.
 """
@@ -26,7 +26,7 @@ def _terminate(signum: int, _frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def _unwinding_signals() -> Iterator[None]:
-    """Let signals that would end the process at once unwind it instead, so that everything is cleaned up."""
+    """Turn SIGTERM and SIGHUP into SystemExit, so that cleanup code runs."""
     previous = {signum: signal.signal(signum, _terminate) for signum in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
@@ -36,34 +36,35 @@ def _unwinding_signals() -> Iterator[None]:
 
 
 def open_standard_streams() -> None:
-    """Give standard streams that were closed when the process started, as daemons' are, to the null device.
+    """Connect standard streams that were closed at start, as those of daemons are, to the null device.
 
-    Otherwise the next file to be opened would get the number of one of them, and messages would be written into it.
+    Otherwise the next opened file would get the descriptor of a standard stream, and messages would go into it.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number: this one
+            # The new file gets the lowest free descriptor, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  stays open, as the stream would
 
 
 def run_to_status(name: str, work: Callable[[], int]) -> int:
-    """Run a command; its expected failures become one line on standard error, and a status.
+    """Run a command; expected failures become one line on standard error and an exit status.
 
     Parameters
     ----------
     name : str
-        Name of the command, with which the line begins.
+        Name of the command; the error line begins with it.
     work : callable
         Runs the command and returns its exit status, or leaves with SystemExit.
 
     Returns
     -------
     int
-        Exit status. It is not 0 if standard output could not be written.
+        Exit status; nonzero also if standard output could not be written.
     """
     open_standard_streams()
     with _unwinding_signals(), recorded_warnings():
@@ -75,7 +76,7 @@ def run_to_status(name: str, work: Callable[[], int]) -> int:
         except KeyboardInterrupt:
             _say(f"{name}: interrupted")
             return INTERRUPTED
-        except BrokenPipeError:  # the reader of a pipe went away (`| head`)
+        except BrokenPipeError:  # the reader of the pipe has exited (`| head`)
             return FAILED
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
@@ -87,7 +88,7 @@ def run_to_status(name: str, work: Callable[[], int]) -> int:
 
 
 def _flushed(work: Callable[[], int]) -> int:
-    """What `work` returns, once its output is written; OSError if that fails."""
+    """Call `work` and flush its output; OSError if that fails."""
     try:
         status = work()
     except SystemExit as leaving:
@@ -106,15 +107,15 @@ def _flush_output() -> None:
 
 
 def _say(line: str) -> None:
-    """Write a line to standard error; if that is impossible, the exit status must do."""
+    """Write a line to standard error; a failure to write is ignored."""
     with suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
 
 def _drop_unwritten_output() -> None:
-    """Send output that cannot be written to the null device.
+    """Redirect output that cannot be written to the null device.
 
-    Otherwise the interpreter would try again at its end, complain in its own words, and change the exit status.
+    Otherwise the interpreter would try to flush it at exit, print its own message and change the exit status.
     """
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""`mla explore`: one model on several targets, compared."""
+"""`mla explore`: compares one model on several targets."""
 
 import argparse
 from pathlib import Path
@@ -22,7 +22,7 @@ EXAMPLE = "mla explore network.tflite --targets n4,n8,n16 --clock 60"
 
 _FAILED = 1
 _WORD_BYTES = 8
-#: Figures of a run, which are null for a target that the model does not fit.
+#: Measured fields, null for a target that the model does not fit.
 _MEASURED = (
     "cycles_per_sample",
     "milliseconds",
@@ -36,20 +36,20 @@ _HEADINGS = ("target", "cycles", "ms", "utilization", "uJ", "DRAM bytes", "on ch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     add_samples(parser, f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument(
         "--targets",
         metavar="T,T,...",
         type=_targets,
         required=True,
-        help="targets to compare, each as --target of the other verbs",
+        help="targets to compare; values as for --target of the other verbs",
     )
     parser.add_argument(
         "--device",
         choices=("rtl", "golden"),
         default="rtl",
-        help="what to run on; the golden model has no clock: cycles are null (default: %(default)s)",
+        help="device to run on; the golden model has no clock: cycles are null (default: %(default)s)",
     )
     add_clock(parser)
     add_compile(parser)
@@ -67,7 +67,7 @@ def _targets(text: str) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile and run on each target; status 1 if the model fits none, or outputs differ."""
+    """Compile and run on each target; status 1 if the model fits none or outputs differ."""
     from compiler.cli.inputs import read_samples
     from compiler.runtime.package.writer import SUFFIX
     from compiler.util.progress import say
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(name: str, config: "MlaConfig") -> dict[str, Any]:
-    """What is known of a target without running anything."""
+    """Return the fields of a target that need no run."""
     memories = {
         "sp_bytes": config.sp_bytes,
         "acc_bytes": config.acc_bytes,
@@ -127,20 +127,20 @@ def _row(name: str, config: "MlaConfig") -> dict[str, Any]:
 def _measured(
     args: argparse.Namespace, name: str, network: "CompiledNetwork", samples: "Sequence[Sample]"
 ) -> dict[str, Any]:
-    """Figures of all samples on one target."""
+    """Run all samples on one target and return the measured fields."""
     from compiler.cache.content_store import ContentStore
     from compiler.runtime.device import open_device
     from compiler.runtime.report import back_to_back, document, run_samples
     from compiler.util.progress import say
 
-    def tell(text: str) -> None:
+    def log(text: str) -> None:
         say(f"{name}: {text}")
 
     rate = args.dram_bytes_per_cycle or network.config.n
     together = back_to_back(network, len(samples))
-    with open_device(network, args.device, together, args.dram_latency, rate, tell) as device:
+    with open_device(network, args.device, together, args.dram_latency, rate, log) as device:
         proofs = None if args.no_cache else ContentStore()
-        result = run_samples(device, network, samples, tell, steadily=False, proofs=proofs)
+        result = run_samples(device, network, samples, log, steadily=False, proofs=proofs)
     found = document(network, result, rate)
     cycles, energy = found["cycles_per_sample"], found["energy_uj"]
     clock: float | None = args.clock
@@ -157,7 +157,7 @@ def _measured(
 
 
 def _table(document: dict[str, Any]) -> str:
-    """One line per target, then whether outputs are equal."""
+    """Format one line per target, then a comparison of the outputs."""
     fitting = [row for row in document["targets"] if row["reason"] is None]
     cells = [_HEADINGS, *(_cells(row) for row in fitting)] if fitting else []
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

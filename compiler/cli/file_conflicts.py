@@ -1,7 +1,7 @@
-"""Files that a verb writes: no two of them are one file, and none is a file that it reads.
+"""Checks that the output files of a verb differ from each other and from its input files.
 
-What a verb is called with is compared before it begins. What only its model names, such as files of weights or Python
-modules, shows when it is opened: that is refused before anything is written.
+Files given on the command line are compared before the verb starts. Files that only the model refers to, such as
+external weights or Python modules, are checked when they are opened, before any output is written.
 """
 
 import argparse
@@ -16,24 +16,24 @@ from typing import Any
 from compiler.util.files import check_output
 from hw.errors import InputError
 
-#: The files that the verb on its way writes.
+#: Output files of the running verb.
 _claimed: list[Path] = []
 
 
 def claim(args: argparse.Namespace, *options: str) -> None:
-    """Refuse at once outputs that could not be written, or that are one file or an input; keep readers off them.
+    """Reject unwritable or conflicting output files, and watch for later reads of them.
 
     Parameters
     ----------
     args : Namespace
-        How a verb was called: `options` and `--json` are what it writes, all its other files what it reads.
+        Parsed arguments: `options` and `--json` are outputs, all other paths are inputs.
     options : str
-        Names of the options that take files to write.
+        Names of the options whose values are output files.
 
     Raises
     ------
     InputError
-        As `check_outputs`; later, until `release`, from whoever opens one of these files to read it.
+        As `check_outputs`; until `release` is called, also from any attempt to open an output file for reading.
     """
     values = vars(args)
     written = [values[name] for name in options]
@@ -44,21 +44,21 @@ def claim(args: argparse.Namespace, *options: str) -> None:
 
 
 def release() -> None:
-    """The verb has ended: its files may be read."""
+    """Stop watching the output files; called when the verb has ended."""
     _claimed.clear()
 
 
 def check_outputs(
     outputs: Iterable[Path | None], inputs: Iterable[Path | None] = (), report: str | None = None
 ) -> None:
-    """Refuse at once outputs that could not be written, that are one file, or that would overwrite an input.
+    """Raise InputError for outputs that cannot be written, name the same file, or would overwrite an input.
 
     Parameters
     ----------
     outputs, inputs : iterable of path
-        Files that the verb writes and reads; None stands for those it was not asked for.
+        Files that the verb writes and reads; None for options that were not given.
     report : str, optional
-        Argument of `--json`.
+        Value of `--json`: a path, or `-` for standard output.
     """
     written = _all(outputs, report)
     read = [path for path in inputs if path]
@@ -66,7 +66,7 @@ def check_outputs(
         if any(_same(path, each) for each in read):
             raise _overwriting(path)
         if any(_same(path, each) for each in written[:number]):
-            raise InputError(f"{path} is named for two outputs: they must be different files")
+            raise InputError(f"{path} is given for two outputs: they must be different files")
         check_output(path)
 
 
@@ -76,7 +76,7 @@ def _all(outputs: Iterable[Path | None], report: str | None) -> list[Path]:
 
 
 def _paths(values: Iterable[Any]) -> Iterator[Path]:
-    """The paths among the values of options, those given several times included."""
+    """Yield the paths among option values, including those of repeatable options."""
     for value in values:
         yield from (
             each for each in (value if isinstance(value, list) else [value]) if isinstance(each, Path)
@@ -84,7 +84,7 @@ def _paths(values: Iterable[Any]) -> Iterator[Path]:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether two paths name one file, which may not be there yet; a device like /dev/null is no file."""
+    """Return whether two paths name the same file, existing or not; devices such as /dev/null do not count."""
     try:
         return one.samefile(other) and one.is_file()
     except OSError:
@@ -96,25 +96,25 @@ def _overwriting(path: Path) -> InputError:
 
 
 def _refuse_to_read(event: str, args: tuple[Any, ...]) -> None:
-    """Refuse to open a claimed file for reading; the interpreter tells of every file that is opened."""
+    """Audit hook that raises InputError if an output file is opened for reading."""
     if event != "open" or not _claimed or args[2] & os.O_ACCMODE == os.O_WRONLY:
         return
     try:
-        opened = os.stat(_source(args[0]))  # noqa: PTH116 - it may be the number of an open file
+        opened = os.stat(_source(args[0]))  # noqa: PTH116 - it may be a file descriptor
     except (OSError, ValueError, TypeError):
-        return  # whoever opens it finds out
+        return  # opening it will raise the error
     for path in _claimed:
         if path.is_file() and os.path.samestat(opened, path.stat()):
             raise _overwriting(path)
 
 
 def _source(opened: Any) -> Any:
-    """The file itself, or the Python text that a file of byte code was made of."""
+    """Return the file itself, or the source file of a byte-code file."""
     text = os.fsdecode(opened) if isinstance(opened, (str, bytes)) else ""
     return importlib.util.source_from_cache(text) if text.endswith(".pyc") else opened
 
 
 @cache
 def _watch_files() -> None:
-    """Have the interpreter ask `_refuse_to_read`: once, since that is for good."""
+    """Install the audit hook once; hooks cannot be removed."""
     sys.addaudithook(_refuse_to_read)

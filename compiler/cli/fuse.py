@@ -1,4 +1,4 @@
-"""`mla fuse`: which layers of a model could be carried out together, why or why not, and what that would gain."""
+"""`mla fuse`: lists fusion opportunities of a model with reasons and gains."""
 
 import argparse
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from compiler.tuning.fusion.opportunities import FusionOpportunity
     from compiler.tuning.measure.measurer import Measurer
 
-SUMMARY = "list which layers could be carried out together, with predicted and measured gains"
+SUMMARY = "list layers that can be fused, with predicted and measured gains"
 EXAMPLE = "mla fuse network.tflite --trials 8"
 _COLUMNS = (
     Column("layers", shrinks=True),
@@ -24,21 +24,21 @@ _COLUMNS = (
     *figures("bytes", "gain", "+-", "measured"),
     Column("what"),
 )
-#: Options of a site in the report.
-_OPTIONS = 4
+#: Largest number of options reported per fusion opportunity.
+MAX_OPTIONS = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument(
         "--trials",
         metavar="N",
         type=integer(0),
         default=0,
-        help="measure the N most promising ones on the simulated chip (default: none)",
+        help="measure the N fusions with the largest predicted gain on the simulated chip (default: 0)",
     )
-    parser.add_argument("--all", action="store_true", help="show also what cannot be done, with the reason")
+    parser.add_argument("--all", action="store_true", help="also list impossible fusions, with the reason")
     add_compile(parser)
     add_target(parser)
     add_memory(parser)
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Walk the layers, predict, measure, report."""
+    """Find fusion opportunities, predict and measure their gains, report."""
     from dataclasses import replace
 
     from compiler.cli.compile import source_of
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     conditions = HardwareProfile(
         load_target(args.target), DramTiming(args.dram_latency, args.dram_bytes_per_cycle)
     )
-    with progress(f"predicting what fusions of {args.model.name} gain"):
+    with progress(f"predicting fusion gains of {args.model.name}"):
         prepared = ModelCompiler(source.graph, conditions.config, replace(options, dram=conditions.dram))
         now = prepared.network().schedule
         engine = FusionEngine(prepared, conditions, find_model(conditions))
@@ -79,19 +79,19 @@ def run(args: argparse.Namespace) -> int:
         ):
             measured = _measured(measurer, now, found[: args.trials])
     whole = head(args, "rtl", conditions.rate) | _document(engine, now, sites, found, measured)
-    report(whole, _table(whole, everything=args.all), args.json)
+    report(whole, _table(whole, show_all=args.all), args.json)
     return 0
 
 
 def _measured(measurer: "Measurer", now: "Schedule", options: "list[FusionOption]") -> dict[str, int | str]:
-    """Cycles by schedule, or why there are none."""
+    """Return cycles, or the reason of rejection, by schedule."""
     from compiler.profile.measurement import Rejected
 
     first = measurer.baseline()
     results = measurer.measure([option.schedule for option in options])
     out: dict[str, int | str] = {now.to_json(): first.cycles}
     for option, result in zip(options, results, strict=True):
-        wrong = result.reason if isinstance(result, Rejected) else "its outputs are wrong"
+        wrong = result.reason if isinstance(result, Rejected) else "wrong outputs"
         usable = not isinstance(result, Rejected) and result.believable
         out[option.schedule.to_json()] = result.cycles if usable else wrong  # type: ignore[union-attr]
     return out
@@ -119,7 +119,7 @@ def _document(
                 "possible": site.possible,
                 "reason": site.reason,
                 "bytes": site.bytes,
-                "options": [_option(each, measured) for each in by_site.get(site, [])[:_OPTIONS]],
+                "options": [_option(each, measured) for each in by_site.get(site, [])[:MAX_OPTIONS]],
             }
             for site in sites
         ],
@@ -137,8 +137,8 @@ def _option(option: "FusionOption", measured: dict[str, int | str]) -> dict[str,
     }
 
 
-def _table(document: dict[str, Any], *, everything: bool) -> str:
-    """A line for each site: those that promise most first, then those that cannot be."""
+def _table(document: dict[str, Any], *, show_all: bool) -> str:
+    """Format one line per opportunity: by decreasing predicted gain, then the impossible ones."""
     first = document["measured_cycles"]
     lines = [
         f"{document['model']} on {document['target']}: {document['predicted_cycles']:,} cycles predicted"
@@ -153,7 +153,7 @@ def _table(document: dict[str, Any], *, everything: bool) -> str:
             "" if first is None or best["measured_cycles"] is None else f"{first - best['measured_cycles']:,}"
         )
         more = f" (and {count - 1} more)" if count > 1 else ""
-        why = f"; refused: {best['rejected']}" if best["rejected"] else ""
+        why = f"; rejected: {best['rejected']}" if best["rejected"] else ""
         rows.append(
             [
                 *_head(site),
@@ -164,10 +164,10 @@ def _table(document: dict[str, Any], *, everything: bool) -> str:
             ]
         )
     refused = [site for site in document["sites"] if not site["possible"]]
-    rows += [[*_head(site), "", "", "", f"no: {site['reason']}"] for site in refused if everything]
+    rows += [[*_head(site), "", "", "", f"no: {site['reason']}"] for site in refused if show_all]
     lines.append(format_table(_COLUMNS, rows))
-    if refused and not everything:
-        lines.append(f"{len(refused)} more cannot be done (--all says why)")
+    if refused and not show_all:
+        lines.append(f"{len(refused)} more are impossible (--all lists the reasons)")
     return "\n".join(lines)
 
 

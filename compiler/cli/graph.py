@@ -1,4 +1,4 @@
-"""`mla graph`: a model at any stage of the compiler, as text, as a picture, or for other programs."""
+"""`mla graph`: prints or draws a model at any stage of the compiler."""
 
 import argparse
 from pathlib import Path
@@ -21,26 +21,25 @@ _FORMATS = ("text", "dot", "svg", "json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .onnx or .tflite file, {REFERENCE}")
     parser.add_argument(
         "--stage",
         metavar="S",
-        help="imported, a pass, quantized, partitioned, layers, scheduled, placed, programs or timeline "
-        "(default: the model as it was read, as a listing)",
+        help="imported, the name of a pass, quantized, partitioned, layers, scheduled, placed, programs or timeline "
+        "(default: a listing of the imported model)",
     )
     parser.add_argument(
         "--format",
         choices=_FORMATS,
-        help="text, Graphviz, a picture, or networkx's node-link JSON "
-        "(default: by the name of the file, else text)",
+        help="text, Graphviz dot, SVG, or node-link JSON of networkx (default: by the suffix of FILE, else text)",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write there, not to standard output"
+        "-o", "--output", metavar="FILE", type=Path, help="file to write (default: standard output)"
     )
     add_compile(parser)
     add_target(parser)
-    add_memory(parser, ", for the stages placed and timeline")
+    add_memory(parser, ", for stages placed and timeline")
     add_seed(parser)
 
 
@@ -80,7 +79,7 @@ def _read(args: argparse.Namespace) -> "Graph":
 
 
 def _record(args: argparse.Namespace, stage: str) -> "CompilationTrace":
-    """The stages that there are by then: a model that does not compile can be seen before it fails."""
+    """Record the stages up to `stage`; early ones do not compile the model, so that failing models can be shown."""
     from compiler.cli.compile import compile_model
     from compiler.passes import simplify
     from compiler.trace import CompilationTrace, Dram

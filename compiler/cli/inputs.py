@@ -1,4 +1,4 @@
-"""Inputs of a model from a file, or made up."""
+"""Reads samples for the inputs of a model, or generates random ones."""
 
 import io
 import sys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compiler.runtime.compiled import CompiledNetwork
 
 Sample = dict[str, NDArray]
-#: Files that hold one sample each.
+#: Suffixes of files with one sample each.
 _MEDIA = frozenset((".png", ".wav"))
 
 
@@ -33,22 +33,23 @@ def read_samples(
     network: "CompiledNetwork | None" = None,
     scale: tuple[float, float] | None = None,
 ) -> list[Sample]:
-    """Samples for a model.
+    """Return samples for a model.
 
     Parameters
     ----------
     tensors : sequence of Tensor
-        Its inputs.
+        Inputs of the model.
     path : Path or None
-        .npy for a model of one input, .npz with an array for each input; the first axis counts samples, the others are
-        the model's (whose own leading 1 may be left out). Real numbers for a quantized input are quantized. One sample
-        may be a .png or .wav file (`compiler.cli.media`). None: one seeded random sample, and a line that says so.
+        .npy for a model with one input, .npz with one array per input; the first axis indexes samples, the others
+        are the shape of the input (a leading 1 may be omitted). Floating-point values for a quantized input are
+        quantized. A .png or .wav file holds one sample (`compiler.cli.media`). None: one seeded random sample, with a
+        warning.
     limit : int or None
-        Most samples to read; None: all.
-    network : Network or None
-        What a random sample is for, and whose rounding quantizes real numbers.
+        Maximum number of samples to read; None reads all.
+    network : CompiledNetwork or None
+        Network that random samples are valid for, and whose rounding mode quantizes floating-point values.
     scale : (float, float) or None
-        MEAN and STD of the pixels of a .png.
+        MEAN and STD of `--input-scale`, for the pixels of a .png.
 
     Raises
     ------
@@ -56,11 +57,11 @@ def read_samples(
         The file cannot be read or does not fit the model.
     """
     if scale is not None and (path is None or _suffix(path) != ".png"):
-        raise InputError("--input-scale is for --input of a .png file")
+        raise InputError("--input-scale requires --input with a .png file")
     if path is None:
-        warn(f"no input file: one random sample of seed {seed}")
-        rng, places = np.random.default_rng(seed), index_bounds(network) if network else {}
-        return [{tensor.name: random_input(rng, tensor, places) for tensor in tensors}]
+        warn(f"no --input file: using one random sample (seed {seed})")
+        rng, bounds = np.random.default_rng(seed), index_bounds(network) if network else {}
+        return [{tensor.name: random_input(rng, tensor, bounds) for tensor in tensors}]
     rounding = "reference" if network is None else network.rounding
     if _suffix(path) in _MEDIA:
         arrays = _media(path, tensors, scale)
@@ -74,7 +75,7 @@ def read_samples(
             counts = {array.shape[0] for array in stored.values()}
             if len(counts) != 1 or not min(counts):
                 raise InputError(
-                    f"{path}: all inputs must have as many samples, at least one, not {sorted(counts)}"
+                    f"{path}: all arrays must have the same number of samples, at least one, not {sorted(counts)}"
                 )
             arrays = file.read(limit)
         if not file.named:
@@ -84,12 +85,12 @@ def read_samples(
 
 
 def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:
-    """Values of bound inputs by name, those in files read.
+    """Return the values of bound inputs by name, reading those that are files.
 
     Raises
     ------
     InputError
-        A file cannot be read or holds no array of numbers; an input is bound twice; a number is beyond 64 bits.
+        A file cannot be read or is not an array of numbers; an input is bound twice; a number exceeds 64 bits.
     """
     made: dict[str, NDArray] = {}
     for name, value in given:
@@ -101,7 +102,7 @@ def read_bound(given: Sequence[tuple[str, Any]]) -> dict[str, NDArray]:
 
 
 def first_sample(path: Path | None) -> Sample | NDArray | None:
-    """The first sample of a file as a batch of one: an array, or arrays by name; None without a file.
+    """Return the first sample of a file as a batch of one: an array, or arrays by name; None without a file.
 
     Raises
     ------
@@ -112,7 +113,7 @@ def first_sample(path: Path | None) -> Sample | NDArray | None:
         return None
     if _suffix(path) in _MEDIA:
         raise InputError(
-            f"{path}: the module's export needs an example with a shape of its own: .npy or .npz"
+            f"{path}: exporting a PyTorch module needs an example of known shape: give a .npy or .npz"
         )
     with open_arrays(path) as file:
         if not file.arrays or any(not array.shape or not array.shape[0] for array in file.arrays.values()):
@@ -122,12 +123,12 @@ def first_sample(path: Path | None) -> Sample | NDArray | None:
 
 
 def _suffix(path: "Path | io.BytesIO") -> str:
-    """Of a file's name, in lower case; a stream's is empty."""
+    """Return the suffix of a file name in lower case; empty for a stream."""
     return Path(str(path)).suffix.lower()
 
 
 def _stored(path: "Path | io.BytesIO", file: ArrayFile, tensors: Sequence[Tensor]) -> dict[str, StoredArray]:
-    """Arrays of a file by names of a model's inputs."""
+    """Return the arrays of a file by input name of the model."""
     names = [tensor.name for tensor in tensors]
     if not file.named:
         _check_single(path, tensors)
@@ -140,14 +141,14 @@ def _stored(path: "Path | io.BytesIO", file: ArrayFile, tensors: Sequence[Tensor
 
 
 def _check_single(path: "Path | io.BytesIO", tensors: Sequence[Tensor]) -> None:
-    """InputError if a file of one array does not do for a model."""
+    """Raise InputError if a model has more than one input, for files with one array."""
     if len(tensors) != 1:
         names = ", ".join(tensor.name for tensor in tensors)
         raise InputError(f"{path}: the model has inputs {names}: give a .npz with one array for each")
 
 
 def _check(path: "Path | io.BytesIO", tensor: Tensor, array: StoredArray | NDArray) -> None:
-    """InputError if an array does not hold samples of a tensor, or real numbers that can be quantized for it."""
+    """Raise InputError unless an array holds samples of a tensor, or floating-point values to quantize for it."""
     inner = tensor.shape[1:] if tensor.shape and tensor.shape[0] == 1 else tensor.shape
     fits = len(array.shape) >= 1 and array.shape[1:] in (tensor.shape, inner)
     if not fits or (array.dtype != tensor.dtype and not _convertible(tensor, array)):
@@ -158,12 +159,12 @@ def _check(path: "Path | io.BytesIO", tensor: Tensor, array: StoredArray | NDArr
 
 
 def _convertible(tensor: Tensor, array: StoredArray | NDArray) -> bool:
-    """Whether an array holds real numbers for a quantized tensor."""
+    """Return whether an array holds floating-point values for a quantized tensor."""
     return array.dtype.kind == "f" and tensor.meaning != ""
 
 
 def _media(path: Path, tensors: Sequence[Tensor], scale: tuple[float, float] | None) -> Sample:
-    """The one sample of an image or sound file."""
+    """Return the sample of an image or sound file."""
     from compiler.cli.media import read_image, read_sound
 
     _check_single(path, tensors)
@@ -174,13 +175,13 @@ def _media(path: Path, tensors: Sequence[Tensor], scale: tuple[float, float] | N
 
 
 def _fit(path: "Path | io.BytesIO", tensor: Tensor, array: NDArray, rounding: str) -> NDArray:
-    """The array as samples of the tensor's own shape; real numbers for a quantized tensor are quantized."""
+    """Reshape an array to samples of a tensor and quantize floating-point values for a quantized tensor."""
     shaped = array.reshape(len(array), *tensor.shape)
     return _quantized(path, tensor, shaped, rounding) if _convertible(tensor, array) else shaped
 
 
 def _quantized(path: "Path | io.BytesIO", tensor: Tensor, array: NDArray, rounding: str) -> NDArray:
-    """Real numbers as the integers of a quantized input, and a line on standard error that says how."""
+    """Quantize floating-point values for an input and report scale, zero point and clipping on standard error."""
     from compiler.reference.node_invocation import limits, quantize_real
 
     if not np.isfinite(array).all():

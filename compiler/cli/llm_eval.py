@@ -1,4 +1,4 @@
-"""`mla llm eval`."""
+"""`mla llm eval`: compares the language model with other search methods on held-out layers."""
 
 import argparse
 from dataclasses import asdict
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search, compare, print."""
+    """Run all searches, compare and report."""
     from compiler.cli.llm_sample import model_of
+    from compiler.cli.search import method_name
     from compiler.llm.data.machines import HELD_OUT, MACHINES
     from compiler.llm.evaluate.race import held_out_points, race
     from compiler.llm.evaluate.sample_quality import TOGETHER, figures, sampled
@@ -24,8 +25,8 @@ def run(args: argparse.Namespace) -> int:
     from compiler.tuning.search.methods import LLM, METHODS
     from compiler.util.progress import say
 
-    others = [name for name in args.methods.split(",") if name]
-    for name in others:
+    baselines = [method_name(name) for name in args.methods.split(",") if name]
+    for name in baselines:
         if name not in METHODS:
             raise InputError(f"--methods must be among {', '.join(METHODS)}, not {name!r}")
     if args.machine not in MACHINES:
@@ -34,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--samples must be 0 or at least {TOGETHER}, not {args.samples}")
     model, machine = model_of(args), MACHINES[args.machine]
     trials: dict[str, int] = {LLM: args.trials}
-    for name in others:
-        trials[name] = args.others
+    for name in baselines:
+        trials[name] = args.baseline_trials
     points = held_out_points(
         machine.conditions.config.n, args.seed, machine, shapes=args.machine not in HELD_OUT
     )
@@ -74,7 +75,7 @@ def _row(raced: "Raced") -> dict[str, Any]:
 
 
 def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
-    """What came of the model's candidates of each kind, of all layers together."""
+    """Return statistics of the candidates of the model by kind, summed over all layers."""
     from compiler.llm.generate.bandit import BanditTally
 
     found: dict[str, BanditTally] = {}
@@ -85,7 +86,7 @@ def _kinds(raced: "list[Raced]") -> dict[str, dict[str, int]]:
 
 
 def _ratios(raced: "list[Raced]", trials: dict[str, int]) -> list[dict[str, Any]]:
-    """Geometric means of what the model has after one and after all of its trials, over what others end with."""
+    """Return geometric mean ratios of the model's cycles after one and all trials to the final cycles of baselines."""
     from compiler.llm.evaluate.race import mean_ratio
     from compiler.tuning.search.methods import LLM
 
@@ -115,8 +116,8 @@ def _table(whole: dict[str, Any]) -> str:
         for each in whole["ratios"]
     ]
     lines += [
-        f"{kind}: {each['valid']} of {each['made'] - each['known']} valid, {each['better']} better than before, "
-        f"{each['known']} known already"
+        f"{kind}: {each['valid']} of {each['made'] - each['known']} valid, {each['better']} improved, "
+        f"{each['known']} duplicates"
         for kind, each in whole["kinds"].items()
     ]
     if found := whole.get("sampled"):

@@ -1,4 +1,4 @@
-"""`mla llm sample`."""
+"""`mla llm sample`: prints samples of the language model for a network."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from compiler.llm.model.numpy_transformer import Gpt
     from compiler.tuning.generators.task import GeneratorTask
 
-#: What may be asked for, beside whole programs.
+#: Types of answers other than whole programs.
 _SCHEDULES, _EDITS = "schedules", "edits"
 ASKED = (_SCHEDULES, _EDITS, "programs")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure the network once, ask about its layers, print the answers."""
+    """Measure the network once, sample answers about its layers and print them."""
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
     from compiler.options import DramTiming
@@ -43,12 +43,12 @@ def run(args: argparse.Namespace) -> int:
         measured = measurer.baseline()
     about = tuple(schedule.layers) if args.layer is None else (args.layer,)
     task = GeneratorTask(prepared, conditions, schedule, about, measured, seed=args.seed)
-    with _reader(model, args) as (reader, told):
+    with _reader(model, args) as (reader, statistics):
         found = [
             _answered(reader, cycles, request, args, profile=model.profile)
             for cycles, request in _requests(task, args.ask)
         ]
-        machine, line = told()
+        machine, line = statistics()
     what = "layers" if args.ask == _SCHEDULES else "programs"
     whole = head(args, "rtl", conditions.rate) | {"cycles": measured.cycles, what: found} | machine
     report(whole, "\n".join([*(line for each in found for line in _lines(each)), *line]), args.json)
@@ -56,12 +56,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest]]":
-    """What is asked, and the cycles of each layer or program that is asked about.
+    """Yield the requests with the cycles of the layer or program that each is about.
 
     Raises
     ------
     InputError
-        No program can be asked about.
+        No program of the network is editable.
     """
     from compiler.llm.assembly.program_request import ProgramRequest
     from compiler.llm.generate.requests import Edits, Schedules
@@ -73,29 +73,29 @@ def _requests(task: "GeneratorTask", ask: str) -> "Iterator[tuple[int, LmRequest
         return
     programs = Programs(task)
     if not programs.pieces:
-        raise InputError("--ask: no program of it is a plain sequence of commands")
+        raise InputError("--ask: no program of the network is a straight-line sequence of commands")
     for piece in programs.pieces:
         yield piece.cycles(task.measured), (Edits if ask == _EDITS else ProgramRequest)(programs, piece)
 
 
-#: What a report has of the reader's work: as JSON, and in lines of text.
-_Told = Callable[[], tuple[dict[str, Any], list[str]]]
+#: Returns statistics of the reader as JSON fields and as lines of text.
+_Statistics = Callable[[], tuple[dict[str, Any], list[str]]]
 
 
 @contextmanager
-def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[TokenReader, _Told]]":
-    """Who reads and writes, and what there is to tell of it afterwards."""
+def _reader(model: "Gpt", args: argparse.Namespace) -> "Iterator[tuple[TokenReader, _Statistics]]":
+    """Yield the model to sample from and a function that returns its statistics afterwards."""
     from compiler.cli.llm_machine import on_machine
 
     if not args.on_machine:
         yield model, lambda: ({}, [])
         return
     with on_machine(model, args) as chip:
-        yield chip.along, chip.told
+        yield chip.along, chip.statistics
 
 
 def model_of(args: argparse.Namespace) -> "Gpt":
-    """The model that is asked."""
+    """Load the model of `--llm`, or the default one."""
     from compiler.llm.generate.lm_generator import SHIPPED
     from compiler.llm.model.weights import load
 
@@ -122,8 +122,8 @@ def _answered(
         while len(answers) < args.answers and (grammar is not None or args.unconstrained):
             count = min(request.together, args.answers - len(answers))
             answers += draw(model, LANGUAGE, question, grammar, count, rng, args.temperature)
-    except ValueError as error:  # a size without words, or more words than there is room for
-        raise InputError(f"{what} {request.about!r} cannot be asked about: {error}") from None
+    except ValueError as error:  # a size without a token, or more tokens than the context holds
+        raise InputError(f"{what} {request.about!r} cannot be expressed as a prompt: {error}") from None
     return {
         what: request.about,
         "cycles": cycles,

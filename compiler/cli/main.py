@@ -1,4 +1,4 @@
-"""Entry point of `mla`: finds the verb, runs it, and turns every outcome into an exit status.
+"""Entry point of `mla`: runs a verb and returns the exit status.
 
 0 done, 1 the work failed, 2 bad usage or bad input, 130 interrupted, 143 terminated.
 """
@@ -13,7 +13,7 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `mla` with the given arguments (default: the process's) and return the exit status."""
     try:
-        # Imported here, where Ctrl-C while they load is caught.
+        # Imported here so that Ctrl-C during the import is caught.
         import logging
 
         from compiler.cli.exit_status import run_to_status

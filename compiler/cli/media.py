@@ -1,4 +1,4 @@
-"""Samples from image and sound files."""
+"""Reads samples from image and sound files."""
 
 import sys
 import warnings as python_warnings
@@ -16,26 +16,26 @@ from hw.errors import InputError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-#: MEAN,STD of pixels where none are given and the input is float32: 0..1.
+#: Default MEAN,STD of pixels for float32 inputs: maps them to 0..1.
 _UNIT = (0.0, 255.0)
-#: What images of so many channels are called, by the modes of Pillow.
+#: Pillow mode and display name by number of channels.
 _MODES = {1: ("L", "grayscale"), 3: ("RGB", "RGB")}
-#: Integers that a .wav's samples are divided by.
+#: Divisor of 16-bit samples.
 _FULL_SCALE = 32768
 
 
 def read_image(path: Path, tensor: Tensor, scale: tuple[float, float] | None) -> NDArray:
-    """One sample from a .png of 8 bits a channel, which must have the size of the input.
+    """Read one sample from a .png with 8 bits per channel and the size of the input.
 
     Parameters
     ----------
     path : Path
         The file.
     tensor : Tensor
-        The input: height, width and 1 or 3 channels, which are the last dimension or the first.
+        The input tensor: height, width and 1 or 3 channels, channels last or first.
     scale : (float, float) or None
         MEAN and STD in pixel units: values are (p - MEAN) / STD in float32. None: p / 255 for a float32 input, p for
-        uint8, p - 128 for int8, so that the whole range of the pixels is the whole range of the integers.
+        uint8, p - 128 for int8, so that the pixel range maps to the full integer range.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def read_image(path: Path, tensor: Tensor, scale: tuple[float, float] | None) ->
 
 
 def _layout(path: Path, tensor: Tensor) -> tuple[int, int, int, bool]:
-    """Channels, height and width of an input, and whether the channels come first."""
+    """Return channels, height and width of an input, and whether the channels come first."""
     shape = tensor.shape
     while len(shape) > 2 and shape[0] == 1:
         shape = shape[1:]
@@ -62,18 +62,18 @@ def _layout(path: Path, tensor: Tensor) -> tuple[int, int, int, bool]:
     if len(shape) == 3 and shape[0] in _MODES:
         return shape[0], *shape[1:], True
     raise InputError(
-        f"{path}: input {tensor.name!r} is {tensor.dtype}{list(tensor.shape)}, which is no image of 1 or 3 channels: "
-        "give a .npy or .npz"
+        f"{path}: input {tensor.name!r} is {tensor.dtype}{list(tensor.shape)}, which is "
+        "not an image of 1 or 3 channels: give a .npy or .npz"
     )
 
 
 def _pixels(path: Path, tensor: Tensor, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Pixels of a file in the mode of an input; its size is checked before anything is decoded."""
+    """Read the pixels in the color mode of an input; the size is checked before decoding."""
     try:
         from PIL import Image
     except ModuleNotFoundError:
         raise InputError(
-            f"{path}: .png files need Pillow, the extra `media` of this project; or give a .npy"
+            f"{path}: reading .png files needs Pillow (extra `media` of this project); or give a .npy"
         ) from None
     try:
         with python_warnings.catch_warnings():
@@ -95,24 +95,24 @@ def _pixels(path: Path, tensor: Tensor, channels: int, size: tuple[int, int]) ->
 
 
 def _converted(path: Path, image: "Image", channels: int) -> "Image":
-    """The image as grayscale or RGB."""
+    """Convert an image to grayscale or RGB."""
     mode, name = _MODES[channels]
     gray = image.mode in ("1", "L", "LA")
     if image.mode.startswith("I"):
-        raise InputError(f"{path}: must have 8 bits a channel, not 16")
+        raise InputError(f"{path}: must have 8 bits per channel, not 16")
     if image.has_transparency_data:
         if image.convert("RGBA").getchannel("A").getextrema() != (255, 255):
-            raise InputError(f"{path}: has transparent pixels: put the image on a background first")
+            raise InputError(f"{path}: has transparent pixels: flatten the image onto a background first")
         image = image.convert("RGB")
     if gray != (channels == 1):
-        warn(f"{path}: converted to {name}, which the model takes")
+        warn(f"{path}: converted to {name}, as the model expects")
     return image.convert(mode)
 
 
 def _scaled(
     path: Path, tensor: Tensor, pixels: NDArray[np.uint8], scale: tuple[float, float] | None
 ) -> NDArray:
-    """Pixels in the range of an input, and a line on standard error that says which."""
+    """Scale pixels to the range of an input and report the range on standard error."""
     q = tensor.quantization
     if scale is None and tensor.dtype in ("uint8", "int8"):
         offset = 128 if tensor.dtype == "int8" else 0
@@ -129,8 +129,8 @@ def _scaled(
     mean, std = scale or _UNIT
     if tensor.dtype != "float32" and (q is None or not q.whole):
         raise InputError(
-            f"{path}: input {tensor.name!r} is {tensor.dtype} without a scale, for which pixels are no numbers: give "
-            "a .npy"
+            f"{path}: input {tensor.name!r} is {tensor.dtype} without a quantization scale, so that "
+            "pixels cannot be converted: give a .npy"
         )
     low, high = ((end - mean) / std for end in (0, 255))
     print(f"{path}: pixels 0..255 are {low:.4g}..{high:.4g}", file=sys.stderr)
@@ -138,14 +138,14 @@ def _scaled(
 
 
 def read_sound(path: Path, tensor: Tensor) -> NDArray[np.float32]:
-    """One sample from a mono .wav of 16 bits, as float32 in -1..1; it must have the length of the input.
+    """Read one sample from a 16-bit mono .wav of the length of the input, as float32 in -1..1.
 
     Parameters
     ----------
     path : Path
         The file.
     tensor : Tensor
-        The input: a waveform, which has one dimension other than 1.
+        The input tensor: a waveform, with one dimension larger than 1.
 
     Raises
     ------
@@ -156,14 +156,14 @@ def read_sound(path: Path, tensor: Tensor) -> NDArray[np.float32]:
     if length == 1 or max(tensor.shape) != length:
         raise InputError(
             f"{path}: input {tensor.name!r} takes features {tensor.dtype}{list(tensor.shape)}, not a waveform: compute "
-            "them from the sound as for the model's training, and give a .npy"
+            "them from the sound as for training, and give a .npy"
         )
     try:
         with path.open("rb") as file, wave.open(file) as sound:
             form = sound.getparams()
             if form.nchannels != 1 or form.sampwidth != 2:
                 raise InputError(
-                    f"{path}: must be mono of 16 bits, not {form.nchannels} channels of {8 * form.sampwidth} bits"
+                    f"{path}: must be 16-bit mono, not {form.nchannels} channels of {8 * form.sampwidth} bits"
                 )
             if form.nframes != length:
                 raise InputError(

@@ -1,4 +1,4 @@
-"""The parser of `mla`'s command line, from its verbs."""
+"""Command-line parser of `mla`."""
 
 import argparse
 import importlib
@@ -37,24 +37,28 @@ VERBS = (
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line, as all errors of `mla` are, with a suggestion for a misspelling."""
+    """ArgumentParser with one-line errors and suggestions for misspelled names."""
 
     def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
-        """Write a message; argparse ignores all errors of writing, this only those of standard error."""
+        """Write a message; unlike argparse, do not ignore errors on standard output."""
         if file is sys.stdout:
             sys.stdout.write(message)
         else:
             super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
-        """Leave with status 2 after one line on standard error."""
+        """Print one line on standard error and exit with status 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """Refuse unknown arguments in the parser of the verb that they were given to, which knows its options."""
+        """Report unknown arguments in the parser of the verb, which can suggest its own options."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            options = [name for name in self._option_string_actions if name.startswith("--")]
+            options = [
+                name
+                for name, action in self._option_string_actions.items()
+                if name.startswith("--") and action.help is not argparse.SUPPRESS
+            ]
             near = (did_you_mean(each.partition("=")[0], options) for each in unknown if each.startswith("-"))
             self.error(f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, near), '')}")
         return parsed, unknown
@@ -68,13 +72,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Advice to append to a message about a misspelled word: the nearest name, or "" if none is near."""
+    """Return a suggestion for a misspelled word to append to a message, or "" if no name is similar."""
     near = get_close_matches(word, list(names), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
 class _Version(argparse.Action):
-    """`--version`: versions of what decides about results and builds; found out only when asked for."""
+    """`--version`: prints the versions of the project and of the tools that affect results and builds."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_others: Any, **_named: Any) -> NoReturn:
         from compiler.cli.doctor_checks import versions
@@ -84,7 +88,7 @@ class _Version(argparse.Action):
 
 
 def build_parser() -> Parser:
-    """The parser of the whole command line; each verb's `run` is in the parsed arguments."""
+    """Return the parser of the whole command line; the `run` function of the verb is in the parsed arguments."""
     parser = Parser(prog="mla", description="An open machine-learning accelerator and its tools.")
     parser.add_argument(
         "--version", action=_Version, nargs=0, help="show versions and the cache folder, and exit"

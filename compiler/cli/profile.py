@@ -1,4 +1,4 @@
-"""`mla profile`: where the cycles of a model went."""
+"""`mla profile`: attributes the cycles of a model to layers and causes."""
 
 import argparse
 from pathlib import Path
@@ -9,20 +9,20 @@ from compiler.cli.options import add_clock, add_json, add_memory, add_samples, a
 from compiler.cli.warn import warnings
 from compiler.util.files import report, write_output
 
-SUMMARY = "run a model on the simulated chip and show where its cycles went"
+SUMMARY = "run a model on the simulated chip and show where its cycles are spent"
 EXAMPLE = "mla profile network.tflite --report network.html --trace network.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    add_samples(parser, f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}")
+    """Declare the command-line options of the verb."""
+    add_samples(parser, f"a .tflite or .onnx file, a .mla file from mla compile, {REFERENCE}")
     parser.add_argument(
         "--trace",
         metavar="FILE.json",
         type=Path,
-        help="write the units over time during the first sample, for ui.perfetto.dev",
+        help="write a timeline of the units during the first sample, for ui.perfetto.dev",
     )
-    parser.add_argument("--report", metavar="FILE.html", type=Path, help="write a page with pictures")
+    parser.add_argument("--report", metavar="FILE.html", type=Path, help="write an HTML report with charts")
     add_clock(parser)
     add_compile(parser)
     add_target(parser)
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, run with a probe, report."""
+    """Compile, run with the probe, report."""
     from compiler.cache.content_store import ContentStore
     from compiler.cli.inputs import read_samples
     from compiler.cli.profile_table import table

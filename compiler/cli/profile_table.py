@@ -1,4 +1,4 @@
-"""The report of `mla profile` as text: a line for each layer, a column for each cause that has cycles."""
+"""Formats the report of `mla profile`: one line per layer, one column per cause with cycles."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from compiler.util.tables import Column, figures, format_table
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Cycles of each layer in per cent by cause, and what it is bound by."""
+    """Format the cycles of each layer, their percentages by cause, and the bounding resource."""
     total, where = document["cycles"], document["where"]
     causes = [cause for cause, cycles in where.items() if cycles]
     rows = [
@@ -29,7 +29,7 @@ def table(document: Mapping[str, Any]) -> str:
         [
             f"{document['model']} on {document['target']}, {document['samples']} samples",
             format_table(columns, rows, total=True),
-            f"utilization {document['utilization']:.1%}; layer by layer at least {document['floor_layerwise_cycles']:,} "
+            f"utilization {document['utilization']:.1%}; layerwise lower bound {document['floor_layerwise_cycles']:,} "
             f"cycles; {document['dram_bytes_read']:,} bytes read, {document['dram_bytes_written']:,} written; "
             f"{document['energy_uj']:.1f} uJ",
             *clock_lines(document),

@@ -1,4 +1,4 @@
-"""A program and the macro-instruction that runs it, as verbs take them: file, operands, DRAM windows."""
+"""Options of verbs that take a program: its file, operands and DRAM windows."""
 
 import argparse
 from pathlib import Path
@@ -15,7 +15,7 @@ _ADDRESSES = 1 << 32
 
 
 def add_call(parser: argparse.ArgumentParser) -> None:
-    """Add `--operands` and `--window`; a window is (first byte, last byte, permissions), as the validator has it."""
+    """Add `--operands` and `--window`; windows are (first byte, last byte, permissions), as in the validator."""
     parser.add_argument(
         "--operands",
         metavar="A,B,...",
@@ -29,12 +29,12 @@ def add_call(parser: argparse.ArgumentParser) -> None:
         type=_window,
         action="append",
         default=[],
-        help="DRAM that the program may access: r, w or rw (the default); repeatable (default: none)",
+        help="DRAM range that the program may access, with r, w or rw (default: rw) (repeatable; default: no range)",
     )
 
 
 def number(text: str) -> int:
-    """Argument type: an integer as Python writes it, such as 64 or 0x40."""
+    """Argument type: an integer in Python notation, such as 64 or 0x40."""
     try:
         return int(text, 0)
     except ValueError:
@@ -42,11 +42,11 @@ def number(text: str) -> int:
 
 
 def span(text: str) -> tuple[int, int]:
-    """Argument type: `START:LENGTH`, bytes of the 4 GiB that have addresses."""
+    """Argument type: `START:LENGTH`, a range of the 4 GiB address space."""
     first, _, length = text.partition(":")
     start, size = number(first), number(length)
     if start < 0 or size < 1 or start + size > _ADDRESSES:
-        raise argparse.ArgumentTypeError(f"must hold bytes of 0..{_ADDRESSES - 1:#x}, not {shown(text)}")
+        raise argparse.ArgumentTypeError(f"must be a range within 0..{_ADDRESSES - 1:#x}, not {shown(text)}")
     return start, size
 
 
@@ -65,12 +65,12 @@ def _window(text: str) -> tuple[int, int, int]:
 
 
 def read_program(path: Path) -> "Program":
-    """A program file, or assembly text, which knows its lines.
+    """Read a program file, or assembly text with line numbers.
 
     Raises
     ------
     InputError
-        The file cannot be read, or holds no program; the message names the line of a text.
+        The file cannot be read or is not a valid program; for assembly text the message names the line.
     """
     from compiler.cli.asm import one_program_in
     from hw.isa.program import MAGIC, Program

@@ -1,4 +1,4 @@
-"""Requests to a model: from a file, from standard input, or made up."""
+"""Requests to a model: from a file, from standard input, or random."""
 
 import argparse
 import io
@@ -26,40 +26,40 @@ _CHUNK = 1 << 16
 
 
 def requests_of(args: argparse.Namespace, network: CompiledNetwork) -> RequestSource:
-    """Inputs of requests, one after the other, at most `--requests` of them.
+    """Return the source of requests, at most `--requests` of them.
 
-    A file has samples along the first axis, as for `mla run`, and is gone through again if more requests are wanted.
-    Standard input has such a file, or a JSON line for each request: an array, or arrays by input name. Without either
-    the samples are random.
+    A file has samples along the first axis, as for `mla run`, and is repeated if more requests are wanted. Standard
+    input has such a file, or one JSON line per request: an array, or arrays by input name. Without `--input` the
+    samples are random.
 
     Raises
     ------
     InputError
-        The input cannot be read or does not fit the model: at once, or at the line in question.
+        The input cannot be read or does not fit the model; raised here or when the invalid line is read.
     """
     if args.input == STDIN:
         lines = _Lines(sys.stdin.buffer)
         return RequestSource(itertools.islice(_from_stdin(network, lines), args.requests), lines.ready)
     if args.input is None:
         count = args.requests or 1
-        warn(f"no input: {count} random samples from seed {args.seed} on")
-        return RequestSource(_made_up(network, args.seed, count))
+        warn(f"no --input: using {count} random samples (seed {args.seed})")
+        return RequestSource(_random_requests(network, args.seed, count))
     samples = read_samples(network.sample, args.input, args.requests, args.seed, network)
     return RequestSource(itertools.islice(itertools.cycle(samples), args.requests or len(samples)))
 
 
-def _made_up(network: CompiledNetwork, seed: int, count: int) -> Iterator[Sample]:
+def _random_requests(network: CompiledNetwork, seed: int, count: int) -> Iterator[Sample]:
     from compiler.ir.random_inputs import random_input
     from compiler.passes.index_bounds import index_bounds
 
-    places = index_bounds(network)
+    bounds = index_bounds(network)
     for number in range(count):
         rng = np.random.default_rng([seed, number])
-        yield {tensor.name: random_input(rng, tensor, places) for tensor in network.sample}
+        yield {tensor.name: random_input(rng, tensor, bounds) for tensor in network.sample}
 
 
 class _Lines(Iterator[bytes]):
-    """Lines of a stream, and whether there is something to be read."""
+    """Iterator over the lines of a stream that can tell whether reading would block."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream, self._left, self._ended = stream, b"", False
@@ -73,20 +73,20 @@ class _Lines(Iterator[bytes]):
         return line + end
 
     def rest(self) -> bytes:
-        """All that has not been read yet."""
+        """Return all data that have not been read yet."""
         while not self._ended:
             self._read()
         out, self._left = self._left, b""
         return out
 
     def ready(self) -> bool:
-        """Whether the next line, or the end, need not be waited for."""
+        """Return whether the next line or the end of the stream is available without waiting."""
         if b"\n" in self._left or self._ended:
             return True
         try:
             return bool(select.select([self._stream], [], [], 0)[0])
         except (OSError, ValueError):
-            return True  # no stream of the system's: all of it is there
+            return True  # not a file descriptor: all data are available
 
     def _read(self) -> None:
         data = self._stream.read1(_CHUNK)  # type: ignore[attr-defined] # of a buffered stream
@@ -96,7 +96,7 @@ class _Lines(Iterator[bytes]):
 def _from_stdin(network: CompiledNetwork, lines: _Lines) -> Iterator[Sample]:
     first = next(lines, b"")
     if not first:
-        raise InputError("standard input is empty: it must have samples as .npy, .npz or JSON lines")
+        raise InputError("standard input is empty: expected samples as .npy, .npz or JSON lines")
     if first.startswith((_NUMPY, _ZIP)):
         yield from read_samples(network.sample, _Named(first + lines.rest()), None, 0)  # type: ignore[arg-type]
         return
@@ -106,14 +106,14 @@ def _from_stdin(network: CompiledNetwork, lines: _Lines) -> Iterator[Sample]:
 
 
 class _Named(io.BytesIO):
-    """A file's contents under the name that errors tell."""
+    """Contents of a file, with the name to use in error messages."""
 
     def __str__(self) -> str:
         return "standard input"
 
 
 def _parse(network: CompiledNetwork, where: str, line: bytes) -> Sample:
-    """A request from a line of JSON."""
+    """Parse a request from a line of JSON."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -123,13 +123,17 @@ def _parse(network: CompiledNetwork, where: str, line: bytes) -> Sample:
         if len(names) != 1:
             raise InputError(f"{where}: the model has inputs {', '.join(names)}: give an object with each")
         value = {names[0]: value}
-    if set(value) != set(names):
-        raise InputError(f"{where}: inputs must be {', '.join(names)}, not {', '.join(value) or 'none'}")
+    if missing := [name for name in names if name not in value]:
+        raise InputError(f"{where}: missing input {', '.join(map(repr, missing))}")
+    if unknown := [name for name in value if name not in names]:
+        raise InputError(
+            f"{where}: unknown input {', '.join(map(shown, unknown))}; the model has {', '.join(map(repr, names))}"
+        )
     return {tensor.name: _array(where, tensor, value[tensor.name]) for tensor in network.sample}
 
 
 def _array(where: str, tensor: Tensor, value: Any) -> NDArray:
-    """Nested lists as an array of a tensor's type and shape, whose own leading 1 may be left out."""
+    """Convert nested lists to an array of the type and shape of a tensor; a leading 1 may be omitted."""
     what = f"{where}: input {tensor.name!r} must be {tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
     try:
         array = np.array(value)
@@ -147,5 +151,5 @@ def _array(where: str, tensor: Tensor, value: Any) -> NDArray:
         raise InputError(f"{what}, not {list(array.shape)}")
     made = array.astype(kind).reshape(tensor.shape)
     if kind.kind in "iu" and not np.array_equal(made, array.reshape(tensor.shape)):
-        raise InputError(f"{what}: {array.min()}..{array.max()} is beyond that type")
+        raise InputError(f"{what}: {array.min()}..{array.max()} is out of range")
     return made

@@ -1,4 +1,4 @@
-"""`mla run`: compile a model and run it."""
+"""`mla run`: compiles and runs a model."""
 
 import argparse
 import io
@@ -12,8 +12,8 @@ from compiler.cli.compile import (
     add_compile,
     add_dispatch,
     compile_model,
-    say_how_made,
-    warn_of_quality,
+    report_provenance,
+    warn_about_quality,
 )
 from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_clock, add_json, add_memory, add_samples, add_seed, add_target
@@ -29,16 +29,16 @@ EXAMPLE = "mla run network.tflite --input images.npy --json -"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
-    add_samples(parser, f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}")
+    """Declare the command-line options of the verb."""
+    add_samples(parser, f"a .tflite or .onnx file, a .mla file from mla compile, {REFERENCE}")
     parser.add_argument(
-        "--device", choices=("rtl", "golden"), default="rtl", help="what to run on (default: %(default)s)"
+        "--device", choices=("rtl", "golden"), default="rtl", help="device to run on (default: %(default)s)"
     )
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs as .npz")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write the outputs to an .npz file")
     parser.add_argument(
         "--show",
         action="store_true",
-        help="print the values of the outputs, and the best classes of those that are class scores",
+        help="print output values, and the top classes of outputs that are class scores",
     )
     add_clock(parser)
     add_compile(parser)
@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
     claim(args, "out")
     network = network_of(args)
     for each in network.host:
-        say(f"on the host: {each.node} ({each.op}): {each.reason}")
+        say(f"runs on the host: {each.node} ({each.op}): {each.reason}")
     samples = read_samples(network.sample, args.input, args.limit, args.seed, network, args.input_scale)
-    say_how_made(args, network)
+    report_provenance(args, network)
     rate = args.dram_bytes_per_cycle or network.config.n
     together = back_to_back(network, len(samples))
     with (
@@ -90,9 +90,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def network_of(args: argparse.Namespace) -> "CompiledNetwork":
-    """The network of a compiled file, or of a model that is compiled now."""
+    """Read a compiled network, or compile a model; warn about quantization quality."""
     network = _network_of(args)
-    warn_of_quality(network)
+    warn_about_quality(network)
     return network
 
 
@@ -104,19 +104,21 @@ def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
     if args.model.suffix.lower() != SUFFIX:
         return compile_model(args)
     if args.calibrate:
-        raise InputError(f"{args.model} is compiled already: --calibrate is for float models")
+        raise InputError(f"{args.model} is already compiled: --calibrate applies to float models")
     if args.keep_float:
-        raise InputError(f"{args.model} is compiled already: --keep-float is for float models")
+        raise InputError(f"{args.model} is already compiled: --keep-float applies to float models")
     if args.size:
-        raise InputError(f"{args.model} is compiled already: --size is for models with open dimensions")
+        raise InputError(
+            f"{args.model} is already compiled: --size applies to models with dynamic dimensions"
+        )
     if args.bind:
-        raise InputError(f"{args.model} is compiled already: --bind is for models")
+        raise InputError(f"{args.model} is already compiled: --bind applies to models")
     if vars(args).get("skip") is not None:
-        raise InputError(f"{args.model} is compiled already: --skip is for models")
+        raise InputError(f"{args.model} is already compiled: --skip applies to models")
     for name in ("sp_limit", "acc_limit", "dram_limit"):
         if vars(args)[name] is not None:
             option = name.replace("_", "-")
-            raise InputError(f"{args.model} is compiled already: --{option} is for models")
+            raise InputError(f"{args.model} is already compiled: --{option} applies to models")
     network = read_package(args.model)
     check_machine(args.model, network, args.target)
     if args.rounding not in (None, network.rounding):
@@ -125,27 +127,27 @@ def _network_of(args: argparse.Namespace) -> "CompiledNetwork":
         check_strict(network.name, network.host)
     if args.batch not in (None, network.batch):
         raise InputError(
-            f"{args.model} was compiled for a batch of {network.batch}, not for --batch {args.batch}"
+            f"{args.model} was compiled for batch size {network.batch}, not for --batch {args.batch}"
         )
     given = vars(args).get("batches", ())
     if given and given != network.batches:
         sizes, wanted = (",".join(map(str, each)) for each in (network.batches, given))
-        raise InputError(f"{args.model} was compiled for batches of {sizes}, not for --batches {wanted}")
+        raise InputError(f"{args.model} was compiled for batch sizes {sizes}, not for --batches {wanted}")
     return network
 
 
 def check_machine(path: Path, network: "CompiledNetwork", target: str) -> None:
-    """InputError if a compiled file's network is for another machine than the target."""
+    """Raise InputError if a compiled network is for another configuration than the target."""
     from hw.config import load_target
     from hw.errors import InputError
 
     if network.config != load_target(target):
-        raise InputError(f"{path} was compiled for another machine than --target {target}")
+        raise InputError(f"{path} was compiled for another configuration than --target {target}")
 
 
 @contextmanager
 def named(model: Path) -> Iterator[None]:
-    """Errors of a compiled file that only show when it runs name the file."""
+    """Prefix InputErrors that occur while running a compiled file with the name of the file."""
     from compiler.runtime.package.writer import SUFFIX
     from hw.errors import InputError
 
@@ -158,7 +160,7 @@ def named(model: Path) -> Iterator[None]:
 
 
 def head(args: argparse.Namespace, device: str, bytes_per_cycle: float) -> dict[str, Any]:
-    """The parts of a report that say how the verb was called."""
+    """Return the fields of a report that describe the call of the verb."""
     return {
         "model": str(args.model),
         "target": Path(args.target).stem,

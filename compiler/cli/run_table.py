@@ -1,4 +1,4 @@
-"""The report of `mla run` as text."""
+"""Formats the report of `mla run`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from compiler.util.tables import Column, figures, format_table
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Layers with their cycles, then the sums."""
+    """Format the cycles per layer, then totals, outputs and memory use."""
     lines = [
         f"{document['model']} on {document['target']} ({document['device']}), {document['samples']} samples",
     ]
@@ -19,7 +19,7 @@ def table(document: Mapping[str, Any]) -> str:
     else:
         lines += _cycles(document) + clock_lines(document)
     lines += [
-        f"{each['program']} ran {each['runs']} times, {'else' if each['guard'] is None else 'if ' + each['guard']}"
+        f"{each['program']} ran {each['runs']} times, {'otherwise' if each['guard'] is None else 'if ' + each['guard']}"
         for each in document.get("variants", ())
     ]
     lines += [
@@ -56,19 +56,22 @@ def _cycles(document: Mapping[str, Any]) -> list[str]:
         if cycles * 1000 > total
     )
     steady = document["steady_cycles_per_sample"]
-    steady = "the host takes part" if steady is None else f"{steady:,.0f} back to back"
+    steady = (
+        "not measured back to back (has host operators)" if steady is None else f"{steady:,.0f} back to back"
+    )
     return [
         format_table(columns, rows),
-        f"{document['cycles_per_sample']:,.0f} cycles a sample, {steady}; "
-        f"utilization {document['utilization'] or 0:.1%}, floor {document['floor_cycles'] // document['samples']:,}, "
-        f"layer by layer {document['floor_layerwise_cycles'] // document['samples']:,}",
-        f"where they went: {where}",
+        f"{document['cycles_per_sample']:,.0f} cycles per sample, {steady}; "
+        f"utilization {document['utilization'] or 0:.1%}, "
+        f"lower bound {document['floor_cycles'] // document['samples']:,}, "
+        f"layerwise {document['floor_layerwise_cycles'] // document['samples']:,}",
+        f"cycles by cause: {where}",
         f"{document['load_cycles']:,} cycles to load the programs; {document['dram_bytes_read']:,} bytes read, "
         f"{document['dram_bytes_written']:,} written; {document['energy_uj']:.1f} uJ",
     ]
 
 
 def short_name(layer: Mapping[str, Any]) -> str:
-    """First of a layer's nodes, and how many more there are."""
+    """Return the first node name of a layer and the number of further nodes."""
     first, *rest = layer["names"]
     return first + (f" + {len(rest)}" if rest else "")

@@ -1,4 +1,4 @@
-"""`mla serve`: inference as a stream, improved meanwhile if asked."""
+"""`mla serve`: serves inference requests, with optional online tuning."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 from compiler.cli.compile import REFERENCE, add_compile, add_dispatch
 from compiler.cli.endpoint import add_endpoint, author_of
 from compiler.cli.file_conflicts import claim
-from compiler.cli.options import add_db, add_json, add_memory, add_seed, add_target, integer
+from compiler.cli.options import add_db, add_json, add_memory, add_renamed, add_seed, add_target, integer
 from compiler.cli.search import add_method, check_method
 from compiler.util.files import write_output, write_report
 from hw.errors import shown
@@ -22,69 +22,75 @@ if TYPE_CHECKING:
     from compiler.serve.search_worker import SearchJob
     from compiler.serve.serve import Change
 
-SUMMARY = "run a model on a stream of inputs, one JSON line each, and improve it meanwhile if asked"
+SUMMARY = "run a model on a stream of inputs, with optional online tuning"
 EXAMPLE = "mla serve network.tflite --input images.npy --adapt"
-_FLIGHTS = 64
-_PACE = 1000
-_MOST = 1_000_000
+MAX_IN_FLIGHT = 64
+MAX_TRIALS_PER_REQUEST = 1000
+MAX_DRAM_VALUE = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument(
         "model",
         metavar="MODEL",
         type=Path,
-        help=f"a .tflite or .onnx file, a .mla file of mla compile, {REFERENCE}",
+        help=f"a .tflite or .onnx file, a .mla file from mla compile, {REFERENCE}",
     )
     parser.add_argument(
         "--input",
         metavar="FILE",
         type=Path,
-        help=".npy, or .npz with an array for each input; first axis: samples; - for standard input, which may also "
-        "have JSON lines (default: random samples)",
+        help=".npy, or .npz with one array per input; the first axis indexes samples; - reads standard input, which "
+        "may also be JSON lines (default: random samples)",
     )
     parser.add_argument(
         "--requests",
         metavar="N",
         type=integer(1),
-        help="how many (default: all of the input); a file is repeated",
+        help="number of requests; a file is repeated as needed (default: all samples of the input)",
     )
     parser.add_argument(
-        "--adapt", action="store_true", help="search for better programs meanwhile, and swap them in"
+        "--adapt", action="store_true", help="search for faster programs while serving, and swap them in"
     )
     add_method(parser, "evolution")
-    parser.add_argument(
-        "--pace",
+    add_renamed(
+        parser,
+        "--trials-per-request",
+        former_name="--pace",
         metavar="T",
-        type=integer(0, _PACE),
-        help="candidates tried for each request, in step, so that runs repeat (default: as fast as it goes)",
+        type=integer(0, MAX_TRIALS_PER_REQUEST),
+        help="try exactly T candidates per request, so that runs are reproducible (default: as many as time allows)",
     )
     parser.add_argument(
         "--adapt-from",
         metavar="K",
         type=integer(0),
-        help="request from which on programs may be swapped (default: 0)",
+        help="first request at which programs may be swapped (default: 0)",
     )
     parser.add_argument(
-        "--schedule", metavar="FILE.json", type=Path, help="begin with it, not with the static compiler's"
+        "--schedule", metavar="FILE.json", type=Path, help="initial schedule (default: the heuristic one)"
     )
-    parser.add_argument(
-        "--flights",
+    add_renamed(
+        parser,
+        "--max-in-flight",
+        former_name="--flights",
         metavar="F",
-        type=integer(1, _FLIGHTS),
+        type=integer(1, MAX_IN_FLIGHT),
         default=4,
-        help="requests on their way (default: 4)",
+        help="maximum number of requests in flight (default: 4)",
     )
     parser.add_argument(
-        "--device", choices=("rtl", "golden"), default="rtl", help="what to run on (default: %(default)s)"
-    )
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write the lines there")
-    parser.add_argument(
-        "--profile", metavar="FILE.json", type=Path, help="write where the cycles of each layer went"
+        "--device", choices=("rtl", "golden"), default="rtl", help="device to run on (default: %(default)s)"
     )
     parser.add_argument(
-        "--picture", metavar="FILE.svg", type=Path, help="draw cycles of each request, and what was decided"
+        "--out", metavar="FILE", type=Path, help="write the JSON lines to FILE (default: standard output)"
+    )
+    parser.add_argument(
+        "--profile", metavar="FILE.json", type=Path, help="write the cycles of each layer by cause"
+    )
+    parser.add_argument(
+        "--picture", metavar="FILE.svg", type=Path, help="draw the cycles per request and the tuning events"
     )
     parser.add_argument(
         "--conditions-at",
@@ -92,10 +98,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_change,
         action="append",
         default=[],
-        help="for tests: change the simulated DRAM at request K; again for others",
+        help="for tests: change the simulated DRAM timing at request K (repeatable)",
     )
     add_endpoint(parser)
-    add_db(parser, "nothing is kept")
+    add_db(parser, "none")
     add_compile(parser)
     add_dispatch(parser)
     add_target(parser)
@@ -105,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve."""
+    """Serve all requests."""
     from compiler.cache.content_store import ContentStore
     from compiler.cli.request_stream import requests_of
     from compiler.cli.run import named
@@ -121,8 +127,8 @@ def run(args: argparse.Namespace) -> int:
         network,
         _dram(args),
         job,
-        args.flights,
-        args.pace,
+        args.max_in_flight,
+        args.trials_per_request,
         args.adapt_from or 0,
         tuple(args.conditions_at),
         args.profile,
@@ -132,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
     clocked = args.device == "rtl"
     listeners: list[ServingObserver] = [history := ServingHistory(clocked=clocked)]
     if clocked:
-        say("opening the machine")
+        say("opening the simulated chip")
     with named(args.model), _lines(args) as stream, open_machine(serving, args.device) as device:
         listeners.append(JsonLines(stream, clocked=clocked))
         try:
@@ -145,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "ServingHistory") -> None:
-    """A line for people, and files if asked for."""
+    """Print the summary, and write the picture and the report if requested."""
     from compiler.cli.run import head
     from compiler.visualize.svg.serving import draw_serving
 
@@ -160,7 +166,7 @@ def _end(args: argparse.Namespace, network: "CompiledNetwork", history: "Serving
 
 @contextmanager
 def _lines(args: argparse.Namespace) -> "Iterator[IO[str]]":
-    """Where lines go."""
+    """Open the stream for the JSON lines."""
     if args.out:
         with args.out.open("w") as file:
             yield file
@@ -169,7 +175,7 @@ def _lines(args: argparse.Namespace) -> "Iterator[IO[str]]":
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse what does not go together before anything is compiled."""
+    """Raise InputError for conflicting options, before anything is compiled."""
     from compiler.runtime.package.writer import SUFFIX
     from hw.errors import InputError
 
@@ -185,14 +191,14 @@ def _check(args: argparse.Namespace) -> None:
         option = "--adapt" if args.adapt else "--conditions-at"
         raise InputError(f"{option} needs --device rtl: the golden model has no clock")
     if args.adapt and args.model.suffix.lower() == SUFFIX:
-        raise InputError(f"{args.model} is compiled already: --adapt needs the model itself")
-    for name in ("pace", "adapt_from", "schedule", "db", "endpoint", "generator"):
+        raise InputError(f"{args.model} is already compiled: --adapt needs the model itself")
+    for name in ("trials_per_request", "adapt_from", "schedule", "db", "endpoint", "generator"):
         if vars(args)[name] is not None and not args.adapt:
-            raise InputError(f"--{name.replace('_', '-')} is for --adapt")
+            raise InputError(f"--{name.replace('_', '-')} requires --adapt")
     if args.picture and args.device == "golden":
         raise InputError("--picture needs --device rtl: the golden model has no clock")
     if args.json == "-" and not args.out:
-        raise InputError("--json - needs --out FILE: the lines go to standard output")
+        raise InputError("--json - needs --out FILE: the JSON lines go to standard output")
 
 
 def _dram(args: argparse.Namespace) -> "DramTiming":
@@ -202,7 +208,7 @@ def _dram(args: argparse.Namespace) -> "DramTiming":
 
 
 def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | None]":
-    """What is served first, and what is to be improved."""
+    """Return the initial network, and the search job with `--adapt`."""
     from compiler.cli.compile import read_schedule, source_of
     from compiler.cli.run import network_of
     from compiler.pipeline import ModelCompiler
@@ -229,7 +235,7 @@ def _network(args: argparse.Namespace) -> "tuple[CompiledNetwork, SearchJob | No
 
 
 def _change(text: str) -> "Change":
-    """Argument type: `K:latency=CYCLES,bytes=RATE`, either of which may be left out."""
+    """Argument type: `K:latency=CYCLES,bytes=RATE`; either field may be omitted."""
     from compiler.serve.serve import Change
 
     at, _, rest = text.partition(":")
@@ -246,8 +252,8 @@ def _change(text: str) -> "Change":
     if (
         change is None
         or change.at < 0
-        or not 1 <= change.latency <= _MOST
-        or not 0.01 <= (1 if change.rate is None else change.rate) <= _MOST
+        or not 1 <= change.latency <= MAX_DRAM_VALUE
+        or not 0.01 <= (1 if change.rate is None else change.rate) <= MAX_DRAM_VALUE
     ):
         raise argparse.ArgumentTypeError(
             f"must be K:latency=CYCLES,bytes=RATE such as 20:latency=400,bytes=4, not {shown(text)}"

@@ -1,4 +1,4 @@
-"""Output values as text, for `mla run --show`."""
+"""Formats output values for `mla run --show`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,43 +8,43 @@ from numpy.typing import NDArray
 
 from compiler.ir.tensor import Tensor
 
-#: Samples that are printed at most.
-_MOST_SAMPLES = 4
-#: Classes that are listed of each sample.
-_TOP = 5
-#: Elements from which on an array is shortened, and characters of a line.
+#: Maximum number of samples to print.
+MAX_SAMPLES = 4
+#: Number of classes listed per sample.
+TOP_CLASSES = 5
+#: Array size above which NumPy abbreviates the values, and line width in characters.
 _THRESHOLD, _WIDTH = 64, 110
 
 
 def show_outputs(tensors: Sequence[Tensor], outputs: Mapping[str, NDArray]) -> list[str]:
-    """Lines with the values of the first samples, and the best classes of outputs that are class scores.
+    """Return lines with the values of the first samples and the top classes of class scores.
 
     Parameters
     ----------
     tensors : sequence of Tensor
-        Outputs of the model, which say what integers mean.
+        Outputs of the model; their quantization gives the real values of integers.
     outputs : dict of array
-        Values by output name, samples along the first axis.
+        Values by output name; the first axis indexes samples.
     """
     lines = []
     for tensor in tensors:
         samples = outputs[tensor.name]
-        best = top_classes(tensor, samples[:_MOST_SAMPLES])
-        for number, sample in enumerate(samples[:_MOST_SAMPLES]):
+        best = top_classes(tensor, samples[:MAX_SAMPLES])
+        for number, sample in enumerate(samples[:MAX_SAMPLES]):
             lines += _values(tensor.name, number, sample)
             if best is not None:
                 lines.append(f"  top {len(best[number])}: " + ", ".join(map(_class, best[number])))
-        left_out = len(samples) - _MOST_SAMPLES
+        left_out = len(samples) - MAX_SAMPLES
         if left_out > 0:
             lines.append(f"{tensor.name}: {left_out:,} more samples are not shown (--out writes all)")
     return lines
 
 
 def top_classes(tensor: Tensor, samples: NDArray) -> list[list[dict[str, Any]]] | None:
-    """The best classes of each sample of an output, the best first; None if the output is not class scores.
+    """Return the top classes per sample, best first; None if the output is not a vector of class scores.
 
-    Class scores are a vector for each sample, of real numbers or of quantized ones. Each class has its index (`class`),
-    its real `score`, and the integer it is `stored` as (None: the output is real, or its scale is not known).
+    Class scores are one vector per sample, floating-point or quantized. Each class has its index (`class`), its real
+    `score`, and the integer it is `stored` as (None for floating-point outputs).
     """
     first = samples[0]
     one_axis = first.size > 1 and max(first.shape) == first.size
@@ -63,12 +63,12 @@ def _best(tensor: Tensor, scores: NDArray) -> list[dict[str, Any]]:
             "score": float(real[index]),
             "stored": int(scores[index]) if stored else None,
         }
-        for index in np.argsort(-scores.astype(np.float64), kind="stable")[:_TOP]
+        for index in np.argsort(-scores.astype(np.float64), kind="stable")[:TOP_CLASSES]
     ]
 
 
 def _values(name: str, number: int, sample: NDArray) -> list[str]:
-    """The values of a sample, on one line if they fit."""
+    """Format the values of a sample, on one line if they fit."""
     text = np.array2string(
         np.asarray(sample), max_line_width=_WIDTH, threshold=_THRESHOLD, separator=", "
     ).splitlines()

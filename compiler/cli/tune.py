@@ -1,4 +1,4 @@
-"""`mla tune`: a better schedule of a model, found by measuring candidates."""
+"""`mla tune`: searches for a better schedule of a model by measuring candidates."""
 
 import argparse
 from contextlib import AbstractContextManager, nullcontext
@@ -17,37 +17,40 @@ if TYPE_CHECKING:
     from compiler.tuning.search.tuner import TuningResult
     from compiler.tuning_db.database import TuningDatabase
 
-SUMMARY = "measure other ways to carry out a model on the simulated chip, and keep the best"
+SUMMARY = "search for a faster schedule of a model by measuring candidates on the simulated chip"
 EXAMPLE = "mla tune network.tflite --trials 100 --save-schedule network.json"
 GOALS = ("latency", "energy", "throughput")
-_DEVICES = 64
+MAX_DEVICES = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument("model", metavar="MODEL", type=Path, help=f"a .tflite or .onnx file, {REFERENCE}")
     parser.add_argument(
-        "--trials", metavar="N", type=integer(1), required=True, help="measurements to ask for"
+        "--trials", metavar="N", type=integer(1), required=True, help="number of candidates to measure"
     )
     add_method(parser, "coordinate")
     parser.add_argument(
-        "--goal", choices=GOALS, default="latency", help="what is to be small or great (default: %(default)s)"
+        "--goal", choices=GOALS, default="latency", help="metric to optimize (default: %(default)s)"
     )
     parser.add_argument(
-        "--seconds", metavar="S", type=integer(1), help="begin no trial after so long (default: all trials)"
+        "--seconds",
+        metavar="S",
+        type=integer(1),
+        help="stop starting trials after S seconds (default: no limit)",
     )
     parser.add_argument(
         "--forbid",
         metavar="NAME",
         action="append",
         default=[],
-        help="use no transformation of this name (tiling, planes, chain, micro-program, ...); again for others",
+        help="exclude this transformation (tiling, planes, chain, micro-program, ...) (repeatable)",
     )
     parser.add_argument(
         "--devices",
         metavar="D",
-        type=integer(1, _DEVICES),
-        help="simulators at work at a time (default: the cores, or all workers of the cluster)",
+        type=integer(1, MAX_DEVICES),
+        help="number of simulators that run in parallel (default: number of cores, or all workers of the cluster)",
     )
     parser.add_argument(
         "--cluster",
@@ -57,7 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_endpoint(parser)
     add_db(parser, "profile.db in the cache; with --no-cache none")
     parser.add_argument(
-        "--save-schedule", metavar="FILE.json", type=Path, help="write the best, for mla compile --schedule"
+        "--save-schedule",
+        metavar="FILE.json",
+        type=Path,
+        help="write the best schedule, for mla compile --schedule",
     )
     add_compile(parser)
     add_target(parser)
@@ -67,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search, report."""
+    """Search and report."""
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
     from compiler.tuning.api import tune
@@ -124,12 +130,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def open_database(args: argparse.Namespace) -> "AbstractContextManager[TuningDatabase | None]":
-    """The database of `--db`; None with `--no-cache`."""
+    """Open the database of `--db`; None with `--no-cache`."""
     from compiler.tuning_db.database import TuningDatabase
     from hw.errors import InputError
 
     if args.no_cache and args.db is not None:
-        raise InputError("--no-cache asks for no database, --db names one")
+        raise InputError("--no-cache disables the database: it does not go with --db")
     return nullcontext() if args.no_cache else TuningDatabase(args.db)
 
 
@@ -173,7 +179,7 @@ def _table(document: dict[str, Any]) -> str:
         f"{format_table([Column(''), *figures('static compiler', 'best found', 'lower bound')], rows)}\n"
         f"{document['trials']} trials ({document['method']}) closed {100 * closed:.1f}% of the gap to the lower "
         f"bound; every output exact; {document['rejected']} candidates rejected\n"
-        f"{document['cache_hits']} measurements were remembered, "
-        f"{document['neighbour_schedules']} schedules came from other conditions"
+        f"{document['cache_hits']} measurements came from the database, "
+        f"{document['neighbour_schedules']} schedules were transferred from other hardware profiles"
         + (f"\n{spending_table(asked)}" if asked else "")
     )

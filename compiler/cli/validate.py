@@ -1,4 +1,4 @@
-"""`mla validate`: prove that a micro-program is safe, or say at which instruction it is not."""
+"""`mla validate`: proves that a micro-program is safe, or reports the unsafe instruction."""
 
 import argparse
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from compiler.validate import ValidationError
     from hw.config import MlaConfig
 
-SUMMARY = "prove that a micro-program can do no harm"
+SUMMARY = "prove that a micro-program is safe"
 EXAMPLE = "mla validate copy.mlap --operands 0x4000,0x8000,64 --window 0x4000:0x8000"
 
 _REFUSED = 1
@@ -23,9 +23,12 @@ _MAX_CALLS = 1 << 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument(
-        "program", metavar="FILE", type=Path, help="what mla asm or mla compile wrote, or assembly text (.s)"
+        "program",
+        metavar="FILE",
+        type=Path,
+        help="output file of mla asm or mla compile, or assembly text (.s)",
     )
     add_call(parser)
     parser.add_argument(
@@ -34,29 +37,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="a program that is pinned: the first given is in segment 0, the next in 1 ...",
+        help="pinned program: the first one is in segment 0, the next in segment 1, and so on (repeatable)",
     )
     parser.add_argument(
         "--calls",
         metavar="K",
         type=integer(1, _MAX_CALLS),
         default=1,
-        help="macro-instructions (samples of a network), one right behind the other (default: %(default)s)",
+        help="number of consecutive macro-instructions, or samples of a network (default: %(default)s)",
     )
     parser.add_argument(
-        "--limit", metavar="K", type=integer(1), help="instructions that a macro-instruction may take"
+        "--limit",
+        metavar="K",
+        type=integer(1),
+        help="maximum number of instructions executed per macro-instruction",
     )
     parser.add_argument(
         "--require-written",
         action="store_true",
-        help="refuse to read memories of the chip where the program has written nothing",
+        help="refuse reads of on-chip memory that the program has not written",
     )
-    add_target(parser, None, f"{TARGET}, or what a network was compiled for")
+    add_target(parser, None, f"{TARGET}, or the target of a compiled network")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the proof's figures, or where and why it fails."""
+    """Print the statistics of the proof, or where and why it fails."""
     from compiler.runtime.package.writer import SUFFIX
     from hw.config import load_target
 
@@ -67,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _network(args: argparse.Namespace) -> int:
-    """A compiled network, which brings its own operands, windows and machine."""
+    """Validate a compiled network, which has its own operands, windows and target."""
     from compiler.cli.run import check_machine
     from compiler.runtime.package.writer import read_package
     from compiler.runtime.validation import validate_network
@@ -76,7 +82,7 @@ def _network(args: argparse.Namespace) -> int:
 
     if args.operands or args.window or args.pinned or args.limit is not None:
         raise InputError(
-            f"{args.program} is a compiled network: it has operands, windows and limits of its own"
+            f"{args.program} is a compiled network, which has its own operands, windows and limits"
         )
     network = read_package(args.program)
     if args.target is not None:
@@ -93,7 +99,7 @@ def _network(args: argparse.Namespace) -> int:
 
 
 def _program(args: argparse.Namespace, config: "MlaConfig") -> int:
-    """One program, with the operands and windows given."""
+    """Validate one program with the given operands and windows."""
     from compiler.util.progress import progress
     from compiler.validate import MacroCall, ValidationError, validate
 

@@ -1,4 +1,4 @@
-"""`mla verilog`: the chip as a Verilog file."""
+"""`mla verilog`: writes the Verilog of the chip."""
 
 import argparse
 from pathlib import Path
@@ -7,12 +7,12 @@ from compiler.cli.file_conflicts import claim
 from compiler.cli.options import add_target
 from compiler.util.files import atomic_output
 
-SUMMARY = "write the chip's Verilog"
+SUMMARY = "write the Verilog of the chip"
 EXAMPLE = "mla verilog -o chip.v --target n8"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's options."""
+    """Declare the command-line options of the verb."""
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, required=True, help="Verilog file to write"
     )
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file; it appears whole or not at all."""
+    """Write the file atomically."""
     from compiler.util.progress import progress
     from cosim.rtl.verilog_cache import EMIT_SECONDS
     from hw.config import load_target
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     claim(args, "output")
     config = load_target(args.target)
-    what = f"emitting the Verilog of the {config.n}x{config.n} chip"
+    what = f"generating the Verilog of the {config.n}x{config.n} chip"
     with atomic_output(args.output) as path, progress(what, seconds=EMIT_SECONDS):
         emit_verilog(config, path)
     return 0

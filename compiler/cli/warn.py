@@ -1,4 +1,4 @@
-"""Warnings of a command: on standard error, and in its JSON report."""
+"""Warnings of a command, printed to standard error and recorded for its JSON report."""
 
 import logging
 import sys
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class _Recorder(logging.Handler):
-    """Keeps the messages of warnings, whoever logs them."""
+    """Log handler that records the messages of all warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -22,7 +22,7 @@ _recorder = _Recorder()
 
 @contextmanager
 def recorded_warnings() -> Iterator[None]:
-    """Record the warnings of one command, for `warnings`; those of the command before are forgotten."""
+    """Record the warnings of one command for `warnings`; discards those of the previous command."""
     _recorder.messages.clear()
     root = logging.getLogger()
     root.addHandler(_recorder)
@@ -33,11 +33,11 @@ def recorded_warnings() -> Iterator[None]:
 
 
 def warn(message: str) -> None:
-    """Print a warning to standard error, and record it."""
+    """Print a warning to standard error and record it."""
     print(message, file=sys.stderr, flush=True)
     _recorder.messages.append(message)
 
 
 def warnings() -> list[str]:
-    """Messages of all warnings so far, in order: the JSON field `warnings`."""
+    """Return the messages of all warnings so far: the JSON field `warnings`."""
     return list(_recorder.messages)

@@ -62,7 +62,9 @@ def read_model(
         return bind_inputs(graph, bind)
     suffix = path.suffix.lower()
     if suffix in _TORCH:
-        raise InputError(f"{path}: a PyTorch model is named by a function that returns it: module:function")
+        raise InputError(
+            f"{path}: pickled models are not loaded (unsafe); pass module:function, or export to ONNX"
+        )
     if suffix not in _SUFFIXES:
         raise InputError(
             f"{path}: a model's name must end in {' or '.join(_SUFFIXES)}, or be module:function"

@@ -1,1 +1,1 @@
-"""Hand-written lowerings of single operators onto the resident library."""
+"""Host wrappers of the hand-written micro-programs for single operators."""

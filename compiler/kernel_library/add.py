@@ -1,4 +1,4 @@
-"""Addition with own scales, as TFLite's ADD: the residual path of FUSE."""
+"""Addition of tensors with different scales, as TFLite's ADD: the residual path of FUSE."""
 
 import math
 from typing import TypedDict
@@ -11,7 +11,7 @@ from hw.isa.enums import Dtype, Rounding
 
 
 class ResidualScales(TypedDict):
-    """Fields of FUSE's residual add."""
+    """Command fields of FUSE's residual add."""
 
     zp_xr: int
     x_mult: int
@@ -26,7 +26,7 @@ LEFT_SHIFT = 20
 
 
 def raw_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
-    """Fields of XNNPACK's addition: products of 21 bits without rounding, and one shift at the end."""
+    """Return the fields of XNNPACK's addition: 21-bit products without rounding, and one final shift."""
     ratios = [np.float32(part.scale) / np.float32(y.scale) for part in (x, r)]
     shift = LEFT_SHIFT + 1 - math.frexp(float(max(ratios)))[1]
     x_mult, r_mult = (round(float(ratio) * 2.0**shift) for ratio in ratios)
@@ -41,7 +41,7 @@ def raw_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
 
 
 def residual_fields(x: Affine, r: Affine, y: Affine) -> ResidualScales:
-    """Fields of FUSE's residual add: `x` is the main value, `r` the residual, `y` the sum."""
+    """Return the fields of FUSE's residual add: `x` is the main value, `r` the residual, `y` the sum."""
     twice = 2 * max(x.scale, r.scale)
     (x_mult, x_exp), (r_mult, r_exp) = (quantize_multiplier(part.scale / twice) for part in (x, r))
     o_mult, o_exp = quantize_multiplier(twice / ((1 << LEFT_SHIFT) * y.scale))
@@ -64,7 +64,7 @@ def add(
     rounding: Rounding = Rounding.DOUBLE,
     dtype: Dtype = Dtype.I8,
 ) -> Elementwise:
-    """Give y = a + b; the two sources and the result have one type.
+    """Return the operation y = a + b; sources and result have the same type.
 
     `Rounding.DOUBLE` is TFLite's reference kernel, `Rounding.SINGLE` is XNNPACK's, which rounds once.
     """

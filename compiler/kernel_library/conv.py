@@ -1,4 +1,4 @@
-"""Convolution on the resident program `conv2d_i8`: tile sizes, layout of the weights, operands."""
+"""Convolution with the program `conv2d_i8`: tile sizes, weight layout, operands."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from hw.isa.enums import Dtype, Requant, Rounding
 class Conv:
     """Shape of a convolution, NHWC, batch 1; `pads` are top, left, bottom, right.
 
-    `in_c` and `out_c` are the channels of one group; `x_c` and `y_c` those of the whole tensors in DRAM.
+    `in_c` and `out_c` are channels per group; `x_c` and `y_c` those of the whole tensors in DRAM.
     """
 
     in_h: int
@@ -32,21 +32,21 @@ class Conv:
 
     @property
     def out_h(self) -> int:
-        """Output rows."""
+        """Number of output rows."""
         return (
             self.in_h + self.pads[0] + self.pads[2] - (self.kernel[0] - 1) * self.dilation[0] - 1
         ) // self.stride[0] + 1
 
     @property
     def out_w(self) -> int:
-        """Output columns."""
+        """Number of output columns."""
         return (
             self.in_w + self.pads[1] + self.pads[3] - (self.kernel[1] - 1) * self.dilation[1] - 1
         ) // self.stride[1] + 1
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates, padding included."""
+        """Number of MACs, including padding."""
         return (
             self.out_h * self.out_w * self.out_c * self.in_c * self.kernel[0] * self.kernel[1] * self.groups
         )
@@ -66,12 +66,12 @@ def _band_rows(conv: Conv, th: int) -> int:
 
 
 def conv_tiles(config: MlaConfig, conv: Conv) -> ConvTiles:
-    """Tile sizes with the least estimated cycles that fit the machine.
+    """Return the tile sizes with the lowest estimated cycles that fit the on-chip memories.
 
     Raises
     ------
     InputError
-        Nothing fits.
+        No tile fits.
     """
     blocks = ceil_div(conv.out_c, config.n)
     best: ConvTiles | None = None
@@ -93,7 +93,7 @@ def conv_tiles(config: MlaConfig, conv: Conv) -> ConvTiles:
 
 
 def _regions(config: MlaConfig, conv: Conv, th: int, nt: int) -> list[int]:
-    """Bytes of both buffers of x, w and y."""
+    """Return the bytes of both buffers of x, w and y."""
     x = _band_rows(conv, th) * conv.in_w * conv.in_c + config.n
     w = nt * conv.kernel[0] * conv.kernel[1] * conv.in_c * config.n
     return [2 * x, 2 * w, 2 * th * conv.out_w * nt * config.n]
@@ -112,7 +112,7 @@ def _estimate(config: MlaConfig, conv: Conv, blocks: int, th: int, nt: int) -> i
 
 
 def pack_conv_weights(config: MlaConfig, weights: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """Weights (out_c, kernel_h, kernel_w, in_c) as [block][kernel row][kernel column][in_c][N]."""
+    """Pack weights (out_c, kernel_h, kernel_w, in_c) as [block][kernel row][kernel column][in_c][N]."""
     out_c = weights.shape[0]
     blocks = ceil_div(out_c, config.n)
     padded = np.zeros((blocks * config.n, *weights.shape[1:]), np.uint8)
@@ -136,7 +136,7 @@ def conv_operands(
     a_zp: int = 0,
     rounding: Rounding = Rounding.DOUBLE,
 ) -> list[int]:
-    """Operands of `conv2d_i8` for one group of channels.
+    """Return the operands of `conv2d_i8` for one channel group.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Depthwise convolution on the resident program `depthwise_i8`."""
+"""Depthwise convolution with the program `depthwise_i8`."""
 
 from dataclasses import dataclass
 
@@ -21,11 +21,11 @@ class DepthwiseTiles:
     Parameters
     ----------
     band_h, stripe_h : int
-        Output rows of a band and of a stripe.
+        Output rows per band and per stripe.
     groups : int
-        Kernel rows of a pass.
+        Kernel rows per pass.
     pitch : int
-        Stream positions of an image row.
+        Stream positions per image row.
     """
 
     band_h: int
@@ -35,12 +35,12 @@ class DepthwiseTiles:
 
 
 def depthwise_tiles(config: MlaConfig, conv: Conv) -> DepthwiseTiles:
-    """Largest bands and stripes that fit; `conv.in_c` are the channels, `out_c` and `groups` are not used.
+    """Return the largest bands and stripes that fit; `conv.in_c` are the channels, `out_c` and `groups` are unused.
 
     Raises
     ------
     InputError
-        The kernel is wider than the array, the image wider than a line buffer, or nothing fits.
+        The kernel is wider than the array, the image wider than a line buffer, or no tile fits.
     """
     (kernel_h, taps), (_, stride_w) = conv.kernel, conv.stride
     if taps > config.n or conv.dilation != (1, 1) or max(conv.stride) > 15:
@@ -51,7 +51,7 @@ def depthwise_tiles(config: MlaConfig, conv: Conv) -> DepthwiseTiles:
     shared = conv.in_w + max(conv.pads[1], right)
     alone = conv.in_w + conv.pads[1] + max(right, 0)
     stripe_h = min(conv.out_h, config.acc_rows // 2 // conv.out_w)
-    # Fewer kernel rows a pass need shorter line buffers, but stream the image more often.
+    # Fewer kernel rows per pass need shorter line buffers, but stream the image more often.
     for groups in range(min(kernel_h, config.n // taps, 3), 0, -1):
         for band_h in cuts(conv.out_h) if stripe_h else []:
             stripe = min(stripe_h, band_h)
@@ -70,7 +70,7 @@ def _pixel(config: MlaConfig, conv: Conv) -> int:
 
 
 def _regions(config: MlaConfig, conv: Conv, band_h: int, stripe_h: int) -> list[int]:
-    """Bytes of both buffers of x, w and y."""
+    """Return the bytes of both buffers of x, w and y."""
     rows = min(conv.in_h, (band_h - 1) * conv.stride[0] + conv.kernel[0])
     x = rows * conv.in_w * _pixel(config, conv) + config.n
     y = stripe_h * conv.out_w * _pixel(config, conv) + config.n
@@ -78,7 +78,7 @@ def _regions(config: MlaConfig, conv: Conv, band_h: int, stripe_h: int) -> list[
 
 
 def pack_depthwise_weights(config: MlaConfig, weights: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """Weights (kernel_h, kernel_w, channels) as [block][kernel row][kernel column][N]."""
+    """Pack weights (kernel_h, kernel_w, channels) as [block][kernel row][kernel column][N]."""
     channels = weights.shape[2]
     blocks = ceil_div(channels, config.n)
     padded = np.zeros((*weights.shape[:2], blocks * config.n), np.uint8)
@@ -101,7 +101,7 @@ def depthwise_operands(
     a_zp: int = 0,
     rounding: Rounding = Rounding.DOUBLE,
 ) -> list[int]:
-    """Operands of `depthwise_i8`; `x, w, y, p` are DRAM addresses."""
+    """Return the operands of `depthwise_i8`; `x, w, y, p` are DRAM addresses."""
     n, channels, (kernel_h, taps) = config.n, conv.in_c, conv.kernel
     regions = _regions(config, conv, tiles.band_h, tiles.stripe_h)
     x_sp, w_sp, y_sp = place(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)

@@ -1,4 +1,4 @@
-"""What the operations on the resident program `elementwise` share: chunks, places, order of the operands."""
+"""Shared operand computation of the operations that use the program `elementwise`."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import BSource, Dtype, Op, Requant, Rounding
 
 _INT32 = (-(1 << 31), (1 << 31) - 1)
-#: Most chunks that a transfer is cut into so that loads, computing and stores overlap.
+#: Maximum number of chunks per transfer, so that loads, computation and stores overlap.
 _CHUNKS = 12
 _LEAST_ROWS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Elementwise:
-    """One pass of FUSE over flat bytes: fuse words and the fields they use, as docs/machine.md names them."""
+    """One FUSE pass over flat bytes: fuse words and the command fields they use, named as in docs/machine.md."""
 
     src: int = FUSE_SRC.pack()
     stage: int = FUSE_STAGE.pack()
@@ -48,7 +48,7 @@ def source_word(
     rounding: Rounding = Rounding.DOUBLE,
     neg_en: int = 0,
 ) -> int:
-    """First half of the fuse word for operands in the scratchpad."""
+    """Return the first half of the fuse word for operands in the scratchpad."""
     b_src = BSource.NONE if b_dtype is None else BSource.SP
     return FUSE_SRC.pack(
         a_src=1,
@@ -63,26 +63,26 @@ def source_word(
 
 
 def stage_word(d_dtype: Dtype = Dtype.I8, **parts: int) -> int:
-    """Second half of the fuse word for a result in the scratchpad whose last row may be short."""
+    """Return the second half of the fuse word for a result in the scratchpad whose last row may be partial."""
     return FUSE_STAGE.pack(d_dst=1, d_dtype=d_dtype, tail_dim=FUSE_DIMS.index("x"), **parts)
 
 
 def elementwise_operands(
     config: MlaConfig, how: Elementwise, *, total: int, a: int, y: int, b: int = 0, table: int = 0
 ) -> list[int]:
-    """Operands of `elementwise`.
+    """Return the operands of `elementwise`.
 
     Parameters
     ----------
     total : int
-        Elements, one byte each.
+        Number of elements of one byte.
     a, b, y, table : int
         DRAM addresses of the sources, the result and the table (0: none).
 
     Raises
     ------
     InputError
-        There is nothing to do.
+        There are no elements.
     """
     if total < 1:
         raise InputError(f"an elementwise operation must have at least one element, not {total}")

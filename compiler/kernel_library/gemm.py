@@ -1,4 +1,4 @@
-"""GEMM on the resident program `gemm_i8`: tile sizes, layout of B, operands."""
+"""GEMM with the program `gemm_i8`: tile sizes, layout of B, operands."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -13,7 +13,7 @@ from hw.errors import InputError
 from hw.isa.commands import FUSE_DIMS, FUSE_SRC, FUSE_STAGE, MATRIX_WORD
 from hw.isa.enums import Dtype, Requant, Rounding
 
-#: Cycles of a load's round trip, and of the sequencer for one step and for one tile (measured on n16); for estimates.
+#: Cycles of a load round trip, and of the sequencer per step and per tile (measured on n16); for estimates.
 _LATENCY = 160
 _ISSUE = 130
 _TILE = 180
@@ -21,7 +21,7 @@ _TILE = 180
 
 @dataclass(frozen=True)
 class GemmTiles:
-    """Tile of gemm_i8: `mt` rows by `nt` blocks of columns, k in pieces of `kt`; rings of `buffers` for A and B."""
+    """Tile of gemm_i8: `mt` rows by `nt` column blocks, k in pieces of `kt`; `buffers` buffers each for A and B."""
 
     mt: int
     nt: int
@@ -33,13 +33,13 @@ class GemmTiles:
 def gemm_tiles(
     config: MlaConfig, m: int, n: int, k: int, c_bytes: int = 1, rings: tuple[int, ...] = (4, 3, 2)
 ) -> GemmTiles:
-    """Tile sizes with the least estimated cycles that fit the machine; `c_bytes` is the size of a result,
-    `rings` are the depths of the rings of buffers to choose from.
+    """Return the tile sizes with the lowest estimated cycles; `c_bytes` is the size of a result,
+    `rings` are the buffer counts to choose from.
 
     Raises
     ------
     InputError
-        A size is not positive or nothing fits.
+        A size is out of range or no tile fits.
     """
     if min(m, n, k) < 1 or max(m, n, k) >= 1 << 20:
         raise InputError(f"GEMM sizes must be in 1..{(1 << 20) - 1}, not {m}x{n}x{k}")
@@ -64,7 +64,7 @@ def gemm_tiles(
 def _estimate(
     config: MlaConfig, shape: tuple[int, int, int], tile: tuple[int, int, int, int], c_bytes: int
 ) -> int:
-    """Cycles: all steps take the longest of array, bus, sequencer; the first loads and the last store stand alone."""
+    """Estimate cycles: a step takes the maximum of array, bus and sequencer; first loads and last store add up."""
     lanes = config.n
     (m, blocks, k), (mt, nt, kt, ring) = shape, tile
     rows = ceil_div(m, mt)
@@ -80,7 +80,7 @@ def _estimate(
 
 
 def pack_weights(config: MlaConfig, b: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """B (k x n) as blocks of N columns, each k rows of N bytes; the last block is padded with zeros."""
+    """Pack B (k x n) as blocks of N columns, each k rows of N bytes; the last block is zero-padded."""
     k, n = b.shape
     blocks = ceil_div(n, config.n)
     padded = np.zeros((k, blocks * config.n), np.uint8)
@@ -105,7 +105,7 @@ def gemm_operands(
     rounding: Rounding = Rounding.DOUBLE,
     a_pitch: int | None = None,
 ) -> list[int]:
-    """Operands of `gemm_i8` for weights of `pack_weights` and parameters of `param_image`.
+    """Return the operands of `gemm_i8` for weights of `pack_weights` and parameters of `param_image`.
 
     Parameters
     ----------
@@ -114,11 +114,11 @@ def gemm_operands(
     zp, clip, a_zp, rounding
         Output zero point and clip range, zero point of A, rounding of the requantization.
     a_pitch : int
-        Bytes from row to row of A; k by default.
+        Bytes between rows of A; k by default.
     """
     lanes = config.n
     blocks = ceil_div(n, lanes)
-    # A row is read in whole: the last one of a buffer may reach n bytes beyond it.
+    # Rows of A are read in full: the last one may extend up to n bytes beyond the buffer.
     a_size = tiles.mt * tiles.kt + lanes
     b_size = tiles.nt * lanes * tiles.kt
     c_size = tiles.mt * tiles.nt * lanes

@@ -1,11 +1,11 @@
-"""GEMM to int32 on the resident program `gemm_i32`: C = alpha * A x B + beta * C0."""
+"""GEMM to int32 with the program `gemm_i32`: C = alpha * A x B + beta * C0."""
 
 from compiler.kernel_library.gemm import GemmTiles
 from compiler.util.tiles import ceil_div, place
 from hw.config import MlaConfig
 from hw.isa.commands import MATRIX_WORD
 
-#: Bytes of a result: what `gemm_tiles` must be told.
+#: Bytes per result, for `gemm_tiles`.
 C_BYTES = 4
 
 
@@ -25,7 +25,7 @@ def gemm_i32_operands(
     a_zp: int = 0,
     b_zp: int = 0,
 ) -> list[int]:
-    """Operands of `gemm_i32`.
+    """Return the operands of `gemm_i32`.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def gemm_i32_operands(
         DRAM addresses of A (m x k bytes), B (from `pack_weights`), C and C0 (m x n int32).
         C0 is not read if beta is 0.
     alpha, beta : int
-        Whole factors, int32; each product saturates.
+        Integer factors, int32; each product saturates.
     """
     lanes = config.n
     blocks = ceil_div(n, lanes)

@@ -1,21 +1,21 @@
-"""Movement of bytes in DRAM: the resident programs `transpose` and `copy`."""
+"""Data movement in DRAM with the programs `transpose` and `copy`."""
 
 from compiler.util.tiles import ceil_div
 from hw.config import MlaConfig
 from hw.errors import InputError
 
-#: Chunks that a copy is cut into at least, if it is large enough, so that loads and stores overlap.
+#: Minimum number of chunks of a large copy, so that loads and stores overlap.
 _CHUNKS = 8
 _LEAST_BYTES = 1024
 
 
 def transpose_operands(config: MlaConfig, *, x: int, y: int, rows: int, cols: int) -> list[int]:
-    """Operands of `transpose`: y (cols x rows) from x (rows x cols), bytes.
+    """Return the operands of `transpose`: y (cols x rows) from x (rows x cols), bytes.
 
     Raises
     ------
     InputError
-        Sizes out of range.
+        A size is out of range.
     """
     if min(rows, cols) < 1 or max(rows, cols) >= 1 << 20:
         raise InputError(f"rows and columns must be in 1..{(1 << 20) - 1}, not {rows}x{cols}")
@@ -36,12 +36,12 @@ def copy_operands(
     x_strides: tuple[int, int] = (0, 0),
     y_strides: tuple[int, int] = (0, 0),
 ) -> list[int]:
-    """Operands of `copy`: planes of lines of `length` bytes; strides are from line to line, plane to plane.
+    """Return the operands of `copy`: planes of lines of `length` bytes, with line and plane strides.
 
     Raises
     ------
     InputError
-        A line does not fit half the scratchpad, or a count is not positive.
+        A line exceeds half the scratchpad, or a count is not positive.
     """
     if min(length, lines, planes) < 1 or 2 * length > config.sp_bytes:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Multiplication with own scales, as TFLite's MUL."""
+"""Multiplication of tensors with different scales, as TFLite's MUL."""
 
 from compiler.kernel_library.elementwise import Elementwise, source_word, stage_word
 from compiler.util.scaling import Affine, bytes_word, float32_multiplier, float32_ratio, halves_word
@@ -14,11 +14,11 @@ def mul(
     rounding: Rounding = Rounding.DOUBLE,
     dtype: Dtype = Dtype.I8,
 ) -> Elementwise:
-    """Give y = a * b; the two sources and the result have one type.
+    """Return the operation y = a * b; sources and result have the same type.
 
-    `Rounding.DOUBLE` is that of TFLite's reference kernel, `Rounding.EVEN` that of XNNPACK.
+    `Rounding.DOUBLE` is TFLite's reference kernel, `Rounding.EVEN` is XNNPACK's.
     """
-    # TFLite's reference kernel too has single precision here, unlike elsewhere.
+    # Unlike elsewhere, TFLite's reference kernel also uses single precision here.
     mult, exponent = float32_multiplier(float32_ratio(a.scale, b.scale, y.scale))
     return Elementwise(
         src=source_word(dtype, dtype, op=Op.MUL, requant=Requant.IMM, rounding=rounding),

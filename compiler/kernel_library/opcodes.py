@@ -1,4 +1,4 @@
-"""The resident library: which macro opcode runs which micro-program."""
+"""Macro opcodes of the hand-written micro-programs."""
 
 from functools import cache
 from pathlib import Path
@@ -8,7 +8,7 @@ from hw.isa.program import Program
 
 LIBRARY = Path(__file__).parents[2] / "hw" / "library"
 
-#: Macro opcode of each operation of the library.
+#: Macro opcode of each operation.
 OPCODES = {
     "gemm_i8": 1,
     "gemm_i32": 2,
@@ -24,7 +24,7 @@ OPCODES = {
     "softmax_i8": 12,
     "requantize_i8": 13,
 }
-#: Operations that are one program with different operands.
+#: Operations that share one program with different operands.
 SHARED = {
     "add_i8": "elementwise",
     "mul_i8": "elementwise",
@@ -34,11 +34,11 @@ SHARED = {
 
 
 def program_name(operation: str) -> str:
-    """Name of the program that carries out an operation of the library."""
+    """Return the name of the program that implements an operation."""
     return SHARED.get(operation, operation)
 
 
 @cache
 def resident_program(name: str) -> Program:
-    """The assembled library program `name`."""
+    """Return the assembled library program `name`."""
     return assemble((LIBRARY / f"{name}.s").read_text(), f"{name}.s")

@@ -1,4 +1,4 @@
-"""Maximum and average pooling on the resident program `pool_i8`."""
+"""Maximum and average pooling with the program `pool_i8`."""
 
 from compiler.kernel_library.conv import Conv
 from compiler.util.tiles import ceil_div, cuts, place
@@ -7,7 +7,7 @@ from hw.errors import InputError
 from hw.isa.commands import FUSE_SRC, FUSE_STAGE
 from hw.isa.enums import Dtype, Post, Reduce
 
-#: Most taps of a window that the division of FUSE can count.
+#: Maximum window size for the division of FUSE.
 MAX_AVERAGE_TAPS = 255
 
 
@@ -16,14 +16,14 @@ def _pixel(config: MlaConfig, pool: Conv) -> int:
 
 
 def _regions(config: MlaConfig, pool: Conv, band_h: int) -> list[int]:
-    """Bytes of both buffers of x and y."""
+    """Return the bytes of both buffers of x and y."""
     rows = min(pool.in_h, (band_h - 1) * pool.stride[0] + pool.kernel[0])
     pixel = _pixel(config, pool)
     return [2 * (rows * pool.in_w * pixel + config.n), 2 * band_h * pool.out_w * pixel]
 
 
 def pool_band(config: MlaConfig, pool: Conv) -> int:
-    """Output rows of a band: the most that fit the scratchpad and leave at least four bands to overlap.
+    """Return the output rows per band: as many as fit the scratchpad, with at least four bands to overlap.
 
     Raises
     ------
@@ -48,12 +48,12 @@ def pool_operands(
     clip: tuple[int, int] = (-128, 127),
     dtype: Dtype = Dtype.I8,
 ) -> list[int]:
-    """Operands of `pool_i8`; `pool.kernel` is the window, `pool.in_c` the channels, `out_c` is not used.
+    """Return the operands of `pool_i8`; `pool.kernel` is the window, `pool.in_c` the channels, `out_c` is unused.
 
     Raises
     ------
     InputError
-        Nothing fits, a dilated window, or an average over more than 255 taps.
+        No band fits, the window is dilated, or an average has more than 255 taps.
     """
     if pool.dilation != (1, 1):
         raise InputError(f"pooling windows must be undilated: {pool}")
@@ -65,7 +65,7 @@ def pool_operands(
     regions = _regions(config, pool, band_h)
     x_sp, y_sp = place(regions, config.sp_bytes // config.sp_banks, config.sp_bytes)
     pixel, channels = _pixel(config, pool), pool.in_c
-    # Clipping the sources before a maximum is clipping the maximum, and needs no post-scale.
+    # Clipping the sources of a maximum equals clipping the maximum, and needs no post-scale.
     reduce, post = (Reduce.SUM, Post.COUNT) if average else (Reduce.MAX, Post.NONE)
     stage = FUSE_STAGE.pack(d_dst=1, d_dtype=dtype, reduce=reduce, post=post)
     whole = pool.in_w * channels if channels <= config.n else 0

@@ -1,4 +1,4 @@
-"""Reductions of the rows of a matrix on the resident program `reduce`."""
+"""Row reductions of a matrix with the program `reduce`."""
 
 from compiler.util.scaling import quantize_multiplier
 from compiler.util.tiles import ceil_div, cuts, place
@@ -9,12 +9,12 @@ from hw.isa.enums import DTYPE_BYTES, Dtype, Post, Reduce, Rounding
 
 
 def row_chunk(config: MlaConfig, rows: int, bytes_per_row: int, limit: int = 0xFFFF) -> int:
-    """Rows of a chunk: the most that fit with two buffers each and leave some chunks to overlap.
+    """Return the rows per chunk: as many as fit with double buffering, with several chunks to overlap.
 
     Raises
     ------
     InputError
-        Not even one row fits.
+        A single row does not fit.
     """
     for chunk in cuts(ceil_div(rows, 4) if rows >= 4 * config.n else rows):
         if chunk <= limit and 2 * chunk * bytes_per_row <= config.sp_bytes:
@@ -39,21 +39,21 @@ def reduce_operands(
     y_dtype: Dtype = Dtype.I32,
     rounding: Rounding = Rounding.DOUBLE,
 ) -> list[int]:
-    """Operands of `reduce`: one result of `y_dtype` for each row of bytes.
+    """Return the operands of `reduce`: one result of `y_dtype` per row of bytes.
 
     Parameters
     ----------
     x, y : int
-        DRAM addresses.
+        DRAM addresses of the matrix and of the results.
     scale : float or None
-        Factor of the results, rounded as `rounding` says, before `y_zp` is added. None: as they are.
+        Factor of the results, rounded by `rounding` before `y_zp` is added; None for no scaling.
     x_zp : int
-        Subtracted from each element before.
+        Zero point subtracted from each element first.
 
     Raises
     ------
     InputError
-        Sizes out of range, or a row does not fit.
+        A size is out of range, or a row does not fit.
     """
     if min(rows, cols) < 1 or ceil_div(cols, config.n) > 0xFFFF:
         raise InputError(

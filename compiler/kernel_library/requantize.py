@@ -1,4 +1,4 @@
-"""Change of scale, zero point and type of a tensor; values below zero may have a scale of their own."""
+"""Requantization of a tensor to another scale, zero point and type, with an optional scale for negative values."""
 
 from compiler.kernel_library.elementwise import Elementwise, source_word, stage_word
 from compiler.util.scaling import Affine, bytes_word, halves_word, quantize_multiplier
@@ -15,7 +15,7 @@ def requantize(
     a_dtype: Dtype = Dtype.I8,
     y_dtype: Dtype = Dtype.I8,
 ) -> Elementwise:
-    """Give y = a, and `negative_slope` times that (at least 0) where it is negative: LeakyRelu."""
+    """Return the operation y = a, times `negative_slope` (at least 0) where negative: LeakyRelu."""
     mult, exponent = quantize_multiplier(a.scale / y.scale)
     neg_mult, neg_exponent = quantize_multiplier(a.scale * negative_slope / y.scale)
     return Elementwise(

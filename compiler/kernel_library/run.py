@@ -1,4 +1,4 @@
-"""Single operators on a live machine: numpy arrays in, numpy arrays out."""
+"""Runs single operators on a device: numpy arrays in, numpy arrays out."""
 
 from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
@@ -24,7 +24,7 @@ _NUMPY = {Dtype.I8: np.int8, Dtype.U8: np.uint8, Dtype.I16: np.int16, Dtype.I32:
 
 
 class Output(TypedDict, total=False):
-    """How sums become int8 (zero point, clip range, rounding), and the zero point of the activations."""
+    """Output parameters of int8 sums (zero point, clip range, rounding), and the zero point of the activations."""
 
     zp: int
     clip: tuple[int, int]
@@ -33,9 +33,9 @@ class Output(TypedDict, total=False):
 
 
 class Operators(ProgramLibrary):
-    """Operators on whole arrays. DRAM is given back after each.
+    """Operators on whole arrays; DRAM is freed after each.
 
-    `scales` has one for each output channel: the product of the inputs' scales over that of the output.
+    `scales` has one entry per output channel: the product of the input scales divided by the output scale.
     """
 
     def _parameters(self, bias: np.ndarray, scales: Sequence[float]) -> int:
@@ -49,7 +49,7 @@ class Operators(ProgramLibrary):
         operands: Callable[[int], list[int]],
         dtype: type = np.int8,
     ) -> np.ndarray:
-        """Run one operation whose result at the address given to `operands` has this shape."""
+        """Run one operation; `operands` is called with the address of a result of this shape."""
         mark = self.driver.memory.mark()
         y = self.driver.memory.take(int(np.prod(shape)) * np.dtype(dtype).itemsize, 64, "result")
         self.enqueue(operation, operands(y))
@@ -61,7 +61,7 @@ class Operators(ProgramLibrary):
     def gemm(
         self, a: Int8, b: Int8, bias: np.ndarray, scales: Sequence[float], **output: Unpack[Output]
     ) -> Int8:
-        """Requantized (a - a_zp) x b + bias."""
+        """Return the requantized (a - a_zp) x b + bias."""
         (m, k), n, config, put = a.shape, b.shape[1], self.config, self.driver.put
         return self._run(
             "gemm_i8",
@@ -91,7 +91,7 @@ class Operators(ProgramLibrary):
         a_zp: int = 0,
         b_zp: int = 0,
     ) -> NDArray[np.int32]:
-        """Give alpha * (a - a_zp) x (b - b_zp) + beta * c0."""
+        """Return alpha * (a - a_zp) x (b - b_zp) + beta * c0."""
         (m, k), n, config, put = a.shape, b.shape[1], self.config, self.driver.put
         return self._run(
             "gemm_i32",
@@ -123,7 +123,7 @@ class Operators(ProgramLibrary):
         conv: Conv,
         **output: Unpack[Output],
     ) -> Int8:
-        """Convolution of an image (h, w, c) with weights (out c, kernel h, kernel w, c of a group)."""
+        """Return the convolution of an image (h, w, c) with weights (out c, kernel h, kernel w, c of a group)."""
         config, put = self.config, self.driver.put
         tiles = conv_tiles(config, conv)
 
@@ -159,7 +159,7 @@ class Operators(ProgramLibrary):
         conv: Conv,
         **output: Unpack[Output],
     ) -> Int8:
-        """Depthwise convolution of an image (h, w, c) with weights (kernel h, kernel w, c)."""
+        """Return the depthwise convolution of an image (h, w, c) with weights (kernel h, kernel w, c)."""
         config, put = self.config, self.driver.put
         return self._run(
             "depthwise_i8",
@@ -186,7 +186,7 @@ class Operators(ProgramLibrary):
         table: np.ndarray | None = None,
         dtype: Dtype = Dtype.I8,
     ) -> np.ndarray:
-        """One of add_i8, mul_i8, table_i8, requantize_i8, as `how` says (compiler.kernel_library.add and so on)."""
+        """Return the result of the operation `how`, from compiler.kernel_library.add, mul, table or requantize."""
         put = self.driver.put
         return self._run(
             operation,
@@ -206,7 +206,7 @@ class Operators(ProgramLibrary):
     def pool(
         self, x: Int8, pool: Conv, *, average: bool = False, clip: tuple[int, int] = (-128, 127)
     ) -> Int8:
-        """Pooling of one image (h, w, c)."""
+        """Return the pooling of one image (h, w, c)."""
         return self._run(
             "pool_i8",
             (pool.out_h, pool.out_w, pool.in_c),
@@ -214,7 +214,7 @@ class Operators(ProgramLibrary):
         )
 
     def softmax(self, x: Int8, scale: float) -> Int8:
-        """Softmax over rows; `scale` is beta times the input's, the output's is 1/256 at zero point -128."""
+        """Return the softmax over rows; `scale` is beta times the input scale; output scale 1/256, zero point -128."""
         (rows, cols), put = x.shape, self.driver.put
         return self._run(
             "softmax_i8",
@@ -235,7 +235,7 @@ class Operators(ProgramLibrary):
         dtype: Dtype = Dtype.I32,
         rounding: Rounding = Rounding.DOUBLE,
     ) -> np.ndarray:
-        """Sum, maximum or minimum of each row of (rows, cols)."""
+        """Return sum, maximum or minimum of each row of (rows, cols)."""
         rows, cols = x.shape
         return self._run(
             "reduce",
@@ -257,7 +257,7 @@ class Operators(ProgramLibrary):
         )
 
     def transpose(self, x: np.ndarray) -> np.ndarray:
-        """Transpose of a matrix of bytes."""
+        """Return the transpose of a matrix of bytes."""
         rows, cols = x.shape
         return self._run(
             "transpose",
@@ -267,7 +267,7 @@ class Operators(ProgramLibrary):
         )
 
     def copy(self, x: np.ndarray) -> np.ndarray:
-        """Copy of an array of bytes (planes, lines, length)."""
+        """Return a copy of an array of bytes (planes, lines, length)."""
         planes, lines, length = x.shape
         strides = (length, lines * length)
         return self._run(

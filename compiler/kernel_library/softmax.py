@@ -1,4 +1,4 @@
-"""Softmax over rows on the resident program `softmax_i8`."""
+"""Row softmax with the program `softmax_i8`."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,14 @@ _LOW_BITS = 15
 
 
 def softmax_tables(scale: float, cols: int) -> NDArray[np.int16]:
-    """Two tables of 256: low bits and high bits of exp(scale * d) in fixed point, d = -255..0 at entry d & 255.
+    """Return two tables of 256: low and high bits of exp(scale * d) in fixed point, d = -255..0 at entry d & 255.
 
     Parameters
     ----------
     scale : float
         Beta times the scale of the input.
     cols : int
-        Values of a row: their sum must be an int32, which leaves 29 bits or fewer for each.
+        Values per row: their sum must be an int32, which leaves at most 29 bits for each.
     """
     bits = min(29, 30 - (cols - 1).bit_length())
     distance = -(-np.arange(256) & 255)
@@ -28,12 +28,12 @@ def softmax_tables(scale: float, cols: int) -> NDArray[np.int16]:
 
 
 def softmax_operands(config: MlaConfig, *, x: int, y: int, rows: int, cols: int, tables: int) -> list[int]:
-    """Operands of `softmax_i8`; `x, y, tables` are DRAM addresses.
+    """Return the operands of `softmax_i8`; `x, y, tables` are DRAM addresses.
 
     Raises
     ------
     InputError
-        Sizes out of range, a row does not fit, or the machine has a single table.
+        A size is out of range, a row does not fit, or the target has only one table slot.
     """
     n = config.n
     blocks = ceil_div(cols, n)
@@ -43,7 +43,7 @@ def softmax_operands(config: MlaConfig, *, x: int, y: int, rows: int, cols: int,
     if config.table_slots < 2:
         raise InputError(f"softmax needs two table slots, not {config.table_slots}")
     row = blocks * n
-    # The one buffer of low bits, two bytes each, counts as one more byte of each of two.
+    # The single buffer of low bits, two bytes each, counts as one byte of each of two buffers.
     chunk = row_chunk(config, rows, 3 * row, config.acc_rows // (1 + blocks))
     size = chunk * row
     x_sp, y_sp, low_sp = place([2 * size] * 3, config.sp_bytes // config.sp_banks, config.sp_bytes)

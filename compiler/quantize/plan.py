@@ -11,7 +11,7 @@ from compiler.quantize.float_models import touches_floats
 from compiler.quantize.report import ENDLESS
 from hw.errors import InputError, shown
 
-EDGE = "float at the model's edge"
+EDGE = "conversion between float and integers at the model boundary"
 #: Why a node stays that has nothing to quantize.
 INTEGERS = "integers stay what they are"
 EDGE_INSIDE = "float at the edge of a subgraph"

@@ -84,7 +84,7 @@ class QuantizationReport:
     measured : int
         On how many of them errors were measured.
     random : bool
-        The samples were made up: errors are not to be trusted.
+        True if the samples were random, so that the errors are meaningless.
     outputs, tensors : tuples
         Errors against the float graph.
     kept : dict
@@ -131,11 +131,12 @@ class QuantizationReport:
 
 def summary(document: Mapping[str, Any]) -> list[str]:
     """What a report's document says in a few lines: the outputs, and the nodes that add most noise."""
-    made_up = ", made up: not to be trusted" if document["random"] else ""
+    random = " random" if document["random"] else ""
+    advice = " (accuracy is meaningless, pass --calibrate)" if document["random"] else ""
     if not document["tensors"]:
         return [_nothing(document["kept"].values())]
     lines = [
-        f"quantized with {document['samples']} samples{made_up}; against float on {document['measured']} of them:"
+        f"quantized with {document['samples']}{random} samples{advice}; compared with float on {document['measured']}:"
     ]
     for each in document["outputs"]:
         lines.append(f"  output {each['name']}: {_output(each)}")

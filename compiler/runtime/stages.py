@@ -273,9 +273,11 @@ class StagedNetwork:
 
     @property
     def how_made(self) -> str:
-        """Where it comes from and how long that took, for people."""
-        how = {Origin.COMPILED: "compiled", Origin.CACHE: "compiled before: found", Origin.FILE: "read"}
-        return f"{self.name} {how[self.origin]} in {self.compile_seconds:.2f} s"
+        """One line of text: whether the network was compiled, cached or read from a file, and the time that took."""
+        if self.origin is Origin.CACHE:
+            return f"using cached compilation of {self.name} ({self.compile_seconds:.2f} s)"
+        verb = {Origin.COMPILED: "compiled", Origin.FILE: "read"}[self.origin]
+        return f"{self.name} {verb} in {self.compile_seconds:.2f} s"
 
     @property
     def codes(self) -> list[StageExecutable]:

@@ -117,7 +117,7 @@ class OnlineTuner:
         if self._best is not None and isinstance(self._best.result, Measurement):
             best = self._best.result.cycles
         if best is not None and cycles >= best * (1 - _GAIN):
-            self._reject(finding, f"no better: {cycles} cycles, not {best}")
+            self._reject(finding, f"{cycles:,} cycles, no improvement on {best:,}")
         elif finding.schedule.to_json() in self._refused:
             self._reject(finding, "it has been rolled back before")
         else:

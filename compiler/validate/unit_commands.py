@@ -50,7 +50,7 @@ _RIGHT = {
     Trap.SP_BOUNDS: "it reaches scratchpad byte {address:#x}; the scratchpad is 0..{last:#x}",
     Trap.ACC_BOUNDS: "it reaches accumulator row {address:#x}; there are rows 0..{last:#x}",
     Trap.SLOT_BOUNDS: "it reaches {address:#x} in the parameter slots or tables, which is beyond them",
-    Trap.DRAM_WINDOW: "DRAM from {address:#x} on is in no window that allows it",
+    Trap.DRAM_WINDOW: "{access} DRAM {address:#x} is outside every {windows} window",
 }
 
 
@@ -111,7 +111,7 @@ def examine(
     c = unpack_fields(unit, fields)
     found = check_command(config, windows, unit, c)
     if found:
-        raise _illegal(config, *found)
+        raise _illegal(config, unit, *found)
     regions = streams(config, unit, c)
     if unit == Unit.FUSE:
         written = [item for item in regions if item.write]
@@ -128,9 +128,11 @@ def _meet(region: StridedRegion, others: list[StridedRegion]) -> bool:
     return any(region.space == other.space and overlap(region, other) for other in others)
 
 
-def _illegal(config: MlaConfig, cause: Trap, address: int) -> BadCommandError:
+def _illegal(config: MlaConfig, unit: Unit, cause: Trap, address: int) -> BadCommandError:
     last = {Trap.SP_BOUNDS: config.sp_bytes - 1, Trap.ACC_BOUNDS: config.acc_rows - 1}.get(cause, 0)
-    return BadCommandError(KIND_OF_TRAP[cause], _RIGHT[cause].format(address=address, last=last))
+    access, windows = ("write to", "writable") if unit == Unit.STORE else ("read of", "readable")
+    reason = _RIGHT[cause].format(address=address, last=last, access=access, windows=windows)
+    return BadCommandError(KIND_OF_TRAP[cause], reason)
 
 
 def follow_line(c: CommandFields, before: CommandLine | None) -> CommandLine:

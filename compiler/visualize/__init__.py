@@ -1,1 +1,1 @@
-"""Pictures and pages: graphs of every stage of the compiler, charts, the profile page."""
+"""Graph views of every compiler stage, charts, and the profile page."""

@@ -1,4 +1,4 @@
-"""The report of `mla profile` as a page that needs nothing but a browser."""
+"""Renders the report of `mla profile` as a self-contained HTML page."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -10,12 +10,12 @@ from compiler.util.shorten import shorten_middle
 from compiler.visualize.svg.style import CAUSE_COLOURS, hue
 
 _TEMPLATE = "profile_page.html.j2"
-#: Pixels of the timeline: all of it, its left margin, a lane, and from one lane to the next.
+#: Timeline layout in pixels: total width, left margin, lane height, lane pitch.
 _WIDTH, _LEFT, _LANE, _STEP = 1200, 76, 22, 28
-#: More spans than this are drawn together: nobody sees single ones.
+#: Number of spans above which adjacent ones are merged, since single ones are not visible.
 _MOST_SPANS = 4000
 _TICKS = 10
-#: Characters of a name in the table; all of it shows where the pointer rests.
+#: Maximum characters of a layer name in the table; the tooltip has the full name.
 _NAME = 40
 _DEPTHWISE = "depthwise_conv2d"
 
@@ -27,18 +27,18 @@ def page(
     clock_hz: float | None = None,
     memory: Mapping[str, int] | None = None,
 ) -> str:
-    """The page of a report.
+    """Return the HTML page of a report.
 
     Parameters
     ----------
     document : mapping
-        The report of `mla profile`. Only the file's name of its model is shown, never the folder.
+        Report of `mla profile`. Only the file name of its model is shown, never the folder.
     work : sequence of Span
-        The timeline of its first sample.
+        Timeline of the first sample.
     clock_hz : float or None
-        Clock frequency in hertz; with it the page has milliseconds.
+        Clock frequency in hertz; if given, the page shows milliseconds.
     memory : mapping or None
-        Bytes in use by name of a memory, such as {"DRAM": 4096}.
+        Bytes in use by memory name, such as {"DRAM": 4096}.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -96,7 +96,7 @@ def _facts(
 
 
 def _bar(where: Mapping[str, int], cycles: int, longest: int) -> list[dict[str, str]]:
-    """Cycles by cause; `longest` cycles are as long as there is room."""
+    """Return bar segments of cycles by cause; `longest` cycles fill the available width."""
     return [
         {
             "width": f"{100 * where[cause] / max(longest, 1):.3f}",
@@ -131,7 +131,7 @@ def _is_short(name: str) -> bool:
 
 
 def _timeline(document: Mapping[str, Any], work: Sequence[Span]) -> dict[str, Any]:
-    """One lane for each unit, one colour for each layer."""
+    """Return the timeline: one lane per unit, one colour per layer."""
     from compiler.visualize.svg.chart import round_ticks
 
     end = max((span.end for span in work), default=1)
@@ -163,7 +163,7 @@ def _timeline(document: Mapping[str, Any], work: Sequence[Span]) -> dict[str, An
 
 
 def joined(work: Sequence[Span], end: int) -> list[Span]:
-    """Spans of one lane and layer with gaps too small to see are one."""
+    """Merge spans of one lane and layer whose gaps are too small to see."""
     gap = 0 if len(work) <= _MOST_SPANS else end / _WIDTH
     out: list[Span] = []
     for span in work:

@@ -8,9 +8,9 @@ from pathlib import Path
 from compiler.util.files import write_output
 from hw.errors import MlaError
 from scripts.coverage.merge import merge
-from scripts.coverage.reasons import read_reasons
 from scripts.coverage.report import Report
 from scripts.coverage.sources import ROOT
+from scripts.coverage.waivers import read_reasons
 
 REASONS = ROOT / "tests" / "soak" / "unreached.toml"
 

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from scripts.onnx_nodes.case import Result, Where
-from scripts.onnx_nodes.right import FLOAT_UNITS, PART, STEPS, UNITS
+from scripts.onnx_nodes.compare import FLOAT_UNITS, PART, STEPS, UNITS
 from scripts.onnx_nodes.suite import operators
 
 PAGE = Path(__file__).parents[2] / "docs/onnx-tests.md"

@@ -29,7 +29,7 @@ def test_calibrate(mla, made_up, tmp_path, monkeypatch):
     assert found["measured_now"] == 7 and found["mape"] == found["held_out"]["single"]["mape"]
     assert found["prediction_us"] > 0 and -1 <= found["spearman"] <= 1
     assert CycleModel.load(out).about["conditions"] == N4.key
-    assert "measurements kept out" in result.out and "a prediction takes" in result.out
+    assert "held-out measurements" in result.out and "a prediction takes" in result.out
     assert mla("calibrate", "--target", "n4", "--seconds", "1").status == 0
     assert (tmp_path / "cache" / "hpm" / f"{N4.key}.hpm").exists()
 

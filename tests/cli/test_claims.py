@@ -25,7 +25,7 @@ def test_outputs_are_files_of_their_own(tmp_path):
         check_outputs([new, link], [None, there])
     with pytest.raises(InputError, match="there is an input"):
         check_outputs([], [there], str(there))
-    with pytest.raises(InputError, match="new is named for two outputs"):
+    with pytest.raises(InputError, match="new is given for two outputs"):
         check_outputs([new, None, tmp_path / "." / "new"])
     check_outputs([Path("/dev/null"), Path("/dev/null"), new], [there, Path("/dev/null")], "-")
     assert there.read_bytes() == b"" and not new.exists()
@@ -143,7 +143,7 @@ def test_no_file_that_is_read_is_written(mla, files, arguments, read):
 )
 def test_no_two_outputs_are_one_file(complains, files, arguments):
     Path("other").symlink_to("new")
-    complains(2, "other is named for two outputs: they must be different files", *arguments)
+    complains(2, "other is given for two outputs: they must be different files", *arguments)
     assert not Path("new").exists()
 
 

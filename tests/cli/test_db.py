@@ -22,7 +22,7 @@ def file(tmp_path_factory):
 def database(mla, file):
     if not file.exists():
         result = mla(*TUNE, "--trials", "2", "--db", file)
-        assert result.status == 0 and "0 measurements were remembered" in result.out, result.err
+        assert result.status == 0 and "0 measurements came from the database" in result.out, result.err
     return file
 
 
@@ -31,7 +31,7 @@ def test_a_second_search_remembers_the_first(mla, database, tmp_path):
     result = mla(*TUNE, "--trials", "2", "--db", f"sqlite:///{database}", "--json", out)
     document = json.loads(out.read_text())
     assert result.status == 0 and document["trials"] == document["cache_hits"] == 2, result.err
-    assert "2 measurements were remembered" in result.out and "opening the machine" not in result.err
+    assert "2 measurements came from the database" in result.out and "opening the machine" not in result.err
 
 
 def test_by_default_the_database_is_in_the_cache(mla, database, tmp_path, monkeypatch):
@@ -57,7 +57,7 @@ def test_out_and_in_again(mla, database, tmp_path):
     assert mla("db", "import", lines, "--db", other).out == "4 entries taken\n"
     assert mla("db", "import", lines, "--db", other).out == "0 entries taken\n"
     result = mla(*TUNE, "--trials", "2", "--db", other)  # what somebody else measured is measured again
-    assert result.status == 0 and "0 measurements were remembered" in result.out, result.err
+    assert result.status == 0 and "0 measurements came from the database" in result.out, result.err
 
 
 def test_bad_use_is_told_in_a_line(complains, database, tmp_path):
@@ -71,14 +71,14 @@ def test_bad_use_is_told_in_a_line(complains, database, tmp_path):
     complains(2, "is an input", "db", "export", database, "--db", database)
     complains(2, "invalid choice", "db", "drop")
     complains(2, "--db: must be a file, or a URL", "db", "show", "--db", "")
-    complains(2, "--no-cache asks for no database", *TUNE, "--trials", "1", "--no-cache", "--db", database)
+    complains(2, "--no-cache disables the database", *TUNE, "--trials", "1", "--no-cache", "--db", database)
     complains(1, "unable to open database file", *TUNE, "--trials", "1", "--db", tmp_path / "none" / "x.db")
-    complains(2, "--db is for --adapt", "serve", MODEL, "--db", database)
+    complains(2, "--db requires --adapt", "serve", MODEL, "--db", database)
     assert text.read_text().startswith("some text")
 
 
 def test_serving_knows_what_was_measured_in_the_stream(mla, database):
-    serve = ("serve", MODEL, *N4, "--adapt", "--pace", "0", "--requests", "2", "--db", database)
+    serve = ("serve", MODEL, *N4, "--adapt", "--trials-per-request", "0", "--requests", "2", "--db", database)
     for _ in range(2):  # once: requests back to back are another measurement than one by itself
         result = mla(*serve)
         assert result.status == 0, result.err

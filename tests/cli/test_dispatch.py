@@ -62,7 +62,7 @@ def test_its_programs_as_text(mla, tmp_path):
 
 def test_requests_that_wait_go_together(mla, file, images):
     result = mla(
-        "serve", MODEL, "--input", file, "--requests", "12", "--batches", "1,4", "--flights", "1", *N16
+        "serve", MODEL, "--input", file, "--requests", "12", "--batches", "1,4", "--max-in-flight", "1", *N16
     )
     assert result.status == 0, result.err
     lines = [json.loads(line) for line in result.out.splitlines()]
@@ -108,6 +108,6 @@ def test_a_compiled_file_has_its_own(mla, complains, tmp_path):
     path = tmp_path / "digits.mla"
     assert mla("compile", MODEL, "-o", path, "--batches", "1,2").status == 0
     complains(
-        2, "was compiled for batches of 1,2, not for --batches 1,4", "run", path, "--batches", "1,4", *N16
+        2, "was compiled for batch sizes 1,2, not for --batches 1,4", "run", path, "--batches", "1,4", *N16
     )
-    complains(2, "is compiled already: --skip", "run", path, "--skip", "x", *N16)
+    complains(2, "is already compiled: --skip", "run", path, "--skip", "x", *N16)

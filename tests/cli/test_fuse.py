@@ -9,7 +9,7 @@ def test_fuse(mla, tmp_path):
     out = tmp_path / "fuse.json"
     result = mla("fuse", MODEL, "--json", out)
     assert result.status == 0, result.err
-    assert "cycles predicted" in result.out and "more cannot be done (--all says why)" in result.out
+    assert "cycles predicted" in result.out and "more are impossible (--all lists the reasons)" in result.out
     document = json.loads(out.read_text())
     assert document["predicted_cycles"] > 1000 and document["measured_cycles"] is None
     sites = document["sites"]
@@ -93,5 +93,10 @@ def test_bad_use(complains, mla, tmp_path):
     complains(2, "cannot be read", "fuse", tmp_path / "absent.tflite")
     mla("compile", MODEL, "-o", tmp_path / "x.mla")
     complains(
-        2, "is compiled already: --sp-limit is for models", "run", tmp_path / "x.mla", "--sp-limit", "65536"
+        2,
+        "is already compiled: --sp-limit applies to models",
+        "run",
+        tmp_path / "x.mla",
+        "--sp-limit",
+        "65536",
     )

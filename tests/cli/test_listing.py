@@ -119,7 +119,7 @@ def test_several_programs_are_no_program(complains, mla, package, tmp_path):
     complains(2, text, "validate", source)
     complains(
         2,
-        "--target is for single programs",
+        "--target does not go with --network",
         "asm",
         source,
         "--network",

@@ -77,11 +77,22 @@ def test_answers_written_on_the_machine(mla, tmp_path):
     written = [len(each["words"]) for each in layer["answers"]]
     assert machine["words"] == len(layer["question"]) + sum(written) - 2  # nothing follows the last word
     assert 0 < machine["same"] <= machine["compared"] and machine["cycles"] > 1000 * machine["words"]
-    assert f"{machine['words']} words read and written by n16" in result.out
+    assert f"{machine['words']} tokens processed on n16" in result.out
 
 
 def test_evaluation_compares_methods(mla, tmp_path):
-    asked = ("--layers", "1", "--trials", "2", "--others", "2", "--methods", "random", "--seeds", "1")
+    asked = (
+        "--layers",
+        "1",
+        "--trials",
+        "2",
+        "--baseline-trials",
+        "2",
+        "--methods",
+        "random",
+        "--seeds",
+        "1",
+    )
     asked += ("--samples", "4")
     result = mla("llm", "eval", *asked, "--json", str(tmp_path / "a.json"))
     assert result.status == 0, result.err

@@ -259,3 +259,30 @@ def test_installed_command(tmp_path: Path):
     command = Path(sys.executable).parent / "mla"
     done = subprocess.run([command, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"mla {__version__}\npython ")
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "former", "value"),
+    [
+        (("serve", "m.onnx"), "trials_per_request", "--pace", "3"),
+        (("serve", "m.onnx"), "max_in_flight", "--flights", "3"),
+        (("llm", "train", "-o", "x"), "finetune_steps", "--then", "3"),
+        (("llm", "train", "-o", "x"), "no_target_token", "--without-want", None),
+        (("llm", "eval"), "baseline_trials", "--others", "3"),
+    ],
+)
+def test_former_option_names_are_hidden_aliases(verb, name, former, value):
+    from compiler.cli.parser import build_parser
+
+    parser, values = build_parser(), [] if value is None else [value]
+    old, new = (
+        vars(parser.parse_args([*verb, each, *values])) for each in (former, f"--{name.replace('_', '-')}")
+    )
+    assert old == new and new[name] == (True if value is None else int(value))
+    assert vars(parser.parse_args([*verb]))[name] != new[name]
+
+
+def test_model_is_another_name_of_method_hpm():
+    from compiler.cli.parser import build_parser
+
+    assert build_parser().parse_args(["tune", "m.onnx", "--trials", "1", "--method", "model"]).method == "hpm"

@@ -121,7 +121,7 @@ def test_bad_options(complains, module):
     complains(2, "not for random", *tune, "--method", "random", "--generator", "polish")
     complains(2, "not for llm", *tune, "--method", "llm", "--generator", "polish")
     complains(2, "absent:X: absent cannot be imported: ModuleNotFoundError", *tune, "--method", "absent:X")
-    complains(2, "--generator is for --adapt", "serve", MODEL, "--generator", "polish")
+    complains(2, "--generator requires --adapt", "serve", MODEL, "--generator", "polish")
 
 
 def test_bad_plug_ins_of_serve_are_refused_at_once(mla, module):
@@ -144,7 +144,7 @@ def test_serve_searches_with_a_plug_in(mla, module):
         "--target",
         "n4",
         "--adapt",
-        "--pace",
+        "--trials-per-request",
         "1",
         "--generator",
         f"{module}:Sub",

@@ -131,4 +131,4 @@ def test_the_verb_verilog_shows_progress(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("hw.emit.emit_verilog", emit)
     assert main(["verilog", "-o", str(tmp_path / "chip.v"), "--target", "n8"]) == 0
-    assert under_way == ["emitting the Verilog of the 8x8 chip"] and not module._DISPLAY._tasks
+    assert under_way == ["generating the Verilog of the 8x8 chip"] and not module._DISPLAY._tasks

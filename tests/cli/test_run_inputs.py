@@ -139,16 +139,18 @@ def test_images_that_do_not_fit(complains, tmp_path):
     (tmp_path / "cut.png").write_bytes(data[: len(data) // 2])
     complains(2, "cut.png: cannot be read as PNG: ", *run, tmp_path / "cut.png")
     Image.fromarray(np.full((8, 8), 999, np.uint16)).save(tmp_path / "deep.png")
-    complains(2, "must have 8 bits a channel, not 16", *run, tmp_path / "deep.png")
+    complains(2, "must have 8 bits per channel, not 16", *run, tmp_path / "deep.png")
     Image.fromarray(np.full((8, 8, 4), 9, np.uint8)).save(tmp_path / "clear.png")
     complains(2, "has transparent pixels", *run, tmp_path / "clear.png")
-    complains(2, "--input-scale is for --input of a .png file", "run", DIGITS, "--input-scale", "0,1")
+    complains(2, "--input-scale requires --input with a .png file", "run", DIGITS, "--input-scale", "0,1")
     complains(
         2, "input-scale: must be MEAN,STD with STD above 0, not '0,0'", "run", DIGITS, "--input-scale", "0,0"
     )
-    with pytest.raises(InputError, match=r"float32\[1, 640\], which is no image of 1 or 3 channels"):
+    with pytest.raises(InputError, match=r"float32\[1, 640\], which is not an image of 1 or 3 channels"):
         one(tmp_path / "whole.png", Tensor("x", (1, 640), "float32"))
-    with pytest.raises(InputError, match="is int16 without a scale, for which pixels are no numbers"):
+    with pytest.raises(
+        InputError, match="is int16 without a quantization scale, so that pixels cannot be converted"
+    ):
         one(tmp_path / "whole.png", Tensor("x", (8, 8), "int16"))
     both = [Tensor("x", (8, 8), "uint8"), Tensor("y", (8, 8), "uint8")]
     with pytest.raises(InputError, match=r"has inputs x, y: give a \.npz"):
@@ -159,7 +161,7 @@ def test_images_without_pillow(complains, tmp_path, monkeypatch):
     image(tmp_path / "whole.png", (8, 8))
     monkeypatch.setitem(sys.modules, "PIL", None)
     run = ("run", DIGITS, "--device", "golden", "--input", tmp_path / "whole.png")
-    complains(2, "whole.png: .png files need Pillow, the extra `media`", *run)
+    complains(2, "whole.png: reading .png files needs Pillow (extra `media`", *run)
 
 
 @pytest.mark.parametrize("shape", [(1, 9), (9,), (1, 9, 1), (1, 1, 9)])
@@ -204,8 +206,8 @@ def test_sounds_that_do_not_fit(complains, tmp_path):
     (tmp_path / "cut.wav").write_bytes((tmp_path / "cut.wav").read_bytes()[:-4])
     for name, text in (
         ("sound.wav", "has 9 samples, input 'x' takes 8: cut or pad it first"),
-        ("stereo.wav", "must be mono of 16 bits, not 2 channels of 16 bits"),
-        ("bytes.wav", "must be mono of 16 bits, not 1 channels of 8 bits"),
+        ("stereo.wav", "must be 16-bit mono, not 2 channels of 16 bits"),
+        ("bytes.wav", "must be 16-bit mono, not 1 channels of 8 bits"),
         ("text.wav", "must be a PCM .wav file: "),
         ("empty.wav", "must be a PCM .wav file: it is cut short"),
         ("cut.wav", "must be a PCM .wav file: it is cut short"),
@@ -218,4 +220,4 @@ def test_sounds_that_do_not_fit(complains, tmp_path):
 def test_an_example_of_a_module_has_a_shape_of_its_own(complains, tmp_path):
     image(tmp_path / "whole.png", (8, 8))
     run = ("run", "some.module:function", "--input", tmp_path / "whole.png")
-    complains(2, "the module's export needs an example with a shape of its own: .npy or .npz", *run)
+    complains(2, "exporting a PyTorch module needs an example of known shape: give a .npy or .npz", *run)

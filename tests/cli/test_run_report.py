@@ -193,7 +193,7 @@ def test_warnings_are_in_the_report(mla, noisy, caplog):
     run = ("run", path, "--device", "golden", "--calibrate", given, "--json", "-", "--no-cache")
     result = mla(*run)
     random, low = sorted(json.loads(result.out)["warnings"])
-    assert random == "no input file: one random sample of seed 0" and random in result.err.splitlines()
+    assert random == "no --input file: using one random sample (seed 0)" and random in result.err.splitlines()
     assert low.startswith("warning: output y has less than 20 dB") and low in result.err.splitlines()
     assert "--keep-float" in low
     assert json.loads(mla(*run, "--input", given).out)["warnings"] == [low]
@@ -201,7 +201,7 @@ def test_warnings_are_in_the_report(mla, noisy, caplog):
         "warnings"
     ]
     assert without == [record.getMessage() for record in caplog.records]
-    assert len(without) == 1 and "random samples of seed 0" in without[0]
+    assert len(without) == 1 and "random samples (seed 0)" in without[0]
 
 
 def test_compile_has_warnings_too(mla, noisy, tmp_path):
@@ -227,6 +227,11 @@ def test_nodes_are_kept_float(mla, complains, noisy, tmp_path):
     package = tmp_path / "noisy.mla"
     assert mla("compile", path, "-o", package, "--calibrate", given, "--keep-float", "Mul:y").status == 0
     complains(
-        2, "is compiled already: --keep-float is for float models", "run", package, "--keep-float", "Mul:y"
+        2,
+        "is already compiled: --keep-float applies to float models",
+        "run",
+        package,
+        "--keep-float",
+        "Mul:y",
     )
     complains(2, "keep_float is for float models", "run", DIGITS, "--keep-float", "scores")

@@ -118,7 +118,7 @@ def test_adaptation_in_step_repeats(mla):
         "--target",
         "n4",
         "--adapt",
-        "--pace",
+        "--trials-per-request",
         "1",
         "--seed",
         "2",
@@ -142,7 +142,7 @@ def test_from_a_schedule_to_the_static_compiler_s_and_a_picture_of_it(mla, tmp_p
         "--target",
         "n4",
         "--adapt",
-        "--pace",
+        "--trials-per-request",
         "0",
         "--adapt-from",
         "10",
@@ -169,7 +169,7 @@ def test_from_a_schedule_to_the_static_compiler_s_and_a_picture_of_it(mla, tmp_p
     [
         (b"", "standard input is empty"),
         (b"{", "standard input, line 1: must be JSON"),
-        (b'{"other": 1}', "inputs must be"),
+        (b'{"other": 1}', "missing input '"),
         (b"[[1, 2], [3]]", "not lists of different lengths"),
         (b'["a"]', "not str"),
         (b"[1, 2]", "not [2]"),
@@ -194,9 +194,9 @@ def test_what_came_before_a_bad_line_comes_out(mla, monkeypatch, images, hashes)
 def test_bad_use_is_told_at_once(complains, tmp_path):
     complains(2, "cannot be read", "serve", tmp_path / "absent.tflite", *N4)
     complains(2, "--requests: must be an integer of at least 1", "serve", MODEL, "--requests", "0")
-    complains(2, "--pace is for --adapt", "serve", MODEL, "--pace", "1")
-    complains(2, "--adapt-from is for --adapt", "serve", MODEL, "--adapt-from", "1")
-    complains(2, "--schedule is for --adapt", "serve", MODEL, "--schedule", tmp_path / "x.json")
+    complains(2, "--trials-per-request requires --adapt", "serve", MODEL, "--trials-per-request", "1")
+    complains(2, "--adapt-from requires --adapt", "serve", MODEL, "--adapt-from", "1")
+    complains(2, "--schedule requires --adapt", "serve", MODEL, "--schedule", tmp_path / "x.json")
     complains(2, "x.json cannot be read", "serve", MODEL, "--adapt", "--schedule", tmp_path / "x.json")
     complains(2, "--picture needs --device rtl", "serve", MODEL, "--picture", tmp_path / "x.svg", *N4)
     complains(2, "--json - needs --out FILE", "serve", MODEL, "--json", "-")

@@ -29,7 +29,7 @@ def test_sizes_at_every_verb(mla, complains, model: Path, tmp_path: Path) -> Non
     assert mla("compile", model, "-o", package, *size).status == 0
     report = json.loads(mla("run", package, "--device", "golden", "--target", "n4", "--json", "-").out)
     assert report["outputs"]["y"]["shape"] == [1, 5]
-    complains(2, f"{package} is compiled already: --size", "run", package, *size)
+    complains(2, f"{package} is already compiled: --size", "run", package, *size)
     profile = mla("profile", model, "--size", "width", "--target", "n4")
     assert profile.status == 2 and "must be NAME=N" in profile.err
     profile = mla("profile", model, *size, "--json", "-")
@@ -64,5 +64,5 @@ def test_inputs_bound_to_constants(mla, complains, tmp_path: Path) -> None:
     complains(2, "VALUE must be a number", "run", path, "--bind", "b=much", *target)
     complains(2, "input 'b' is bound twice", "run", path, "--bind", "b=1", "--bind", "b=2", *target)
     assert mla("compile", path, "-o", package, "--bind", "b=1", "--target", "n4").status == 0
-    complains(2, f"{package} is compiled already: --bind", "run", package, "--bind", "b=1", *target)
+    complains(2, f"{package} is already compiled: --bind", "run", package, "--bind", "b=1", *target)
     assert "b" not in mla("graph", path, "--bind", "b=1").out.split()

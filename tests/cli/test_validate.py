@@ -52,7 +52,7 @@ def test_a_safe_program(mla, program, tmp_path):
     for path in (source, image):
         result = mla("validate", path, *ARGUMENTS)
         assert (result.status, result.err) == (0, "")
-        assert result.out.startswith("safe: 1 calls, 8 instructions, 1 ways\n")
+        assert result.out.startswith("safe: 1 call, 8 instructions, 1 path\n")
         assert "dram: read 0x1000..0x100f, write 0x2000..0x200f" in result.out
     document = json.loads(mla("validate", image, *ARGUMENTS, "--json", "-").out)
     assert (document["schema_version"], document["valid"], document["commands"]["store"]) == (1, True, 1)
@@ -104,8 +104,8 @@ def test_validate_options_change_the_proof(mla, program):
         (["--operands", "1,x"], "--operands: must hold integers, not 'x'"),
         (["--window", "5"], "must be START:LENGTH or START:LENGTH:r, w or rw, not '5'"),
         (["--window", "0:16:x"], "r, w or rw, not '0:16:x'"),
-        (["--window", "0:0"], "must hold bytes of 0..0xffffffff, not '0:0'"),
-        (["--window", "1:4294967296"], "must hold bytes of 0..0xffffffff"),
+        (["--window", "0:0"], "must be a range within 0..0xffffffff, not '0:0'"),
+        (["--window", "1:4294967296"], "must be a range within 0..0xffffffff"),
         (["--limit", "0"], "must be an integer of at least 1, not '0'"),
         (["--calls", "0"], "must be an integer in 1..65536, not '0'"),
         (["--target", "n5"], "target must be one of"),
@@ -139,13 +139,15 @@ def test_a_compiled_network(mla, complains, tmp_path):
     document = json.loads(mla("validate", path, "--json", "-").out)
     assert [stage["stage"] for stage in document["stages"]] == stages
     assert all(stage["commands"]["store"] > 0 for stage in document["stages"])
-    complains(2, "is a compiled network: it has operands, windows", "validate", path, "--operands", "1")
+    complains(
+        2, "is a compiled network, which has its own operands, windows", "validate", path, "--operands", "1"
+    )
     own, other = tmp_path / "own.toml", "n4" if network.config.n != 4 else "n8"
     own.write_text("".join(f"{name} = {value}\n" for name, value in asdict(network.config).items()))
     assert mla("validate", path, "--target", own) == result
     complains(
         2,
-        f"{path} was compiled for another machine than --target {other}",
+        f"{path} was compiled for another configuration than --target {other}",
         "validate",
         path,
         "--target",

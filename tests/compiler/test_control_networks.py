@@ -78,7 +78,10 @@ def test_early_exit_on_the_chip(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for amplitudes in ((SURE, SURE), (SURE, UNSURE)):
         np.save(inputs, np.concatenate([each["x"] for each in images(rng, *amplitudes)]))
         status = main(["run", str(path), "--target", "n4", "--input", str(inputs), "--json", str(output)])
-        assert (status, "on the host: If:y (if): the host decides" in capsys.readouterr().err) == (0, True)
+        assert (status, "runs on the host: If:y (if): the host decides" in capsys.readouterr().err) == (
+            0,
+            True,
+        )
         reports.append(json.loads(output.read_text()))
     for report in reports:
         assert (

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from scripts.onnx_nodes.case import Where, run
-from scripts.onnx_nodes.reach import in_reach
+from scripts.onnx_nodes.scope import in_reach
 from scripts.onnx_nodes.suite import node_tests, operators, share
 
 QUANTIZED = (

@@ -17,7 +17,7 @@ from compiler.llm.model.weights import load
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 from compiler.visualize.svg.rounds import draw_rounds
 from hw.errors import InputError, WorkError
-from scripts import judged
+from scripts import eval_lm
 
 POINT = CalibrationNetwork((6, 6, 16), (CalibrationOp("conv", 32, 3), CalibrationOp("depthwise", 0, 3)))
 
@@ -121,9 +121,9 @@ def test_figures_of_single_answers() -> None:
 
 
 def test_layers_that_were_not_judged_are_told(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(judged, "in_lanes", lambda *_: 1)
+    monkeypatch.setattr(eval_lm, "in_lanes", lambda *_: 1)
     with pytest.raises(WorkError, match="2 layers were not judged; the same call goes on"):
-        judged.judged(SHIPPED, 2, 4, 1, tmp_path / "judged.jsonl")
+        eval_lm.judged(SHIPPED, 2, 4, 1, tmp_path / "judged.jsonl")
 
 
 def test_a_picture_of_rounds_has_each_figure() -> None:

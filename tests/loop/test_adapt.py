@@ -203,7 +203,7 @@ def test_reasons_of_rejection(server: Server, model: Model) -> None:
     ]
     loop.serve(3)
     reasons = loop.reasons("rejected")
-    assert reasons[0] == f"no better: {CYCLES} cycles, not {CYCLES}"
+    assert reasons[0] == f"{CYCLES:,} cycles, no improvement on {CYCLES:,}"
     assert reasons[1:4] == [
         "its outputs are wrong",
         "100 cycles are fewer than the 200 that the work takes",

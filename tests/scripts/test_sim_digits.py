@@ -12,7 +12,7 @@ from compiler.visualize.svg.serving import draw_serving
 from scripts import sim_report
 from scripts.networks.digits import Digits, load_digits_split
 from scripts.sim import plan, requests_of
-from scripts.sim_marks import Marks
+from scripts.sim_accuracy import Marks
 
 IMAGES = 48
 #: Cycles of an image under the static compiler's programs and under better ones: what was measured, and a little.

@@ -9,14 +9,14 @@ import pytest
 SOURCE = """
 from dataclasses import replace
 from compiler.schedule.schedule import Schedule
-from compiler.tuning.search.generator_search import Generated
-from compiler.tuning.search.method import Method, with_layer
+from compiler.tuning.search.generator_search import GeneratorSearch
+from compiler.tuning.search.method import SearchMethod, with_layer
 from compiler.tuning.generators.generator import Generator
 from compiler.tuning.generators.task import Candidate
 
 print("imported")
 
-class Base(Method):
+class Base(SearchMethod):
     def propose(self):
         return self.first
     def learn(self, trial):
@@ -34,7 +34,7 @@ class Good(Base):
     def learn(self, trial):
         self.heard.append(trial)
 
-class Lacks(Method):
+class Lacks(SearchMethod):
     def propose(self):
         return self.first
 
@@ -85,7 +85,7 @@ class Refuses(Base):
     def propose(self):
         return self.prepared.network(replace(self.first, layers={})) or replace(self.first, layers=5)
 
-class Asks(Generated):
+class Asks(GeneratorSearch):
     pass
 
 class Quiet(Generator):

@@ -1,4 +1,4 @@
-"""What a program that is being written does so far: abstract execution for each prefix."""
+"""Abstract execution of a partially written program, for each prefix."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -23,25 +23,25 @@ from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.micro_instruction import ISSUE_D, LOOP_IMM, REGISTERS, STATISTIC_BASE, MicroOp, Statistic, encode
 from hw.isa.program import Program
 
-#: Semaphores of a consumer.
+#: Number of semaphores per consumer.
 TOKENS = SEMAPHORES_PER_PAIR * len(Unit)
-#: What changes what a unit's command would be, or whether the unit has time for it.
+#: Instructions that change the command of a unit, or the time available to it.
 _OF_UNIT = frozenset({MicroOp.SET, MicroOp.CLEAR, MicroOp.ISSUE})
-#: Statistics that are the same whenever the program runs.
+#: Statistics whose values are the same in every run.
 _READABLE = tuple(each for each in Statistic if each is not Statistic.CYCLE)
 
-#: What changes the order of commands.
+#: Instructions that change the order of commands.
 ORDER = frozenset({MicroOp.ISSUE, MicroOp.WAIT, MicroOp.FENCE, MicroOp.HALT})
-#: Instructions of a loop's further turns that are followed; a loop that takes more counts as harmful.
+#: Limit of instructions executed for further loop iterations; loops that need more are rejected.
 _FOLLOWED = 1 << 10
-#: Turns that must change nothing before those after them are taken to be the same.
+#: Number of iterations without state change after which the remaining ones are assumed equal.
 _SETTLED = 3
 _MASK = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
 class AbstractLoop:
-    """A loop: its first instruction, how often it runs (before its end is known), and its body so far."""
+    """Loop: its first instruction, iteration count (before its end is known), and body so far."""
 
     word: int
     trips: int
@@ -49,25 +49,25 @@ class AbstractLoop:
 
 
 class AbstractMachine:
-    """The state of a machine, and what executing instructions makes of it.
+    """Abstract state of the chip, updated by executing instructions.
 
     Parameters
     ----------
-    sequencer : Sequencer
-        Executes.
-    way : Way
-        Its state.
+    sequencer : SymbolicSequencer
+        Executes the instructions.
+    way : ExecutionPath
+        Symbolic state of the execution.
 
     Attributes
     ----------
     lost : bool
-        Nothing is known any more: an instruction did harm, or jumped.
+        True if the state is unknown after an unsafe instruction or a jump.
     harm : bool
-        An instruction did harm.
+        True if an instruction was unsafe.
     steps : int
-        Instructions executed.
+        Number of executed instructions.
     written : int
-        Registers that have been written, a bit for each; register 0 always has.
+        Bit mask of registers that have been written; includes register 0.
     """
 
     def __init__(self, sequencer: SymbolicSequencer, way: ExecutionPath):
@@ -78,14 +78,14 @@ class AbstractMachine:
 
     @staticmethod
     def of(limits: ProgramLimits) -> "AbstractMachine":
-        """The state when a program begins.
+        """Return the state at the start of a program.
 
         Raises
         ------
         ValidationError
-            What comes before it in the stream is not safe.
+            The calls before the program are not safe.
         InputError
-            The limits make no sense.
+            The limits are inconsistent.
         """
         assert limits.config
         own = MacroCall(Program("program", (encode(MicroOp.HALT),)), limits.operands, limits.tag)
@@ -100,7 +100,7 @@ class AbstractMachine:
         return AbstractMachine(stream.sequencers[-1][-1], way)
 
     def copy(self, *, order: bool) -> "AbstractMachine":
-        """A copy to be changed; without `order` the order of commands must stay as it is."""
+        """Return a copy to modify; without `order` the command order must not be changed."""
         out = copy(self)
         if order:
             out.way = self.way.fork()
@@ -111,14 +111,14 @@ class AbstractMachine:
         return out
 
     def value(self, selector: int) -> Word | None:
-        """What a selector names; None: it must not be read now."""
+        """Return the value of a selector; None if it must not be read now."""
         try:
             return self.sequencer.value(self.way, selector)
         except ValidationError:
             return None
 
     def trips(self, word: int) -> int | None:
-        """How often a loop that begins now runs; None: the data say."""
+        """Return the iteration count of a loop that begins now; None if it depends on data."""
         _, _, a, _, imm = decode_instruction(word)
         count = self.value(a)
         if not isinstance(count, int):
@@ -126,7 +126,7 @@ class AbstractMachine:
         return signed(count + LOOP_IMM.unpack(imm & _MASK)["count"] & _MASK)
 
     def execute(self, word: int) -> None:
-        """Execute an instruction that is no loop with a body."""
+        """Execute an instruction that is not a loop with a body."""
         op, d, a, b, imm = decode_instruction(word)
         self.step(1)
         if op in JUMPS or op in (MicroOp.TRAP, MicroOp.LOOP):
@@ -136,24 +136,24 @@ class AbstractMachine:
             self.sequencer.execute(self.way, op, d, a, b, imm)
         except ValidationError:
             self.harm = True
-        # A command that waits in its queue would do so for ever, for all that is known.
+        # A command that blocks in its queue would never be issued, as far as is known.
         self.harm |= op is MicroOp.ISSUE and self.way.timeline.waiting
         self.lost |= self.harm
         if op in ALU:
             self.written |= 1 << d % REGISTERS
 
     def step(self, count: int) -> None:
-        """Count instructions."""
+        """Count executed instructions."""
         self.steps += count
         if self.steps > LIMIT:
             self.harm = self.lost = True
 
     def repeat(self, body: Sequence[int | AbstractLoop], times: int) -> None:
-        """Execute a body so many times."""
+        """Execute a loop body `times` times."""
         self._repeat(body, times, _FOLLOWED)
 
     def _repeat(self, body: Sequence[int | AbstractLoop], times: int, room: int) -> int:
-        """Execute a body so many times; returns what is left of the instructions that are followed."""
+        """Execute a loop body `times` times; return the remaining instruction limit."""
         settled = 0
         for turn in range(times):
             before, work, steps = self._state(), list(self.way.work), self.steps
@@ -163,7 +163,7 @@ class AbstractMachine:
                 room = self._again(item, room)
             settled = settled + 1 if self._state() == before else 0
             if settled == _SETTLED:
-                # The turns that are left do the same once more.
+                # The remaining iterations repeat the last one.
                 rest = times - 1 - turn
                 self.step(rest * (self.steps - steps))
                 self._work([rest * (now - then) for now, then in zip(self.way.work, work, strict=True)])
@@ -171,7 +171,7 @@ class AbstractMachine:
         return room
 
     def _again(self, item: int | AbstractLoop, room: int) -> int:
-        """Execute an instruction, or a loop, once more."""
+        """Execute an instruction or a loop once more."""
         if room <= 0:
             self.harm = self.lost = True
         elif isinstance(item, int):
@@ -185,72 +185,72 @@ class AbstractMachine:
         return room - 1
 
     def _state(self) -> tuple:
-        """What the next turn of a loop depends on, but for the order of commands."""
+        """Return the state that the next iteration depends on, except the command order."""
         return tuple(self.way.registers), tuple(map(tuple, self.way.fields)), self.way.timeline.counts
 
     def _work(self, cycles: list[int]) -> None:
-        """The units have so much more to do."""
+        """Add work to the units, in cycles."""
         self.way.work = [now + more for now, more in zip(self.way.work, cycles, strict=True)]
         if max(self.way.work) > WATCHDOG_CYCLES:
             self.harm = self.lost = True
 
 
 class ProgramTracker:
-    """The machine after some instructions; what comes next gives another one.
+    """Abstract machine after a prefix of instructions; instructions return a new tracker.
 
     Parameters
     ----------
-    machine : Machine
-        Its state.
+    machine : AbstractMachine
+        Current abstract state.
     jumps : bool
-        Whether there may be branches and calls, behind which nothing is known any more.
+        True if branches and calls are allowed; after one the state is unknown.
     """
 
     def __init__(self, machine: AbstractMachine, jumps: bool):
         self.machine, self.jumps = machine, jumps
-        #: Loops that are open.
+        #: Open loops.
         self.loops: tuple[AbstractLoop, ...] = ()
-        # Found out so far, as long as it is true: what commands touch (None: they would do harm), which of them may be
-        # issued behind which tokens, statistics that may be read, and the counts of all
-        # semaphores, also as masks.
+        # Caches, valid until the state changes: regions touched by commands (None: unsafe), legality of commands after
+        # given waits, readable statistics, and the counts of all
+        # semaphores, also as bit masks.
         self._commands: dict[Unit, list[StridedRegion] | None] = {}
         self._issuable: dict[tuple[Unit, int], bool] = {}
         self._statistics: tuple[Statistic, ...] | None = None
         self._counts: tuple[int, ...] | None = None
         self._available: list[int] | None = None
 
-    # What may come next.
+    # Queries about the next instruction.
 
     @property
     def harm(self) -> bool:
-        """Whether an instruction did harm."""
+        """True if an instruction was unsafe."""
         return self.machine.harm
 
     @property
     def written(self) -> int:
-        """Registers that may have been written, a bit for each."""
+        """Bit mask of registers that may have been written."""
         return -1 if self.lost else self.machine.written
 
     @property
     def turns(self) -> int:
-        """Turns that the loops which are open make together."""
+        """Product of the iteration counts of all open loops."""
         return prod(loop.trips for loop in self.loops)
 
     @property
     def lost(self) -> bool:
-        """Whether nothing is known any more."""
+        """True if the state is unknown."""
         return self.machine.lost
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Tokens of all semaphores: by consumer (4: the sequencer), then producer and index."""
+        """Semaphore counts, by consumer (4: the sequencer), then producer and index."""
         if self._counts is None:
             self._counts = self.machine.way.timeline.counts
         return self._counts
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
-        """Those that may be read now."""
+        """Statistics that may be read now."""
         if self.lost:
             return _READABLE
         if self._statistics is None:
@@ -259,19 +259,19 @@ class ProgramTracker:
         return self._statistics
 
     def counts_to(self, selector: int, most: int) -> bool:
-        """Whether a selector is a count of turns, at most so many, that does not depend on data."""
+        """Return whether a selector is a data-independent iteration count of at most `most`."""
         value = self.machine.value(selector)
         return isinstance(value, int) and 1 <= signed(value) <= most
 
     def available(self, consumer: int) -> int:
-        """Semaphores that a unit, or the sequencer, can take a token of now: a bit for each."""
+        """Return the bit mask of semaphores from which a unit or the sequencer can take a token now."""
         if self._available is None:
             rows = [self.counts[start : start + TOKENS] for start in range(0, len(self.counts), TOKENS)]
             self._available = [sum(1 << i for i, count in enumerate(row) if count) for row in rows]
         return self._available[consumer]
 
     def may_issue(self, unit: Unit, wait: int | None = None) -> bool:
-        """Whether a unit's command may be issued behind some tokens; None: behind all there are."""
+        """Return whether a command may be issued after the given waits; None: after all available ones."""
         key = unit, self.available(unit) if wait is None else wait
         if key not in self._issuable:
             regions = self._regions(unit)
@@ -280,7 +280,7 @@ class ProgramTracker:
         return self._issuable[key]
 
     def _regions(self, unit: Unit) -> list[StridedRegion] | None:
-        """What a unit's command touches."""
+        """Return the regions that the command of a unit accesses."""
         if unit not in self._commands:
             try:
                 self._commands[unit] = self.machine.sequencer.command(self.machine.way, unit)[1]
@@ -288,24 +288,24 @@ class ProgramTracker:
                 self._commands[unit] = None
         return self._commands[unit]
 
-    # What comes next.
+    # Transitions.
 
     def after(self, word: int) -> "ProgramTracker":
-        """The state after one more instruction, which is no loop with a body."""
+        """Return the state after one more instruction, which is not a loop with a body."""
         op, d, *_ = decode_instruction(word)
         out = self._copy(order=op in ORDER)
         if op in _OF_UNIT:
             out._forget(d >> FIELD_INDEX_BITS if op is MicroOp.SET else ISSUE_D.unpack(d)["unit"])
         out._note(word)
         if op is MicroOp.BREAK and not self.jumps:
-            # There are no others than those that end the loop they stand in.
+            # The only jumps are those that leave their own loop.
             out.loops = (*out.loops[:-1], replace(out.loops[-1], trips=1))
         elif not self.lost:
             out.machine.execute(word)
         return out
 
     def opened(self, word: int) -> "ProgramTracker":
-        """The state at the beginning of a loop's body."""
+        """Return the state at the start of a loop body."""
         out = self._copy(order=False)
         out.machine.step(1)
         trips = self.machine.trips(word)
@@ -314,7 +314,7 @@ class ProgramTracker:
         return out
 
     def closed(self) -> "ProgramTracker":
-        """The state behind the innermost loop, all its turns made."""
+        """Return the state after all iterations of the innermost loop."""
         out = self._copy(order=True)
         loop, out.loops = out.loops[-1], out.loops[:-1]
         out._note(loop)
@@ -324,7 +324,7 @@ class ProgramTracker:
         return out
 
     def _copy(self, *, order: bool) -> "ProgramTracker":
-        """A copy to be changed; without `order` the order of commands stays as it is."""
+        """Return a copy to modify; without `order` the command order stays unchanged."""
         out = ProgramTracker(self.machine.copy(order=order), self.jumps)
         out.loops = self.loops
         out._commands = dict(self._commands)
@@ -334,19 +334,19 @@ class ProgramTracker:
         return out
 
     def _forget(self, unit: int) -> None:
-        """Forget what was found out about a unit's command, whose fields change."""
+        """Invalidate cached properties of a unit's command when its fields change."""
         self._commands = {key: value for key, value in self._commands.items() if key != unit}
         self._issuable = {key: value for key, value in self._issuable.items() if key[0] != unit}
 
     def _note(self, item: int | AbstractLoop) -> None:
-        """Enter what came into the body of the innermost loop."""
+        """Append an item to the body of the innermost loop."""
         if self.loops:
             loop = self.loops[-1]
             self.loops = (*self.loops[:-1], replace(loop, body=(*loop.body, item)))
 
 
 def _run(sequencer: SymbolicSequencer, way: ExecutionPath) -> None:
-    """Follow a call to its end, which the data must not decide about."""
+    """Execute a call to its end; its control flow must not depend on data."""
     while (op := sequencer.run(way)) is not MicroOp.HALT:
         if op is None:
             raise sequencer.refuse(way, "statistics", "the data decide about what comes before the program")

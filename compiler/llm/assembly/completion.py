@@ -1,4 +1,4 @@
-"""The words that bring a program to a proper end: tokens that are too many are taken, those that lack are given."""
+"""Shortest valid completion of a program: commands that consume surplus semaphore tokens and produce missing ones."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,27 +17,27 @@ from hw.isa.micro_instruction import MicroOp, encode
 Counts = Sequence[int]
 
 _ALL = (1 << len(Unit)) - 1
-#: Words that wait for all units, and that end the program.
+#: Tokens that wait for all units and end the program.
 FENCE = HEAD_OF[MicroOp.FENCE, _ALL].word
 HALT = HEAD_OF[MicroOp.HALT, 0].word
-#: Words that end a loop after its first turn.
+#: Tokens that leave a loop after its first iteration.
 LEAVE = (HEAD_OF[MicroOp.BREAK, 0].word, *number_words(1), END)
 
 
 def index_of(producer: int, consumer: int, number: int) -> int:
-    """Place of a semaphore among the counts of all."""
+    """Return the index of a semaphore among all counts."""
     return consumer * TOKENS + producer * SEMAPHORES_PER_PAIR + number
 
 
 class Completion(NamedTuple):
-    """The words of an end.
+    """Token sequence that ends a program.
 
     Parameters
     ----------
     words : tuple of str
-        They.
+        Tokens of the completion.
     instructions : int
-        How many instructions they are.
+        Number of instructions that they encode.
     """
 
     words: tuple[str, ...]
@@ -45,20 +45,20 @@ class Completion(NamedTuple):
 
     @staticmethod
     def of(words: Sequence[str]) -> "Completion":
-        """Some words."""
+        """Return the completion with the given tokens."""
         return Completion(tuple(words), sum(word in HEADS for word in words))
 
 
 @dataclass(frozen=True)
 class CompletionRound:
-    """A command that touches next to nothing: what a unit does only to take tokens and to give some.
+    """Minimal command of a unit, used only for its waits and signals.
 
     Parameters
     ----------
     setting : tuple of str
-        Words that set the fields.
+        Tokens that set its fields.
     issue : str
-        First word of the command.
+        First token of the issue instruction.
     """
 
     setting: tuple[str, ...]
@@ -66,19 +66,19 @@ class CompletionRound:
 
 
 class Endings:
-    """Ends of programs.
+    """Computes the completions of programs.
 
     Parameters
     ----------
-    limits : Limits
-        Of the program; with a machine.
-    start : Tracker
-        The state when it begins.
+    limits : ProgramLimits
+        Limits of the program, with a hardware configuration.
+    start : ProgramTracker
+        State at the start of the program.
 
     Raises
     ------
     InputError
-        The program must leave tokens in semaphores that there are not.
+        `leaves` names semaphores that do not exist, or counts out of range.
     """
 
     def __init__(self, limits: ProgramLimits, start: ProgramTracker):
@@ -96,11 +96,11 @@ class Endings:
             goal[index_of(*semaphore)] = count
         self.goal = tuple(goal)
         self.rounds = {unit: found for unit in Unit if (found := _round(unit, limits, start))}
-        #: Words, and instructions, that one token more may cost.
+        #: Maximum tokens, and instructions, per additional semaphore token.
         self.growth = max((len(each.setting) + 3 for each in self.rounds.values()), default=1)
 
     def words(self, counts: Counts) -> list[str]:
-        """The words that bring all semaphores to where they must be, as far as that can be done."""
+        """Return tokens that bring all semaphores to their required counts, as far as possible."""
         if counts == self.goal:
             return []
         surplus = [count - goal for count, goal in zip(counts, self.goal, strict=True)]
@@ -110,7 +110,7 @@ class Endings:
         return out
 
     def _unit(self, unit: Unit, surplus: list[int]) -> Iterator[str]:
-        """Words of the commands of a unit."""
+        """Yield the tokens of the commands of a unit."""
         taken = surplus[TOKENS * unit : TOKENS * (unit + 1)]
         given = [
             -surplus[index_of(unit, consumer, number)]
@@ -129,7 +129,7 @@ class Endings:
 
 
 def _round(unit: Unit, limits: ProgramLimits, start: ProgramTracker) -> CompletionRound | None:
-    """The command of a unit that does least; None: there is none that may be issued."""
+    """Return the minimal command of a unit; None if none may be issued."""
     name = unit.name.lower()
     for text in ("", "set load.word, fill=1", *_destinations(limits)):
         if text and not text.startswith(f"set {name}."):
@@ -144,7 +144,7 @@ def _round(unit: Unit, limits: ProgramLimits, start: ProgramTracker) -> Completi
 
 
 def _destinations(limits: ProgramLimits) -> Iterator[str]:
-    """Operands as addresses that STORE may write to."""
+    """Yield operand expressions for addresses that STORE may write."""
     for number, value in enumerate(limits.operands):
         if value is not None:
             yield f"set store.dram, r0, op{number}"

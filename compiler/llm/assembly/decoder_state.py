@@ -1,4 +1,4 @@
-"""Constrained decoding of a program: the grammar, the decoder's state, and which tokens may come next."""
+"""Grammar-constrained decoding of programs: decoder state and next-token mask."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -28,20 +28,20 @@ _LOOP = HEAD_OF[MicroOp.LOOP, 0].word
 
 
 class NextTokenMask:
-    """What may come next.
+    """Computes the mask of valid next tokens.
 
     Parameters
     ----------
-    grammar : Grammar
-        The grammar.
-    reader : Reader
-        What has been written.
-    tracker : Tracker or None
-        The machine after the last whole instruction, if there is one.
+    grammar : AssemblyGrammar
+        Grammar of the program.
+    reader : ProgramParser
+        Parser with the tokens written so far.
+    tracker : ProgramTracker or None
+        Abstract machine after the last complete instruction, if there is a hardware configuration.
     left : int
-        Words that may still come.
+        Remaining token budget.
     forced : list of str
-        Those that must come, if any; the whole end once one must.
+        Tokens that must follow, if any; once a completion is forced, all of it.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class NextTokenMask:
 
     @cached_property
     def mask(self) -> np.ndarray:
-        """Which words may come next."""
+        """Return the mask of valid next tokens."""
         grammar, reader = self._grammar, self._reader
         if reader.done:
             return grammar.nothing
@@ -81,34 +81,34 @@ class NextTokenMask:
         return out
 
     def after(self, word: int) -> ProgramTracker | None:
-        """The machine after the instruction on its way, now whole, if it is known already."""
+        """Return the machine after the now complete current instruction, if already computed."""
         return self._preview[1] if self._preview and self._preview[0] == word else None
 
-    # The end that is always possible.
+    # Completion that is always available.
 
     @cached_property
     def _ending(self) -> Completion:
-        """What ends the program properly from the end of this instruction on, or at least ends it."""
+        """Return a completion after the current instruction, or at least one that closes it."""
         return self._end(self._may_stop)
 
     @cached_property
     def _reserve(self) -> Completion:
-        """What ends it if something else comes before."""
+        """Return a completion to reserve tokens for if other instructions come first."""
         return self._end(self._may_stop and not self._limits.jumps)
 
     def _end(self, whole: bool) -> Completion:
-        """An end behind this instruction.
+        """Return a completion after the current instruction.
 
         Parameters
         ----------
         whole : bool
-            Whether the program may end in what there is.
+            True if the program may end with the instructions written so far.
         """
         reader, tracker = self._reader, self._tracker
         opens = reader.opens
         empty = opens or (not reader.head and reader.empty)
         loops = len(reader.loops) + opens
-        # On a machine a loop is left by an instruction, so that another one must end the program.
+        # With a hardware configuration loops are left by an instruction, so that another one must end the program.
         place = empty, loops, whole and not (loops and self._limits.config)
         if tracker is None or tracker.lost or self._over:
             return self._grammar.ending(*place, None)
@@ -116,23 +116,23 @@ class NextTokenMask:
         return proper if self._fits(proper) else self._grammar.ending(*place, None)
 
     def _fits(self, ending: Completion) -> bool:
-        """Whether there is room for it behind this instruction."""
+        """Return whether a completion fits the budget after the current instruction."""
         enough = self._written + ending.instructions <= self._limits.instructions
         return enough and len(ending.words) <= self._left
 
     @property
     def _written(self) -> int:
-        """Instructions, that on its way included."""
+        """Return the number of instructions, including the current one."""
         return len(self._reader.words) + bool(self._reader.head)
 
     @property
     def _over(self) -> bool:
-        """Whether only the last word can come."""
+        """Return whether only the stop token can follow."""
         return bool(self._limits.config) and not self._limits.jumps and self._halted
 
     @property
     def _halted(self) -> bool:
-        """Whether nothing can come behind the last instruction but by a jump."""
+        """Return whether the code after the last instruction is reachable only by a jump."""
         if self._reader.head or not self._reader.words:
             return False
         op, _, a, b, _ = decode_instruction(self._reader.words[-1])
@@ -140,20 +140,20 @@ class NextTokenMask:
 
     @property
     def _may_stop(self) -> bool:
-        """Whether the program may end behind this instruction, loops apart."""
+        """Return whether the program may end after the current instruction, not counting open loops."""
         return self._halted if self._limits.config else self._written > 0
 
     @cached_property
     def _room(self) -> int:
-        """Words that may come before the end."""
+        """Return the number of tokens that may precede the completion."""
         return self._left - len(self._reserve.words)
 
     @cached_property
     def _more(self) -> int:
-        """Instructions that may come before the end."""
+        """Return the number of instructions that may precede the completion."""
         return self._limits.instructions - self._written - self._reserve.instructions
 
-    # Within an instruction.
+    # Tokens within an instruction.
 
     @cached_property
     def _issue(self) -> PendingIssue | None:
@@ -163,7 +163,7 @@ class NextTokenMask:
         return None
 
     def _add(self, out: np.ndarray, choice: TokenChoice) -> None:
-        """Allow what may come next within the instruction."""
+        """Add a choice within the instruction to the mask."""
         grammar, what = self._grammar, choice.what
         if isinstance(what, tuple):
             out[grammar.bytes[what[0] : what[1] + 1]] = True
@@ -176,11 +176,11 @@ class NextTokenMask:
         else:
             out |= grammar.group(what)
 
-    # Between instructions.
+    # Tokens between instructions.
 
     @cached_property
     def behind(self) -> ProgramTracker | None:
-        """The machine if the instruction on its way ends here."""
+        """Return the machine if the current instruction ends here."""
         reader, before = self._reader, self._tracker
         if reader.head is None or before is None:
             return before
@@ -191,7 +191,7 @@ class NextTokenMask:
         return self._preview[1]
 
     def _boundary(self) -> np.ndarray:
-        """What may come behind the instruction; nothing if only the end may."""
+        """Return the mask of tokens after the instruction; empty if only the completion may follow."""
         grammar, reader = self._grammar, self._reader
         depth = len(reader.loops) + reader.opens
         if self._over and not depth:
@@ -211,7 +211,7 @@ class NextTokenMask:
 
     @property
     def _closes(self) -> bool:
-        """Whether the innermost loop can be run to its end, and the program then be ended."""
+        """Return whether the innermost loop can be completed and the program then be ended."""
         tracker = self.behind
         if tracker is None or tracker.lost:
             return True
@@ -220,7 +220,7 @@ class NextTokenMask:
         return not closed.harm and len(rest.words) < self._left and self._fits(rest)
 
     def _refused(self, depth: int) -> list[str]:
-        """First words that the machine refuses now."""
+        """Return the first tokens of instructions that the machine rejects now."""
         config, tracker = self._limits.config, self.behind
         assert config and tracker and self._grammar.endings
         out = [_LOOP] if depth >= config.loop_depth else []
@@ -237,17 +237,17 @@ class NextTokenMask:
 
 
 class GrammarState:
-    """What has been written so far, and what may come next.
+    """Decoding state: tokens written so far, and the mask of valid next tokens.
 
     Parameters
     ----------
-    grammar : Grammar
-        Whose.
+    grammar : AssemblyGrammar
+        Grammar of the program.
 
     Attributes
     ----------
     left : int
-        Words that may still come.
+        Remaining token budget.
     """
 
     def __init__(self, grammar: "AssemblyGrammar"):
@@ -260,37 +260,37 @@ class GrammarState:
 
     @property
     def done(self) -> bool:
-        """Whether the program is whole; nothing may follow."""
+        """True if the program is complete; no token may follow."""
         return self._reader.done
 
     @property
     def instructions(self) -> int:
-        """Micro-instructions so far."""
+        """Number of micro-instructions so far."""
         return len(self._reader.words)
 
     @property
     def before(self) -> ProgramTracker:
-        """The machine behind the last whole instruction; there is one."""
+        """Abstract machine after the last complete instruction; needs a hardware configuration."""
         assert self._tracker
         return self._tracker
 
     @property
     def behind(self) -> ProgramTracker:
-        """The machine behind the instruction on its way, if that may end here; there is one."""
+        """Abstract machine after the current instruction if it may end here; needs a hardware configuration."""
         assert self._now.behind
         return self._now.behind
 
     def program(self, name: str) -> Program:
-        """The program; ValueError: it is not whole."""
+        """Return the program; ValueError if it is incomplete."""
         if not self.done:
             raise ValueError(f"the program does not end in {STOP!r} yet")
         return Program(name, tuple(self._reader.words))
 
     @property
     def mask(self) -> np.ndarray:
-        """Which words may come next: bool, (words of the vocabulary,). All are False if `done`, and only then.
+        """Return the mask of valid next tokens, bool (vocabulary size,); all False if and only if `done`.
 
-        It cannot be changed.
+        The array is read-only.
         """
         return self._now.mask
 
@@ -303,12 +303,12 @@ class GrammarState:
         return self._situation
 
     def advance(self, number: int) -> None:
-        """Take a word by its number.
+        """Append a token by its id.
 
         Raises
         ------
         ValueError
-            It may not come next.
+            The token is not valid here.
         """
         word, now = self.grammar.vocabulary.words[number], self._now
         if not now.mask[number]:
@@ -318,53 +318,53 @@ class GrammarState:
         self.left -= 1
         self._situation = None
 
-    # What the reader asks and says.
+    # Listener of the parser.
 
     @property
     def turns(self) -> int:
-        """Turns that the loops which are open make together, as far as is known."""
+        """Product of the iteration counts of the open loops, as far as known."""
         return self._tracker.turns if self._tracker else 1
 
     def execute(self, word: int) -> None:
-        """An instruction is whole."""
+        """Handle a complete instruction."""
         if self._tracker:
             self._tracker = self._now.after(word) or self._tracker.after(word)
 
     def open(self, word: int) -> None:
-        """A loop begins."""
+        """Handle the start of a loop."""
         if self._tracker:
             self._tracker = self._tracker.opened(word)
 
     def close(self) -> None:
-        """A loop ends."""
+        """Handle the end of a loop."""
         if self._tracker:
             self._tracker = self._tracker.closed()
 
 
-#: More words than any instruction needs.
+#: Exceeds the number of tokens of any instruction.
 _MANY = 12
-#: Masks, or ends, that are remembered.
+#: Cache size for masks and completions.
 _KEPT = 1 << 12
 Mask = np.ndarray
 Key, Value = TypeVar("Key"), TypeVar("Value")
 
 
 class AssemblyGrammar:
-    """The grammar of programs.
+    """Token grammar of micro-programs.
 
     Parameters
     ----------
     vocabulary : Vocabulary
-        Of the model: with all words of assembly and of numbers, and perhaps others.
-    limits : Limits
-        What programs may be.
+        Vocabulary of the model, including all assembly and number tokens.
+    limits : ProgramLimits
+        Limits of the programs.
 
     Raises
     ------
     InputError
-        The vocabulary lacks a word, or the limits make no sense.
+        The vocabulary lacks a token, or the limits are inconsistent.
     ValidationError
-        What comes before the program in the stream is not safe.
+        The calls before the program are not safe.
     """
 
     def __init__(self, vocabulary: Vocabulary, limits: ProgramLimits):
@@ -373,15 +373,15 @@ class AssemblyGrammar:
                 raise InputError(f"the vocabulary must have the word {word!r}")
         self.vocabulary, self.limits, self.rules = vocabulary, limits, limits.rules
         self.tracker = ProgramTracker(AbstractMachine.of(limits), limits.jumps) if limits.config else None
-        #: Words that leave a loop.
+        #: Tokens that leave a loop.
         self.leave = LEAVE if limits.config else (END,)
-        #: Instructions that a loop needs at least, itself and one in its body among them.
+        #: Minimum instructions of a loop, including itself and one in its body.
         self.loop_instructions = 2 + Completion.of(self.leave).instructions
         self.endings = Endings(limits, self.tracker) if self.tracker else None
         self._selectors: dict[tuple, Mask] = {}
         self._ends: dict[tuple, Completion] = {}
         self._others: dict[tuple[str, ...], Mask] = {}
-        #: Instructions that take a token, and their semaphores.
+        #: Instructions that take a semaphore token, with their semaphores.
         self.takes = [(head.d, word) for word, head in HEADS.items() if head.op is MicroOp.WAIT]
         self.nothing = self.mask_of(())
         self.bytes = np.array(vocabulary.encode(BYTES))
@@ -394,33 +394,33 @@ class AssemblyGrammar:
         self._heads = [needs <= room for room in range(_MANY + 1)]
 
     def start(self) -> GrammarState:
-        """The beginning of a program."""
+        """Return the state at the start of a program."""
         return GrammarState(self)
 
     def mask_of(self, words: Sequence[str]) -> Mask:
-        """Some words, as a mask that cannot be changed."""
+        """Return the read-only mask of some tokens."""
         mask = np.zeros(len(self.vocabulary), bool)
         mask[self.vocabulary.encode(words)] = True
         mask.flags.writeable = False
         return mask
 
     def group(self, name: str) -> Mask:
-        """The words of a group, or one word."""
+        """Return the mask of a token group or a single token."""
         return self._groups[name] if name in GROUPS else self._singles[name]
 
     def ending(self, empty: bool, loops: int, whole: bool, counts: Counts | None) -> Completion:
-        """An end.
+        """Return a completion.
 
         Parameters
         ----------
         empty : bool
-            Whether the innermost loop has no instruction yet.
+            True if the innermost loop has no instruction yet.
         loops : int
-            How many are open.
+            Number of open loops.
         whole : bool
-            Whether there is an instruction already that a program may end in.
+            True if some instruction so far may end the program.
         counts : sequence of int or None
-            Tokens of all semaphores; None: whatever they are, they remain.
+            Counts of all semaphores; None to leave them as they are.
         """
 
         def make() -> Completion:
@@ -431,22 +431,22 @@ class AssemblyGrammar:
         return _remembered(self._ends, (empty, loops, whole, counts), make)
 
     def but(self, words: tuple[str, ...]) -> Mask:
-        """All words but some."""
+        """Return the mask of all tokens except some."""
         return _remembered(self._others, words, lambda: ~self.mask_of(words))
 
     def heads(self, room: int) -> Mask:
-        """First words of instructions that need no more than so many words."""
+        """Return the mask of first tokens of instructions with at most `room` tokens."""
         return self._heads[max(0, min(room, _MANY))]
 
     def selectors(self, tracker: ProgramTracker | None, count: bool) -> Mask:
-        """Selectors that a program may read, register 0 apart.
+        """Return the mask of selectors that a program may read, excluding register 0.
 
         Parameters
         ----------
-        tracker : Tracker or None
-            The machine, if there is one.
+        tracker : ProgramTracker or None
+            Abstract machine, if there is a hardware configuration.
         count : bool
-            Only those that may say how often a loop runs.
+            True for only those that may be iteration counts.
         """
         if tracker is None:
             return self.group(SELECTOR)
@@ -463,20 +463,20 @@ class AssemblyGrammar:
         readable = _remembered(self._selectors, (tracker.statistics, registers), make)
         if not count or tracker.lost:
             return readable
-        # A number as large may follow.
+        # The following number may be as large.
         most = self.rules.most_turns(tracker.turns) // 2
         counts = [word for word, number in SELECTORS.items() if tracker.counts_to(number, most)]
         return readable & self.mask_of(counts)
 
     def _need(self, word: str) -> int:
-        """Words that an instruction needs at least; for a loop also those of its body and its end."""
+        """Return the minimum number of tokens of an instruction; for loops including body and end."""
         head = HEADS[word]
         operands = self.rules.operands(head, {}, 0, 1)
         return 1 + sum(each.need for each in operands) + (1 + len(self.leave)) * (head.op is MicroOp.LOOP)
 
 
 def _remembered(kept: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
-    """What belongs to a key, made when it is first asked for."""
+    """Return the cached value of a key, computing it on first use."""
     if key not in kept:
         if len(kept) >= _KEPT:
             kept.clear()

@@ -1,7 +1,7 @@
-"""What a program has still to do: the commands of the one that it stands for, in any order and parts that they allow.
+"""Automaton of the programs that are equivalent to a given one: its commands in any legal order and division.
 
-`compiler.llm.assembly.grammar` has programs that do no harm; those that follow this too do what they are to do. Loops
-are none of them: what the turns of one will issue is not known while its body is written.
+`compiler.llm.assembly.decoder_state` restricts programs to safe ones; this automaton further restricts them to
+equivalent ones. It has no loops: the commands of later iterations are unknown while a body is written.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +19,13 @@ from hw.isa.enums import Unit
 from hw.isa.micro_instruction import ISSUE_D, OPERAND_BASE, MicroOp, encode
 from hw.isa.program import Program
 
-#: Commands that are looked at for what may come next.
+#: Number of pending commands considered for the next one.
 _AHEAD = 12
-#: Words that a command needs beside those that set its fields and name semaphores: a fence and itself; and a tag.
+#: Tokens of a command besides setting fields and naming semaphores: a fence and the issue, and a tag.
 _BESIDE, _TAG = 2, 2
-#: Words of a number, at most.
+#: Maximum number of tokens of a number.
 _NUMBER = 5
-#: What the fields of a unit hold, and the operand that its address in DRAM is relative to (-1: none).
+#: Field values of a unit, and the operand to which its DRAM address is relative (-1: none).
 Fields = tuple[int, ...]
 _DRAM = {
     unit: next(index for index, item in enumerate(UNIT_FIELDS[unit]) if item.name == "dram")
@@ -35,22 +35,22 @@ _BEGIN = {unit: (*defaults(unit).values(), -1 if unit in _DRAM else 0) for unit 
 
 
 def fields_of(command: Issued) -> Fields:
-    """What the fields of its unit must hold."""
+    """Return the field values of a command."""
     return (*command.values, command.region)
 
 
 @dataclass(frozen=True)
 class CommandTrack:
-    """A command that may be issued next.
+    """Command that may be issued next.
 
     Parameters
     ----------
     command : Issued
-        It: one that waits, or the first part of one.
-    rest : Waiting
-        What waits then.
+        A pending command, or the first part of one.
+    rest : WaitingCommands
+        Commands that remain afterwards.
     first : bool
-        Whether it is the first of those that wait, as a whole.
+        True if it is the first pending command, undivided.
     """
 
     command: Issued
@@ -59,21 +59,21 @@ class CommandTrack:
 
     @cached_property
     def fields(self) -> Fields:
-        """What the fields of its unit must hold."""
+        """Return the field values of the command."""
         return fields_of(self.command)
 
 
 class WaitingCommands:
-    """The commands that were not issued yet.
+    """Commands that have not been issued yet.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Hardware configuration.
     commands : sequence of Issued
-        In the order of the program that is stood for; `layer` is their tag.
+        Commands in the order of the original program; `layer` is their tag.
     parts : sequence of bool
-        Which of them are what is left of one: no other parts are made of those.
+        True for the rest of a divided command, which is not divided again.
     """
 
     def __init__(self, config: MlaConfig, commands: Sequence[Issued], parts: Sequence[bool]):
@@ -81,14 +81,14 @@ class WaitingCommands:
 
     @cached_property
     def ways(self) -> dict[Unit, list[CommandTrack]]:
-        """What may be issued next, by unit."""
+        """Return the commands that may be issued next, by unit."""
         found: dict[tuple[Unit, Fields], CommandTrack] = {}
         for way in self._ways():
             found.setdefault((way.command.unit, way.fields), way)
         return {unit: [way for (own, _), way in found.items() if own == unit] for unit in Unit}
 
     def _ways(self) -> Iterator[CommandTrack]:
-        """Whole commands first: a part may look like one."""
+        """Yield candidates, whole commands first, since a part may equal one."""
         free = [
             at
             for at, command in enumerate(self.commands[:_AHEAD])
@@ -102,21 +102,21 @@ class WaitingCommands:
                     yield CommandTrack(first, self._with(at, (second,)), False)
 
     def _with(self, at: int, left: tuple[Issued, ...]) -> "WaitingCommands":
-        """The same with what is left of a command in its place."""
+        """Return the commands with one replaced by its remaining parts."""
         commands = (*self.commands[:at], *left, *self.commands[at + 1 :])
         return WaitingCommands(
             self.config, commands, (*self.parts[:at], *[True] * len(left), *self.parts[at + 1 :])
         )
 
     def hears(self, command: Issued, unit: int) -> tuple[bool, bool]:
-        """Whether some command of a unit must not overtake one that is issued, and whether one may not wait for more.
+        """Return whether commands of a unit depend on the issued one, and whether one cannot wait for a later command.
 
         Parameters
         ----------
         command : Issued
-            That is issued.
+            Command that is issued.
         unit : int
-            Of the others. One that must not overtake a further command of the first unit can wait for that.
+            Unit of the dependent commands. One that also depends on a later command of the first unit can wait for it.
         """
         config, found = self.config, False
         for at, each in enumerate(self.commands):
@@ -128,7 +128,7 @@ class WaitingCommands:
         return found, False
 
     def words(self, fields: dict[Unit, Fields], tag: int) -> int:
-        """So many words issue them one after the other as they are, without semaphores."""
+        """Return the tokens needed to issue all commands in order, without semaphores."""
         total, now = 0, dict(fields)
         for command in self.commands:
             wanted = fields_of(command)
@@ -139,7 +139,7 @@ class WaitingCommands:
 
     @cached_property
     def detour(self) -> int:
-        """At most so many words more are needed if another command comes first, or the first part of one."""
+        """Return the maximum extra tokens if another command, or the first part of one, is issued first."""
         ways = [way.command for found in self.ways.values() for way in found]
         every = [*ways, *self.commands]
         most = 0
@@ -151,7 +151,7 @@ class WaitingCommands:
 
 
 def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
-    """Whether a command must wait for the end of another one; those of its own unit it only must not read too soon."""
+    """Return whether a command must wait for an earlier one; in the same unit only read-after-write conflicts count."""
     own = first.unit == second.unit
     each = [reach_of(config, command) for command in (first, second)]
     return any(
@@ -162,7 +162,7 @@ def _conflict(config: MlaConfig, first: Issued, second: Issued) -> bool:
 
 
 def _parts(config: MlaConfig, command: Issued) -> Iterator[tuple[Issued, Issued]]:
-    """Two commands that do what one does."""
+    """Yield pairs of commands that together are equivalent to one."""
     for dim in dims_of(command, config.n)[:MOST_DIMS]:
         for eighths in range(1, 8):
             try:
@@ -174,22 +174,22 @@ def _parts(config: MlaConfig, command: Issued) -> Iterator[tuple[Issued, Issued]
 
 @dataclass(frozen=True)
 class EquivalenceAutomaton:
-    """How far a program has come.
+    """Automaton state: progress of a program.
 
     Parameters
     ----------
-    waiting : Waiting
-        What is not done yet.
+    waiting : WaitingCommands
+        Commands that are not issued yet.
     fields : dict
-        What the fields of each unit hold.
+        Current field values of each unit.
     tag : int
-        That commands count for; -1: not known.
+        Current counter tag; -1 if unknown.
     unit : Unit or None
-        Whose fields are being set.
+        Unit whose fields are being set.
     fixed : frozenset of int
-        Those of its fields that have been set since its last command: it will be one that has them so.
+        Fields set since its last command; the next command must have these values.
     straight : bool
-        Whether that command must be the first of those that wait, for lack of room.
+        True if that command must be the first pending one, for lack of tokens.
     """
 
     waiting: WaitingCommands
@@ -201,25 +201,25 @@ class EquivalenceAutomaton:
 
     @staticmethod
     def of(config: MlaConfig, commands: Sequence[Issued]) -> "EquivalenceAutomaton":
-        """All of it."""
+        """Return the initial state."""
         return EquivalenceAutomaton(WaitingCommands(config, commands, [False] * len(commands)), dict(_BEGIN))
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left."""
+        """Return whether all commands are issued."""
         return not self.waiting.commands
 
     def count(self, unit: int) -> int:
-        """Commands of a unit that wait."""
+        """Return the number of pending commands of a unit."""
         return sum(command.unit == unit for command in self.waiting.commands)
 
     def words(self) -> int:
-        """So many words bring it to its end, those of semaphores apart."""
+        """Return the tokens needed to finish, excluding semaphores."""
         return self.waiting.words(self.fields, self.tag) + 2
 
     @property
     def issuable(self) -> CommandTrack | None:
-        """The command that would be issued as the fields are."""
+        """Return the command that the current field values describe, if any."""
         for unit in Unit if self.unit is None else (self.unit,):
             for way in self.waiting.ways[unit]:
                 if way.fields == self.fields[unit]:
@@ -227,12 +227,12 @@ class EquivalenceAutomaton:
         return None
 
     def next(self, room: int) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
-        """Instructions that may come next, and what is left behind each; without semaphores.
+        """Return the instructions that may come next and the state after each; without semaphores.
 
         Parameters
         ----------
         room : int
-            Words that may still come: if that is little, commands come as they are, one after the other.
+            Remaining token budget; if it is small, commands are issued in order and undivided.
         """
         if self.done:
             return {(HALT,): self}
@@ -244,7 +244,7 @@ class EquivalenceAutomaton:
         return self._ahead()
 
     def _ahead(self) -> dict[tuple[str, ...], "EquivalenceAutomaton"]:
-        """Those that lead to a command."""
+        """Return the instructions that lead to a command."""
         out: dict[tuple[str, ...], EquivalenceAutomaton] = {}
         for unit in Unit if self.unit is None else (self.unit,):
             own = self.fields[unit]
@@ -256,7 +256,7 @@ class EquivalenceAutomaton:
     def _towards(
         self, unit: Unit, way: CommandTrack
     ) -> Iterator[tuple[tuple[str, ...], "EquivalenceAutomaton"]]:
-        """Instructions that bring a command nearer, or issue it."""
+        """Yield instructions that set a field towards a command, or issue it."""
         own = self.fields[unit]
         if own == way.fields:
             yield ISSUES[unit], replace(self, waiting=way.rest, unit=None, fixed=frozenset(), straight=False)
@@ -268,7 +268,7 @@ class EquivalenceAutomaton:
             yield _set(unit, at, *_values(unit, at, way.fields)), more
 
 
-#: The instruction that issues a unit's command, its semaphores apart.
+#: Issue instruction of each unit, without semaphores.
 ISSUES = {
     unit: tuple(words_of(Program("", (encode(MicroOp.ISSUE, d=ISSUE_D.pack(unit=unit)),)))[:-1])
     for unit in Unit
@@ -276,7 +276,7 @@ ISSUES = {
 
 
 def _different(unit: Unit, one: Fields, other: Fields) -> list[int]:
-    """Fields to be set: an address and its operand are one."""
+    """Return the fields that differ; an address and its operand count as one."""
     found = [at for at, (own, wanted) in enumerate(zip(one, other, strict=True)) if own != wanted]
     if unit in _DRAM and found and found[-1] == len(one) - 1:
         found = sorted({*found[:-1], _DRAM[unit]})
@@ -288,13 +288,13 @@ def _places(unit: Unit, at: int) -> frozenset[int]:
 
 
 def _with(unit: Unit, fields: Fields, at: int, wanted: Fields) -> Fields:
-    """Fields of which one is as another command has it."""
+    """Return field values with one replaced by that of another command."""
     places = _places(unit, at)
     return tuple(wanted[i] if i in places else value for i, value in enumerate(fields))
 
 
 def _values(unit: Unit, at: int, fields: Fields) -> tuple[int, int]:
-    """What a field is set to, and the selector that is added."""
+    """Return the value to set a field to, and the selector that is added."""
     return fields[at], OPERAND_BASE + fields[-1] if _DRAM.get(unit) == at else 0
 
 
@@ -304,17 +304,17 @@ def _setting_words(unit: Unit, now: Fields, wanted: Fields) -> int:
 
 @cache
 def _set(unit: Unit, at: int, value: int, selector: int) -> tuple[str, ...]:
-    """The words that set a field."""
+    """Return the tokens that set a field."""
     return _said(encode(MicroOp.SET, d=field_number(unit, UNIT_FIELDS[unit][at].name), b=selector, imm=value))
 
 
 def _said(word: int) -> tuple[str, ...]:
-    """An instruction in words."""
+    """Return the tokens of an instruction."""
     return tuple(words_of(Program("", (word,)))[:-1])
 
 
 def _longest(unit: Unit, at: int) -> int:
-    """Words that set a field, at most."""
+    """Return the maximum number of tokens that set a field."""
     name = f"{unit.name.lower()}.{UNIT_FIELDS[unit][at].name}"
     parts = len(PACKED_FIELDS[name].fields) if name in PACKED_FIELDS else 0
     return 3 + max(1 + _NUMBER, parts * (1 + _NUMBER))

@@ -1,4 +1,4 @@
-"""A program that is being written, as far as it has come with what it is to do."""
+"""Decoding state that restricts a program to those equivalent to a given one."""
 
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -11,7 +11,7 @@ from compiler.llm.assembly.equivalence_automaton import ISSUES, EquivalenceAutom
 from compiler.llm.assembly.lexicon import SIGNALS, STOP, WAITS
 from hw.isa.enums import SEMAPHORES_PER_PAIR, SEQUENCER, Unit
 
-#: Words that give a token and take it.
+#: Tokens that signal and wait for a semaphore.
 _TOKEN = 2
 _PLACES = [(*pair, number) for pair in product(Unit, Unit) for number in range(SEMAPHORES_PER_PAIR)]
 _WAIT = {word: number for number, word in enumerate(WAITS)}
@@ -20,7 +20,7 @@ _UNIT = {word: unit for unit, (word,) in ISSUES.items()}
 
 
 def given(commands: Sequence[Issued]) -> list[int]:
-    """Tokens that commands give, in the order of the counts of all semaphores."""
+    """Return the number of signals of each semaphore by the commands, in the order of all semaphore counts."""
     out = [0] * (TOKENS * (SEQUENCER + 1))
     for command in commands:
         for number in range(TOKENS):
@@ -29,24 +29,24 @@ def given(commands: Sequence[Issued]) -> list[int]:
 
 
 class EquivalenceDecoder:
-    """Says which words lead on to a program that does some work.
+    """Gives the tokens that lead to a program equivalent to a sequence of commands.
 
-    A token is given to a unit of which a command must wait for the one that is issued and for no further one of its
-    unit. It may be given, if enough commands are left to take it, where there are further ones too. It is always the
-    first semaphore of a pair, as `compiler.codegen.semaphores` has it, and there are no more tokens than commands to take
-    them. Those that the program stood for leaves of its own are given as late as can be: all that they may stand for
-    is done then.
+    A command signals a unit if one of its pending commands depends on it and on no later command of the same unit.
+    It may also signal if there are later ones, as long as enough commands remain to wait. Always the first semaphore of
+    a pair is used, as in `compiler.codegen.semaphores`, and there are never more signals than commands to wait for
+    them. The signals that the original program leaves behind are given as late as possible, when all work that they
+    represent is done.
 
     Parameters
     ----------
-    work : Work
-        All of it.
+    work : EquivalenceAutomaton
+        Initial state of the automaton.
     goal, own : sequence of int
-        Tokens of all semaphores that the program leaves, and how many of them it has given itself.
+        Semaphore counts that the program leaves, and how many of them are its own signals.
     room : int
-        Words that it may have.
+        Token budget of the program.
     alone : bool
-        Whether it begins by waiting for all units.
+        True if the program begins by waiting for all units.
     """
 
     def __init__(self, work: EquivalenceAutomaton, goal: Counts, own: Counts, room: int, *, alone: bool):
@@ -56,7 +56,7 @@ class EquivalenceDecoder:
         self._next: dict[tuple[str, ...], EquivalenceAutomaton] | None = None
 
     def may_begin(self, counts: Counts) -> bool:
-        """Whether there is such a program: with such tokens at first it has enough words, and commands for them all."""
+        """Return whether a program exists within the token budget for the given initial semaphore counts."""
         more = self._more(counts)
         for producer, consumer, number in _PLACES:
             place = index_of(producer, consumer, number)
@@ -67,7 +67,7 @@ class EquivalenceDecoder:
         return self._alone + self._work.words() <= self._room(counts)
 
     def take(self, word: str, counts: Counts) -> None:
-        """Go on by a word; `counts` as for `words`."""
+        """Append a token; `counts` as for `words`."""
         longer = (*self._said, word)
         if not self._goes_on(longer):
             options = {(FENCE,): self._behind} if word == FENCE else self._following(counts)
@@ -76,12 +76,12 @@ class EquivalenceDecoder:
         self._left -= 1
 
     def words(self, state: GrammarState) -> set[str]:
-        """Words that may come next; none: nothing but to wait for all units leads on.
+        """Return the tokens that may follow; if empty, only waiting for all units can follow.
 
         Parameters
         ----------
-        state : State
-            Of the same program, under the grammar of assembly.
+        state : GrammarState
+            State of the same program under the assembly grammar.
         """
         at = len(self._said)
         out = {option[at] for option in self._options if len(option) > at and option[:at] == self._said}
@@ -92,7 +92,7 @@ class EquivalenceDecoder:
         return out | (self._heads(state) if ends else set())
 
     def _heads(self, state: GrammarState) -> set[str]:
-        """First words of instructions behind the one on its way."""
+        """Return the first tokens of instructions after the current one."""
         counts = state.before.counts
         heads = {option[0] for option in self._following(counts)}
         more = self._more(counts)
@@ -103,7 +103,7 @@ class EquivalenceDecoder:
         }
 
     def _more(self, counts: Counts) -> list[int]:
-        """Tokens behind the instruction on its way, but for those that stay; of old ones none does that is owed."""
+        """Return surplus semaphore counts after the current instruction, without those that stay."""
         more = [count - goal + owed for count, goal, owed in zip(counts, self._goal, self._owed, strict=True)]
         if self._unit is not None:
             for word in self._said[1:]:
@@ -115,7 +115,7 @@ class EquivalenceDecoder:
 
     @property
     def _owed(self) -> list[int]:
-        """Tokens of the program's own that are still to be given: by the last commands, that on its way among them."""
+        """Return the signals that the last commands, including the current one, must still leave behind."""
         owed = [0] * len(self._goal)
         for producer, consumer, number in _PLACES:
             place = index_of(producer, consumer, number)
@@ -127,7 +127,7 @@ class EquivalenceDecoder:
         return owed
 
     def _to_give(self, unit: Unit) -> list[int]:
-        """Semaphores that the unit's command on its way must still give tokens of the program's own to."""
+        """Return the semaphores that the current command of a unit must still signal for the final counts."""
         before, after, out = self._work.count(unit), self._behind.count(unit), []
         for number in range(TOKENS):
             own = self._own[_place(unit, number)]
@@ -136,23 +136,23 @@ class EquivalenceDecoder:
         return out
 
     def _room(self, counts: Counts) -> int:
-        """Words that may still come, without those that take and give tokens."""
+        """Return the remaining token budget, without waits and signals."""
         return self._left - sum(map(abs, self._more(counts))) - sum(self._owed)
 
     @property
     def _unit(self) -> Unit | None:
-        """Whose command is being issued."""
+        """Return the unit whose command is being issued."""
         return _UNIT.get(self._said[0]) if self._said else None
 
     @property
     def _behind(self) -> EquivalenceAutomaton:
-        """What is left behind the instruction on its way."""
+        """Return the automaton state after the current instruction."""
         if not self._said:
             return self._work
         return self._options[self._said[:1] if self._unit is not None else self._said]
 
     def _following(self, counts: Counts) -> dict[tuple[str, ...], EquivalenceAutomaton]:
-        """Instructions behind the one on its way, as `Work.next` has them."""
+        """Return the instructions after the current one, as in `EquivalenceAutomaton.next`."""
         if self._next is None:
             halted = self._said == (HALT,)
             self._next = {(STOP,): self._behind} if halted else self._behind.next(self._room(counts))
@@ -164,7 +164,7 @@ class EquivalenceDecoder:
         return any(option[: len(longer)] == longer for option in self._options)
 
     def _semaphores(self, unit: Unit, tracker: ProgramTracker) -> tuple[set[str], bool]:
-        """Semaphores that the command on its way may name, and whether it has all that it must."""
+        """Return the semaphores that the current command may name, and whether it has all required ones."""
         counts = tracker.counts
         way, after = self._work.issuable, self._behind
         assert way
@@ -195,12 +195,12 @@ class EquivalenceDecoder:
 
 
 def _to_take(unit: Unit, more: Sequence[int]) -> int:
-    """Semaphores of a unit that have more tokens than they are to have in the end: a bit for each."""
+    """Return the bit mask of semaphores of a unit with more tokens than their final count."""
     return sum(1 << number for number in range(TOKENS) if more[TOKENS * unit + number] > 0)
 
 
 def _place(producer: Unit, number: int) -> int:
-    """Of a signal's semaphore among the counts of all."""
+    """Return the index of a signal's semaphore among all counts."""
     return index_of(producer, number // SEMAPHORES_PER_PAIR, number % SEMAPHORES_PER_PAIR)
 
 
@@ -209,5 +209,5 @@ def _after(numbers: list[int]) -> int:
 
 
 def _named(names: Sequence[str], first: int, last: int, which: Callable[[int], bool]) -> set[str]:
-    """Names of those numbers of a range for which something holds."""
+    """Return the names of the numbers in a range that satisfy a condition."""
     return {names[number] for number in range(first, last + 1) if which(number)}

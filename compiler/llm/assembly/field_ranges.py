@@ -1,6 +1,6 @@
-"""What a field may hold as far as it alone can tell: there is a legal command with that value.
+"""Ranges of field values: values for which some legal command exists.
 
-Found by asking the check that the hardware makes about plain commands in each mode.
+Determined by applying the hardware's command check to simple commands in each mode.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ from hw.isa.commands import UNIT_FIELDS, defaults
 from hw.isa.enums import Unit
 from hw.isa.fields import Field, Packed
 
-#: DRAM without borders: what windows allow is for the whole command to say.
+#: Unrestricted DRAM window; actual windows are checked for whole commands.
 _EVERYWHERE = [(0, (1 << 32) - 1, 3)]
-#: Wider parts decide no mode, narrower fields are no addresses and no counts.
+#: Wider parts do not select modes; narrower fields are not addresses or counts.
 _NARROW, _WIDE = 3, 16
 Setting = dict[str, int]
 
@@ -26,7 +26,7 @@ def _legal(config: MlaConfig, unit: Unit, setting: Setting) -> bool:
 
 
 def _modes(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
-    """Commands to begin with: in each mode, at the start of the memories and farther in."""
+    """Yield initial commands in each mode, at the start of the memories and beyond."""
     for place in _places(config, unit):
         yield place
         for name, packed in PACKED[unit].items():
@@ -37,7 +37,7 @@ def _modes(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
 
 
 def _places(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
-    """The default command, one whose steps and addresses are a row, and one in the middle of the scratchpad."""
+    """Yield the default command, one with steps and addresses of one row, and one in the middle of the scratchpad."""
     setting = defaults(unit)
     yield setting
     wide = [field for field in UNIT_FIELDS[unit] if field.width >= _WIDE and not field.signed]
@@ -48,7 +48,7 @@ def _places(config: MlaConfig, unit: Unit) -> Iterator[Setting]:
 
 @cache
 def field_span(config: MlaConfig, unit: Unit, name: str) -> tuple[int, int]:
-    """Least and greatest value of a field that is no mode word, for a machine."""
+    """Return the smallest and largest legal value of a field that is not a mode word."""
     field = next(each for each in UNIT_FIELDS[unit] if each.name == name)
     low = high = field.default
     for setting in _modes(config, unit):
@@ -64,7 +64,7 @@ def field_span(config: MlaConfig, unit: Unit, name: str) -> tuple[int, int]:
 
 
 def _farthest(config: MlaConfig, unit: Unit, setting: Setting, field: Field, end: int) -> int:
-    """The last legal value on the way from a legal command's own to an end of the field's range."""
+    """Return the last legal value from that of a legal command towards an end of the field's range."""
     if _legal(config, unit, setting | {field.name: end}):
         return end
     good, bad = setting[field.name], end
@@ -79,7 +79,7 @@ def _farthest(config: MlaConfig, unit: Unit, setting: Setting, field: Field, end
 
 @cache
 def part_spans(config: MlaConfig, unit: Unit, name: str) -> dict[str, Spans]:
-    """What each part of a mode word may be, for a machine."""
+    """Return the legal values of each part of a mode word."""
     packed = PACKED[unit][name]
     return {
         part.name: spans_of(
@@ -94,7 +94,7 @@ def part_spans(config: MlaConfig, unit: Unit, name: str) -> dict[str, Spans]:
 
 
 def _part_legal(config: MlaConfig, unit: Unit, name: str, packed: Packed, part: str, value: int) -> bool:
-    """Whether some mode makes a command legal with a value of a part."""
+    """Return whether some mode makes a command legal with a value of a part."""
     for setting in _modes(config, unit):
         values = packed.unpack(setting[name]) | {part: value}
         if _legal(config, unit, setting | {name: packed.pack(**values)}):

@@ -1,4 +1,4 @@
-"""Grammars of operands: numbers within limits, fields, sums, what assembly text can say."""
+"""Grammars of operands: bounded numbers, fields, sums, and what assembly text can express."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -21,21 +21,21 @@ from compiler.llm.tokens.integer_tokens import BYTES, LONG, MINUS
 from hw.isa.fields import Packed
 from hw.isa.micro_instruction import LOOP_IMM, WORD, MicroOp
 
-#: What the parts of an instruction say: a, b, d, imm and so on.
+#: Values of the parts of an instruction: a, b, d, imm and so on.
 Values = dict[str, int]
 _ZERO = TokenChoice(ZERO)
 
 
 class Operand(ABC):
-    """One operand on its way.
+    """Partially written operand.
 
     Parameters
     ----------
     values : dict
-        Where it puts what it says.
+        Values of the instruction, to which the operand adds its own.
     """
 
-    #: Words that it needs at least, before the first is taken.
+    #: Minimum number of tokens before the first one is taken.
     need = 1
 
     def __init__(self, values: Values):
@@ -44,32 +44,32 @@ class Operand(ABC):
     @property
     @abstractmethod
     def ends(self) -> bool:
-        """Whether it may end here."""
+        """True if the operand may end here."""
 
     @abstractmethod
     def choices(self) -> Iterator[TokenChoice]:
-        """What may come next as part of it."""
+        """Yield the choices for the next token of the operand."""
 
     @abstractmethod
     def take(self, word: str) -> bool:
-        """Take a word; whether it is part of this operand."""
+        """Append a token; return whether it belongs to this operand."""
 
 
 class Register(Operand):
-    """The register that an instruction writes."""
+    """Destination register of an instruction."""
 
     @property
     def ends(self) -> bool:
-        """Whether it may end here."""
+        """True if the operand may end here."""
         return "d" in self.values
 
     def choices(self) -> Iterator[TokenChoice]:
-        """What may come next as part of it."""
+        """Yield the choices for the next token of the operand."""
         if not self.ends:
             yield TokenChoice(REGISTER)
 
     def take(self, word: str) -> bool:
-        """Take a word; whether it is part of this operand."""
+        """Append a token; return whether it belongs to this operand."""
         if self.ends or word not in REGISTER_WORDS:
             return False
         self.values["d"] = SELECTORS[word]
@@ -77,16 +77,16 @@ class Register(Operand):
 
 
 class Selector(Operand):
-    """A register, an operand of the macro-instruction or a statistic.
+    """Selector: a register, an operand of the macro-instruction, or a statistic.
 
     Parameters
     ----------
     slot : str
-        "a" or "b".
-    zero : Choice or None
-        Register 0, if it may be named.
+        Name of the value, "a" or "b".
+    zero : TokenChoice or None
+        Choice of register 0, if it may be named.
     nameless : bool
-        Whether selectors without a name may be used.
+        True if selectors without a name may be used.
     """
 
     def __init__(self, values: Values, slot: str, zero: TokenChoice | None = _ZERO, nameless: bool = True):
@@ -96,11 +96,11 @@ class Selector(Operand):
 
     @property
     def ends(self) -> bool:
-        """Whether it may end here."""
+        """True if the operand may end here."""
         return self._slot in self.values
 
     def choices(self) -> Iterator[TokenChoice]:
-        """What may come next as part of it."""
+        """Yield the choices for the next token of the operand."""
         if self._number:
             yield from self._number.choices()
         elif not self.ends:
@@ -111,7 +111,7 @@ class Selector(Operand):
                 yield TokenChoice(OTHER, 1)
 
     def take(self, word: str) -> bool:
-        """Take a word; whether it is part of this operand."""
+        """Append a token; return whether it belongs to this operand."""
         if self._number:
             if not self._number.take(word):
                 return False
@@ -130,12 +130,12 @@ class Selector(Operand):
 
 
 class Semaphores(Operand):
-    """Semaphores that a command waits for, or signals, in ascending order.
+    """Semaphores that a command waits for or signals, in ascending order.
 
     Parameters
     ----------
     kind : str
-        "wait" or "signal".
+        Operand kind, "wait" or "signal".
     """
 
     need = 0
@@ -147,16 +147,16 @@ class Semaphores(Operand):
 
     @property
     def ends(self) -> bool:
-        """Whether it may end here."""
+        """True if the operand may end here."""
         return True
 
     def choices(self) -> Iterator[TokenChoice]:
-        """What may come next as part of it."""
+        """Yield the choices for the next token of the operand."""
         if self.next < len(SEMAPHORES[self.kind]):
             yield TokenChoice(semaphore_group(self.kind, self.next))
 
     def take(self, word: str) -> bool:
-        """Take a word; whether it is part of this operand."""
+        """Append a token; return whether it belongs to this operand."""
         words = SEMAPHORES[self.kind]
         if word not in words[self.next :]:
             return False
@@ -166,23 +166,23 @@ class Semaphores(Operand):
         return True
 
 
-#: Closed intervals.
+#: Closed intervals of integers.
 Spans = tuple[tuple[int, int], ...]
 
 
 class Sources(Operand):
-    """Selectors and a number.
+    """Sum of selectors and a number.
 
     Parameters
     ----------
     slots : sequence of str
-        Names of the selectors.
+        Names of the selector values.
     slot : str
-        Name of the number.
+        Name of the number value.
     alone, behind, hidden : Spans
-        What the number may be without a selector, behind selectors, and behind register 0 alone.
+        Legal numbers without a selector, after selectors, and after register 0 alone.
     nameless : bool
-        Whether selectors without a name may be used.
+        True if selectors without a name may be used.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Sources(Operand):
 
     @property
     def ends(self) -> bool:
-        """Whether it may end here."""
+        """True if the operand may end here."""
         if self._number:
             return self._number.value is not None
         if self._selector and not self._selector.ends:
@@ -219,7 +219,7 @@ class Sources(Operand):
         return bool(taken) and taken[-1] > 0
 
     def choices(self) -> Iterator[TokenChoice]:
-        """What may come next as part of it."""
+        """Yield the choices for the next token of the operand."""
         if self._number:
             yield from self._number.choices()
         elif self._selector and not self._selector.ends:
@@ -228,16 +228,16 @@ class Sources(Operand):
             yield from self._fresh(len(self._taken))
 
     def _fresh(self, taken: int) -> Iterator[TokenChoice]:
-        """What may follow so many selectors."""
+        """Yield choices after a number of selectors."""
         if selector := self._next(taken):
             yield from selector.choices()
         yield from Number(self._spans[self._case()]).choices()
 
     def _next(self, taken: int) -> Selector | None:
-        """The selector that may follow so many."""
+        """Return the selector that may follow a number of selectors."""
         if taken == len(self._slots):
             return None
-        # One word more must follow register 0.
+        # Register 0 must be followed by a token.
         again = taken == 0 and len(self._slots) > 1
         zero = TokenChoice(ZERO, 1) if again else None
         return Selector(self.values, self._slots[taken], zero, self._nameless)
@@ -247,7 +247,7 @@ class Sources(Operand):
         return "hidden" if taken == [0] else "behind" if taken else "alone"
 
     def take(self, word: str) -> bool:
-        """Take a word; whether it is part of this operand."""
+        """Append a token; return whether it belongs to this operand."""
         if self._number is None and self._take_selector(word):
             return True
         if self._selector and not self._selector.ends:
@@ -271,14 +271,14 @@ class Sources(Operand):
 
 
 class PackedSources(Sources):
-    """Selectors and a number, or the parts of a packed field that differ from their defaults, in their order.
+    """Sum of selectors and a number, or the non-default parts of a packed field in order.
 
     Parameters
     ----------
     packed : Packed
-        The field's parts.
+        Layout of the field's parts.
     parts : dict
-        What the number of each part may be, by name.
+        Legal numbers of each part by name.
     """
 
     def __init__(
@@ -301,11 +301,11 @@ class PackedSources(Sources):
 
     @property
     def ends(self) -> bool:
-        """Whether it may end here."""
+        """True if the operand may end here."""
         return super().ends if self._plain else self._value is None
 
     def choices(self) -> Iterator[TokenChoice]:
-        """What may come next as part of it."""
+        """Yield the choices for the next token of the operand."""
         if self._value:
             yield from self._value.choices()
             return
@@ -318,7 +318,7 @@ class PackedSources(Sources):
             yield from super().choices()
 
     def take(self, word: str) -> bool:
-        """Take a word; whether it is part of this operand."""
+        """Append a token; return whether it belongs to this operand."""
         if self._value:
             return self._take_value(word)
         pair = None if self._plain else PAIRS[self._packed.name].get(word)
@@ -341,7 +341,7 @@ class PackedSources(Sources):
         return True
 
     def _spans_of(self, index: int) -> Spans:
-        """What the number of a part may be."""
+        """Return the legal numbers of a part."""
         part = self._packed.fields[index]
         return without(self._parts[part.name], part.default)
 
@@ -356,16 +356,16 @@ class PackedSources(Sources):
 
 
 class Constant(Operand):
-    """A number.
+    """Number operand.
 
     Parameters
     ----------
     slot : str
-        What it is called among the values.
+        Name of the value.
     spans : Spans
-        Where it must lie.
+        Legal values.
     base : int
-        Added to it.
+        Offset that is added to the number.
     """
 
     def __init__(self, values: Values, slot: str, spans: Spans, base: int = 0):
@@ -376,15 +376,15 @@ class Constant(Operand):
 
     @property
     def ends(self) -> bool:
-        """Whether it may end here."""
+        """True if the operand may end here."""
         return self._slot in self.values
 
     def choices(self) -> Iterator[TokenChoice]:
-        """What may come next as part of it."""
+        """Yield the choices for the next token of the operand."""
         return self._number.choices()
 
     def take(self, word: str) -> bool:
-        """Take a word; whether it is part of this operand."""
+        """Append a token; return whether it belongs to this operand."""
         if not self._number.take(word):
             return False
         if self._number.value is not None:
@@ -393,7 +393,7 @@ class Constant(Operand):
 
 
 class LoopEnd(Operand):
-    """The distance to the end of a loop that has no body of its own; nothing if it has."""
+    """Distance to the end of a loop without a body; empty for a loop with a body."""
 
     need = 0
 
@@ -405,18 +405,18 @@ class LoopEnd(Operand):
 
     @property
     def ends(self) -> bool:
-        """Whether it may end here."""
+        """True if the operand may end here."""
         return not self._open or self._target.ends
 
     def choices(self) -> Iterator[TokenChoice]:
-        """What may come next as part of it."""
+        """Yield the choices for the next token of the operand."""
         if self._open:
             yield from self._target.choices()
         elif self._spans:
             yield TokenChoice(TO, self._target.need)
 
     def take(self, word: str) -> bool:
-        """Take a word; whether it is part of this operand."""
+        """Append a token; return whether it belongs to this operand."""
         if self._open:
             return self._target.take(word)
         self._open = word == TO and bool(self._spans)
@@ -428,7 +428,7 @@ _LENGTH = {word: int(word[1:]) for word in LONG}
 
 
 def without(spans: Spans, value: int) -> Spans:
-    """All but one number."""
+    """Return intervals without one number."""
     out = []
     for low, high in spans:
         out += [(low, high)] if not low <= value <= high else [(low, value - 1), (value + 1, high)]
@@ -436,7 +436,7 @@ def without(spans: Spans, value: int) -> Spans:
 
 
 def spans_of(values: tuple[int, ...]) -> Spans:
-    """Intervals of ascending numbers."""
+    """Return the intervals of ascending numbers."""
     out: list[tuple[int, int]] = []
     for value in values:
         if out and out[-1][1] == value - 1:
@@ -451,13 +451,13 @@ _NAMELESS = spans_of(NAMELESS)
 
 @lru_cache(maxsize=1 << 12)
 def shortest(spans: Spans) -> int | None:
-    """Words of the number that has fewest; None: there is no number."""
+    """Return the token count of the shortest number; None if there is none."""
     return min((1 + choice.cost for choice in _first(spans, False)), default=None)
 
 
 @lru_cache(maxsize=1 << 12)
 def _first(spans: Spans, negative: bool) -> tuple[TokenChoice, ...]:
-    """What a number may begin with, or its magnitude behind a minus."""
+    """Return the choices for the first token of a number, or of its magnitude after a minus."""
     out = [TokenChoice((max(low, 0), min(high, 255)), 0) for low, high in spans if low <= 255 and high >= 0]
     for word, length in _LENGTH.items():
         least, most = 1 << 8 * (length - 1), (1 << 8 * length) - 1
@@ -474,12 +474,12 @@ def _magnitudes(spans: Spans) -> Spans:
 
 
 class Number:
-    """A number on its way.
+    """Partially written number.
 
     Parameters
     ----------
     spans : Spans
-        Where it must lie.
+        Legal values.
     """
 
     def __init__(self, spans: Spans):
@@ -490,13 +490,13 @@ class Number:
 
     @property
     def value(self) -> int | None:
-        """The number; None as long as words are missing."""
+        """The number; None while incomplete."""
         if self._left != 0:
             return None
         return -self._value if self._negative else self._value
 
     def choices(self) -> Iterator[TokenChoice]:
-        """Words that may come next; none when the number is whole."""
+        """Yield the choices for the next token; none if the number is complete."""
         if self._left is None:
             yield from _first(self._spans, self._negative)
         elif self._left:
@@ -507,7 +507,7 @@ class Number:
                     yield TokenChoice((first, last), self._left - 1)
 
     def take(self, word: str) -> bool:
-        """Take a word; whether it may come next."""
+        """Append a token; return whether it is valid here."""
         byte = _BYTE.get(word)
         for choice in self.choices():
             if choice.what == word or (byte is not None and choice.has_byte(byte)):
@@ -526,29 +526,29 @@ class Number:
 
 _IMM, _D = WORD.fields[0], WORD.fields[3]
 _END, _COUNT = LOOP_IMM.fields
-#: A signed and an unsigned number of 32 bits.
+#: Ranges of a signed and an unsigned 32-bit number.
 SIGNED = ((_IMM.low, _IMM.high),)
 UNSIGNED = ((0, (1 << _IMM.width) - 1),)
 
 
 class Rules:
-    """The operands of each instruction, and what they may be."""
+    """Operands of each instruction and their legal values."""
 
-    #: Whether selectors without a name may be used.
+    #: True if selectors without a name may be used.
     nameless = True
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """The words that may be used, by the name of their group."""
+        """Usable tokens by group name."""
         return GROUPS
 
     def constants(self, head: Head) -> Spans:
-        """What a field may be set to."""
+        """Return the legal values of a field."""
         assert head.field
         return ((head.field.low, head.field.high),)
 
     def hidden(self, head: Head) -> Spans:
-        """What text must add to register 0 to set a field to it: all that does not fit it."""
+        """Return the values that a field can be set to only by adding to register 0: those outside its range."""
         assert head.field
         field = head.field
         if head.packed or not field.signed:
@@ -560,38 +560,38 @@ class Rules:
         )
 
     def parts(self, packed: Packed) -> dict[str, Spans]:
-        """What each part of a packed field may be."""
+        """Return the legal values of each part of a packed field."""
         return {part.name: ((part.low, part.high),) for part in packed.fields}
 
     def numbers(self, head: Head, turns: int) -> Spans:
-        """What the only number of an instruction may be, in loops that make so many turns together."""
+        """Return the legal values of a single-number operand, inside loops with `turns` iterations in total."""
         return ((_COUNT.low, _COUNT.high),) if head.op is MicroOp.LOOP else SIGNED
 
     def most_turns(self, turns: int) -> int:
-        """How many turns a loop may make in loops that make so many together."""
+        """Return the maximum iteration count of a loop inside loops with `turns` iterations in total."""
         return _COUNT.high
 
     def distances(self, pc: int) -> Spans:
-        """How far from an instruction the program may go on."""
+        """Return the legal jump distances from an instruction."""
         return ((_IMM.low - pc, _IMM.high - pc),)
 
     def loop_ends(self, pc: int) -> Spans:
-        """How far away a loop without a body may end."""
+        """Return the legal distances to the end of a loop without a body."""
         return ((_END.low - pc, _END.high - pc),)
 
     def operands(self, head: Head, values: Values, pc: int, turns: int) -> list[Operand]:
-        """The operands of an instruction, in their order.
+        """Return the operands of an instruction, in order.
 
         Parameters
         ----------
         head : Head
-            Its first word.
+            First token of the instruction.
         values : dict
-            Where they put what they say.
+            Values to which the operands add theirs.
         pc : int
-            Where it stands.
+            Index of the instruction.
         turns : int
-            How often it is executed, for all that its loops say.
+            Number of executions, as the product of its loops' iteration counts.
         """
         kinds = [kind for kind in head.kinds if not (kind in ("a", "b") and "imm" in head.kinds)]
         return [self._operand(head, values, kind, pc, turns) for kind in kinds]
@@ -612,7 +612,7 @@ class Rules:
         return Semaphores(values, kind)
 
     def _sources(self, head: Head, values: Values, turns: int) -> Operand:
-        """What is added up, or a number alone."""
+        """Return the operand for a sum, or for a number alone."""
         slots = [kind for kind in head.kinds if kind in ("a", "b")]
         if not slots:
             return Constant(values, "imm", self.numbers(head, turns))

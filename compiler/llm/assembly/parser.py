@@ -1,4 +1,4 @@
-"""A program on its way: words of the language in, micro-instructions out."""
+"""Incremental parser from tokens to micro-instructions."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -9,50 +9,50 @@ from compiler.llm.assembly.operands import Operand, Rules, Values
 from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, encode
 
-#: Signals to units; those to the sequencer stand behind them.
+#: Indices of signals to units; those to the sequencer follow.
 _TO_UNITS = SEMAPHORES_PER_PAIR * len(Unit)
 
 
 class ParserListener(Protocol):
-    """Who wants to hear of each instruction."""
+    """Listener for each parsed instruction."""
 
     @property
     def turns(self) -> int:
-        """Turns that the loops which are open make together, as far as is known."""
+        """Product of the iteration counts of the open loops, as far as known."""
         ...
 
     def execute(self, word: int) -> None:
-        """An instruction that is no loop with a body."""
+        """Handle an instruction that is not a loop with a body."""
 
     def open(self, word: int) -> None:
-        """A loop whose body comes now; its end is not yet known."""
+        """Handle the start of a loop body; its end is not yet known."""
 
     def close(self) -> None:
-        """The end of the body."""
+        """Handle the end of a loop body."""
 
 
 class NullListener:
-    """Does not want to hear."""
+    """Listener that ignores everything."""
 
     turns = 1
 
     def execute(self, word: int) -> None:
-        """Nothing."""
+        """Ignore an instruction."""
 
     def open(self, word: int) -> None:
-        """Nothing."""
+        """Ignore the start of a loop."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Ignore the end of a loop."""
 
 
 def word_of(head: Head, values: Values, end: int) -> int:
-    """The micro-instruction that a first word and its operands make.
+    """Encode the micro-instruction of a first token and its operands.
 
     Parameters
     ----------
     end : int
-        Where a loop ends that does not say it.
+        End of a loop whose tokens do not include it.
     """
     if head.op is MicroOp.LOOP:
         imm = LOOP_IMM.pack(end=values.get("end", end), count=values.get("count", 0))
@@ -67,21 +67,21 @@ def word_of(head: Head, values: Values, end: int) -> int:
 
 
 class ProgramParser:
-    """Reads a program word by word.
+    """Parses a program token by token.
 
     Parameters
     ----------
     rules : Rules
-        What operands may be.
-    listener : Listener
-        Hears of each instruction as soon as it is whole.
+        Legal operand values.
+    listener : ParserListener
+        Called for each complete instruction.
     """
 
     def __init__(self, rules: Rules, listener: ParserListener):
         self.rules, self.listener = rules, listener
-        #: Micro-instructions so far; the ends of open loops are missing.
+        #: Micro-instructions so far; the ends of open loops are not filled in.
         self.words: list[int] = []
-        #: First word and values of the loops that are open, and where they stand.
+        #: First token, values and index of the open loops.
         self.loops: list[tuple[int, Head, Values]] = []
         self.head: Head | None = None
         self.values: Values = {}
@@ -90,27 +90,27 @@ class ProgramParser:
 
     @property
     def ends(self) -> bool:
-        """Whether the instruction may end here; also between instructions."""
+        """True if the instruction may end here; also true between instructions."""
         return all(operand.ends for operand in self.operands)
 
     @property
     def empty(self) -> bool:
-        """Whether the innermost loop has no instruction yet."""
+        """True if the innermost loop has no instruction yet."""
         return bool(self.loops) and self.loops[-1][0] + 1 == len(self.words)
 
     @property
     def opens(self) -> bool:
-        """Whether the instruction, if it ends here, is a loop whose body follows."""
+        """True if the instruction, if it ends here, is a loop with a body."""
         return self.head is not None and self.head.op is MicroOp.LOOP and "end" not in self.values
 
     @property
     def word(self) -> int:
-        """The instruction, if it ends here."""
+        """Encoding of the instruction if it ends here."""
         assert self.head
         return word_of(self.head, self.values, 0)
 
     def choices(self) -> Iterator[tuple[TokenChoice, int]]:
-        """What may come next within the instruction, and how many words its later operands need."""
+        """Yield choices within the instruction, and the minimum tokens of its later operands."""
         for index, operand in enumerate(self.operands):
             later = sum(each.need for each in self.operands[index + 1 :])
             for choice in operand.choices():
@@ -119,12 +119,12 @@ class ProgramParser:
                 return
 
     def take(self, word: str) -> None:
-        """Take a word.
+        """Append a token.
 
         Raises
         ------
         ValueError
-            It cannot come next.
+            The token is not valid here.
         """
         if self.done:
             raise ValueError(f"{word!r} follows the end of the program")
@@ -139,7 +139,7 @@ class ProgramParser:
             self._finish()
 
     def _extend(self, word: str) -> bool:
-        """Take a word that goes on with the instruction; whether it does."""
+        """Append a token to the current instruction; return whether it belongs to it."""
         while self.operands:
             operand = self.operands[0]
             if operand.take(word):
@@ -150,7 +150,7 @@ class ProgramParser:
         return False
 
     def _begin(self, word: str) -> None:
-        """Take a word that is not part of an instruction before it."""
+        """Start an instruction, or end a loop or the program."""
         if word in HEADS:
             self.head, self.values = HEADS[word], {}
             self.operands = self.rules.operands(self.head, self.values, len(self.words), self.listener.turns)
@@ -162,7 +162,7 @@ class ProgramParser:
             raise ValueError(f"{word!r} begins no instruction")
 
     def _finish(self) -> None:
-        """The instruction is whole."""
+        """Complete the current instruction."""
         if not self.head:
             return
         if self.opens:

@@ -1,4 +1,4 @@
-"""A whole program in place of another one, asked of the language model."""
+"""Request to the language model for a whole program that replaces another one."""
 
 from collections.abc import Hashable, Sequence
 
@@ -23,25 +23,25 @@ from compiler.tuning.generators.task import Candidate
 from compiler.validate.errors import ValidationError
 from hw.isa.program import Program
 
-#: Words of a program that the model writes, at most: they fit into the context behind any question.
+#: Maximum program length in tokens, which fits the context after any prompt.
 ROOM = 300
-#: More of them than ever come: that there are no more than `ROOM` is seen to here.
+#: Effectively unlimited; the limit `ROOM` is enforced here.
 _WORDS = 1 << 14
 
 
 class ProgramRequest(LmRequest):
-    """A program in place of another one: any that does its commands, in an order and in parts that they allow.
+    """Request for a program with the same commands as another one, in any legal order and division.
 
     Parameters
     ----------
     programs : Programs
-        Those of a task.
-    piece : Piece
-        The program that it is to stand for.
+        Editable programs of a task.
+    piece : EditableProgram
+        Program to replace.
     """
 
     ask = Ask.PROGRAM
-    #: The state of the sequencer is followed for each answer.
+    #: The sequencer state is tracked separately for each answer.
     together = 1
 
     def __init__(self, programs: Programs, piece: EditableProgram):
@@ -49,11 +49,11 @@ class ProgramRequest(LmRequest):
         self.programs, self.piece = programs, piece
 
     def _grammar(self) -> "ProgramGrammar | None":
-        """Programs for its place; None: it is too long, or nothing can be said of what comes before it."""
+        """Return the grammar of replacements; None if the program is too long or its preceding state is unknown."""
         return program_grammar(self.programs.task.network, self.about, self.tried)
 
     def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
-        """About the program."""
+        """Return the prompt about the program."""
         programs, piece = self.programs, self.piece
         return programs.subject(piece).words(
             BEST,
@@ -64,11 +64,11 @@ class ProgramRequest(LmRequest):
         )
 
     def meaning(self, words: Sequence[str]) -> Hashable:
-        """Its instructions."""
+        """Return the instructions of an answer."""
         return self._program(words).words
 
     def candidate(self, words: Sequence[str]) -> Candidate:
-        """The network with it."""
+        """Return the network with the program of an answer."""
         text = program_text(self._program(words))
         return self.programs.task.with_texts({self.about: text}, NAME, f"{self.about}: written anew")
 
@@ -77,16 +77,16 @@ class ProgramRequest(LmRequest):
 
 
 class ProgramGrammar:
-    """The grammar of programs that do what another one does, for one answer at a time.
+    """Grammar of programs equivalent to another one; tracks one answer at a time.
 
     Parameters
     ----------
-    grammar : Grammar
-        Of assembly, over the model's language: of programs that do no harm.
+    grammar : AssemblyGrammar
+        Grammar of safe programs over the model's vocabulary.
     stands_for : Unrolled
-        The program whose work is to be done.
+        Unrolled program whose work must be done.
     tried : set
-        Instructions of programs that are of no use any more; looked at anew for each answer.
+        Instruction sequences to exclude; may be extended between answers.
     """
 
     def __init__(self, grammar: AssemblyGrammar, stands_for: Unrolled, tried: set[Hashable]):
@@ -98,7 +98,7 @@ class ProgramGrammar:
         self._begin()
 
     def after(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Words that may follow; none: the program is complete."""
+        """Return the tokens that may follow; empty if the program is complete."""
         if words and words[-1] == STOP:
             return ()
         self._go_to(tuple(words))
@@ -107,12 +107,12 @@ class ProgramGrammar:
         return tuple(sorted(found, key=LANGUAGE.number)) or (FENCE,)
 
     def ends(self, words: Sequence[str]) -> bool:
-        """Whether a complete program is new."""
+        """Return whether a complete program is new."""
         return program_of(words, "").words not in self.tried
 
     @property
     def any(self) -> bool:
-        """Whether there is a program."""
+        """True if there is any program."""
         return self._following.may_begin(self._state.before.counts)
 
     def _begin(self) -> None:
@@ -121,7 +121,7 @@ class ProgramGrammar:
         self._following = EquivalenceDecoder(self._work, self._goal, self._own, ROOM, alone=self._alone)
 
     def _go_to(self, words: tuple[str, ...]) -> None:
-        """The state behind some words: one step from the last one, as long as one answer is written."""
+        """Update the state to a prefix; incremental while one answer is written."""
         if words[: len(self._words)] != self._words:
             self._begin()
         for word in words[len(self._words) :]:
@@ -131,7 +131,7 @@ class ProgramGrammar:
 
 
 def program_grammar(network: CompiledNetwork, name: str, tried: set[Hashable]) -> ProgramGrammar | None:
-    """The grammar of programs in place of one of a network; it itself counts as tried. None: as in `Whole.grammar`."""
+    """Return the grammar of replacements of a program, excluding itself; None as in `ProgramRequest.grammar`."""
     for stage in network.walk():
         parts = stage.code.parts if stage.code else ()
         for index, part in enumerate(parts):
@@ -143,7 +143,7 @@ def program_grammar(network: CompiledNetwork, name: str, tried: set[Hashable]) -
 def _in_place(
     network: CompiledNetwork, stage: Stage, index: int, tried: set[Hashable]
 ) -> ProgramGrammar | None:
-    """The grammar of programs in place of one of a stage."""
+    """Return the grammar of replacements of a program of a stage."""
     assert stage.code
     program = stage.code.parts[index].program
     found, plain = unrolled(program), straight(program)

@@ -1,4 +1,4 @@
-"""Limits of a program that is to stand in the place of another one."""
+"""Limits of a program that replaces another one."""
 
 from collections.abc import Sequence
 
@@ -13,25 +13,25 @@ from hw.isa.enums import SEMAPHORES_PER_PAIR
 def limits_in_place(
     config: MlaConfig, calls: Sequence[MacroCall], windows: Sequence[DramWindow], index: int, *, tokens: int
 ) -> ProgramLimits:
-    """Limits of a program in place of that of a call: it begins where that one does, and leaves the same tokens.
+    """Return the limits of a replacement, which starts in the same state and leaves the same semaphore counts.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
-    calls : sequence of Call
-        The stream, as `compiler.runtime.validation.stage_calls` gives it.
+        Hardware configuration.
+    calls : sequence of MacroCall
+        Sequence of calls from `compiler.runtime.validation.stage_calls`.
     windows : sequence of (first byte, last byte, permissions)
-        DRAM that programs may touch.
+        DRAM windows of the programs.
     index : int
-        Of the call.
+        Index of the call whose program is replaced.
     tokens : int
-        Most words of the program.
+        Maximum number of tokens of the program.
 
     Raises
     ------
     ValidationError
-        The stream up to there is not safe, or the data decide about its way.
+        The preceding calls are not safe, or their control flow depends on data.
     """
     call = calls[index]
     after = AbstractMachine.of(ProgramLimits(config=config, windows=windows, before=calls[: index + 1]))
@@ -50,6 +50,6 @@ def limits_in_place(
 
 
 def _semaphore(place: int) -> Semaphore:
-    """The semaphore at a place among the counts of all."""
+    """Return the semaphore with an index among all counts."""
     consumer, number = divmod(place, TOKENS)
     return number // SEMAPHORES_PER_PAIR, consumer, number % SEMAPHORES_PER_PAIR

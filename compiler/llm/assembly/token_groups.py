@@ -1,31 +1,31 @@
-"""Words that may come next together, by a name for each group."""
+"""Named groups of tokens that are valid in the same positions."""
 
 from compiler.llm.assembly.lexicon import HEADS, NAME_OF, PAIRS, REGISTER_WORDS, SELECTORS, SIGNALS, WAITS
 
-#: The register that always holds zero.
+#: Register that is always zero.
 ZERO = NAME_OF[0]
 HEAD, REGISTER, SELECTOR = "any head", "any register", "any selector but of register 0"
 
 
 def pair_group(packed: str, start: int) -> str:
-    """Name of the group of a packed field's pairs, each of one word, from its part `start` on."""
+    """Return the group of single-token parts of a packed field, from part `start` on."""
     return f"any pair of {packed} from {start}"
 
 
 def semaphore_group(kind: str, start: int) -> str:
-    """Name of the group of waits, or of signals, from number `start` on."""
+    """Return the group of waits or signals from number `start` on."""
     return f"any {kind} from {start}"
 
 
 SEMAPHORES = {"wait": WAITS, "signal": SIGNALS}
-#: Kind and first number of each group of semaphores.
+#: Kind and first number of each semaphore group.
 SEMAPHORE_GROUPS = {
     semaphore_group(kind, start): (kind, start)
     for kind, words in SEMAPHORES.items()
     for start in range(len(words))
 }
 
-#: The words of each group.
+#: Tokens of each group.
 GROUPS: dict[str, tuple[str, ...]] = {
     HEAD: tuple(HEADS),
     REGISTER: REGISTER_WORDS,

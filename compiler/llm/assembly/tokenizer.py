@@ -26,12 +26,12 @@ from hw.isa.enums import SEMAPHORES_PER_PAIR, Unit
 from hw.isa.micro_instruction import ISSUE_D, ISSUE_IMM, LOOP_IMM, MicroOp, decode
 from hw.isa.program import Program
 
-#: Tags by their own numbers.
+#: Tag instructions by tag number.
 _TAGS = range(64)
 
 
 def straight(program: Program) -> Program | None:
-    """The program that issues the same one after the other; None: it does something else as well."""
+    """Return the program with loops unrolled that issues the same commands; None if it does anything else."""
     found = unrolled(program)
     if found is None or found.fenced:
         return None
@@ -48,19 +48,19 @@ _WORD_OF_PAIR = {
 
 
 def program_of(words: Iterable[str], name: str) -> Program:
-    """The program that words say.
+    """Decode a program from tokens.
 
     Parameters
     ----------
     words : iterable of str
-        As `words_of` gives them.
+        Tokens as returned by `words_of`.
     name : str
-        Of the program.
+        Name of the program.
 
     Raises
     ------
     ValueError
-        They say none; it names the word.
+        The tokens are not a valid program; the message names the token.
     """
     reader = ProgramParser(_RULES, NullListener())
     for place, word in enumerate(words):
@@ -74,12 +74,12 @@ def program_of(words: Iterable[str], name: str) -> Program:
 
 
 def words_of(program: Program) -> list[str]:
-    """The words that say a program; name and signature are not among them.
+    """Return the tokens of a program, without name and signature.
 
     Raises
     ------
     ValueError
-        An instruction is one that assembly has no text for, or there is none.
+        The program is empty, or an instruction has no assembly text.
     """
     if not program.words:
         raise ValueError("a program has at least one instruction")
@@ -97,7 +97,7 @@ def words_of(program: Program) -> list[str]:
 
 
 def _instruction(word: int, pc: int, outer: int) -> tuple[list[str], int]:
-    """Words of an instruction, and where its body ends, 0: it has none."""
+    """Return the tokens of an instruction and the end of its body (0: no body)."""
     values = decode(word)
     head = _head(values)
     out, end = ([], 0) if head is None else _operands(head, values, pc, outer)
@@ -107,7 +107,7 @@ def _instruction(word: int, pc: int, outer: int) -> tuple[list[str], int]:
 
 
 def _read(head: Head, words: list[str], pc: int, end: int) -> int | None:
-    """The instruction that words say, to be sure; None: none."""
+    """Decode an instruction from tokens as a check; None if they are invalid."""
     values: Values = {}
     operands = _RULES.operands(head, values, pc, 1)
     for word in words:
@@ -162,7 +162,7 @@ def _sources(head: Head, values: dict[str, int]) -> list[str]:
 
 
 def _constant(head: Head, imm: int) -> list[str]:
-    """Words of what a field is set to."""
+    """Return the tokens of the value of a field."""
     assert head.field
     value = imm if head.field.signed else imm & _MASK
     if not head.field.low <= value <= head.field.high:

@@ -1,4 +1,4 @@
-"""Measures small networks for the language model: each under a walk of schedules towards better ones."""
+"""Measures small networks for the training data: each along a trajectory of improving schedules."""
 
 import random
 from collections.abc import Iterator
@@ -17,17 +17,17 @@ from compiler.tuning.search.method import with_layer
 from compiler.tuning.space.layer_space import LayerSpace, spaces_of
 from hw.errors import InputError
 
-#: Schedules of a network beside the first, and more for each layer that follows another one.
+#: Number of schedules per network besides the first, and extra ones per layer that follows another.
 _STEPS, _MORE = 14, 6
-#: Part of the steps that are tilings drawn anew, and single changes of a schedule otherwise at most.
+#: Fraction of steps with freshly sampled tilings, and maximum number of single-field changes otherwise.
 _DRAWN, _CHANGES = 0.4, 2
-#: Steps start from what is best so far, but for this part of them, which start from any other.
+#: Fraction of steps that start from an arbitrary schedule instead of the best one so far.
 _ASTRAY = 0.15
 _PATIENCE = 20
 
 
 def places(seed: int, lane: int, lanes: int) -> Iterator[tuple[str, int]]:
-    """Machines and numbers of networks without end, every `lanes`-th of them."""
+    """Yield hardware configurations and network numbers indefinitely, every `lanes`-th of them."""
     names, weights = list(TRAINING), [weight for _, weight in TRAINING.values()]
     number = lane
     while True:
@@ -37,14 +37,14 @@ def places(seed: int, lane: int, lanes: int) -> Iterator[tuple[str, int]]:
 
 
 def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory | None:
-    """A walk over schedules of one network, then over edits of a program.
+    """Measure a trajectory of schedules of one network, then of edits of a program.
 
-    None: it is not for the machine, or to be kept out of training.
+    Returns None if the network does not fit the configuration or is held out from training.
 
     Raises
     ------
     WorkError
-        A simulator died.
+        A simulator process died.
     """
     rng = random.Random(f"{seed} {machine} {index}")
     point = point_of(MACHINES[machine].conditions.config.n, rng)
@@ -59,12 +59,12 @@ def measure(devices: Devices, machine: str, index: int, seed: int) -> Trajectory
 
 
 def with_edits(devices: Devices, walk: Trajectory, seed: int) -> Trajectory:
-    """A walk with another one over edits of a program of its, as far as there are any.
+    """Extend a trajectory with measured edits of one of its programs, if any can be edited.
 
     Raises
     ------
     WorkError
-        A simulator died.
+        A simulator process died.
     """
     return replace(
         walk, edited=edit_walk(devices, walk, random.Random(f"{seed} {walk.machine} {walk.index} edits"))
@@ -72,12 +72,12 @@ def with_edits(devices: Devices, walk: Trajectory, seed: int) -> Trajectory:
 
 
 class _Walker:
-    """Draws schedules of one network on one machine.
+    """Samples schedules of one network on one hardware configuration.
 
     Raises
     ------
     InputError
-        Not all of it runs there in one go.
+        The network needs host operators or several programs there.
     """
 
     def __init__(self, devices: Devices, name: str, point: CalibrationNetwork, rng: random.Random):
@@ -87,7 +87,7 @@ class _Walker:
         self.spaces = spaces_of(self.rig.prepared.config, self.rig.stages, self.rig.machine.conditions.dram)
 
     def walk(self, index: int) -> Trajectory | None:
-        """As many steps as there are to be, fewer where there are not as many schedules."""
+        """Measure the steps of a trajectory; fewer if there are not enough schedules."""
         first = self.rig.first.schedule
         layers = [first.layers[name] for name in self.names]
         walk = Trajectory(self.name, index, self.point, [unusual(each) for each in layers])
@@ -111,7 +111,7 @@ class _Walker:
         return walk
 
     def _next(self, base: Schedule, seen: set[str]) -> tuple[str, Schedule, Measurement] | None:
-        """A new schedule that differs from one in a layer, measured."""
+        """Measure a new schedule that differs from `base` in one layer."""
         for _ in range(_PATIENCE):
             layer = self.rng.choice(self.names)
             schedule = with_layer(base, layer, self._changed(self.spaces[layer], base.layers[layer]))

@@ -1,4 +1,4 @@
-"""Examples of edits of a program, and of programs in place of others."""
+"""Training examples of program edits and of replacement programs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from hw.errors import InputError
 
 
 def edit_examples(edited: EditWalk, subjects: TrajectoryPrompts) -> Iterator[Example]:
-    """From each variant of a program to those made from it by at most `MOST` edits, and to whole programs."""
+    """Yield examples from each variant to those reached by at most `MOST` edits, and of whole programs."""
     try:
         workshop = EditablePrograms(subjects.network(edited.step))
         piece = next((each for each in workshop.pieces if each.name == edited.program), None)
@@ -49,7 +49,7 @@ def _from(edited: EditWalk, variants: "_Variants", subject: PromptSubject, numbe
             yield edits
             if not number:  # a program that was only just compiled is asked about before it is measured
                 yield replace(edits, known=False)
-    # A whole program may be any: the same again, one after one more edit, the best there is.
+    # A whole program may be anything: the same, a variant after one more edit, or the best one.
     wholes = [number, *(other for other, path in paths.items() if len(path) == 1), costs.index(min(costs))]
     for other in dict.fromkeys(wholes):
         if program := variants.program(other):
@@ -59,7 +59,7 @@ def _from(edited: EditWalk, variants: "_Variants", subject: PromptSubject, numbe
 
 @dataclass(eq=False)
 class _Variants:
-    """A program after edits."""
+    """Variants of a program after edits."""
 
     edited: EditWalk
     workshop: EditablePrograms
@@ -68,7 +68,7 @@ class _Variants:
 
     @cached_property
     def commands(self) -> list[list[Issued]]:
-        """Those of each variant."""
+        """Commands of each variant."""
         out: list[list[Issued]] = []
         for each in self.edited.variants:
             before = out[each.base] if each.edit else list(self.compiled)
@@ -77,7 +77,7 @@ class _Variants:
 
     @cached_property
     def edits(self) -> list[tuple[Edit, ...]]:
-        """What makes each variant of the program as compiled, in the form that the model says it."""
+        """Edits that lead from the compiled program to each variant, in canonical form."""
         out: list[tuple[Edit, ...]] = []
         for each in self.edited.variants:
             if each.edit is None:
@@ -88,7 +88,7 @@ class _Variants:
         return out
 
     def program(self, number: int) -> tuple[str, ...]:
-        """The words of a variant, without loops; none: they, or those of the program as compiled, are too many."""
+        """Return the tokens of a variant without loops; empty if they or those of the compiled program are too many."""
         if number and not self.program(0):
             return ()
         if number not in self._programs:
@@ -98,11 +98,11 @@ class _Variants:
         return self._programs[number]
 
     def outline(self, number: int) -> list[str]:
-        """Of a variant."""
+        """Return the summary tokens of a variant."""
         return outline_words(self.commands[number], self.workshop.config.n)
 
     def path(self, number: int, other: int) -> tuple[Edit, ...]:
-        """The edits that make one variant of another; none: it was not made from that one, or by too many."""
+        """Return the edits from one variant to another; empty if there is no path or it is too long."""
         at = other
         while at > number:
             at = self.edited.variants[at].base

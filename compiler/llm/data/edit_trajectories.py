@@ -1,4 +1,4 @@
-"""A walk over edits of one program of a network, towards faster ones."""
+"""Measured trajectories of edits of one program, towards faster variants."""
 
 import random
 from dataclasses import replace
@@ -13,32 +13,32 @@ from compiler.tuning.edits.random_edits import draw_edits
 from hw.errors import InputError
 from hw.isa.counters import CAUSES
 
-#: Variants of a program beside the one that is compiled; tries for each.
+#: Number of variants per program besides the compiled one, and attempts for each.
 _VARIANTS, _PATIENCE = 24, 10
-#: Part of the walks that are of another schedule's program than the best one's.
+#: Fraction of trajectories that edit the program of a schedule other than the best one.
 _ANY = 0.25
-#: Variants are made from the best so far, but for this part of them, which are made from any other.
+#: Fraction of variants that start from an arbitrary variant instead of the best one so far.
 _ASTRAY = 0.15
-#: Commands of a program at most: each variant of a longer one takes too long to make.
+#: Maximum number of commands; building variants of longer programs takes too long.
 _LONGEST = 400
 
 
 def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWalk | None:
-    """Edits of a program under one of a walk's schedules, measured; None: no program of it can be edited.
+    """Measure edits of a program under one of the schedules of a trajectory; None if no program can be edited.
 
     Parameters
     ----------
     devices : Devices
-        The machines.
-    walk : Walk
-        The network, and its schedules.
+        Simulated devices.
+    walk : Trajectory
+        Network and its schedules.
     rng : random.Random
-        Chance.
+        Random generator for the edits.
 
     Raises
     ------
     WorkError
-        A simulator died.
+        A simulator process died.
     """
     costs = [step.cycles for step in walk.steps]
     step = rng.randrange(len(costs)) if rng.random() < _ANY else costs.index(min(costs))
@@ -58,7 +58,7 @@ def edit_walk(devices: Devices, walk: Trajectory, rng: random.Random) -> EditWal
 
 
 class _Editing:
-    """Variants of one program."""
+    """Builds and measures variants of one program."""
 
     def __init__(
         self, rig: MeasureHarness, workshop: EditablePrograms, piece: EditableProgram, rng: random.Random
@@ -67,7 +67,7 @@ class _Editing:
         self._seen = {_text(workshop.schedule)}
 
     def walk(self, step: int, measured: Measurement) -> EditWalk:
-        """As many variants as there are to be, fewer where few edits change anything."""
+        """Measure the variants; fewer if few edits have an effect."""
         made = EditWalk(step, self.piece.name, [self._variant(-1, None, measured)])
         edits: list[tuple[Edit, ...]] = [()]
         for _ in range(_VARIANTS):
@@ -81,7 +81,7 @@ class _Editing:
         return made
 
     def _next(self, edits: tuple[Edit, ...]) -> tuple[Edit, Measurement] | None:
-        """One edit more, measured."""
+        """Measure one more edit."""
         commands = applied(self.workshop.config, self.piece.unrolled.commands, edits)
         for _ in range(_PATIENCE):
             found = draw_edits(self.workshop.config, commands, self.rng)

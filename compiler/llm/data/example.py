@@ -1,4 +1,4 @@
-"""A question with an answer that was measured."""
+"""Training example: a prompt with a measured answer."""
 
 from dataclasses import dataclass
 
@@ -8,24 +8,24 @@ from compiler.llm.tokens.prompt_tokens import Ask
 
 @dataclass(frozen=True)
 class Example:
-    """A question and an answer.
+    """Prompt and measured answer.
 
     Parameters
     ----------
-    subject : Subject
-        The layer as it is.
+    subject : PromptSubject
+        Layer with its current schedule.
     answer : tuple of str
-        What to change, or a program, in words.
+        Answer tokens: changes, or a program.
     ratio : float
-        Cycles with it over those there are.
+        Cycles with the answer, divided by the current cycles.
     best : bool
-        Nothing that was measured gives fewer.
+        True if no measured answer takes fewer cycles.
     ask : Ask
-        Which kind of answer it is.
+        Type of the answer.
     outline : tuple of str
-        The program that is asked about, if it is one.
+        Summary tokens of the program in question, if any.
     known : bool
-        Whether what it costs is known; if not, it is not told.
+        True if the current cost is known and included in the prompt.
     """
 
     subject: PromptSubject
@@ -37,7 +37,7 @@ class Example:
     known: bool = True
 
     def question(self, *, profile: bool = True, want: bool = True, best: bool = False) -> list[str]:
-        """Words in front of the answer; without `want`, the best is asked for whatever the answer gives."""
+        """Return the prompt tokens; without `want` the target is always the best."""
         wanted = BEST if best or not want else want_of(self.ratio)
         profile = profile and self.known
         return self.subject.words(wanted, profile=profile, ask=self.ask, outline=self.outline)

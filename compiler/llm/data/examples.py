@@ -1,4 +1,4 @@
-"""Examples: a question with an answer that was measured."""
+"""Derives training examples from measured trajectories."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from compiler.llm.tokens.schedule_delta import changes_words
 
 
 def texts(count: int) -> list[list[str]]:
-    """Words of so many questions and their answers, of networks spread over the corpus."""
+    """Return the tokens of `count` prompts with answers, from networks spread over the corpus."""
     walks = read(CORPUS)
     out: list[list[str]] = []
     for walk in walks[:: max(len(walks) // (2 * count), 1)]:
@@ -29,7 +29,7 @@ CORPUS = Path(__file__).with_name("schedules.xz")
 
 
 def examples(walk: Trajectory) -> Iterator[Example]:
-    """Of schedules; and, if a program of the walk was edited, of edits and of whole programs."""
+    """Yield the examples of schedules, and of edits and whole programs if a program was edited."""
     subjects = TrajectoryPrompts(walk)
     yield from _of_schedules(walk, subjects)
     if walk.edited is not None:
@@ -37,7 +37,7 @@ def examples(walk: Trajectory) -> Iterator[Example]:
 
 
 def _of_schedules(walk: Trajectory, subjects: TrajectoryPrompts) -> Iterator[Example]:
-    """Each pair of steps that differ in one layer only, if that layer is counted by itself in the first of them."""
+    """Yield one example per pair of steps that differ in one layer with its own cycle counter in the first step."""
     family: dict[tuple[int, int], list[int]] = {}
     for number, step in enumerate(walk.steps):
         if step.base >= 0:

@@ -1,4 +1,4 @@
-"""What no sample for training may be of: layers of networks that the language model is judged by, and other shapes."""
+"""Layers and shapes that are held out from training: those of the evaluation networks, and a sample of others."""
 
 import json
 from functools import cache
@@ -8,26 +8,26 @@ from compiler.cache.digest import name
 from compiler.llm.data.trajectories import Trajectory
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork, CalibrationOp
 
-#: Layers of networks: kind, size of the input, channels of the output, window, stride.
+#: Layers of networks: kind, input size, output channels, window, stride.
 _LAYERS = Path(__file__).with_name("held_out.json")
-#: One in so many shapes is kept out.
+#: One of this many shapes is held out.
 _PART = 10
-#: One in so many networks that are measured is not shown in training.
+#: One of this many measured networks is used for validation instead of training.
 _JUDGED = 20
 
 
 def is_held_out(point: CalibrationNetwork) -> bool:
-    """Whether a layer of a network is one that is kept out."""
+    """Return whether a layer of a network is held out."""
     return any(key in _known() or _chance(key) for key in keys_of(point))
 
 
 def is_judged(walk: Trajectory) -> bool:
-    """Whether the loss is taken of a network, which is not shown in training then."""
+    """Return whether a network belongs to the validation set, which is not used for training."""
     return walk.index % _JUDGED == 0
 
 
 def keys_of(point: CalibrationNetwork) -> list[str]:
-    """What each layer is known by."""
+    """Return the key of each layer."""
     keys, (h, w, c) = [], point.shape
     for op in point.ops:
         keys.append(key_of(op, (h, w, c)))
@@ -36,7 +36,7 @@ def keys_of(point: CalibrationNetwork) -> list[str]:
 
 
 def key_of(op: CalibrationOp, shape: tuple[int, int, int]) -> str:
-    """What a layer is known by: weights and values do not matter."""
+    """Return the key of a layer, which does not depend on weights and values."""
     h, w, c = shape
     return f"{op.kind} {h}x{w}x{c} to {op.size or c}, {op.window}x{op.window} / {op.stride}"
 

@@ -1,4 +1,4 @@
-"""The file that measurements go to as they are made, and the small one that they are packed into."""
+"""Append-only journal of measurements, and its compressed form."""
 
 import json
 import lzma
@@ -13,24 +13,24 @@ from hw.errors import InputError, WorkError
 FORMAT = "mla-llm-corpus"
 VERSION = 1
 _HEADER = {"format": FORMAT, "version": VERSION}
-#: A packed file is not looked at any further than this: what it unpacks to is somebody else's choice.
+#: Maximum decompressed size in bytes, since packed files may come from untrusted sources.
 _MOST_BYTES = 1 << 28
 
 
 class CorpusJournal:
-    """Networks that have been measured; each is there as soon as `add` returns.
+    """Journal of measured networks; an entry is durable as soon as `add` returns.
 
     Parameters
     ----------
     path : Path
-        Of the file; made if it is not there.
+        Path of the journal file, created if missing.
 
     Raises
     ------
     InputError
-        The file is of something else, or damaged.
+        The file is not a journal, or is damaged.
     WorkError
-        It cannot be written.
+        The file cannot be written.
     """
 
     def __init__(self, path: Path):
@@ -47,7 +47,7 @@ class CorpusJournal:
         self._write("w", "".join(lines) or json.dumps(_HEADER) + "\n")
 
     def add(self, walk: Trajectory) -> None:
-        """Keep what was measured of a network."""
+        """Append the measurements of a network."""
         self._write("a", _line(walk.as_json()))
         self.done.add((walk.machine, walk.index))
 
@@ -60,12 +60,12 @@ class CorpusJournal:
 
 
 def read(path: Path) -> list[Trajectory]:
-    """What a journal, or a packed one (.xz), has.
+    """Read the trajectories of a journal, or of a packed one (.xz).
 
     Raises
     ------
     InputError
-        It cannot be read, or is damaged.
+        The file cannot be read or is damaged.
     """
     try:
         if path.suffix == ".xz":
@@ -82,12 +82,12 @@ def read(path: Path) -> list[Trajectory]:
 
 
 def pack(walks: Iterable[Trajectory], path: Path) -> None:
-    """Write a packed file: networks by machine and index, so that the same ones give the same file.
+    """Write a packed file, sorted by hardware configuration and index, so that equal content gives equal files.
 
     Raises
     ------
     WorkError
-        It cannot be written.
+        The file cannot be written.
     """
     ordered = sorted(walks, key=lambda walk: (walk.machine, walk.index))
     text = json.dumps(_HEADER) + "\n" + "".join(_line(walk.as_json()) for walk in ordered)

@@ -1,4 +1,4 @@
-"""The machines and memories that samples come from, and those that none may come from."""
+"""Hardware configurations of the training data, and those that are held out."""
 
 from dataclasses import dataclass
 
@@ -9,18 +9,18 @@ from hw.config import load_target, targets_by_lanes
 
 @dataclass(frozen=True)
 class CorpusMachine:
-    """Where samples come from.
+    """Hardware configuration and memory timing of measurements.
 
     Parameters
     ----------
     target : str
-        Name of the configuration.
+        Name of the target.
     latency : int
-        Cycles of the memory.
+        DRAM latency in cycles.
     slow : int
-        The memory moves the width of the bus in so many cycles.
+        Cycles per bus width of DRAM data; 1 is the full rate.
     sp_bytes : int or None
-        So much of the scratchpad may be used; None: all.
+        Usable bytes of the scratchpad; None for all.
     """
 
     target: str
@@ -30,13 +30,13 @@ class CorpusMachine:
 
     @property
     def conditions(self) -> HardwareProfile:
-        """For measuring."""
+        """Hardware profile for measuring."""
         config = load_target(self.target)
         return HardwareProfile(config, DramTiming(self.latency, config.n / self.slow))
 
     @property
     def options(self) -> CompileOptions:
-        """For compiling."""
+        """Options for compiling."""
         return CompileOptions(
             rounding="reference", dram=self.conditions.dram, limits=MemoryLimits(sp_bytes=self.sp_bytes)
         )
@@ -45,7 +45,7 @@ class CorpusMachine:
 _USUAL = "n16"
 _HELD_OUT_LANES = 8
 _OTHERS = {lanes: name for lanes, name in targets_by_lanes().items() if name != _USUAL}
-#: What samples come from, and how often.
+#: Configurations of the training data with their sampling weights.
 TRAINING = {
     "usual": (CorpusMachine(_USUAL), 8),
     "bandwidth / 4": (CorpusMachine(_USUAL, slow=4), 2),
@@ -53,7 +53,7 @@ TRAINING = {
     "latency 20": (CorpusMachine(_USUAL, latency=20), 1),
     "SP 64 KiB": (CorpusMachine(_USUAL, sp_bytes=1 << 16), 1),
 } | {f"N = {lanes}": (CorpusMachine(name), 1) for lanes, name in _OTHERS.items() if lanes != _HELD_OUT_LANES}
-#: What the language model is tried on and has never seen.
+#: Held-out configurations for evaluation.
 HELD_OUT = {
     f"N = {_HELD_OUT_LANES}": CorpusMachine(_OTHERS[_HELD_OUT_LANES]),
     "bandwidth / 2": CorpusMachine(_USUAL, slow=2),

@@ -1,4 +1,4 @@
-"""A small network on a simulated machine, ready to be measured under any schedule."""
+"""Measures a small network under arbitrary schedules on a simulated device."""
 
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -20,20 +20,20 @@ from hw.isa.counters import CAUSES
 if TYPE_CHECKING:
     from cosim.rtl.rtl_device import RtlDevice
 
-#: A schedule that takes more cycles is of no use to anybody.
+#: Schedules that take more cycles are discarded.
 _LIMIT = 150_000
 _DRAM_BYTES = 1 << 24
 
 
 class Devices:
-    """Simulated machines, each opened when it is first asked for; to be closed."""
+    """Simulated devices, opened on first use; close them after use."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._open: dict[str, RtlDevice] = {}
 
     def of(self, machine: CorpusMachine) -> "RtlDevice":
-        """The machine's, with its memory's timing."""
+        """Return the device of a configuration, with the timing of its memory."""
         conditions = machine.conditions
         if machine.target not in self._open:
             from cosim.rtl.rtl_device import RtlDevice
@@ -45,33 +45,33 @@ class Devices:
         return device
 
     def close(self) -> None:
-        """Close all."""
+        """Close all devices."""
         self._stack.close()
 
 
 class MeasureHarness:
-    """One network on one machine.
+    """One network on one hardware configuration.
 
     Parameters
     ----------
     devices : Devices
-        Where it runs.
+        Simulated devices to measure on.
     name : str
-        The machine's, a key of compiler.llm.data.machines.MACHINES.
-    point : Point
-        The network.
+        Name of the configuration, a key of compiler.llm.data.machines.MACHINES.
+    point : CalibrationNetwork
+        Network to measure.
 
     Attributes
     ----------
-    prepared, first : Prepared, Network
-        It, and what the static compiler makes of it.
+    prepared, first : ModelCompiler, CompiledNetwork
+        Compiler of the network, and the result with the static schedule.
     names : list of str
-        Its layers.
+        Names of the layers.
 
     Raises
     ------
     InputError
-        Not all of it runs there in one go.
+        The network needs host operators or several programs there.
     """
 
     def __init__(self, devices: Devices, name: str, point: CalibrationNetwork):
@@ -87,7 +87,7 @@ class MeasureHarness:
         self._question = GoldenModelReference(self.first).question(0)
 
     def measured(self, network: CompiledNetwork) -> Measurement | None:
-        """Under a schedule; None: its outputs are wrong, or it takes far too long."""
+        """Measure a compiled network; None if its outputs are wrong or it takes too long."""
         if dram_bytes(network) > _DRAM_BYTES:
             return None
         conditions = self.machine.conditions
@@ -97,7 +97,7 @@ class MeasureHarness:
         return found if isinstance(found, Measurement) and found.believable else None
 
     def step(self, base: int, layer: int, changes: dict[str, Any], measured: Measurement) -> TrajectoryStep:
-        """What was measured as a step; `base`, `layer` and `changes` as there."""
+        """Return a measurement as a step; the arguments are the fields of `TrajectoryStep`."""
         numbers = {self.names.index(entry.names[0]): entry for entry in measured.layers}
         cycles = {number: entry.cycles for number, entry in numbers.items()}
         where = {number: [entry.where[cause] for cause in CAUSES] for number, entry in numbers.items()}

@@ -1,4 +1,4 @@
-"""The layers of a walk as the language model is shown them."""
+"""Prompts for the layers of a trajectory."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,12 +17,12 @@ from hw.isa.counters import CAUSES
 
 
 class TrajectoryPrompts:
-    """The layers of a walk under its steps.
+    """Builds prompts for layers under the schedules of a trajectory.
 
     Parameters
     ----------
-    walk : Walk
-        Which.
+    walk : Trajectory
+        Trajectory with the network.
     """
 
     def __init__(self, walk: Trajectory):
@@ -34,31 +34,31 @@ class TrajectoryPrompts:
         self._schedules: dict[int, list[LayerSchedule]] = {}
 
     def schedules(self, number: int) -> list[LayerSchedule]:
-        """Those of all layers in a step."""
+        """Return the schedules of all layers in a step."""
         if number not in self._schedules:
             self._schedules[number] = self.walk.schedules(number)
         return self._schedules[number]
 
     def network(self, number: int) -> CompiledNetwork:
-        """What is compiled of a step.
+        """Return the network compiled with the schedule of a step.
 
         Raises
         ------
         InputError
-            The schedule is not legal, which it was for the compiler that measured it.
+            The schedule is not legal for this compiler version.
         """
         named = {layer.name: each for layer, each in zip(self.layers, self.schedules(number), strict=True)}
         return self._prepared.network(Schedule(self._prepared.fusions, named))
 
     def of(self, number: int, layer: int) -> PromptSubject | None:
-        """A layer in a step; None: it was not counted by itself there, or has a size without words."""
+        """Return the prompt of a layer in a step; None if it has no own counter there or a size without tokens."""
         step = self.walk.steps[number]
         if not step.layers.get(layer):
             return None
         return self._subject(number, layer, dict(zip(CAUSES, step.where[layer], strict=True)))
 
     def of_program(self, number: int, piece: EditableProgram) -> PromptSubject | None:
-        """The layer that a program of a step is asked about as, nothing known of its cost; None as in `of`."""
+        """Return the prompt of a program of a step, without its cost; None as in `of`."""
         named: Mapping[str, Layer] = {layer.name: layer for layer in self.layers}
         layer = chief([named[name] for name in piece.layers])
         return self._subject(number, self.layers.index(layer), {})
@@ -73,5 +73,5 @@ class TrajectoryPrompts:
 
 
 def costing(subject: PromptSubject, where: list[int]) -> PromptSubject:
-    """A layer that costs so many cycles by cause."""
+    """Return a prompt subject with the given cycles by cause."""
     return replace(subject, where=dict(zip(CAUSES, where, strict=True)))

@@ -1,7 +1,7 @@
-"""Groups of the model's answers: many to the same question, each with what it costs, to be compared with each other.
+"""Rollouts for GRPO: groups of answers to the same prompt with their measured costs.
 
-Unlike `own`, which chooses what is worth measuring, everything that is answered is measured: what the model says
-without any help is what gets better.
+Unlike `self_training`, which measures promising answers only, every answer is measured, so that the unaided model
+improves.
 """
 
 import random
@@ -24,28 +24,28 @@ from compiler.schedule.schedule import Schedule
 from compiler.tuning.generators.task import GeneratorTask
 from hw.errors import InputError
 
-#: Part of the questions that are about the static compiler's schedule, the others are about the best that is known;
-#: and of those that ask for edits of a program, where one can be edited.
+#: Fraction of prompts about the static compiler's schedule (the others are about the best known one), and fraction
+#: of prompts that ask for program edits where a program can be edited.
 _FIRST, _EDITS = 0.6, 0.35
-#: What an answer costs at most, over what it is to improve on; one that cannot be measured costs as much.
+#: Maximum cost ratio; answers that cannot be measured get this cost.
 WORST = 3.0
 _WORDS = frozenset(LANGUAGE.words)
 
 
 @dataclass(frozen=True)
 class RolloutGroup:
-    """Answers to a question.
+    """Answers to one prompt with their costs.
 
     Parameters
     ----------
     ask : Ask
-        Which kind of answer was wanted.
+        Type of answer requested.
     question : list of str
-        Its words.
+        Tokens of the prompt.
     answers : list of list of str
-        The words of each answer.
+        Tokens of each answer.
     costs : list of float
-        Cycles of each, over those of what it is to improve on; WORST at most.
+        Cycles of each answer relative to the starting point, at most WORST.
     """
 
     ask: Ask
@@ -54,7 +54,7 @@ class RolloutGroup:
     costs: list[float]
 
     def as_json(self) -> dict[str, Any]:
-        """As text and numbers."""
+        """Return the group as a JSON object."""
         return {
             "ask": self.ask.value,
             "question": self.question,
@@ -64,12 +64,12 @@ class RolloutGroup:
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> "RolloutGroup":
-        """From what `as_json` gives.
+        """Parse a group from the JSON object of `as_json`.
 
         Raises
         ------
         InputError
-            It is something else.
+            The object is not a valid group.
         """
         try:
             group = RolloutGroup(
@@ -91,30 +91,30 @@ class RolloutGroup:
 def rolled_out(
     devices: Devices, walk: Trajectory, model: Gpt, count: int, rng: random.Random
 ) -> RolloutGroup | None:
-    """So many answers about one layer or program of a network, measured.
+    """Sample and measure answers about one layer or program of a network.
 
     Parameters
     ----------
     devices : Devices
-        Who measures.
-    walk : Walk
-        A network that `compiler.llm.data.self_training.may_be_asked`.
+        Simulated devices to measure on.
+    walk : Trajectory
+        Network for which `compiler.llm.data.self_training.may_be_asked` is true.
     model : Gpt
-        Who is asked.
+        Language model to sample from.
     count : int
-        Answers.
+        Number of answers.
     rng : random.Random
-        Chance.
+        Random generator for the choice of the prompt.
 
     Returns
     -------
-    Group or None
-        None: there is nothing to ask, or the network costs something else than it did.
+    RolloutGroup or None
+        None if no prompt is possible, or the recorded cost of the network is not reproduced.
 
     Raises
     ------
     WorkError
-        A simulator died.
+        A simulator process died.
     """
     try:
         rig = MeasureHarness(devices, walk.machine, walk.point)
@@ -136,7 +136,7 @@ def rolled_out(
 
 
 def _request(task: GeneratorTask, rng: random.Random) -> LmRequest | None:
-    """One about the task's layer, or about a program of it."""
+    """Return a request about the layer of the task, or about a program of it."""
     if rng.random() < _EDITS:
         programs = Programs(task)
         if programs.pieces:
@@ -148,7 +148,7 @@ def _request(task: GeneratorTask, rng: random.Random) -> LmRequest | None:
 def _costs(
     rig: MeasureHarness, task: GeneratorTask, request: LmRequest, answers: Sequence[SampledAnswer]
 ) -> list[float]:
-    """What answers cost over what the task does; programs that are the same are measured once."""
+    """Return the cost of answers relative to the task; identical programs are measured once."""
     known = {task.network.digest: 1.0}
     return [_cost(rig, task, request, each.words, known) for each in answers]
 

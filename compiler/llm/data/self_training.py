@@ -1,7 +1,7 @@
-"""The model's own answers, measured: further steps of walks, so that they are examples like any other.
+"""Self-training (expert iteration): measures the model's own answers as further steps of trajectories.
 
-Only schedules are asked for. Answers of another kind (edits of programs) would be asked for beside `_answers`, and be
-measured by the same Rig.
+Only schedules are sampled. Other types of answers (program edits) would be sampled next to `_answers` and measured
+by the same harness.
 """
 
 import random
@@ -25,27 +25,27 @@ from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning.generators.task import GeneratorTask
 from hw.errors import InputError
 
-#: Part of the questions that are about the static compiler's schedule; the others are about the best that is known.
+#: Fraction of prompts about the static compiler's schedule; the others are about the best known one.
 _FIRST = 0.5
 
 
 @dataclass(frozen=True)
 class Asking:
-    """How the model is asked.
+    """Sampling parameters.
 
     Parameters
     ----------
     model : Gpt
-        Which.
+        Language model to sample from.
     answers : int
-        Of each question.
+        Number of measured answers per prompt.
     temperature : float
-        Of the answers, as for `draw`.
+        Sampling temperature, see `draw`.
     drawn : int
-        Answers of which those are measured that the performance model, with what is known of the network, expects most
-        of; if there are no more than are measured, it has no say.
+        Number of sampled answers, of which the cost model selects the most promising `answers`; no selection takes
+        place if it is not larger than `answers`.
     turns : int
-        Questions about a network: those after the first are about the best that is known then.
+        Number of prompts per network; those after the first start from the best known schedule.
     """
 
     model: Gpt
@@ -56,28 +56,28 @@ class Asking:
 
 
 def may_be_asked(walk: Trajectory) -> bool:
-    """Whether a network is one that is shown in training: no other one is to be learnt from."""
+    """Return whether a network belongs to the training set."""
     return walk.machine in TRAINING and not is_judged(walk) and not is_held_out(walk.point)
 
 
 def chosen(walks: Sequence[Trajectory], number: int, count: int, seed: int) -> list[Trajectory]:
-    """Networks of a round, of those that may be asked about: others in each, until all have had their turn.
+    """Return the networks of a round; rounds cycle through all usable networks.
 
     Parameters
     ----------
-    walks : sequence of Walk
-        All there are.
+    walks : sequence of Trajectory
+        All trajectories.
     number : int
-        Of the round, from 1 on.
+        Number of the round, starting at 1.
     count : int
-        So many, or all.
+        Maximum number of networks.
     seed : int
-        Of their order.
+        Random seed of their order.
 
     Raises
     ------
     InputError
-        There are none.
+        No network is usable.
     """
     usable = sorted(filter(may_be_asked, walks), key=lambda walk: (walk.machine, walk.index))
     if not usable:
@@ -88,26 +88,26 @@ def chosen(walks: Sequence[Trajectory], number: int, count: int, seed: int) -> l
 
 
 def enlarged(devices: Devices, walk: Trajectory, asking: Asking, rng: random.Random) -> Trajectory:
-    """A walk with what the model's answers about one of its layers cost, as further steps.
+    """Extend a trajectory with the measured answers of the model about one of its layers.
 
-    It is left as it is if nothing new is answered, or if its schedules cost something else than they did: cycles of two
-    compilers do not go together.
+    The trajectory is unchanged if there is no new answer, or if recorded cycles are not reproduced: cycles of different
+    compiler versions must not be mixed.
 
     Parameters
     ----------
     devices : Devices
-        Who measures.
-    walk : Walk
-        A network that `may_be_asked`.
+        Simulated devices to measure on.
+    walk : Trajectory
+        Network for which `may_be_asked` is true.
     asking : Asking
-        The model.
+        Sampling parameters and model.
     rng : random.Random
-        Chance.
+        Random generator for the choice of layers and answers.
 
     Raises
     ------
     WorkError
-        A simulator died.
+        A simulator process died.
     """
     try:
         rig = MeasureHarness(devices, walk.machine, walk.point)
@@ -123,7 +123,7 @@ def enlarged(devices: Devices, walk: Trajectory, asking: Asking, rng: random.Ran
 
 
 def best_of(walk: Trajectory) -> int:
-    """Number of the step that cost least."""
+    """Return the number of the fastest step."""
     costs = [step.cycles for step in walk.steps]
     return costs.index(min(costs))
 
@@ -131,7 +131,7 @@ def best_of(walk: Trajectory) -> int:
 def _measured(
     rig: MeasureHarness, walk: Trajectory, base: int, task: GeneratorTask, asking: Asking, rng: random.Random
 ) -> Iterator[TrajectoryStep]:
-    """What answers about a layer under the schedule of a step cost."""
+    """Yield the measured answers about a layer under the schedule of a step."""
     (name,) = task.layers
     layer = rig.names.index(name)
     for schedule in _answers(task, dict(_tried(walk, base, layer)), asking, rng):
@@ -142,7 +142,7 @@ def _measured(
 
 
 def task_of(rig: MeasureHarness, walk: Trajectory, base: int, rng: random.Random) -> GeneratorTask | None:
-    """One layer, drawn, under the schedule of a step; None: that costs something else today, or has none by itself."""
+    """Return a task for a random layer under the schedule of a step; None if its cycles differ or are not its own."""
     layers = walk.schedules(base)
     if len(layers) != len(rig.names):
         return None
@@ -157,7 +157,7 @@ def task_of(rig: MeasureHarness, walk: Trajectory, base: int, rng: random.Random
 
 
 def _tried(walk: Trajectory, base: int, layer: int) -> Iterator[tuple[LayerSchedule, int]]:
-    """Schedules of a layer that were measured with all other layers as they are in a step, and their cycles."""
+    """Yield the measured schedules of a layer, with all other layers as in a step, and their cycles."""
 
     def others(schedules: list[LayerSchedule]) -> list[LayerSchedule]:
         return [*schedules[:layer], *schedules[layer + 1 :]]
@@ -172,7 +172,7 @@ def _tried(walk: Trajectory, base: int, layer: int) -> Iterator[tuple[LayerSched
 def _answers(
     task: GeneratorTask, tried: Mapping[LayerSchedule, int], asking: Asking, rng: random.Random
 ) -> list[LayerSchedule]:
-    """Schedules of the layer that were not measured yet, as the model would have them, each once."""
+    """Return distinct unmeasured schedules of the layer, sampled from the model."""
     ((name, subject),) = subjects_of(task).items()
     ranked = asking.drawn > asking.answers
     request = Schedules(task, name, subject, fitting=not ranked)
@@ -191,7 +191,7 @@ def _answers(
 def _promising(
     request: Schedules, schedules: Sequence[LayerSchedule], tried: Mapping[LayerSchedule, int]
 ) -> Iterator[LayerSchedule]:
-    """Those first that the performance model expects most of, with what was measured; each comes to other programs."""
+    """Yield schedules by predicted cost, given the measured ones; each leads to a different program."""
     ranking, task, name = CostReranker(), request.task, request.about
     for schedule, cycles in tried.items():
         ranking.learn(task, name, schedule, cycles)

@@ -1,6 +1,6 @@
-"""A small network under one schedule after another, each of which differs from an earlier one in one layer.
+"""Trajectories: a small network under successive schedules, each of which changes one layer of an earlier one.
 
-And one program of it under one edit after another.
+A trajectory may include edits of one program, each of which extends an earlier variant.
 """
 
 from dataclasses import dataclass, field, fields
@@ -17,22 +17,22 @@ _DEFAULT = LayerSchedule()
 
 @dataclass(frozen=True)
 class TrajectoryStep:
-    """A schedule and what it cost.
+    """Schedule with its measured cost.
 
     Parameters
     ----------
     base : int
-        Number of the step it was made from; the first one, which is the static compiler's, has -1.
+        Number of the step that it was derived from; -1 for the first one, the static compiler's schedule.
     layer : int
-        Number of the layer that is other than there.
+        Number of the layer that differs from the base.
     changes : dict
-        Fields of its schedule that are, and their values now.
+        Changed fields of its schedule with their new values.
     cycles : int
-        Of the network.
+        Cycles of the network.
     layers : dict
-        Cycles of each tag, by the number of its first layer.
+        Cycles of each counter tag, keyed by the number of the first layer with that tag.
     where : dict
-        The same by cause, in the order of hw.isa.counters.CAUSES.
+        Cycles by cause, in the order of hw.isa.counters.CAUSES, with the same keys.
     """
 
     base: int
@@ -45,18 +45,18 @@ class TrajectoryStep:
 
 @dataclass(frozen=True)
 class EditVariant:
-    """A program after an edit.
+    """Program variant with its measured cost.
 
     Parameters
     ----------
     base : int
-        Number of the variant it was made from; the first one, which is the program as compiled, has -1.
+        Number of the variant that it was derived from; -1 for the first one, the compiled program.
     edit : Edit or None
-        What is other than there; None: nothing, it is the first.
+        Edit applied to the base; None for the first variant.
     cycles : int
-        Of the program's tags.
+        Cycles of the counter tags of the program.
     where : list of int
-        The same by cause, in the order of hw.isa.counters.CAUSES.
+        Cycles by cause, in the order of hw.isa.counters.CAUSES.
     """
 
     base: int
@@ -67,16 +67,16 @@ class EditVariant:
 
 @dataclass(frozen=True)
 class EditWalk:
-    """What was measured of variants of a program.
+    """Measured variants of one program.
 
     Parameters
     ----------
     step : int
-        Number of the step whose schedule it was compiled from.
+        Number of the step whose schedule the program was compiled from.
     program : str
-        Its name.
-    variants : list of Variant
-        In the order they were measured.
+        Name of the program.
+    variants : list of EditVariant
+        Variants in the order of measurement.
     """
 
     step: int
@@ -84,18 +84,18 @@ class EditWalk:
     variants: list[EditVariant]
 
     def edits(self, number: int) -> tuple[Edit, ...]:
-        """All that lead from the program as compiled to a variant."""
+        """Return the edits that lead from the compiled program to a variant."""
         variant = self.variants[number]
         return () if variant.edit is None else (*self.edits(variant.base), variant.edit)
 
     def as_json(self) -> list[Any]:
-        """As numbers and text."""
+        """Return the variants as JSON values."""
         variants = [[each.base, _numbers(each.edit), each.cycles, each.where] for each in self.variants]
         return [self.step, self.program, variants]
 
     @staticmethod
     def of(data: list[Any]) -> "EditWalk":
-        """From what `as_json` gives; ValueError, TypeError: it is something else."""
+        """Parse the values of `as_json`; ValueError or TypeError if they are invalid."""
         step, program, variants = data
         walk = EditWalk(int(step), str(program), [_variant(*each) for each in variants])
         for number, variant in enumerate(walk.variants):
@@ -107,22 +107,22 @@ class EditWalk:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """All that was measured of one network on one machine.
+    """All measurements of one network on one hardware configuration.
 
     Parameters
     ----------
     machine : str
-        A key of compiler.llm.data.machines.MACHINES.
+        Name of the configuration, a key of compiler.llm.data.machines.MACHINES.
     index : int
-        Of the network among those that are drawn for the machine.
-    point : Point
-        The network.
+        Number of the network among those sampled for the configuration.
+    point : CalibrationNetwork
+        Network that was measured.
     first : list of dict
-        Fields of each layer's schedule in the first step that are other than LayerSchedule's defaults.
-    steps : list of Step
-        In the order they were measured.
+        Schedule fields of each layer in the first step that differ from the defaults.
+    steps : list of TrajectoryStep
+        Steps in the order of measurement.
     edited : EditWalk or None
-        Of one of its programs; None: not measured, or none can be edited.
+        Measured edits of one program; None if not measured or no program can be edited.
     """
 
     machine: str
@@ -133,7 +133,7 @@ class Trajectory:
     edited: EditWalk | None = None
 
     def schedules(self, number: int) -> list[LayerSchedule]:
-        """Those of all layers in a step."""
+        """Return the schedules of all layers in a step."""
         step = self.steps[number]
         if step.base < 0:
             return [restored(LayerSchedule, each) for each in self.first]
@@ -142,7 +142,7 @@ class Trajectory:
         return [*layers[: step.layer], restored(LayerSchedule, values), *layers[step.layer + 1 :]]
 
     def as_json(self) -> dict[str, Any]:
-        """As numbers and text."""
+        """Return the trajectory as a JSON object."""
         steps = [
             [
                 each.base,
@@ -166,12 +166,12 @@ class Trajectory:
 
     @staticmethod
     def of(data: dict[str, Any]) -> "Trajectory":
-        """From what `as_json` gives.
+        """Parse a trajectory from the JSON object of `as_json`.
 
         Raises
         ------
         ValueError
-            It is something else.
+            The object is not a valid trajectory.
         """
         try:
             steps = [_step(*each) for each in data["steps"]]
@@ -212,7 +212,7 @@ def _numbers(edit: Edit | None) -> list[int]:
 
 
 def _edit(numbers: list[int]) -> Edit | None:
-    """A move has two numbers, a split four."""
+    """Parse an edit: a move has two numbers, a split four."""
     if not numbers:
         return None
     found = [int(each) for each in numbers]
@@ -220,11 +220,11 @@ def _edit(numbers: list[int]) -> Edit | None:
 
 
 def unusual(schedule: LayerSchedule) -> dict[str, Any]:
-    """Fields that are other than the defaults."""
+    """Return the fields that differ from the defaults."""
     return different(schedule, _DEFAULT)
 
 
 def different(schedule: LayerSchedule, base: LayerSchedule) -> dict[str, Any]:
-    """Fields that are other than in another schedule, by their stable names."""
+    """Return the fields that differ from another schedule, by stable name."""
     now = dict(items(base))
     return {name: value for name, value in items(schedule) if value != now[name]}

@@ -1,4 +1,4 @@
-"""Which words may come next in edits of a program."""
+"""Token grammar of program edits."""
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -11,25 +11,25 @@ from compiler.tuning.edits.edit import MOST_DIMS, MOST_RUN, Edit, applied, freed
 from compiler.tuning.edits.split import Dim, dims_of, split
 from hw.config import MlaConfig
 
-#: How much the first part of a split may do.
+#: Fractions, in eighths, for the first half of a split.
 _EIGHTHS = range(1, 8)
 _ALL = sum(1 << each for each in _EIGHTHS)
 _number_words = lru_cache(1 << 14)(number_words)
 
 
 class EditsGrammar:
-    """The edits that a program allows, each after those in front of it; of which those end that change it.
+    """Grammar of edit sequences that a program allows; complete sequences change the program and are new.
 
-    What is found out of the program after some edits is kept: answers have them in common.
+    States after common edit prefixes are cached, since answers share them.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Hardware configuration.
     commands : sequence of Issued
-        The program's.
+        Commands of the program, in issue order.
     tried : collection of tuples of Edit
-        What is of no use any more; looked at anew for each answer.
+        Edit sequences to exclude; may be extended between answers.
     """
 
     def __init__(self, config: MlaConfig, commands: Sequence[Issued], tried: Collection[Hashable] = ()):
@@ -39,11 +39,11 @@ class EditsGrammar:
 
     @property
     def any(self) -> bool:
-        """Whether the program allows an edit at all."""
+        """True if the program allows any edit."""
         return bool(self.after(()))
 
     def after(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Words that may follow those there are; none: they are complete."""
+        """Return the tokens that may follow a prefix; empty if the answer is complete."""
         edits, head, rest = _read(words)
         if head == END:
             return ()
@@ -55,7 +55,7 @@ class EditsGrammar:
         return state.toward(head, numbers, part)
 
     def ends(self, words: Sequence[str]) -> bool:
-        """Whether complete edits are new and change something."""
+        """Return whether a complete edit sequence is new and changes the program."""
         edits, _, _ = _read(words)
         return edits not in self.tried and self._state(edits).commands != self._states[()].commands
 
@@ -66,7 +66,7 @@ class EditsGrammar:
 
 
 class _Known:
-    """What is known of commands and of pairs of them, whatever program they are in."""
+    """Cached properties of commands and command pairs, independent of the program."""
 
     def __init__(self, config: MlaConfig):
         self.config = config
@@ -74,21 +74,21 @@ class _Known:
         self._ordered: dict[tuple[Issued, Issued], bool] = {}
 
     def parts(self, command: Issued) -> list[int]:
-        """For each dimension that it can be split along the eighths that may be, a bit for each."""
+        """Return, per dimension, a bit mask of the eighths at which a command can be split."""
         if command not in self._parts:
             dims = dims_of(command, self.config.n)[:MOST_DIMS]
             self._parts[command] = [_eighths(command, dim) for dim in dims]
         return self._parts[command]
 
     def ordered(self, first: Issued, second: Issued) -> bool:
-        """Whether one must be issued before the other."""
+        """Return whether the first command must be issued before the second."""
         if (first, second) not in self._ordered:
             self._ordered[first, second] = ordered(self.config, first, second)
         return self._ordered[first, second]
 
 
 def _eighths(command: Issued, dim: Dim) -> int:
-    """Fields move evenly with the part: if both extremes are in range, so are all between them."""
+    """Return the bit mask of valid split points; fields are linear in the fraction, so the extremes suffice."""
     if all(_splits(command, dim, each) for each in (_EIGHTHS[0], _EIGHTHS[-1])):
         return _ALL
     return sum(1 << each for each in _EIGHTHS if _splits(command, dim, each))
@@ -103,7 +103,7 @@ def _splits(command: Issued, dim: Dim, eighths: int) -> bool:
 
 
 class _State:
-    """A program after some edits."""
+    """Program state after a prefix of edits."""
 
     def __init__(self, known: _Known, commands: list[Issued]):
         self.known, self.commands = known, commands
@@ -111,17 +111,17 @@ class _State:
         self._next: dict[tuple[str, tuple[int, ...]], dict[tuple[str, ...], dict[str, None]]] = {}
 
     def after(self, edit: Edit) -> "_State":
-        """After one more."""
+        """Return the state after one more edit."""
         return _State(self.known, applied(self.known.config, self.commands, [edit]))
 
     def toward(self, head: str, numbers: tuple[int, ...], part: Sequence[str]) -> tuple[str, ...]:
-        """Words on the way to the next number of an edit, of which there is a part."""
+        """Return the tokens that continue the partially written next number of an edit."""
         if (head, numbers) not in self._next:
             self._next[head, numbers] = _ways(self.choices(head, numbers))
         return tuple(self._next[head, numbers].get(tuple(part), ()))
 
     def choices(self, head: str, numbers: tuple[int, ...]) -> list[int]:
-        """What the next number of an edit may be."""
+        """Return the valid values of the next number of an edit."""
         if (head, numbers) not in self._choices:
             self._choices[head, numbers] = list(self._found(head, numbers))
         return self._choices[head, numbers]
@@ -142,7 +142,7 @@ class _State:
         return (each for each in _EIGHTHS if dims[numbers[2]] >> each & 1)
 
     def _splits(self) -> Iterator[int]:
-        """Places from which on a run can be split: the first that can be split at all decides."""
+        """Yield the positions where a splittable run may start: those whose first command can be split."""
         distance, may = MOST_RUN, False
         found = []
         for at in range(len(self.commands) - 1, -1, -1):
@@ -153,7 +153,7 @@ class _State:
         return reversed(found)
 
     def _dims(self, at: int, run: int) -> list[int]:
-        """For each dimension that one of a run goes along the eighths that all of them allow."""
+        """Return, per dimension, a bit mask of the eighths allowed by every command of a run."""
         each = [parts for command in self.commands[at : at + run] if (parts := self.known.parts(command))]
         out = []
         for number in range(max(map(len, each), default=0)):
@@ -164,7 +164,7 @@ class _State:
         return out
 
     def _moves(self) -> Iterator[int]:
-        """Places whose command may pass a neighbour."""
+        """Yield the positions of commands that may swap with a neighbour."""
         free = [
             not self.known.ordered(first, second)
             for first, second in zip(self.commands, self.commands[1:], strict=False)
@@ -173,7 +173,7 @@ class _State:
 
 
 def _ways(numbers: Iterable[int]) -> dict[tuple[str, ...], dict[str, None]]:
-    """For each part of some numbers' words those that may come next."""
+    """Map every proper token prefix of the numbers to the tokens that may follow it."""
     out: dict[tuple[str, ...], dict[str, None]] = {}
     for number in numbers:
         words = tuple(_number_words(number))
@@ -183,7 +183,7 @@ def _ways(numbers: Iterable[int]) -> dict[tuple[str, ...], dict[str, None]]:
 
 
 def _read(words: Sequence[str]) -> tuple[tuple[Edit, ...], str | None, Sequence[str]]:
-    """The edits that are complete, the first word of one that is not (or the end), and what follows it."""
+    """Parse tokens into complete edits, the first token of an incomplete edit (or the end), and the rest."""
     edits: list[Edit] = []
     at = 0
     while at < len(words):
@@ -197,7 +197,7 @@ def _read(words: Sequence[str]) -> tuple[tuple[Edit, ...], str | None, Sequence[
 
 
 def _numbers(words: Sequence[str], most: int = 4) -> tuple[tuple[int, ...], Sequence[str]]:
-    """Numbers that are complete, at most so many, and what follows them."""
+    """Parse up to `most` complete numbers and return them with the remaining tokens."""
     out: list[int] = []
     at = 0
     while len(out) < most and at < len(words):

@@ -1,4 +1,4 @@
-"""Answers drawn from the model word by word, of those words that a grammar allows."""
+"""Samples answers token by token from the model, masked by a grammar."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,63 +12,63 @@ from compiler.llm.tokens.vocabulary import Vocabulary
 
 
 class DecoderState(Protocol):
-    """Continuations of the same words, all of one length: `compiler.llm.model.numpy_transformer.TransformerState`, or the like."""
+    """Decoding state of several continuations of equal length, e.g. `numpy_transformer.TransformerState`."""
 
     @property
     def scores(self) -> Floats:
-        """(continuations, words): of the next word of each, before softmax."""
+        """Logits of the next token, shape (continuations, vocabulary size)."""
         ...
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another word."""
+        """True if the context has no room for another token."""
         ...
 
     def spread(self, count: int) -> "DecoderState":
-        """As many continuations of what is one so far."""
+        """Return a state with `count` copies of the single continuation."""
         ...
 
     def keep(self, which: Sequence[int]) -> None:
-        """Only some of the continuations from now on."""
+        """Select continuations by index and drop the others."""
         ...
 
     def push(self, words: NDArray[np.integer]) -> None:
-        """Go on by some words of each continuation: (continuations, words)."""
+        """Append tokens to every continuation; shape (continuations, tokens)."""
         ...
 
 
 class TokenReader(Protocol):
-    """Whoever finds some words likelier than others to follow: `compiler.llm.model.numpy_transformer.Gpt`, or the like."""
+    """Autoregressive model that reads a prompt, e.g. `numpy_transformer.Gpt`."""
 
     def read(self, words: Sequence[int]) -> DecoderState:
-        """The state after some words; ValueError: too many."""
+        """Return the state after a prompt; ValueError if it exceeds the context."""
         ...
 
 
 class TokenGrammar(Protocol):
-    """Says which words an answer may go on with."""
+    """Grammar that gives the tokens with which an answer may continue."""
 
     def after(self, words: Sequence[str]) -> Sequence[str]:
-        """Words that may follow; none: the answer is complete."""
+        """Return the tokens that may follow; empty if the answer is complete."""
         ...
 
     def ends(self, words: Sequence[str]) -> bool:
-        """Whether a complete answer is one that is wanted: if not, its last word is drawn anew."""
+        """Return whether a complete answer is accepted; if not, its last token is sampled again."""
         ...
 
 
 @dataclass(frozen=True)
 class SampledAnswer:
-    """What the model says.
+    """Answer sampled from the model.
 
     Parameters
     ----------
     words : tuple of str
-        All of it; not complete if the context had no room for more.
+        Tokens of the answer; truncated if the context was full.
     likelihood : float
-        Natural logarithm of how likely the model found it, among what the grammar allows.
+        Log probability of the answer under the model, renormalized over the tokens that the grammar allows.
     complete : bool
-        Whether the grammar has it that it ends there.
+        True if the grammar ended the answer, False if it was truncated.
     """
 
     words: tuple[str, ...]
@@ -85,27 +85,27 @@ def draw(
     rng: np.random.Generator,
     temperature: float = 1.0,
 ) -> list[SampledAnswer]:
-    """Answers to a question.
+    """Sample answers to a prompt.
 
     Parameters
     ----------
-    model, language : Reader, Vocabulary
-        Who answers, and its words.
+    model, language : TokenReader, Vocabulary
+        Model to sample from, and its vocabulary.
     question : sequence of str
-        What is asked.
-    grammar : Grammar or None
-        Keeps the answers to what means something; None: all words are allowed, and an answer ends with the context.
+        Tokens of the prompt.
+    grammar : TokenGrammar or None
+        Grammar that masks invalid tokens; None allows all tokens, and answers end with the context.
     count : int
-        Of answers.
+        Number of answers to sample.
     rng : numpy.random.Generator
-        Chance.
+        Random generator for the samples.
     temperature : float
-        1: as likely as the model says; less: rather what is likely; 0: always what is most likely.
+        Softmax temperature: 1 samples from the model's distribution, 0 takes the most likely token.
 
     Raises
     ------
     ValueError
-        The question is longer than the context.
+        The prompt is longer than the context.
     """
     state = model.read(language.encode(question)).spread(count)
     drawer = _Drawer(language, grammar, rng, temperature)
@@ -125,7 +125,7 @@ def draw(
 
 @dataclass
 class _Drawn:
-    """An answer as far as it goes."""
+    """Partially sampled answer."""
 
     words: list[str] = field(default_factory=list)
     likelihood: float = 0.0
@@ -134,7 +134,7 @@ class _Drawn:
 
 @dataclass(frozen=True)
 class _Drawer:
-    """Draws words of answers."""
+    """Samples the tokens of answers."""
 
     language: Vocabulary
     grammar: TokenGrammar | None
@@ -142,7 +142,7 @@ class _Drawer:
     temperature: float
 
     def next(self, one: _Drawn, scores: Floats) -> int | None:
-        """The next word of an answer, if it goes on behind that one."""
+        """Sample the next token of an answer; None if the answer is complete."""
         grammar = self.grammar
         allowed = list(self.language.words if grammar is None else grammar.after(one.words))
         among = np.array(self.language.encode(allowed))
@@ -159,7 +159,7 @@ class _Drawer:
         return None
 
     def _pick(self, logs: Floats) -> int:
-        """A word by chance: to add such numbers and take the greatest is to draw by likelihood (Gumbel 1954)."""
+        """Sample a token by the Gumbel-max trick (Gumbel 1954)."""
         if self.temperature <= 0:
             return int(logs.argmax())
         return int((logs / self.temperature + self.rng.gumbel(size=len(logs))).argmax())
@@ -173,6 +173,6 @@ def _go_on(state: DecoderState, going: list[int], chosen: list[int]) -> None:
 
 
 def _logs(scores: Floats) -> Floats:
-    """Logarithms of likelihoods."""
+    """Return log-softmax of logits."""
     logs = scores - scores.max()
     return logs - np.log(np.exp(logs).sum())

@@ -1,4 +1,4 @@
-"""The secret that an endpoint wants, which nothing but a request's header ever shows."""
+"""API key of an endpoint, which appears only in request headers."""
 
 import os
 from typing import NoReturn
@@ -6,23 +6,23 @@ from typing import NoReturn
 from compiler.llm.endpoint.settings import KEY_VARIABLE
 from hw.errors import InputError
 
-#: Stands for the key in what an endpoint says.
+#: Replacement of the key in messages of the endpoint.
 _HIDDEN = "[key]"
 
 
 class ApiKey:
-    """What the endpoint knows the user by; may be none.
+    """API key of the user; may be empty.
 
     Parameters
     ----------
     variable : str
-        The environment variable that holds it.
+        Name of the environment variable that holds the key.
 
     Raises
     ------
     InputError
-        What the variable holds cannot be a key, or one that the user named is not set; the message shows neither:
-        somebody may have given the key itself in place of the name.
+        The value cannot be a key, or a variable given by the user is not set. The message shows neither name nor value,
+        since the user may have given the key in place of the name.
     """
 
     __slots__ = ("_text", "variable")
@@ -46,9 +46,9 @@ class ApiKey:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of a request that carry it."""
+        """Return the request headers with the key."""
         return {"Authorization": f"Bearer {self._text}"} if self._text else {}
 
     def cleaned(self, text: str) -> str:
-        """A text without the key in it: what servers say may repeat it."""
+        """Remove the key from a text, since servers may repeat it in messages."""
         return text.replace(self._text, _HIDDEN) if self._text else text

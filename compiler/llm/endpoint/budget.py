@@ -1,4 +1,4 @@
-"""What asking an endpoint has cost, and what is left."""
+"""Usage of an endpoint and the remaining budget."""
 
 from dataclasses import asdict, dataclass, replace
 from math import ceil
@@ -6,31 +6,31 @@ from typing import Any
 
 from compiler.llm.endpoint.settings import SpendingLimits
 
-#: Bytes of text to a token, where the endpoint does not say how many tokens there were: rather few.
+#: Bytes of text per token, for endpoints that do not report usage; a low estimate.
 _BYTES = 3
-#: An answer of fewer tokens is not worth asking for.
+#: Minimum useful answer length in tokens.
 LEAST_ANSWER = 64
 
 
 def estimated_tokens(text: str) -> int:
-    """Of a text: rather too many than too few."""
+    """Estimate the tokens of a text, rather too many than too few."""
     return ceil(len(text.encode(errors="replace")) / _BYTES)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What was spent.
+    """Usage so far.
 
     Parameters
     ----------
     requests, failed : int
-        Sent, and those of them without an answer that could be used.
+        Requests sent, and those without a usable answer.
     input_tokens, output_tokens : int
-        By the endpoint's own account, or estimated.
+        Tokens reported by the endpoint, or estimated.
     estimated_requests : int
-        Requests whose tokens were estimated.
+        Number of requests whose tokens were estimated.
     seconds : float
-        Waiting.
+        Time spent waiting for answers.
     """
 
     requests: int = 0
@@ -41,18 +41,18 @@ class Budget:
     seconds: float = 0.0
 
     def plus(self, **more: float) -> "Budget":
-        """With more of some."""
+        """Return the usage with some fields increased."""
         return replace(self, **{name: getattr(self, name) + value for name, value in more.items()})
 
     def cost(self, limits: SpendingLimits) -> float | None:
-        """In the currency of the prices; None without prices."""
+        """Return the cost in the currency of the prices; None without prices."""
         prices = limits.prices
         if prices is None:
             return None
         return (self.input_tokens * prices.input + self.output_tokens * prices.output) / 1e6
 
     def used_up(self, limits: SpendingLimits) -> str | None:
-        """Which limit is reached, in words; None: none."""
+        """Return a message about the limit that is reached, or None."""
         for name, value in (
             ("seconds", self.seconds),
             ("requests", self.requests),
@@ -65,7 +65,7 @@ class Budget:
         return None
 
     def answer_tokens(self, limits: SpendingLimits, prompt: int, wanted: int) -> int:
-        """How long an answer to a prompt may be so that no limit is passed; below 0: the prompt alone is too much."""
+        """Return the maximum answer length within all limits; negative if the prompt alone exceeds one."""
         left = limits.tokens - self.input_tokens - self.output_tokens - prompt
         prices, cost = limits.prices, self.cost(limits)
         if limits.cost is not None and prices is not None and cost is not None:
@@ -74,7 +74,7 @@ class Budget:
         return min(left, wanted)
 
     def document(self, limits: SpendingLimits) -> dict[str, Any]:
-        """For JSON."""
+        """Return the usage as a JSON object."""
         cost = self.cost(limits)
         return asdict(replace(self, seconds=round(self.seconds, 3))) | {
             "cost": None if cost is None else round(cost, 6)

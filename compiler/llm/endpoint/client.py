@@ -1,4 +1,4 @@
-"""Questions to an endpoint: tried again where that helps, counted, and stopped by limits."""
+"""Endpoint client with retries, usage accounting and limits."""
 
 import json
 import time
@@ -20,7 +20,7 @@ from compiler.llm.endpoint.responses import (
 from compiler.llm.endpoint.settings import Endpoint
 from hw.errors import InputError, WorkError
 
-#: What a chat is made of: role and content.
+#: Chat message: role and content.
 Message = dict[str, str]
 
 _BUSY = frozenset({408, 425, 429})
@@ -28,26 +28,26 @@ _NAMES = 5
 
 
 class LimitError(WorkError):
-    """Nothing more may be spent."""
+    """A spending limit is reached."""
 
 
 class EndpointClient:
-    """Asks an endpoint.
+    """Client of one endpoint.
 
     Parameters
     ----------
     endpoint : Endpoint
-        Which, and within what limits.
+        Endpoint and its limits.
 
     Attributes
     ----------
-    spent : Spending
-        So far.
+    spent : Budget
+        Usage so far.
 
     Raises
     ------
     InputError
-        The key cannot be one.
+        The API key is malformed.
     """
 
     def __init__(self, endpoint: Endpoint):
@@ -55,14 +55,14 @@ class EndpointClient:
         self._url, self._key = endpoint.url.rstrip("/"), ApiKey(endpoint.key)
 
     def check(self) -> None:
-        """See by its list of models whether the endpoint is there and has the model; costs no tokens.
+        """Check with the list of models that the endpoint exists and has the model; costs no tokens.
 
         Raises
         ------
         InputError
-            It wants another key or path, has no such model, or is no such endpoint.
+            The endpoint rejects the key or path, has no such model, or is not a language model server.
         WorkError
-            It cannot be reached, or fails.
+            The endpoint cannot be reached or fails.
         """
         patience = self.endpoint.patience
         reply = self._received(HttpRequest("GET", f"{self._url}/models", self._key.headers), patience.check)
@@ -83,23 +83,23 @@ class EndpointClient:
             raise InputError(f"{self._url} has no model {self.endpoint.model!r}: it has {known}{more}")
 
     def chat(self, messages: Sequence[Message], **fields: Any) -> ChatCompletion:
-        """The next message of a chat, by the model.
+        """Request the next message of a chat.
 
         Parameters
         ----------
         messages : sequence of Message
-            So far.
+            Chat so far.
         fields : Any
-            More of the request.
+            Additional fields of the request.
 
         Raises
         ------
         LimitError
-            A limit is reached, or would be passed.
+            A limit is reached or would be exceeded.
         InputError
-            The endpoint does not take the request.
+            The endpoint rejects the request.
         WorkError
-            It cannot be reached, or fails, or its answer is none.
+            The endpoint cannot be reached or fails, or its answer is not a chat completion.
         """
         prompt = sum(estimated_tokens(message["content"]) for message in messages)
         attempt = 0
@@ -124,7 +124,7 @@ class EndpointClient:
         return json.dumps({name: value for name, value in content.items() if value is not None}).encode()
 
     def _asked(self, body: bytes, prompt: int) -> HttpReply | Broken:
-        """One request, counted; what may have been worked on without an answer counts as read."""
+        """Send one request and count it; a request that may have been processed without an answer counts as read."""
         headers = {"Content-Type": "application/json", **self._key.headers}
         request = HttpRequest("POST", f"{self._url}/chat/completions", headers, body)
         start = time.monotonic()
@@ -140,7 +140,7 @@ class EndpointClient:
         return reply
 
     def _received(self, request: HttpRequest, seconds: float) -> HttpReply | Broken:
-        """What comes back, without the key, which a server may repeat."""
+        """Return the reply with the key removed, since a server may repeat it."""
         reply = exchange(request, self.endpoint.patience, seconds)
         if isinstance(reply, Broken):
             return reply
@@ -152,7 +152,7 @@ class EndpointClient:
         return max(self.endpoint.limits.seconds - self.spent.seconds, 0.0)
 
     def _pause(self, reply: HttpReply | Broken, attempt: int) -> float | None:
-        """Seconds until the next attempt; None if there must be none."""
+        """Return the seconds until the next attempt; None for no further attempt."""
         patience = self.endpoint.patience
         usual = patience.pause * 2**attempt
         if attempt + 1 >= patience.attempts:
@@ -165,7 +165,7 @@ class EndpointClient:
         return usual if asked is None else asked
 
     def _wait(self, seconds: float) -> None:
-        """Wait; not at all if that takes longer than there is left."""
+        """Wait; LimitError if the remaining time is shorter."""
         if seconds >= self._left:
             raise LimitError(
                 f"it has to be waited for {seconds:,.6g} s, which is more than its limit of seconds leaves"
@@ -196,7 +196,7 @@ class EndpointClient:
         )
 
     def _refuse(self, reply: HttpReply, content: Any) -> NoReturn:
-        """Say what an answer other than 200 means, and what would be right."""
+        """Raise an error that explains a status other than 200."""
         said = line_of(self._key.cleaned(complaint_of(content)))
         because = f": {said}" if said else ""
         url, status, variable = self._url, reply.status, self._key.variable

@@ -1,7 +1,7 @@
-"""The grammar of answers: for people and models in the prompt, and for servers that hold a model to one.
+"""Grammar of answers, for prompts and for servers with constrained decoding.
 
-It is written as GBNF, which llama.cpp takes, and vLLM too; and as a JSON schema, of answers in JSON alone. The
-assembler takes more (expressions, directives), and says itself what is wrong.
+It is written as GBNF, as in llama.cpp and vLLM, and as a JSON schema for JSON-only answers. The assembler accepts
+more (expressions, directives) and reports errors itself.
 """
 
 import json
@@ -20,16 +20,16 @@ _ORDERS = ("rows", "channels")
 
 @dataclass(frozen=True)
 class AnswerGrammar:
-    """What answers may have.
+    """Schedule fields and programs that answers may change.
 
     Parameters
     ----------
     layers : tuple of str
         Layers whose schedules may change.
     programs : tuple of str
-        Programs that may have other texts; none: there is nothing about assembly in the grammar.
+        Programs that may be replaced by text; if empty, the grammar has no assembly.
     kept : frozenset of str
-        Fields of schedules that must not change.
+        Schedule fields that must not change.
     """
 
     layers: tuple[str, ...]
@@ -38,12 +38,12 @@ class AnswerGrammar:
 
     @property
     def fields(self) -> dict[str, type]:
-        """Fields of a layer's schedule that may change, and what they hold."""
+        """Changeable fields of a layer schedule and their types."""
         return {item.name: type(item.default) for item in fields(LayerSchedule) if item.name not in self.kept}
 
 
 def gbnf(answers: AnswerGrammar) -> str:
-    """The grammar as GBNF."""
+    """Return the grammar as GBNF."""
     blocks = ['"```json\\n" schedule "\\n```\\n"']
     rules = _schedule_rules(answers)
     if answers.programs:
@@ -76,7 +76,7 @@ def _schedule_rules(answers: AnswerGrammar) -> dict[str, str]:
 
 
 def schema(answers: AnswerGrammar) -> dict[str, Any]:
-    """The same as a JSON schema; assembly is text in it."""
+    """Return the grammar as a JSON schema, with assembly as text."""
     kinds: dict[type, dict[str, Any]] = {
         int: {"type": "integer"},
         bool: {"type": "boolean"},
@@ -90,7 +90,7 @@ def schema(answers: AnswerGrammar) -> dict[str, Any]:
 
 
 def request_fields(way: str | None, answers: AnswerGrammar) -> dict[str, Any]:
-    """Fields of a request that hold a model to the grammar, by the server's way to take one; none if it takes none."""
+    """Return the request fields that enforce the grammar on a type of server; empty for none."""
     if way is None:
         return {}
     if way == "response_format":
@@ -116,7 +116,7 @@ def _joined(*rules: str) -> str:
 
 
 def _form(op: MicroOp) -> str:
-    """The rule of an instruction."""
+    """Return the grammar rule of an instruction."""
     mnemonic, form = op.name.lower(), FORMS[op].operands
     kinds = {"a": "source", "b": "source", "imm": "number"}
     if op is MicroOp.SET:

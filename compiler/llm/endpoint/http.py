@@ -1,4 +1,4 @@
-"""One HTTP request and its answer: bounded in time and size, and nothing of it in a log or an exception."""
+"""One HTTP exchange, bounded in time and size, that never exposes request data in logs or exceptions."""
 
 import logging
 import os
@@ -12,16 +12,16 @@ from anyio.from_thread import start_blocking_portal
 
 from compiler.llm.endpoint.settings import Patience
 
-#: Bytes of an answer at most.
+#: Maximum size of an answer in bytes.
 MOST_BYTES = 4 << 20
-#: What servers say, as these log it, may repeat the key.
+#: Loggers of the HTTP library are silenced, since server messages may repeat the key.
 for _name in ("httpx", "httpcore"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """What is sent; headers, which have the key, are not shown."""
+    """Request; the headers, which include the key, are hidden from `repr`."""
 
     method: str
     url: str
@@ -31,7 +31,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class HttpReply:
-    """What came back."""
+    """Response of a server."""
 
     status: int
     headers: Mapping[str, str]
@@ -40,16 +40,16 @@ class HttpReply:
 
 @dataclass(frozen=True)
 class Broken:
-    """Nothing came back that could be read.
+    """Failed exchange.
 
     Parameters
     ----------
     reason : str
-        In words.
+        Reason of the failure as text.
     again : bool
-        Whether trying again may help.
+        True if a retry may help.
     sent : bool
-        Whether somebody may have begun to answer.
+        True if the server may have started to process the request.
     """
 
     reason: str
@@ -58,18 +58,18 @@ class Broken:
 
 
 def exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | Broken:
-    """Send a request and wait for all of its answer, `seconds` at most.
+    """Send a request and wait up to `seconds` for the complete response.
 
-    Redirects are answers like any other. A proxy that the environment names is used for https, of which it sees
-    nothing; over http it would be sent the key.
+    Redirects are returned like any response. A proxy from the environment is used for https only, since over http it
+    would see the key.
     """
-    # An event loop of its own: only that ends a server's dripping of bytes in time, and a caller may run in one.
+    # An own event loop, for a total timeout even if a server sends byte by byte, and for callers within a loop.
     with start_blocking_portal() as portal:
         return portal.call(_exchange, request, patience, seconds)
 
 
 async def _exchange(request: HttpRequest, patience: Patience, seconds: float) -> HttpReply | Broken:
-    """An error becomes a value here: an exception would carry the request along."""
+    """Exchange without exceptions, which would carry the request along."""
     timeout = httpx.Timeout(min(patience.read, seconds), connect=min(patience.connect, seconds))
     try:
         with anyio.fail_after(seconds):
@@ -110,7 +110,7 @@ async def _answered(request: HttpRequest, timeout: httpx.Timeout) -> HttpReply |
 
 
 def _unconnected(error: httpx.ConnectError) -> tuple[str, bool]:
-    """Why there is no connection, and whether trying again may help."""
+    """Return why the connection failed, and whether a retry may help."""
     for cause in _causes(error):
         if isinstance(cause, SSLError):
             return f"no secure connection: {getattr(cause, 'verify_message', '') or cause.reason}", False
@@ -121,7 +121,7 @@ def _unconnected(error: httpx.ConnectError) -> tuple[str, bool]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception and what led to it, the deepest first."""
+    """Yield an exception and its causes, deepest first."""
     behind = error.__cause__ or error.__context__
     if behind is not None:
         yield from _causes(behind)

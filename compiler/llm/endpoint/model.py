@@ -1,4 +1,4 @@
-"""The language model behind an endpoint, as a generator."""
+"""Candidate generator that asks a language model behind an endpoint."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from compiler.profile.measurement import Rejected, Result
 from compiler.tuning.generators.task import Candidate, GeneratorTask
 from hw.errors import MlaError
 
-#: Questions in a row that the endpoint may fail to answer.
+#: Maximum number of consecutive failed requests.
 _FAILURES = 3
 _UNTOLD = "it is being measured"
 _CUT = "the answer was too long and is cut off: write less"
@@ -26,7 +26,7 @@ _AGAIN = "Propose something else of less cost."
 
 @dataclass
 class EndpointTally:
-    """What came of all answers: candidates proposed, refused for a reason, and better than what there was."""
+    """Counts of answers: candidates proposed, rejected, and improvements."""
 
     answers: int = 0
     candidates: int = 0
@@ -35,24 +35,24 @@ class EndpointTally:
 
 
 class EndpointModel(LanguageModelGenerator):
-    """Asks a model for candidates, and tells it what came of them, until a task is given up or a limit is reached.
+    """Asks a model for candidates and replies with the results, until a task is given up or a limit is reached.
 
     Parameters
     ----------
     endpoint : Endpoint
-        Where the model is.
+        Endpoint of the model.
     say : callable
-        Hears, once, why no more is asked.
+        Called once with the reason why no further requests are sent.
 
     Attributes
     ----------
     ended : str or None
-        Why nothing more is asked; None as long as there is.
+        Reason why no further requests are sent; None while requests continue.
 
     Raises
     ------
     InputError
-        The key cannot be one.
+        The API key is malformed.
     """
 
     endpoint: Endpoint
@@ -69,11 +69,11 @@ class EndpointModel(LanguageModelGenerator):
         self._error: str | None = None
 
     def check(self) -> None:
-        """See whether the endpoint is there and has the model; errors as in `Client.check`."""
+        """Check that the endpoint exists and has the model; errors as in `EndpointClient.check`."""
         self._client.check()
 
     def propose(self, task: GeneratorTask) -> Iterator[Candidate]:
-        """What the model proposes, in its order; it is asked again until several answers in a row did not help."""
+        """Yield candidates of the model, with further requests until several answers in a row bring no gain."""
         room = self.endpoint.context - self.endpoint.answer
         prompt = None if self.ended else prompt_for(task, self._examples.get(task.layers, []), room)
         if prompt is None:
@@ -97,7 +97,7 @@ class EndpointModel(LanguageModelGenerator):
             )
 
     def tell(self, candidate: Candidate, result: Result) -> None:
-        """Kept for the next question; what was measured is an example from now on."""
+        """Store the result for the next message; measured schedules become examples."""
         text = candidate.schedule.to_json()
         task = self._asked.pop(text, None)
         if task is None:
@@ -112,11 +112,11 @@ class EndpointModel(LanguageModelGenerator):
         self._examples[task.layers] = chosen(examples)
 
     def _verdict(self, candidate: Candidate) -> str:
-        """What came of a candidate, in words, as far as that is known."""
+        """Describe the result of a candidate as text, as far as it is known."""
         return self._verdicts.pop(candidate.schedule.to_json(), f"{candidate.why}: {_UNTOLD}")
 
     def document(self) -> dict[str, Any]:
-        """What was asked, what came of it and what that cost, for JSON."""
+        """Return usage, results and cost as a JSON object."""
         return {
             "url": self.endpoint.url,
             "model": self.endpoint.model,
@@ -127,7 +127,7 @@ class EndpointModel(LanguageModelGenerator):
         }
 
     def _answer(self, chat: Chat, prompt: Prompt, seed: int) -> ChatCompletion | None:
-        """The model's next message; None: it gives none, about this task or any."""
+        """Return the next message of the model; None if there is none for this task or at all."""
         fields = {"seed": seed} | request_fields(self.endpoint.grammar, prompt.answers)
         try:
             completion = self._client.chat(chat.messages, **fields)

@@ -1,4 +1,4 @@
-"""What a model is asked: rules, instruction set, the task, examples; as much of it as there is room for."""
+"""Prompt of a task: rules, instruction set, task description and examples, cut to the context."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from compiler.llm.endpoint.prompt_sections import (
 )
 from compiler.tuning.generators.task import GeneratorTask
 
-#: Part of the room for a prompt that its first message may take; the rest is for the chat that follows.
+#: Fraction of the prompt budget for the first message; the rest is for the following chat.
 _FIRST = 0.75
 
 _RULES = """\
@@ -50,14 +50,14 @@ Keep addresses in DRAM (op0, op1, ...) and every value written to memory as they
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a chat begins with.
+    """Beginning of a chat.
 
     Parameters
     ----------
-    messages : list of Message
-        The system's and the user's.
-    answers : Answers
-        What answers may have.
+    messages : list of ChatMessage
+        System message and user message.
+    answers : AnswerGrammar
+        Schedule fields and programs that answers may change.
     """
 
     messages: list[Message]
@@ -65,9 +65,9 @@ class Prompt:
 
 
 def prompt_for(task: GeneratorTask, examples: list[MeasuredExample], room: int) -> Prompt | None:
-    """The fullest prompt for a task that takes no more than its part of `room` tokens; None: there is no room for any.
+    """Return the most complete prompt within its part of `room` tokens; None if even the shortest is too long.
 
-    First the instruction set's page is cut to what the programs at hand use, then programs and page are left out.
+    The instruction set page is first cut to the instructions in use, then programs and page are omitted.
     """
     for answers, page, programs in _ways(task):
         system, user = _rules(answers, page), _asked(task, examples, programs)
@@ -78,7 +78,7 @@ def prompt_for(task: GeneratorTask, examples: list[MeasuredExample], room: int) 
 
 
 def _ways(task: GeneratorTask) -> Iterator[tuple[AnswerGrammar, str, dict[str, str]]]:
-    """What may be in answers, the instruction set's page, and programs: from the fullest on."""
+    """Yield combinations of answer grammar, instruction set page and programs, most complete first."""
     kept = task.constraints.kept
     if "micro-program" not in task.constraints.forbidden:
         programs = {name: short_text(text) for name, text in task.programs.items()}

@@ -17,12 +17,12 @@ from compiler.tuning.space.objectives import Objective
 from hw.isa import reference
 from hw.isa.micro_instruction import FORMS, MicroOp
 
-#: Fields of a layer that are told in another way.
+#: Layer fields that are described separately.
 _TOLD = ("name", "nodes", "ops", "x", "y", "shapes", "macs")
 
 
 def machine_facts(task: GeneratorTask) -> str:
-    """The machine and its memory."""
+    """Describe the hardware configuration and its memory."""
     config, dram = task.conditions.config, task.conditions.dram
     sizes = ", ".join(f"{item.name}={_plain(getattr(config, item.name))}" for item in fields(config))
     return (
@@ -33,7 +33,7 @@ def machine_facts(task: GeneratorTask) -> str:
 
 
 def layer_facts(task: GeneratorTask) -> str:
-    """Each layer: what it computes, what that costs now and at least, and how it is carried out."""
+    """Describe each layer: operation, current cost, lower bound and schedule."""
     config = task.conditions.config
     floors = {info.name: info.floor.cycles(config, task.conditions.rate) for info in task.network.infos}
     lines = []
@@ -46,7 +46,7 @@ def layer_facts(task: GeneratorTask) -> str:
 
 
 def profile_facts(task: GeneratorTask) -> str:
-    """Where the cycles went, and what is wanted."""
+    """Describe the cycles by cause and the objective."""
     entries = [entry for entry in task.measured.layers if set(entry.names) & set(task.layers)]
     lines = [f"{' + '.join(map(_quoted, entry.names))}: {cycles_text(entry)}" for entry in entries]
     unit, cost = cost_unit(task.goal), task.goal.cost(task.measured)
@@ -61,14 +61,14 @@ def profile_facts(task: GeneratorTask) -> str:
 
 
 def schedule_fields() -> str:
-    """What the fields of a layer's schedule mean."""
+    """Describe the fields of a layer schedule."""
     text = inspect.getdoc(LayerSchedule) or ""
     defaults = ", ".join(f"{item.name}={_plain(item.default)}" for item in fields(LayerSchedule))
     return f"{text}\n\nDefaults: {defaults}."
 
 
 def schedule_text(schedule: LayerSchedule, but: LayerSchedule | None = None) -> str:
-    """A layer's schedule as JSON; only what is other than in `but`, if that is given."""
+    """Return a layer schedule as JSON; only the fields that differ from `but`, if given."""
     before: Mapping[str, Any] = {} if but is None else asdict(but)
     return json.dumps(
         {name: value for name, value in asdict(schedule).items() if but is None or before[name] != value}
@@ -76,18 +76,18 @@ def schedule_text(schedule: LayerSchedule, but: LayerSchedule | None = None) -> 
 
 
 def cycles_text(entry: LayerCycles) -> str:
-    """Cycles of a layer by cause."""
+    """Return the cycles of a layer by cause."""
     causes = ", ".join(f"{name} {value:,}" for name, value in entry.where.items() if value)
     return f"{entry.cycles:,} cycles ({causes})"
 
 
 def cost_unit(goal: Objective) -> str:
-    """What the cost is counted in."""
+    """Return the unit of the cost."""
     return "uJ" if goal is Objective.ENERGY else "cycles"
 
 
 def _described(layer: Layer) -> str:
-    """A layer in a line: operators, tensors, and whatever is one number or a few."""
+    """Describe a layer in one line: operators, tensors, and scalar or short attributes."""
     more = {item.name: getattr(layer, item.name) for item in fields(layer) if item.name not in _TOLD}
     if "weights" in more:
         more["weights"] = "x".join(map(str, more["weights"].shape))
@@ -111,30 +111,30 @@ def _plain(value: Any) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A name of the model's, which may be anything, as JSON writes it."""
+    """Return a name from the model, which may be any text, as a JSON string."""
     return json.dumps(name)
 
 
-#: How many of each are told.
+#: Number of examples of each kind.
 _BEST, _WORST = 3, 2
 
 
 @dataclass(frozen=True)
 class MeasuredExample:
-    """A schedule that was measured, with right outputs, and what it cost."""
+    """Measured schedule with correct outputs, and its cost."""
 
     schedule: Schedule
     cost: float
 
 
 def chosen(examples: Sequence[MeasuredExample]) -> list[MeasuredExample]:
-    """The best and the worst, each once, the best first."""
+    """Return the best and the worst distinct examples, best first."""
     ordered = sorted(examples, key=lambda each: each.cost)
     return ordered if len(ordered) <= _BEST + _WORST else ordered[:_BEST] + ordered[-_WORST:]
 
 
 def examples_text(task: GeneratorTask, examples: Sequence[MeasuredExample]) -> str:
-    """A line for each: what is other than now, and what it cost."""
+    """Return one line per example: differences from the current schedule, and cost."""
     return "\n".join(
         f"{changes_text(task, each.schedule)}: {each.cost:,.6g} {cost_unit(task.goal)}"
         for each in chosen(examples)
@@ -142,7 +142,7 @@ def examples_text(task: GeneratorTask, examples: Sequence[MeasuredExample]) -> s
 
 
 def changes_text(task: GeneratorTask, schedule: Schedule) -> str:
-    """What a schedule has other than the present one, as JSON like that of answers."""
+    """Return the differences of a schedule from the current one as JSON, in the form of answers."""
     layers = {}
     for name, layer in schedule.layers.items():
         before = asdict(task.schedule.layers[name]) if name in task.schedule.layers else {}
@@ -153,20 +153,20 @@ def changes_text(task: GeneratorTask, schedule: Schedule) -> str:
 
 
 def _programs_text(task: GeneratorTask, schedule: Schedule) -> str:
-    """Which programs are others than now."""
+    """Describe which programs differ from the current ones."""
     now, then = task.schedule.programs, schedule.programs
     names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
     who = "other programs" if then else "the compiler's own programs"
     return f" with {who} {', '.join(map(json.dumps, names))}" if names else ""
 
 
-#: Instructions whose last operand is the number of an instruction.
+#: Instructions whose last operand is an instruction index.
 _JUMPS = frozenset(op.name.lower() for op in MicroOp if op in FORMS and "target" in FORMS[op].operands)
 _JUMPS -= {"callp"}  # into another program
 
 
 def short_text(text: str) -> str:
-    """A disassembled program without comments and indentation, with labels where it goes to."""
+    """Return a disassembled program without comments and indentation, with labels at jump targets."""
     heads, lines = [], []
     for line in text.splitlines():
         bare = line.split(";", 1)[0].strip()
@@ -182,13 +182,13 @@ def short_text(text: str) -> str:
 
 
 def _target(line: str) -> int | None:
-    """The instruction that a line goes to; None if it goes nowhere."""
+    """Return the target of an instruction; None if it has none."""
     mnemonic, _, rest = line.partition(" ")
     last = rest.rpartition(",")[2].strip()
     return int(last) if mnemonic in _JUMPS and last.isdigit() else None
 
 
-#: Parts of the page that are not about writing programs.
+#: Sections of the page that are not needed to write programs.
 _LEFT_OUT = ("Macro-instructions", "Counters", "Traps")
 _NAMED = re.compile(r"\| `([^` ]+)[^`]*` \|")
 _WORD = re.compile(r"[a-z_][a-z0-9_]*(?:\.[a-z0-9_]+)?")
@@ -196,13 +196,13 @@ _WORD = re.compile(r"[a-z_][a-z0-9_]*(?:\.[a-z0-9_]+)?")
 
 @cache
 def whole_page() -> str:
-    """All of it that is about micro-programs."""
+    """Return the part of the page about micro-programs."""
     parts = re.split(r"(?m)^(?=## )", reference.page())
     return "".join(part for part in parts if not part.startswith(tuple(f"## {name}" for name in _LEFT_OUT)))
 
 
 def cut_page(programs: Iterable[str]) -> str:
-    """The page without the rows of instructions and fields that no program has; tables of no row are left out."""
+    """Return the page with only the instructions and fields that the programs use; empty tables are removed."""
     used = {word for text in programs for word in _WORD.findall(text)}
     kept = [
         line for line in whole_page().splitlines() if not (found := _NAMED.search(line)) or found[1] in used
@@ -211,7 +211,7 @@ def cut_page(programs: Iterable[str]) -> str:
 
 
 def _without_empty(lines: list[str]) -> Iterable[str]:
-    """Lines without tables that have a header alone."""
+    """Remove tables that have only a header."""
     for number, line in enumerate(lines):
         header = line.startswith("|") and not lines[number - 1].startswith("|")
         ruled = line.startswith("| ---")
@@ -221,7 +221,7 @@ def _without_empty(lines: list[str]) -> Iterable[str]:
             yield line
 
 
-#: Characters of a reason at most, and layers whose cycles are told.
+#: Maximum characters of a reason, and number of layers whose cycles are listed.
 _REASON, _LAYERS = 600, 4
 _STAGES = {
     "compile": "it cannot be compiled",
@@ -233,7 +233,7 @@ _STAGES = {
 
 
 def verdict(task: GeneratorTask, candidate: Candidate, result: Result) -> str:
-    """What came of a candidate, and why."""
+    """Describe the result of a candidate and the reason."""
     return f"{candidate.why}: {_outcome(task, result)}"
 
 
@@ -251,7 +251,7 @@ def _outcome(task: GeneratorTask, result: Result) -> str:
 
 
 def _by_layer(task: GeneratorTask, result: Measurement) -> str:
-    """Cycles of those layers that changed most."""
+    """Describe the cycles of the layers that changed most."""
     before = {entry.names: entry for entry in task.measured.layers}
     pairs = [(before[entry.names], entry) for entry in result.layers if entry.names in before]
     changed = sorted((pair for pair in pairs if _moved(*pair)), key=lambda pair: -_moved(*pair))

@@ -1,1 +1,1 @@
-"""How good the language model is on layers it has not seen."""
+"""Evaluation of the language model on held-out layers."""

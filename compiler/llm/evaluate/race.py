@@ -1,4 +1,4 @@
-"""How good the model is on layers that it has never seen, beside other methods of search."""
+"""Compares the language model with other search methods on held-out layers."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -21,30 +21,30 @@ from compiler.tuning.search.tuner import tune
 from compiler.tuning.space.layer_space import spaces_of
 from hw.errors import InputError
 
-#: Layers with fewer tilings leave nothing to choose.
+#: Minimum number of tilings of a layer; with fewer there is little to choose.
 _LEAST_TILINGS = 4
 
 
 @dataclass(frozen=True)
 class Raced:
-    """Searches for a schedule of one layer.
+    """Results of all searches for one layer.
 
     Parameters
     ----------
     layer : str
-        Its kind.
-    point : Point
-        The network that it is.
+        Layer kind.
+    point : CalibrationNetwork
+        Network that consists of the layer.
     static : int
         Cycles of the static compiler's schedule.
     floor : int
-        Cycles that nothing beats.
+        Lower bound of the cycles.
     curves : dict
-        For each method and each seed the least cycles after each trial; the static compiler's are trial 0.
+        Best cycles after each trial, by method and seed; entry 0 is the static compiler's schedule.
     first : list of int or None
-        For each seed the cycles of the model's first candidate; None: it could not be measured.
+        Cycles of the model's first candidate by seed; None if it could not be measured.
     kinds : dict
-        What came of the model's candidates of each kind, all seeds together.
+        Statistics of the model's candidates by kind, summed over all seeds.
     """
 
     layer: str
@@ -59,7 +59,7 @@ class Raced:
 def held_out_points(
     n: int, seed: int, machine: CorpusMachine, *, shapes: bool = True
 ) -> Iterator[CalibrationNetwork]:
-    """Single layers without end; with `shapes` only of shapes that are kept out of training."""
+    """Yield single-layer networks indefinitely; with `shapes`, only shapes excluded from training."""
     rng, seen = random.Random(f"held out {n} {seed}"), set()
     for point in singles(n, rng):
         if point not in seen and (not shapes or is_held_out(point)):
@@ -87,24 +87,24 @@ def race(
     temperature: float = 1.0,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Raced:
-    """Let methods look for schedules of one layer.
+    """Run searches with several methods for the schedule of one layer.
 
     Parameters
     ----------
     measurer : Measurer
-        Of the layer.
-    point : Point
-        What it is.
+        Measurer of the layer.
+    point : CalibrationNetwork
+        Network that consists of the layer.
     model : Gpt
-        The language model.
+        Language model to evaluate.
     trials : dict
-        Measurements that each method may ask for.
+        Number of measurements by method.
     seeds : int
-        Searches of each.
+        Number of searches per method.
     temperature : float
-        Of the model's answers.
+        Sampling temperature of the model.
     say : callable
-        Hears of progress.
+        Called with progress messages.
     """
     baseline = measurer.baseline()
     curves: dict[str, list[list[int]]] = {}
@@ -126,7 +126,7 @@ def race(
 
 
 def filled(curve: list[tuple[int, float]], count: int) -> list[int]:
-    """The least cycles after each of so many trials, 0 included, from where they went down."""
+    """Expand a curve of improvements to the best cycles after each of `count` trials, including trial 0."""
     known, out, cost = dict(curve), [], 0
     for trial in range(count + 1):
         cost = int(known.get(trial, cost))
@@ -135,7 +135,7 @@ def filled(curve: list[tuple[int, float]], count: int) -> list[int]:
 
 
 def mean_ratio(raced: list[Raced], one: tuple[str, int], other: tuple[str, int]) -> float:
-    """Geometric mean over layers of what one method has after so many trials over what another has (medians)."""
+    """Return the geometric mean over layers of the ratio of two methods' median cycles after given trial counts."""
     logs = [
         log(float(np.median([curve[one[1]] for curve in each.curves[one[0]]])))
         - log(float(np.median([curve[other[1]] for curve in each.curves[other[0]]])))

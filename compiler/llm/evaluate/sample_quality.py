@@ -1,4 +1,4 @@
-"""How good single answers of the model are: what they cost, over what the static compiler's schedule does."""
+"""Quality of single answers: measured cycles relative to the static compiler's schedule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,24 +15,24 @@ from compiler.profile.measurement import Measurement
 from compiler.tuning.generators.task import GeneratorTask
 from compiler.tuning.measure.measurer import Measurer
 
-#: An answer that cannot be measured, or is given up, counts as so many times the static compiler's cycles.
+#: Cycle ratio assigned to answers that cannot be measured or are cut off.
 _FAILED = 3
-#: Answers of which the best is taken.
+#: Number of answers from which the best is taken.
 TOGETHER = 4
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Answers about one layer.
+    """Measured answers about one layer.
 
     Parameters
     ----------
     layer : str
-        Its kind.
+        Layer kind.
     static : int
         Cycles of the static compiler's schedule.
     cycles : list of int
-        Of each answer, as they were drawn; to leave all as it is is an answer too.
+        Cycles of each answer in sampling order; an unchanged schedule is an answer too.
     """
 
     layer: str
@@ -40,7 +40,7 @@ class Sampled:
     cycles: list[int]
 
     def ratios(self, together: int = 1) -> list[float]:
-        """The best of so many answers at a time, over the static compiler's."""
+        """Return the best ratio to the static compiler's cycles of each group of `together` answers."""
         parts = range(0, len(self.cycles) - together + 1, together)
         return [min(self.cycles[at : at + together]) / self.static for at in parts]
 
@@ -48,22 +48,22 @@ class Sampled:
 def sampled(
     measurer: Measurer, layer: str, model: Gpt, count: int, seed: int, temperature: float = 1.0
 ) -> Sampled:
-    """Ask about the slowest layer of a network, once, and measure all answers.
+    """Sample answers about the slowest layer of a network and measure all of them.
 
     Parameters
     ----------
     measurer : Measurer
-        Of the network.
+        Measurer of the network.
     layer : str
-        What it is called.
+        Name of the layer kind for the report.
     model : Gpt
-        Who is asked.
+        Language model to sample from.
     count : int
-        Answers.
+        Number of answers.
     seed : int
-        Of chance.
+        Random seed for sampling.
     temperature : float
-        Of the answers, as for `draw`.
+        Sampling temperature, see `draw`.
 
     Raises
     ------
@@ -88,13 +88,13 @@ def sampled(
 
 
 def figures(layers: Sequence[Sampled]) -> dict[str, float]:
-    """What answers cost, over the static compiler's cycles.
+    """Summarize the ratios of answers to the static compiler's cycles.
 
     Returns
     -------
     dict
-        `one`, `some`: of one answer, and of the best of some, the geometric mean; `one_median`, `some_median`: the
-        median of what the layers have as theirs.
+        Geometric means of the ratio of one answer (`one`) and of the best of several (`some`); `one_median` and
+        `some_median` are medians over layers of the mean ratio of each layer.
     """
     found = {}
     for name, number in (("one", 1), ("some", TOGETHER)):
@@ -105,5 +105,5 @@ def figures(layers: Sequence[Sampled]) -> dict[str, float]:
 
 
 def _mean(ratios: Sequence[float]) -> float:
-    """The geometric one."""
+    """Return the geometric mean."""
     return float(np.exp(fmean(np.log(ratios))))

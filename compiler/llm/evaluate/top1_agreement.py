@@ -1,4 +1,4 @@
-"""Two readers of the same words: one that answers come from, one that says how often it would have said the same."""
+"""Runs two models on the same tokens and counts how often their top-1 predictions agree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,36 +12,36 @@ from compiler.llm.model.numpy_transformer import Floats
 
 @dataclass
 class AgreementTally:
-    """How many words were read or written, and for how many both found the same one likeliest to follow."""
+    """Number of compared positions, and number of positions where the top-1 predictions agree."""
 
     words: int = 0
     same: int = 0
 
     def enter(self, first: Floats, second: Floats) -> None:
-        """Enter what both find of some continuations."""
+        """Count the agreement of two logit arrays."""
         self.words += len(first)
         self.same += int((first.argmax(axis=1) == second.argmax(axis=1)).sum())
 
 
 class AgreementMeter:
-    """A reader that has another one read along.
+    """Model whose predictions are compared with those of a second model.
 
     Parameters
     ----------
-    first, second : Reader
-        Whose scores count; whose are compared.
+    first, second : TokenReader
+        Model that provides the scores, and model to compare with.
     """
 
     def __init__(self, first: TokenReader, second: TokenReader):
         self.first, self.second, self.tally = first, second, AgreementTally()
 
     def read(self, words: Sequence[int]) -> "PairedDecoder":
-        """The state of both after some words."""
+        """Return the state of both models after a prompt."""
         return PairedDecoder(self.first.read(words), self.second.read(words), self.tally)
 
 
 class PairedDecoder:
-    """Continuations of both."""
+    """Decoding states of both models."""
 
     def __init__(
         self, first: DecoderState, second: DecoderState, tally: AgreementTally, *, known: bool = False
@@ -52,25 +52,25 @@ class PairedDecoder:
 
     @property
     def scores(self) -> Floats:
-        """Those of the first."""
+        """Logits of the first model."""
         return self._first.scores
 
     @property
     def full(self) -> bool:
-        """Whether either has no room for another word."""
+        """True if either context is full."""
         return self._first.full or self._second.full
 
     def spread(self, count: int) -> "PairedDecoder":
-        """As many continuations of what is one so far."""
+        """Return a state with `count` copies of the single continuation."""
         return PairedDecoder(self._first.spread(count), self._second.spread(count), self._tally, known=True)
 
     def keep(self, which: Sequence[int]) -> None:
-        """Only some of the continuations from now on."""
+        """Select continuations by index and drop the others."""
         self._first.keep(which)
         self._second.keep(which)
 
     def push(self, words: NDArray[np.integer]) -> None:
-        """Go on by some words of each continuation."""
+        """Append tokens to every continuation."""
         self._first.push(words)
         self._second.push(words)
         self._tally.enter(self._first.scores, self._second.scores)

@@ -1,1 +1,1 @@
-"""The language model as a generator of candidates."""
+"""Language models as generators of candidates."""

@@ -1,4 +1,4 @@
-"""What language models have in common, wherever they are."""
+"""Base class of generators that use a language model."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from compiler.tuning.generators.generator import Generator
 
 
 class LanguageModelGenerator(Generator):
-    """A generator that is a language model.
+    """Generator that asks a language model, local or remote.
 
     Attributes
     ----------
     endpoint : Endpoint or None
-        Where the model is; None: in this process.
+        Endpoint of a remote model; None if the model runs in this process.
     """
 
     name = "llm"
@@ -21,16 +21,16 @@ class LanguageModelGenerator(Generator):
         self.endpoint = endpoint
 
     def check(self) -> None:
-        """Say before any work whether it can be asked.
+        """Check before any work that the model can be used.
 
         Raises
         ------
         InputError
-            It is none, wants another key, or does not exist.
+            The endpoint is not a language model server, rejects the key, or does not exist.
         WorkError
-            It cannot be reached, or fails.
+            The endpoint cannot be reached or fails.
         """
 
     def document(self) -> dict[str, Any] | None:
-        """What was asked and spent; None: it costs nothing."""
+        """Return usage and cost as a JSON document; None for a model without cost."""
         return None

@@ -1,4 +1,4 @@
-"""Which kind of candidate the model is asked for next: rather those that have helped."""
+"""Thompson-sampling bandit that chooses the kind of the next candidate."""
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class CandidateKind(StrEnum):
-    """Kinds of candidates."""
+    """Kinds of candidates that the language model can write."""
 
     SCHEDULES = "schedules"
     EDITS = "edits"
@@ -16,36 +16,36 @@ class CandidateKind(StrEnum):
     PROGRAMS = "programs"
 
 
-#: How often each has helped, and has not, before anything is known.
+#: Prior counts of successes and failures for each kind.
 _PRIOR = {
     CandidateKind.SCHEDULES: (2.0, 2.0),
     CandidateKind.EDITS: (2.0, 2.0),
     CandidateKind.BOTH: (1.0, 2.0),
     CandidateKind.PROGRAMS: (1.0, 6.0),
 }
-#: What helped once need not help for ever: the weight of what is known after another trial.
+#: Decay factor per trial of the observed counts, since success rates change during a search.
 _FADES = 0.9
 
 
 class CandidateBandit:
-    """Draws a kind by how likely it is the one that helps most (Thompson sampling), as far as trials say.
+    """Thompson sampling over candidate kinds with decaying success counts.
 
     Parameters
     ----------
     rng : numpy.random.Generator
-        Chance.
+        Random generator for the samples.
     """
 
     def __init__(self, rng: np.random.Generator):
         self._rng, self._known = rng, dict(_PRIOR)
 
     def choose(self, kinds: Collection[CandidateKind]) -> CandidateKind:
-        """One of some kinds."""
+        """Sample one of the given kinds."""
         drawn = {kind: self._rng.beta(*self._known[kind]) for kind in CandidateKind if kind in kinds}
         return max(drawn, key=lambda kind: drawn[kind])
 
     def learn(self, kind: CandidateKind, *, helped: bool) -> None:
-        """What came of a candidate."""
+        """Update the counts of a kind with the outcome of a trial."""
         pair = zip(self._known[kind], _PRIOR[kind], strict=True)
         better, worse = (_FADES * now + (1 - _FADES) * first for now, first in pair)
         self._known[kind] = (better + helped, worse + (not helped))
@@ -53,18 +53,18 @@ class CandidateBandit:
 
 @dataclass
 class BanditTally:
-    """What came of the candidates of a kind.
+    """Statistics of the candidates of one kind.
 
     Parameters
     ----------
     made : int
-        Complete answers.
+        Number of complete answers.
     valid : int
-        Those that compiled, were proved, ran on the machine and gave the right outputs.
+        Number of candidates that compiled, passed the proof, ran and gave correct outputs.
     better : int
-        Those that took less than what they were made from.
+        Number of candidates that were faster than their starting point.
     known : int
-        Those that came to what was measured before, and were not measured again.
+        Number of candidates that duplicated an earlier measurement and were not measured again.
     """
 
     made: int = 0
@@ -73,6 +73,6 @@ class BanditTally:
     known: int = 0
 
     def add(self, other: "BanditTally") -> None:
-        """Count another one in."""
+        """Add the counts of another tally."""
         for name, value in asdict(other).items():
             setattr(self, name, getattr(self, name) + value)

@@ -1,4 +1,4 @@
-"""Answers about a layer's schedule that wait for their turn."""
+"""Queue of sampled schedules of a layer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
@@ -11,18 +11,18 @@ Answers = Iterator[Sequence[str]]
 
 
 class CandidatePool:
-    """Answers that were drawn and not proposed yet.
+    """Sampled schedules of one layer that have not been proposed yet.
 
     Parameters
     ----------
     request : Schedules
-        The question.
+        Request that the answers belong to.
     draw : callable
-        Gives new answers to it, the likeliest first.
-    ranking : Ranking or None
-        Says what is proposed first; None: the likeliest.
+        Samples new answers to the request, most likely first.
+    ranking : CostReranker or None
+        Cost model that orders the proposals; None orders them by likelihood.
     proposed : set of str
-        Digests of networks that were proposed: those of answers that are taken are added.
+        Digests of proposed networks; the digests of answers taken from the pool are added.
     """
 
     def __init__(
@@ -36,20 +36,20 @@ class CandidatePool:
         self._waiting: dict[LayerSchedule, Sequence[str]] = {}
 
     def fill(self, least: int) -> None:
-        """Draw more answers if there are fewer than `least`."""
+        """Sample more answers if fewer than `least` are left."""
         if len(self._waiting) < least:
             for words in self._draw():
                 self._waiting.setdefault(self.request.meaning(words), words)
 
     def best(self, count: int | None = None, least: float = -inf) -> Answers:
-        """Take answers that can be compiled, to programs that were not proposed, the most promising first.
+        """Yield compilable answers that lead to new programs, most promising first.
 
         Parameters
         ----------
         count : int or None
-            At most; None: all.
+            Maximum number of answers; None for all.
         least : float
-            The part of the network's cycles that an answer promises to save, at least.
+            Minimum predicted saving, as a fraction of the cycles of the network.
         """
         taken = 0
         while self._waiting and (count is None or taken < count):
@@ -64,7 +64,7 @@ class CandidatePool:
                 yield words
 
     def _first(self) -> tuple[LayerSchedule, float]:
-        """The most promising one, and what it promises."""
+        """Return the most promising schedule and its predicted saving."""
         schedules, request = list(self._waiting), self.request
         if self._ranking is None:
             return schedules[0], inf

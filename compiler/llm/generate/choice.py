@@ -1,4 +1,4 @@
-"""Which language model writes candidates."""
+"""Selects the language model of the search method `llm`."""
 
 from collections.abc import Callable
 
@@ -11,18 +11,18 @@ from compiler.llm.generate.lm_generator import LmGenerator
 def language_model(
     endpoint: Endpoint | None, say: Callable[[str], None] = lambda _text: None
 ) -> LanguageModelGenerator:
-    """The generator that the method `llm` asks.
+    """Return the generator for the search method `llm`.
 
     Parameters
     ----------
     endpoint : Endpoint or None
-        Where the model is; None: the built-in one.
+        Endpoint of a remote model; None for the built-in model.
     say : callable
-        Hears why it is asked no more.
+        Called with the reason when an exhausted budget stops further requests.
 
     Raises
     ------
     InputError
-        The endpoint's key cannot be one, or the file of the built-in model is damaged.
+        The endpoint key is malformed, or the file of the built-in model is damaged.
     """
     return LmGenerator() if endpoint is None else EndpointModel(endpoint, say)

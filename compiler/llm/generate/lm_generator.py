@@ -1,4 +1,4 @@
-"""The built-in language model as a generator: it is shown what there is and what it costs, and writes better."""
+"""Candidate generator that uses the built-in language model."""
 
 from collections.abc import Generator as Iteration
 from collections.abc import Iterator, Sequence
@@ -23,54 +23,54 @@ from compiler.profile.measurement import Measurement, Rejected, Result
 from compiler.tuning.generators.task import Candidate, GeneratorTask
 from hw.errors import InputError
 
-#: The model that comes with the compiler.
+#: Model file included in the compiler.
 SHIPPED = Path(__file__).parents[1] / "model" / "model.safetensors"
-#: How often answers are drawn for a layer or a program, and programs that are written anew for one.
+#: Number of sampling rounds per layer or program, and of whole programs written per program.
 _ROUNDS, _WHOLE = 4, 4
-#: Schedules of a layer drawn at a time, and how many wait at most when more are drawn. So many are proposed, the most
-#: promising first, before another layer has its turn.
+#: Number of schedules sampled at a time, and pool size below which more are sampled. The first number of schedules is
+#: proposed, most promising first, before the next layer is considered.
 _DRAWN, _FEW, _EACH = 48, 24, 4
-#: A schedule that promises to save so much of the network's cycles is proposed before anything else, until so many in
-#: a row did not help at all.
+#: Predicted saving, as a fraction of the network's cycles, above which a schedule is proposed first, until the second
+#: number of consecutive such schedules brought no improvement.
 _PROMISE, _FIRST = 0.01, 2
-#: Of answers to a question about a schedule those that edits are asked for, and edits for each.
+#: Number of schedules per request for which edits are sampled, and number of edits for each.
 _WITH_EDITS, _EDITS_EACH = 4, 2
-#: How often the model is asked anew when an answer is refused.
+#: Maximum number of times the model is asked again after a rejected answer.
 _RETRIES = 2
-#: What a constraint calls texts of programs.
+#: Name of program text in constraints.
 _TEXTS = "micro-program"
 
 Candidates = Iterator[Candidate]
 
 
 class LmGenerator(LanguageModelGenerator):
-    """Asks the model for schedules of layers, edits of programs, both, and whole programs.
+    """Asks the language model for schedules, program edits, both combined, and whole programs.
 
-    Each is asked about one layer or program after another, the slowest first. Schedules are proposed in the order of
-    what the performance model expects of them, others with the likeliest first. Which kind is next is drawn by what
-    has helped, but schedules that promise much come first. When a candidate is refused, the model is asked again with
-    the reason, twice at most; then things stay as they are compiled.
+    Requests go through the layers or programs by decreasing cycles. Schedules are proposed in the order predicted
+    by the cost model, other candidates by likelihood. The kind of the next candidate is chosen by a bandit that
+    learns from the results; very promising schedules come first. After a rejection the model is asked again with the
+    reason, at most twice; then the compiler's own program is kept.
 
     Parameters
     ----------
     model : Gpt or None
-        Who answers; None: the one that comes with the compiler.
+        Language model to use; None for the one included in the compiler.
     temperature : float
-        Of the answers, as for `draw`.
-    kinds : sequence of Kind
-        What is asked for.
+        Sampling temperature, see `draw`.
+    kinds : sequence of CandidateKind
+        Candidate kinds to generate.
     ranked : bool
-        If not, schedules too are proposed with the likeliest first, and nothing is predicted.
+        If False, schedules are proposed by likelihood and the cost model is not used.
 
     Attributes
     ----------
     tallies : dict
-        For each kind what came of it.
+        Statistics by candidate kind.
 
     Raises
     ------
     InputError
-        The model's file is damaged.
+        The model file is damaged.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class LmGenerator(LanguageModelGenerator):
         self._chooser: CandidateBandit | None = None
         self._disappointed = 0
         self._proposed_networks: set[str] = set()
-        # By schedules as JSON: of which kind those are that were proposed, from what, and why they were refused.
+        # Keyed by schedule JSON: kind of each proposed candidate, its starting point, and the reason of its rejection.
         self._asked: dict[str, tuple[CandidateKind, GeneratorTask]] = {}
         self._refused: dict[str, str] = {}
 
     def propose(self, task: GeneratorTask) -> Candidates:
-        """Answers as candidates, each once."""
+        """Yield distinct candidates for a task."""
         if self._rng is None:
             self._rng = np.random.default_rng(task.seed)
         if self._chooser is None:
@@ -114,7 +114,7 @@ class LmGenerator(LanguageModelGenerator):
                 yield self._noted(kind, task, candidate)
 
     def tell(self, candidate: Candidate, result: Result) -> None:
-        """What helps is asked for more often, and why a candidate was refused is part of the next question."""
+        """Update the bandit, and store the reason of a rejection for the next request."""
         text = candidate.schedule.to_json()
         kind, task = self._asked.pop(text, (None, None))
         if kind is None or task is None or self._chooser is None:
@@ -142,13 +142,13 @@ class LmGenerator(LanguageModelGenerator):
         return candidate
 
     def _measured(self, task: GeneratorTask, candidate: Candidate, measured: Measurement) -> None:
-        """Learn from a schedule that differs in one layer."""
+        """Train the cost model on a schedule that differs in one layer."""
         before, after = task.schedule.layers, candidate.schedule.layers
         changed = [name for name in after if after[name] != before.get(name)]
         if self._ranking is not None and len(changed) == 1 and not candidate.schedule.programs:
             self._ranking.learn(task, changed[0], after[changed[0]], measured.cycles)
 
-    # Candidates of each kind.
+    # Candidates by kind.
 
     def _made(self, task: GeneratorTask, pools: Sequence[CandidatePool]) -> dict[CandidateKind, Candidates]:
         found = {CandidateKind.SCHEDULES: self._schedules(pools)}
@@ -162,7 +162,7 @@ class LmGenerator(LanguageModelGenerator):
         return found
 
     def _promising(self, pools: Sequence[CandidatePool]) -> Candidates:
-        """Schedules of the slowest layers, if they promise much."""
+        """Yield very promising schedules of the slowest layers."""
         for number in range(_FIRST if self._ranking is not None and pools else 0):
             if self._disappointed < _FIRST:
                 pool = pools[number % len(pools)]
@@ -185,7 +185,7 @@ class LmGenerator(LanguageModelGenerator):
                 )
 
     def _both(self, pools: Sequence[CandidatePool]) -> Candidates:
-        """Schedules, with edits of the programs that come of them."""
+        """Yield schedules combined with edits of the programs compiled from them."""
         for pool in pools:
             pool.fill(_WITH_EDITS)
             request = pool.request
@@ -205,10 +205,10 @@ class LmGenerator(LanguageModelGenerator):
                     CandidateKind.PROGRAMS, request, self._answers(request, request.together)
                 )
 
-    # Questions and answers.
+    # Requests and answers.
 
     def _proposed(self, kind: CandidateKind, request: LmRequest, answers: Answers) -> Candidates:
-        """Candidates of some answers; when one is refused, of another answer to the question with the reason."""
+        """Yield candidates for answers; after a rejection, also for a new answer to the request with the reason."""
         for answer in answers:
             words: Sequence[str] | None = answer
             why: tuple[str, ...] = ()
@@ -226,7 +226,7 @@ class LmGenerator(LanguageModelGenerator):
                     request.fallback = None
 
     def _tried(self, request: LmRequest, words: Sequence[str]) -> Iteration[Candidate, None, str | None]:
-        """Propose an answer; the word for why it is refused, None if it is not, as far as that is known."""
+        """Yield the candidate of an answer; return the rejection token, or None if it was accepted or is unknown."""
         try:
             candidate = request.candidate(words)
         except (InputError, ValueError) as error:
@@ -235,7 +235,7 @@ class LmGenerator(LanguageModelGenerator):
         return self._refused.pop(candidate.schedule.to_json(), None)
 
     def _pools(self, task: GeneratorTask) -> list[CandidatePool]:
-        """One for each layer, the slowest first."""
+        """Return a pool for each layer, slowest first."""
         self._proposed_networks.add(task.network.digest)
         return [self._pool(task, name, subject) for name, subject in subjects_of(task).items()]
 
@@ -246,14 +246,14 @@ class LmGenerator(LanguageModelGenerator):
         )
 
     def _answers(self, request: LmRequest, count: int, why: Sequence[str] = ()) -> Answers:
-        """New answers, the likeliest first."""
+        """Yield new answers, most likely first."""
         for answer in sorted(self.drawn(request, count, why), key=lambda each: -each.likelihood):
             if answer.complete and (meaning := request.meaning(answer.words)) not in request.tried:
                 request.tried.add(meaning)
                 yield answer.words
 
     def drawn(self, request: LmRequest, count: int, why: Sequence[str] = ()) -> list[SampledAnswer]:
-        """Answers to a question; none if it cannot be asked."""
+        """Sample answers to a request; empty if the request cannot be expressed as a prompt."""
         assert self._rng is not None
         grammar = request.grammar
         if grammar is None:

@@ -1,4 +1,4 @@
-"""What is asked of the language model: a question, what may be answered, and the candidate that an answer is."""
+"""Requests to the language model: prompt, answer grammar, and conversion of answers to candidates."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
@@ -19,9 +19,9 @@ from compiler.tuning.edits.editable_programs import EditableProgram
 from compiler.tuning.generators.task import Candidate, GeneratorTask
 from hw.errors import InputError
 
-#: Who proposes.
+#: Generator name in candidates.
 NAME = "llm"
-#: What is chosen for layers without kernels.
+#: Fields that apply to layers without kernels.
 _PLAIN = (
     "rows",
     "columns",
@@ -34,27 +34,27 @@ _PLAIN = (
     "same_program_as_previous",
     "own_counter_tag",
 )
-#: What is not the model's to choose: planes need a fusion of two layers, and some of the others the whole network.
+#: Fields not chosen by the model: planes need a fusion of two layers, and others depend on the whole network.
 _KEPT = ("stream_channel_blocks",)
 
 
 class LmRequest(ABC):
-    """Something that is asked, as often as wanted.
+    """Request to the language model that can be repeated.
 
     Attributes
     ----------
     ask : Ask
-        Which kind of answer is wanted.
+        Type of answer requested.
     about : str
-        The layer's name, or the program's.
+        Name of the layer or program.
     tried : set
-        What answers say (`meaning`) that are of no use any more.
+        Meanings of answers (see `meaning`) that are excluded from further answers.
     fallback : Candidate or None
-        What is proposed in place of answers that are refused again and again; None: nothing, there is a program.
+        Candidate proposed after repeated rejections; None if a valid program exists already.
     """
 
     ask: Ask
-    #: Answers drawn at a time.
+    #: Number of answers sampled at a time.
     together = 16
 
     def __init__(self, about: str, fallback: Candidate | None = None):
@@ -63,7 +63,7 @@ class LmRequest(ABC):
 
     @cached_property
     def grammar(self) -> TokenGrammar | None:
-        """What may be answered; None: there is nothing to choose."""
+        """Grammar of the answers; None if there is no choice."""
         return self._grammar()
 
     @abstractmethod
@@ -71,44 +71,44 @@ class LmRequest(ABC):
 
     @abstractmethod
     def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
-        """Words of the question; ValueError: a size has none.
+        """Return the tokens of the prompt; ValueError if a size cannot be expressed as tokens.
 
         Parameters
         ----------
         rejected : sequence of str
-            Why earlier answers were refused.
+            Reasons for which earlier answers were rejected.
         profile : bool
-            With what it costs now.
+            True to include the current cost.
         """
 
     @abstractmethod
     def meaning(self, words: Sequence[str]) -> Hashable:
-        """What an answer says: equal for those that say the same. ValueError: it is none."""
+        """Return the meaning of an answer, equal for equivalent answers; ValueError if it is invalid."""
 
     @abstractmethod
     def candidate(self, words: Sequence[str]) -> Candidate:
-        """What an answer proposes.
+        """Return the candidate that an answer describes.
 
         Raises
         ------
         InputError, ValueError
-            It is none, or one that cannot be made.
+            The answer is invalid, or the candidate cannot be built.
         """
 
 
 class Schedules(LmRequest):
-    """A layer's schedule.
+    """Request for the schedule of a layer.
 
     Parameters
     ----------
-    task : Task
-        The network.
+    task : GeneratorTask
+        Network and its current schedule.
     name : str
-        The layer's.
-    subject : Subject
-        The layer.
+        Name of the layer.
+    subject : PromptSubject
+        Prompt description of the layer.
     fitting : bool
-        Whether answers end only if they can be compiled; if not, that is to be found out later.
+        If True, answers end only where the schedule compiles; otherwise that is checked later.
     """
 
     ask = Ask.SCHEDULE
@@ -120,23 +120,23 @@ class Schedules(LmRequest):
         self._digests: dict[LayerSchedule, str | None] = {}
 
     def _grammar(self) -> TokenGrammar:
-        """Changes of which those end that were not tried, and can be compiled if they are to fit."""
+        """Return the grammar of schedule deltas that are new and, if `fitting`, compile."""
         return _Fitting(self)
 
     def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
-        """About the layer."""
+        """Return the prompt about the layer."""
         return self.subject.words(BEST, profile=profile, rejected=rejected)
 
     def meaning(self, words: Sequence[str]) -> LayerSchedule:
-        """The schedule."""
+        """Return the layer schedule of an answer."""
         return with_changes(words, self.subject.schedule)
 
     def candidate(self, words: Sequence[str]) -> Candidate:
-        """The network with it."""
+        """Return the network with the schedule of an answer."""
         return self._with(self.meaning(words), " ".join(words[:-1]))
 
     def digest(self, schedule: LayerSchedule) -> str | None:
-        """Of the network with a schedule; None: it cannot be compiled."""
+        """Return the digest of the network with a layer schedule; None if it does not compile."""
         if schedule not in self._digests:
             try:
                 network = self.task.prepared.network(self._with(schedule).schedule)
@@ -150,18 +150,18 @@ class Schedules(LmRequest):
 
 
 class _Fitting:
-    """The grammar of changes of a layer's schedule."""
+    """Grammar of schedule deltas that ends only at accepted schedules."""
 
     def __init__(self, request: Schedules):
         self.request = request
         self._changes = ChangesGrammar(fields_of(request.subject.layer))
 
     def after(self, words: Sequence[str]) -> Sequence[str]:
-        """Words that may follow."""
+        """Return the tokens that may follow."""
         return self._changes.after(words)
 
     def ends(self, words: Sequence[str]) -> bool:
-        """Whether a complete answer is one that is wanted."""
+        """Return whether a complete answer is accepted."""
         request = self.request
         schedule = request.meaning(words)
         if schedule in request.tried:
@@ -170,16 +170,16 @@ class _Fitting:
 
 
 class Edits(LmRequest):
-    """Edits of a program.
+    """Request for edits of a program.
 
     Parameters
     ----------
     programs : Programs
-        Those of a task.
-    piece : Piece
-        The program.
+        Editable programs of a task.
+    piece : EditableProgram
+        Program to edit.
     fallback : Candidate or None
-        As for `Request`.
+        As for `LmRequest`.
     """
 
     ask = Ask.EDITS
@@ -189,13 +189,13 @@ class Edits(LmRequest):
         self.programs, self.piece = programs, piece
 
     def _grammar(self) -> TokenGrammar | None:
-        """Edits that the program allows and that were not tried."""
+        """Return the grammar of valid new edits; None if the program allows none."""
         config = self.programs.workshop.config
         grammar = EditsGrammar(config, self.piece.unrolled.commands, self.tried)
         return grammar if grammar.any else None
 
     def question(self, rejected: Sequence[str] = (), *, profile: bool = True) -> list[str]:
-        """About the program; without its cycles if they are not known."""
+        """Return the prompt about the program, without its cycles if they are not known."""
         programs, piece = self.programs, self.piece
         return programs.subject(piece).words(
             BEST,
@@ -206,18 +206,18 @@ class Edits(LmRequest):
         )
 
     def meaning(self, words: Sequence[str]) -> Hashable:
-        """The edits."""
+        """Return the edits of an answer."""
         return edits_of(words)
 
     def candidate(self, words: Sequence[str]) -> Candidate:
-        """The network with all programs that are others after them."""
+        """Return the network with all programs that the edits change."""
         changed = self.programs.workshop.changed({self.about: edits_of(words)})
         texts = {new.name: program_text(new) for _, new in changed}
         return self.programs.task.with_texts(texts, NAME, f"{self.about}: {' '.join(words[:-1])}")
 
 
 def fields_of(layer: Layer) -> tuple[str, ...]:
-    """Fields of a layer's schedule that may be changed."""
+    """Return the names of the schedule fields that may be changed for a layer."""
     if not isinstance(layer, (ConvLayer, DepthwiseLayer)):
         return _PLAIN
     no_scale = () if layer.drain.common_scale else ("common_scale",)

@@ -1,4 +1,4 @@
-"""The order in which the language model's schedules are tried: by what the performance model says they cost."""
+"""Ranks schedules written by the language model with the cost model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from compiler.profile.measurement import Measurement
 from compiler.schedule.schedule import LayerSchedule
 from compiler.tuning.generators.task import GeneratorTask
 
-#: As in the search that this model guides: how many of its expected errors better than predicted a schedule counts.
+#: Optimism in units of the expected prediction error, as in the model-guided search.
 _EXPLORE = 1.0
 
 Fusions = tuple[tuple[str, ...], ...]
@@ -17,14 +17,14 @@ Fusions = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class PredictedCost:
-    """What a schedule of a layer promises.
+    """Predicted effect of a layer schedule.
 
     Parameters
     ----------
     gain : float
-        The part of the network's cycles that it is hoped to save.
+        Optimistic saving as a fraction of the network's cycles.
     cycles : float
-        Those that the layer is predicted to take.
+        Predicted cycles of the layer.
     """
 
     gain: float
@@ -32,7 +32,7 @@ class PredictedCost:
 
 
 class CostReranker:
-    """Predicts schedules of layers, and learns from those that were measured."""
+    """Predicts the cost of layer schedules and learns from measured ones."""
 
     def __init__(self) -> None:
         self._known: dict[Fusions, OnlineCostModel] = {}
@@ -40,16 +40,16 @@ class CostReranker:
     def promises(
         self, task: GeneratorTask, name: str, schedules: Sequence[LayerSchedule]
     ) -> list[PredictedCost]:
-        """What schedules of a layer promise, all others as they are.
+        """Predict the effect of schedules of a layer, with all other layers unchanged.
 
         Parameters
         ----------
-        task : Task
-            The network, and what it takes now.
+        task : GeneratorTask
+            Network, current schedule and measurement.
         name : str
-            The layer.
+            Name of the layer.
         schedules : sequence of LayerSchedule
-            Others for it, at least one.
+            Alternative schedules of the layer, at least one.
         """
         foresight, layers = self._foresight(task), task.schedule.layers
         now = _cycles(foresight, task.measured, name, layers)
@@ -60,7 +60,7 @@ class CostReranker:
         return [PredictedCost((now - float(least)) / whole, float(cycles)) for least, cycles in pairs]
 
     def learn(self, task: GeneratorTask, name: str, schedule: LayerSchedule, cycles: float) -> None:
-        """The network took so many cycles with another schedule of a layer: that has all the difference."""
+        """Learn from the measured cycles of a network with one changed layer, which gets the whole difference."""
         foresight, layers = self._foresight(task), task.schedule.layers
         (promise,) = self.promises(task, name, [schedule])
         now, before = _cycles(foresight, task.measured, name, layers), task.measured.cycles
@@ -68,7 +68,7 @@ class CostReranker:
         foresight.trial(max(before - now + promise.cycles, 1.0), float(cycles))
 
     def _foresight(self, task: GeneratorTask) -> OnlineCostModel:
-        """Of a network's layers; what it knows of them at first is what they take now."""
+        """Return the online cost model of the network's layers, initialized with the current measurement."""
         fusions = task.schedule.fusions
         if fusions not in self._known:
             stages = task.prepared.lowered(fusions)
@@ -86,7 +86,7 @@ class CostReranker:
 def _cycles(
     foresight: OnlineCostModel, measured: Measurement, name: str, layers: dict[str, LayerSchedule]
 ) -> float:
-    """A layer's part of a measurement: what is counted for several layers is shared out by prediction."""
+    """Return the cycles of a layer; cycles counted for several layers are apportioned by prediction."""
     entry = measured.of(name)
     guesses = {each: float(foresight.guess(each, [layers[each]], layers).cycles[0]) for each in entry.names}
     return entry.cycles * guesses[name] / sum(guesses.values())

@@ -1,1 +1,1 @@
-"""The transformer: in numpy, in ONNX, on the accelerator; its weights."""
+"""Transformer inference in numpy, export to ONNX, execution on the accelerator, and the weights."""

@@ -1,7 +1,7 @@
-"""The model on the machine itself: compiled to int8 programs, its keys and values in the machine's DRAM.
+"""Runs the model on the accelerator: int8 programs, with the key-value cache in device DRAM.
 
-The host looks words up in a table, puts a row of keys and one of values of each layer where they belong, and draws from
-the scores; everything between is done by the accelerator, one word at a time.
+The host performs embedding lookup, writes the new row of each layer to the key-value cache, and samples from the
+scores. Everything else runs on the accelerator, one token at a time.
 """
 
 import tempfile
@@ -21,42 +21,42 @@ from compiler.runtime.session import Session, dram_bytes
 from cosim.device import Device
 from hw.config import MlaConfig
 
-#: So many words of each text are looked at when the model is quantized.
+#: Number of positions per text used for calibration.
 _LOOKS = 8
 _INT8 = ":int8"
-#: Words from one report to the next.
+#: Tokens between progress messages.
 _TOLD = 16
 
-#: Makes a device with room for so many bytes of DRAM.
+#: Opens a device with the given bytes of DRAM.
 Opener = Callable[[MlaConfig, int], Device]
 
 
 class ChipGpt:
-    """A model that reads and writes on the machine.
+    """Language model that runs on the accelerator.
 
     Parameters
     ----------
     model : Gpt
-        Which.
+        Model to run.
     config : MlaConfig
-        The machine.
+        Hardware configuration.
     opener : callable
-        Makes the device, with so many bytes of DRAM.
+        Opens the device for a configuration and a DRAM size in bytes.
     places : int
-        Words that a text can have.
+        Context length in tokens.
     texts : sequence of sequences of int
-        What it is quantized with: texts as it will read and write them.
+        Token sequences for calibration, representative of prompts and answers.
     continuations : int
-        Of a text at a time: each has keys and values of its own.
-    dram : Dram
-        The memory it is compiled for.
+        Maximum number of simultaneous continuations; each has its own key-value cache.
+    dram : DramTiming
+        DRAM timing assumed when compiling.
     say : callable
-        Hears now and then how far it is.
+        Called occasionally with a progress message.
 
     Attributes
     ----------
     words, cycles : int
-        Read or written so far, and what that took.
+        Tokens processed so far, and cycles they took.
     """
 
     def __init__(
@@ -85,16 +85,16 @@ class ChipGpt:
         self._session = Session(self.device, self.network, continuations)
 
     def close(self) -> None:
-        """Close the device; may be called twice."""
+        """Close the device; may be called repeatedly."""
         self.device.close()
 
     def read(self, words: Sequence[int]) -> "ChipState":
-        """The state after some words.
+        """Return the state after a prompt.
 
         Raises
         ------
         ValueError
-            There are none, or more than there are places.
+            The prompt is empty or longer than the context.
         """
         if not 0 < len(words) <= self.places:
             raise ValueError(f"a model of {self.places} places cannot read {len(words)} words")
@@ -105,12 +105,12 @@ class ChipGpt:
         return state
 
     def copied(self, sample: int, to: int) -> None:
-        """Give another continuation the keys and values of one."""
+        """Copy the key-value cache of one continuation to another."""
         for _, name in self._cache():
             self._session.held(name, to)[...] = self._session.held(name, sample)
 
     def step(self, word: int, place: int, sample: int) -> Floats:
-        """The scores of what may follow a word of a continuation; its keys and values are kept."""
+        """Process one token of a continuation, append to its cache, and return the logits of the next token."""
         for name, (table, by_word) in self._tables.items():
             held = self._session.held(name, sample)
             held[...] = table[word if by_word else place].reshape(held.shape)
@@ -126,7 +126,7 @@ class ChipGpt:
         return _real(self._session.held(scores, sample).reshape(-1), self._scales[scores])
 
     def _cache(self) -> Iterable[tuple[str, str]]:
-        """Names of each row that is made and of what it is kept in."""
+        """Yield pairs of output name and cache input name for each new row."""
         for number in range(self.model.shape.layers):
             yield f"key {number}{_INT8}", f"keys {number}:transposed{_INT8}"
             yield f"value {number}{_INT8}", f"values {number}{_INT8}"
@@ -138,7 +138,7 @@ class ChipGpt:
 
 
 class ChipState:
-    """Some continuations of the same words on the machine, all of one length; as `compiler.llm.model.numpy_transformer.TransformerState`."""
+    """Continuations of equal length on the accelerator; interface of `numpy_transformer.TransformerState`."""
 
     def __init__(self, chip: ChipGpt, samples: Sequence[int]):
         self.chip, self.length = chip, 0
@@ -146,7 +146,7 @@ class ChipState:
         self.scores: Floats = np.zeros((len(self._samples), chip.model.shape.words), np.float32)
 
     def spread(self, count: int) -> "ChipState":
-        """As many continuations of what is one so far."""
+        """Return a state with `count` copies of the single continuation."""
         state = ChipState(self.chip, range(count))
         state.length = self.length
         for sample in range(1, count):
@@ -155,17 +155,17 @@ class ChipState:
         return state
 
     def keep(self, which: Sequence[int]) -> None:
-        """Only some of the continuations from now on."""
+        """Select continuations by index and drop the others."""
         self._samples = [self._samples[each] for each in which]
         self.scores = self.scores[which]
 
     @property
     def full(self) -> bool:
-        """Whether there is no place for another word."""
+        """True if the context has no room for another token."""
         return self.length == self.chip.places
 
     def push(self, words: NDArray[np.integer]) -> None:
-        """Go on by some words of each continuation: (continuations, words)."""
+        """Append tokens to every continuation; shape (continuations, tokens)."""
         for column in words.T:
             for at, (word, sample) in enumerate(zip(column.tolist(), self._samples, strict=True)):
                 self.scores[at] = self.chip.step(word, self.length, sample)
@@ -175,7 +175,7 @@ class ChipState:
 def compiled(
     model: Gpt, config: MlaConfig, places: int, texts: Sequence[Sequence[int]], dram: DramTiming = USUAL
 ) -> CompiledNetwork:
-    """The model as an int8 network that reads one word, quantized with what it meets in some texts."""
+    """Compile the model as an int8 network for one token, calibrated on the given texts."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "next_word.onnx"
         path.write_bytes(export(model, places).SerializeToString())
@@ -184,7 +184,7 @@ def compiled(
 
 
 def _samples(model: Gpt, text: Sequence[int], places: int) -> Iterable[Mapping[str, NDArray]]:
-    """Inputs of the network at some words of a text."""
+    """Yield the inputs of the network at some positions of a text."""
     step = max(len(text) // _LOOKS, 1)
     for place in range(len(text) - 1, -1, -step):
         state = model.read(text[: place + 1])
@@ -203,7 +203,7 @@ def _real(array: NDArray, quantization: Quantization | None) -> Floats:
 
 
 def _rescaled(array: NDArray, made: Quantization | None, kept: Quantization | None) -> NDArray[np.int8]:
-    """Numbers of one scale in another."""
+    """Requantize an array from one scale to another."""
     assert kept is not None
     levels = np.rint(_real(array, made) / np.float32(kept.scale[0])) + kept.zero_point[0]
     return np.clip(levels, -128, 127).astype(np.int8)

@@ -1,7 +1,7 @@
-"""The model as an ONNX network that reads one word and scores the next; keys and values of earlier words are inputs.
+"""Exports the model as an ONNX network for one token; the key-value cache is an input.
 
-There are two such tensors for each layer. The network gives the row of the word at hand, and whoever runs it puts that
-row where it belongs: nothing of the size of the context is ever copied.
+Each layer has two cache inputs. The network outputs the new row of each, and the caller writes it to the cache, so
+that data of the size of the context is never copied.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.llm.model.numpy_transformer import Gpt, turns
 
-#: Added to the scores of places that are not there yet: e to this is nothing.
+#: Added to the scores of unused positions; its exponential is zero.
 _NOT_THERE = -24.0
 _OPSET = 23
 _EPSILON = 1e-5
@@ -22,14 +22,14 @@ Shape = tuple[int, ...]
 
 
 def export(model: Gpt, places: int) -> onnx.ModelProto:
-    """The network.
+    """Return the ONNX network of a model.
 
     Parameters
     ----------
     model : Gpt
-        Which.
+        Model to export.
     places : int
-        Words that it can look back at, this one among them.
+        Context length in tokens, including the current one.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def export(model: Gpt, places: int) -> onnx.ModelProto:
     Raises
     ------
     ValueError
-        The model's context does not hold as many places.
+        `places` exceeds the context of the model.
     """
     if not 1 <= places <= model.shape.context:
         raise ValueError(f"places must be in 1..{model.shape.context}, not {places}")
@@ -87,7 +87,7 @@ class _Exporter:
         return network
 
     def _tables(self) -> tuple[str, str, str, str]:
-        """For the place at hand: what heads are turned by, which places are there; and a quarter turn of a head."""
+        """Add tables for the current position: rotary cosine and sine, position mask, quarter-turn matrix."""
         angles = np.repeat(np.arange(self.places)[:, None] * turns(self.head), 2, axis=1)
         there = np.where(np.arange(self.places) < np.arange(self.places)[:, None], 0.0, _NOT_THERE)
         quarter = np.zeros((self.head, self.head))

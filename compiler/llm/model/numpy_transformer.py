@@ -1,7 +1,7 @@
-"""The transformer, one word at a time, in numpy: small enough that nothing larger is needed to run it.
+"""Transformer inference in numpy, one token at a time.
 
-Layers of attention with rotary places (Su et al. 2021) and of gated units (SwiGLU: Shazeer 2020), each behind a root
-mean square norm (Zhang and Sennrich 2019); the words' vectors also give the scores of the next one.
+Decoder layers with rotary position embedding (Su et al. 2021) and SwiGLU (Shazeer 2020), each with pre-RMSNorm
+(Zhang and Sennrich 2019); the token embedding is tied to the output projection.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 _EPSILON = 1e-5
 _BASE = 10_000.0
-#: Words that there is room for at least when what is known of earlier ones is moved.
+#: Minimum number of spare positions when the key-value cache is reallocated.
 _ROOM = 64
 
 
 @dataclass(frozen=True)
 class TransformerShape:
-    """Sizes of a model.
+    """Dimensions of a transformer.
 
     Parameters
     ----------
     words : int
-        Of its language.
+        Vocabulary size in tokens.
     width, heads, layers, hidden : int
-        Of a vector; of attention; how many; of the gated units.
+        Model width, number of attention heads, number of layers, and width of the feed-forward network.
     context : int
-        Words it looks at, the next one's place included.
+        Context length in tokens, including the next token.
     """
 
     words: int
@@ -57,16 +57,16 @@ class TransformerShape:
 
 
 class Gpt:
-    """A model's weights, ready to be run.
+    """Transformer with its weights.
 
     Parameters
     ----------
-    shape : Shape
-        Its sizes.
+    shape : TransformerShape
+        Dimensions of the model.
     weights : dict
-        float32 arrays by the names of `Shape.tensors`.
+        float32 arrays with the names of `TransformerShape.tensors`.
     profile : bool
-        Whether it learnt from questions that say what a layer costs now: it is to be asked such questions then.
+        True if the model was trained on prompts that include the current cost of a layer, and expects them.
     """
 
     def __init__(self, shape: TransformerShape, weights: Mapping[str, Floats], *, profile: bool = True):
@@ -76,12 +76,12 @@ class Gpt:
         self.turn = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def read(self, words: Sequence[int]) -> "TransformerState":
-        """The state after some words: the scores of the next one, and what attention has to know of them.
+        """Return the decoding state after a prompt.
 
         Raises
         ------
         ValueError
-            There are none, or more than the context holds.
+            The prompt is empty or longer than the context.
         """
         if not 0 < len(words) <= self.shape.context:
             raise ValueError(f"a model of {self.shape.context} words of context cannot read {len(words)}")
@@ -91,25 +91,25 @@ class Gpt:
 
 
 def turns(width: int) -> NDArray[np.float64]:
-    """Radians that each pair of a head's numbers is turned by from one place to the next."""
+    """Return the rotary angles in radians per position for each pair of a head's dimensions."""
     return _BASE ** (-np.arange(0, width, 2) / width)
 
 
 class TransformerState:
-    """Some continuations of the same words, all of one length.
+    """Decoding state of several continuations of equal length.
 
     Attributes
     ----------
     scores : (continuations, words) float32 array
-        Of the next word of each, before softmax.
+        Logits of the next token of each continuation.
     length : int
-        Words so far.
+        Number of tokens so far.
     """
 
     def __init__(self, model: Gpt, count: int):
         shape = model.shape
         self.model, self.length = model, 0
-        # What attention knows of the words so far has room for some more of them, and is moved when there are too many.
+        # The key-value cache has spare positions and is reallocated when they are used up.
         self._keys, self._values = (
             np.empty((shape.layers, count, shape.heads, 0, shape.width // shape.heads), np.float32)
             for _ in range(2)
@@ -117,7 +117,7 @@ class TransformerState:
         self.scores = np.zeros((count, shape.words), np.float32)
 
     def spread(self, count: int) -> "TransformerState":
-        """As many continuations of what is one so far."""
+        """Return a state with `count` copies of the single continuation."""
         state = TransformerState(self.model, count)
         state.length = self.length
         state._take(self._keys, self._values, np.zeros(count, int), _ROOM)
@@ -125,12 +125,12 @@ class TransformerState:
         return state
 
     def keep(self, which: Sequence[int]) -> None:
-        """Only some of the continuations from now on."""
+        """Select continuations by index and drop the others."""
         self._take(self._keys, self._values, which, _ROOM)
         self.scores = self.scores[which]
 
     def _take(self, keys: Floats, values: Floats, which: Sequence[int] | NDArray, more: int) -> None:
-        """Have what is known of the words so far from some continuations, with room for more words."""
+        """Select continuations of the key-value cache and reserve room for more positions."""
         layers, _, heads, _, width = keys.shape
         room, length = min(self.length + more, self.model.shape.context), self.length
         found = []
@@ -141,16 +141,16 @@ class TransformerState:
         self._keys, self._values = found
 
     def remembered(self, number: int) -> tuple[Floats, Floats]:
-        """Keys and values of a layer in the first continuation: (heads, words, width of a head)."""
+        """Return keys and values of a layer in the first continuation: (heads, tokens, width of a head)."""
         return self._keys[number, 0, :, : self.length], self._values[number, 0, :, : self.length]
 
     @property
     def full(self) -> bool:
-        """Whether the context has no room for another word."""
+        """True if the context has no room for another token."""
         return self.length == self.model.shape.context
 
     def push(self, words: NDArray[np.integer]) -> None:
-        """Go on by some words of each continuation: (continuations, words)."""
+        """Append tokens to every continuation; shape (continuations, tokens)."""
         weights = self.model.weights
         if self.length + words.shape[1] > self._keys.shape[3]:
             self._take(self._keys, self._values, range(len(words)), words.shape[1] + _ROOM)

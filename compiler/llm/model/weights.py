@@ -1,4 +1,4 @@
-"""Weights as a safetensors file: matrices as int8 with a factor for each row, vectors as they are."""
+"""Model weights in safetensors format: int8 matrices with a scale per row, float vectors."""
 
 import json
 from dataclasses import replace
@@ -18,28 +18,28 @@ VERSION = 1
 _MOST_BYTES = 1 << 24
 _FACTOR = ".factor"
 _WORDS = "words"
-#: Of the numbers of words that a model did not know.
+#: Standard deviation of the initial weights of new tokens.
 _DEVIATION = 0.02
-#: Sizes that a file may have: it is somebody else's.
+#: Limits for files from untrusted sources.
 _MOST = {"words": 1 << 16, "width": 1024, "heads": 64, "layers": 64, "hidden": 4096, "context": 1 << 14}
 
 
 def save(model: Gpt, path: Path, about: dict[str, Any]) -> None:
-    """Write a model.
+    """Write a model file.
 
     Parameters
     ----------
     model : Gpt
-        Which.
+        Model to write.
     path : Path
-        Of the file.
+        Path of the file.
     about : dict
-        How it was made; becomes part of the file.
+        Training metadata, stored in the file as JSON.
 
     Raises
     ------
     WorkError
-        It cannot be written.
+        The file cannot be written.
     """
     tensors: dict[str, np.ndarray] = {}
     for name, array in model.weights.items():
@@ -63,12 +63,12 @@ def save(model: Gpt, path: Path, about: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
-    """A model, and how it was made.
+    """Read a model file; return the model and its training metadata.
 
     Raises
     ------
     InputError
-        It cannot be read, is damaged, or knows another language than this compiler.
+        The file cannot be read, is damaged, or has another vocabulary than this compiler.
     """
     model, language, about = _read(path)
     if language != LANGUAGE.words:
@@ -80,19 +80,19 @@ def load(path: Path) -> tuple[Gpt, dict[str, Any]]:
 
 
 def grown(path: Path, seed: int = 0) -> Gpt:
-    """A model to go on from: with all words of the language, of which it may have known only some.
+    """Read a model to continue training, and extend it to the current vocabulary.
 
     Parameters
     ----------
     path : Path
-        Of a model of this compiler's language, or of an earlier one.
+        Path of a model with the current vocabulary or an earlier one.
     seed : int
-        Of the numbers of words that are new to it, which are small.
+        Random seed for the weights of new tokens, which are small.
 
     Raises
     ------
     InputError
-        It cannot be read, or is damaged.
+        The file cannot be read or is damaged.
     """
     model, language, _ = _read(path)
     known = dict(zip(language, model.weights[_WORDS], strict=True))
@@ -106,7 +106,7 @@ def grown(path: Path, seed: int = 0) -> Gpt:
 
 
 def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
-    """A model, its language, and how it was made."""
+    """Return a model, its vocabulary and its training metadata."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(f"{path}: a language model has at most {_MOST_BYTES:,} bytes")
@@ -130,7 +130,7 @@ def _read(path: Path) -> tuple[Gpt, tuple[str, ...], dict[str, Any]]:
 
 
 def _shape(path: Path, header: dict[str, str]) -> tuple[TransformerShape, tuple[str, ...]]:
-    """Sizes and language."""
+    """Return the dimensions and vocabulary of a model from the file header."""
     if header.get("format") != FORMAT or header.get("version") != str(VERSION):
         raise InputError(f"{path}: no language model of version {VERSION}")
     language = json.loads(header.get("language", "null"))

@@ -1,24 +1,24 @@
-"""Integers as words: one word for each below 256, else how many bytes there are, and each byte, the highest first."""
+"""Integer tokens: one token below 256, otherwise a length token and big-endian byte tokens."""
 
 from collections.abc import Iterator, Sequence
 
-#: Words of a single byte, each also a number by itself.
+#: Byte tokens, each also a number by itself.
 BYTES = tuple(str(value) for value in range(256))
-#: So many bytes follow.
+#: Length tokens: number of byte tokens that follow.
 LONG = ("x2", "x3", "x4")
 MINUS = "-"
 WORDS = (*BYTES, *LONG, MINUS)
-#: Magnitudes are below this.
+#: Exclusive upper bound of magnitudes.
 LIMIT = 1 << 32
 
 
 def number_words(value: int) -> list[str]:
-    """Words of an integer, of which there is one way only.
+    """Return the tokens of an integer; the encoding is unique.
 
     Raises
     ------
     ValueError
-        Its magnitude is 2**32 or more.
+        The magnitude is 2**32 or more.
     """
     if not -LIMIT < value < LIMIT:
         raise ValueError(f"a number must be within 32 bits, not {value}")
@@ -31,12 +31,12 @@ def number_words(value: int) -> list[str]:
 
 
 def take_number(words: Iterator[str]) -> int:
-    """The integer that the next words say; takes no word more.
+    """Decode the next integer of a token stream and consume exactly its tokens.
 
     Raises
     ------
     ValueError
-        They are none that `number_words` gives.
+        The tokens are not an encoding made by `number_words`.
     """
     first = next(words, "")
     if first == MINUS:
@@ -53,7 +53,7 @@ def take_number(words: Iterator[str]) -> int:
 
 
 def number_of(words: Sequence[str]) -> int:
-    """The integer that all of some words say; ValueError: they are none."""
+    """Decode a token sequence that is one integer; ValueError if it is not."""
     rest = iter(words)
     value = take_number(rest)
     if (more := next(rest, None)) is not None:
@@ -71,14 +71,14 @@ _VALUES = {word: value for value, word in enumerate(BYTES)}
 
 
 def following(prefix: Sequence[str], low: int, high: int) -> tuple[str, ...]:
-    """Words that may come next on the way to an integer of a range; none: the integer is complete.
+    """Return the tokens that may follow a prefix of an integer in a range; empty if the integer is complete.
 
     Parameters
     ----------
     prefix : sequence of str
-        What there is of it.
+        Tokens written so far.
     low, high : int
-        Least and greatest value, both within 32 bits.
+        Range of values, inclusive, both within 32 bits.
     """
     if prefix and prefix[0] == MINUS:
         return following(prefix[1:], max(1, -high), -low)
@@ -96,11 +96,11 @@ def following(prefix: Sequence[str], low: int, high: int) -> tuple[str, ...]:
     for word in prefix[1:]:
         so_far = so_far << 8 | _byte(word)
     least, most = max(low, least), min(high, most)
-    # Of the bytes that keep the integer within range whatever follows, or something that follows does.
+    # Bytes for which some continuation stays within the range.
     first = max((least >> 8 * left) - (so_far << 8), 0)
     last = min((most >> 8 * left) - (so_far << 8), len(BYTES) - 1)
     return BYTES[first : last + 1]
 
 
-#: Least and greatest integer of so many bytes.
+#: Smallest and largest integer by number of bytes.
 _RANGES = {word: (1 << 8 * (int(word[1:]) - 1), (1 << 8 * int(word[1:])) - 1) for word in LONG}

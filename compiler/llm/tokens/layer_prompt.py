@@ -22,12 +22,12 @@ from compiler.tuning.generators.task import GeneratorTask
 from hw.isa.counters import CAUSES
 from hw.isa.enums import DTYPE_BYTES
 
-#: Sizes whose order matters more than their digits: so many steps for each doubling.
+#: Sizes that are encoded logarithmically: number of steps per doubling.
 _STEPS, _MOST_LEVEL = 3, 96
 _PARTS = 32
-#: What the cycles are to be over those there are now: at most this.
+#: Target tokens: upper bounds of the ratio of requested to current cycles.
 WANTED = (0.7, 0.8, 0.87, 0.92, 0.95, 0.97, 0.985, 0.995, 1.005, 1.02, 1.05, 1.1, 1.2, 1.5)
-#: The least that can be had, whatever it is.
+#: Target token for the lowest achievable cycles.
 BEST = "want best"
 ANSWER = "answer"
 
@@ -51,18 +51,18 @@ WORDS = (
 
 @dataclass(frozen=True, eq=False)
 class PromptSubject:
-    """A layer in its network.
+    """Prompt description of a layer in its network.
 
     Parameters
     ----------
     layer : Layer
-        What is to be done.
-    spot : Spot
-        What it finds: the machine, memory that is free, where its tensors are.
+        Layer to describe.
+    spot : TilingContext
+        Hardware configuration, available memory and tensor locations of the layer.
     schedule : LayerSchedule
-        How it is done now.
+        Current schedule of the layer.
     where : dict
-        Its cycles by cause.
+        Current cycles by cause.
     """
 
     layer: Layer
@@ -79,25 +79,25 @@ class PromptSubject:
         outline: Sequence[str] = (),
         rejected: Sequence[str] = (),
     ) -> list[str]:
-        """All that an answer is asked for by.
+        """Return the tokens of a prompt.
 
         Parameters
         ----------
         want : str
-            What its cycles are to be.
+            Target token for the requested cycles.
         profile : bool
-            If not, nothing is said of what the layer costs now.
+            If False, the current cost is omitted.
         ask : Ask
-            Which answer is wanted.
+            Type of answer requested.
         outline : sequence of str
-            The program that is asked about, as `outline_words` gives it.
+            Summary of the program in question, from `outline_words`.
         rejected : sequence of str
-            Why answers to the same question were refused (`compiler.llm.tokens.prompt_tokens`).
+            Reasons for which earlier answers were rejected (`compiler.llm.tokens.prompt_tokens`).
 
         Raises
         ------
         ValueError
-            A number of the schedule has no words.
+            A number of the schedule cannot be expressed as tokens.
         """
         cost = self._cost() if profile else []
         now = changes_words(self.schedule, _DEFAULT)
@@ -166,7 +166,7 @@ class PromptSubject:
 
 
 def want_of(ratio: float) -> str:
-    """What cycles of so many times those there are now are called."""
+    """Return the target token for a ratio of cycles."""
     return f"want {next((number for number, most in enumerate(WANTED) if ratio <= most), len(WANTED))}"
 
 
@@ -175,7 +175,7 @@ def _level(value: float) -> str:
 
 
 def subjects_of(task: GeneratorTask) -> dict[str, PromptSubject]:
-    """The layers that a task is about, the slowest first."""
+    """Return the layers of a task by name, slowest first."""
     found: dict[str, PromptSubject] = {}
     cycles: dict[str, int] = {}
     for name, (layer, spot) in _placed(task).items():
@@ -187,7 +187,7 @@ def subjects_of(task: GeneratorTask) -> dict[str, PromptSubject]:
 
 
 def _placed(task: GeneratorTask) -> dict[str, tuple[Layer, TilingContext]]:
-    """All layers, and what each finds."""
+    """Return all layers with their tiling contexts."""
     config, dram = task.prepared.config, task.conditions.dram
     return {
         layer.name: (layer, spot)
@@ -198,14 +198,14 @@ def _placed(task: GeneratorTask) -> dict[str, tuple[Layer, TilingContext]]:
 
 @dataclass(eq=False)
 class Programs:
-    """The programs of a task that can be edited.
+    """Editable programs of a task.
 
     Parameters
     ----------
-    task : Task
-        Which; its programs as they are, texts among them.
+    task : GeneratorTask
+        Task whose current programs are edited, including programs given as text.
     measured : bool
-        Whether the task's measurement is of its schedule.
+        True if the measurement of the task belongs to its schedule.
     """
 
     task: GeneratorTask
@@ -213,24 +213,24 @@ class Programs:
 
     @cached_property
     def workshop(self) -> EditablePrograms:
-        """Makes others of them."""
+        """Builder of edited programs."""
         return EditablePrograms(self.task.network)
 
     @cached_property
     def pieces(self) -> list[EditableProgram]:
-        """Those that have a part in the layers that are asked about, the slowest first."""
+        """Programs that contain layers of the task, slowest first."""
         found = [each for each in self.workshop.pieces if set(each.layers) & set(self.task.layers)]
         found = [each for each in found if each.unrolled.commands]
         return sorted(found, key=lambda each: -each.cycles(self.task.measured)) if self.measured else found
 
     def subject(self, piece: EditableProgram) -> PromptSubject:
-        """The layer that a program is asked about as, with the program's cycles."""
+        """Return the prompt description of a program: its main layer, with the cycles of the program."""
         named: Mapping[str, tuple[Layer, TilingContext]] = self._placed
         layer = chief([named[name][0] for name in piece.layers])
         return PromptSubject(*named[layer.name], self.task.schedule.layers[layer.name], self._where(piece))
 
     def outline(self, piece: EditableProgram) -> list[str]:
-        """Of a program."""
+        """Return the summary tokens of a program."""
         return outline_words(piece.unrolled.commands, self.workshop.config.n)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Edits of a program's commands as words."""
+"""Tokens of program edits."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,30 +10,30 @@ from compiler.tuning.edits.edit import MOST_DIMS, Edit, Move, Split, place_of
 from compiler.tuning.edits.split import dims_of
 
 SPLIT, MOVE = "split at", "move at"
-#: All but the end, which answers have in common.
+#: Edit tokens; the end token is shared with other answers.
 WORDS = (SPLIT, MOVE)
-#: Edits of an answer, at most.
+#: Maximum number of edits per answer.
 MOST = 8
 
 
 def edits_words(edits: Sequence[Edit]) -> list[str]:
-    """Each edit, and the end.
+    """Return the tokens of edits, followed by the end token.
 
     Raises
     ------
     ValueError
-        A number has no words.
+        A number cannot be expressed as tokens.
     """
     return [*(word for edit in edits for word in _edit_words(edit)), END]
 
 
 def edits_of(words: Sequence[str]) -> tuple[Edit, ...]:
-    """The edits that `edits_words` gives these words for.
+    """Decode edits; inverse of `edits_words`.
 
     Raises
     ------
     ValueError
-        They are no edits.
+        The tokens are not valid edits.
     """
     rest, out = iter(words), []
     while (word := next(rest, None)) != END:
@@ -44,29 +44,29 @@ def edits_of(words: Sequence[str]) -> tuple[Edit, ...]:
 
 
 def edit_of(head: str, numbers: Sequence[int]) -> Edit:
-    """The edit with these numbers."""
+    """Return the edit with the given type and numbers."""
     return Split(*numbers) if head == SPLIT else Move(*numbers)
 
 
 def nearer(at: int, count: int) -> int:
-    """A place among so many, counted from the nearer end."""
+    """Return an index relative to the nearer end."""
     at = place_of(at, count)
     return at if at < count / 2 else at - count
 
 
 def plain(edit: Edit, commands: Sequence[Issued], n: int) -> Edit:
-    """The one of all edits that do the same to commands which says no more than it must.
+    """Return the canonical form of an edit among equivalent ones.
 
-    Its place is counted from the nearer end, a run ends with the program, a dimension is one that there is.
+    Indices count from the nearer end, runs end with the program, and dimensions are those that the commands have.
 
     Parameters
     ----------
     edit : Edit
-        One that the commands allow.
+        Edit that the commands allow.
     commands : sequence of Issued
-        In order.
+        Commands in issue order.
     n : int
-        Lanes.
+        Array size (number of lanes).
     """
     at = place_of(edit.at, len(commands))
     if isinstance(edit, Move):

@@ -1,4 +1,4 @@
-"""A program's commands in a few words: units, and how far each goes along what it can be split along."""
+"""Summary tokens of a command stream: units and extents along the splittable dimensions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from compiler.tuning.edits.split import dims_of, get
 from hw.isa.enums import Unit
 
 OUTLINE, TIMES, MORE = "outline", "times", "more"
-#: Stands where the commands of another layer begin.
+#: Separator where the commands of another layer begin.
 LAYER = "layer"
 _UNITS = {unit: unit.name.lower() for unit in Unit}
-#: All but `LAYER`, which is a word of questions already.
+#: Summary tokens except `LAYER`, which is also a prompt token.
 WORDS = (OUTLINE, TIMES, MORE, *_UNITS.values())
-#: Words for the commands from each end, at most; commands that repeat together, at most.
+#: Maximum tokens from each end of the program, and maximum period of a repetition.
 _EACH, _PERIOD = 48, 12
-#: Words that it takes to say that some repeat.
+#: Tokens needed to describe a repetition.
 _SAYING = 3
 
 _Words = tuple[str, ...]
@@ -25,23 +25,23 @@ _Words = tuple[str, ...]
 
 @dataclass(frozen=True)
 class _Group:
-    """Neighbours that are said together: how many commands, and the words."""
+    """Group of consecutive commands: command count and tokens."""
 
     commands: int
     words: _Words
 
 
 def outline_words(commands: Sequence[Issued], n: int) -> list[str]:
-    """How many commands there are, and which: all, or those near both ends.
+    """Summarize commands: their number, and all of them or those near both ends.
 
-    `times 3 2` stands in front of two commands that come three times, `more 40` for forty that are left out.
+    `times 3 2` precedes two commands that repeat three times, `more 40` replaces forty omitted commands.
 
     Parameters
     ----------
     commands : sequence of Issued
-        In order.
+        Commands in issue order.
     n : int
-        Lanes.
+        Array size (number of lanes).
     """
     groups = _groups(_each(commands, n))
     front, back = _ends(groups)
@@ -58,7 +58,7 @@ def outline_words(commands: Sequence[Issued], n: int) -> list[str]:
 
 
 def _each(commands: Sequence[Issued], n: int) -> list[_Words]:
-    """Words of each command."""
+    """Return the tokens of each command."""
     known: dict[tuple, _Words] = {}
     out = []
     tag = commands[0].layer if commands else 0
@@ -73,7 +73,7 @@ def _each(commands: Sequence[Issued], n: int) -> list[_Words]:
 
 
 def _groups(each: Sequence[_Words]) -> list[_Group]:
-    """Repetitions put together, the longest first at each place."""
+    """Collapse repetitions, preferring the longest at each position."""
     out, at = [], 0
     while at < len(each):
         _, period, times = max(_repeats(each, at))
@@ -86,7 +86,7 @@ def _groups(each: Sequence[_Words]) -> list[_Group]:
 
 
 def _repeats(each: Sequence[_Words], at: int) -> list[tuple[int, int, int]]:
-    """For some periods: the words that are saved, the period, and how often it comes."""
+    """Return tokens saved, period and repeat count for each possible period."""
     found = [(0, 1, 1)]
     for period in range(1, _PERIOD + 1):
         end = at + period
@@ -101,7 +101,7 @@ def _repeats(each: Sequence[_Words], at: int) -> list[tuple[int, int, int]]:
 
 
 def _ends(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """The first groups and the last ones, of so many words each; between them are none left if all of them fit."""
+    """Return the first and last groups within the token limit; together all groups if they fit."""
     if sum(len(group.words) for group in groups) <= 2 * _EACH:
         return list(groups), []
     front = _first(groups)

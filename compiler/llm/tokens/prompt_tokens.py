@@ -1,4 +1,4 @@
-"""What the model is asked for, and why what it said before was refused, as words."""
+"""Prompt tokens for the type of answer and for reasons of rejection."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -10,36 +10,36 @@ from hw.errors import InputError
 
 
 class Ask(StrEnum):
-    """Which answer is wanted."""
+    """Types of answers."""
 
     SCHEDULE = "ask schedule"
     EDITS = "ask edits"
     PROGRAM = "ask program"
 
 
-#: Stages of a measurement at which a candidate may end, and what it was if it was measured and is of no use.
+#: Measurement stages at which a candidate may fail, and outcomes of measured candidates that are not improvements.
 _STAGES = ("compile", "time", "trap", "same")
-#: What refusals are called: the validator's kinds by their own names.
+#: Rejection tokens; refusals of the validator have their own names.
 CAUSES = {cause: f"rejected {cause}" for cause in (*_STAGES, *KINDS)}
 WORDS = (*(ask.value for ask in Ask), *CAUSES.values())
-#: Of other words in front of the instruction store's size.
+#: Prefix of the message about the size of the instruction store.
 _TOO_LONG = "the store has"
 
 
 def rejected(result: Rejected) -> str:
-    """The word for a refused candidate."""
+    """Return the rejection token of a candidate."""
     if result.stage == "validate":
-        # The text of a ValidationError: its kind stands behind the place.
+        # The text of a ValidationError has its kind after the location.
         kinds = (kind for kind in KINDS if f": {kind}: " in result.reason)
         return CAUSES[next(kinds, "compile")]
     return CAUSES.get(result.stage, CAUSES["compile"])
 
 
 def refused(error: InputError | ValueError) -> str:
-    """The word for what cannot even be compiled."""
+    """Return the rejection token of a candidate that does not compile."""
     return CAUSES["size" if _TOO_LONG in str(error) else "compile"]
 
 
 def chief(layers: Sequence[Layer]) -> Layer:
-    """The layer that a program of several is asked about as: the one with most to multiply, the first of those."""
+    """Return the layer with the most MACs, or the first of those, as the main layer of a program."""
     return max(layers, key=lambda layer: layer.macs)

@@ -1,4 +1,4 @@
-"""A layer's schedule as words: what is other than in the schedule it has now."""
+"""Tokens of schedule deltas: fields of a layer schedule that differ from the current one."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from compiler.llm.tokens.integer_tokens import following, number_words, take_num
 from compiler.schedule.schedule import LayerSchedule
 
 END = "end"
-#: A size past the end of every layer.
+#: Size larger than any layer dimension.
 ALL = "all"
 _ALL = 1 << 16
 _ORDERS = ("rows", "channels")
@@ -16,7 +16,7 @@ _ORDERS = ("rows", "channels")
 
 @dataclass(frozen=True)
 class FieldSpan:
-    """Integers that a field may have; `all_too`: also as many as there are."""
+    """Range of a schedule field; `all_too` also allows the value for the whole extent."""
 
     low: int
     high: int
@@ -24,7 +24,7 @@ class FieldSpan:
 
 
 _SIZE, _FLAG = FieldSpan(1, _ALL - 1, all_too=True), FieldSpan(0, 1)
-#: What each field may be, by stable names (`compiler.ir.identity`) in the order of the words, which are the model's.
+#: Ranges by stable field name (`compiler.ir.identity`), in token order, which the trained model depends on.
 _SPANS = {
     "rows": _SIZE,
     "band": _SIZE,
@@ -53,21 +53,21 @@ _SPANS = {
 }
 _FIELD = {stable: name for name, stable in identity_of(LayerSchedule).parts.items()}
 assert _FIELD.keys() == _SPANS.keys()
-#: The same by field.
+#: Ranges by field.
 SPANS = {_FIELD[stable]: span for stable, span in _SPANS.items()}
-#: The word in front of the value of a field.
+#: Token that precedes the value of a field.
 NAMES = {_FIELD[stable]: f"set {stable}" for stable in _SPANS}
 WORDS = (*NAMES.values(), ALL, END)
 _FIELDS = {word: name for name, word in NAMES.items()}
 
 
 def changes_words(schedule: LayerSchedule, base: LayerSchedule) -> list[str]:
-    """Fields that are other than in `base`, in their order, and the end.
+    """Return the tokens of the fields that differ from `base`, in field order, and the end token.
 
     Raises
     ------
     ValueError
-        A value has no words.
+        A value cannot be expressed as tokens.
     """
     out = []
     for name in SPANS:
@@ -77,12 +77,12 @@ def changes_words(schedule: LayerSchedule, base: LayerSchedule) -> list[str]:
 
 
 def with_changes(words: Iterable[str], base: LayerSchedule) -> LayerSchedule:
-    """The schedule that `changes_words` gives these words for.
+    """Decode a schedule delta; inverse of `changes_words`.
 
     Raises
     ------
     ValueError
-        They are no changes.
+        The tokens are not a valid schedule delta.
     """
     rest, changed = iter(words), {}
     while (word := next(rest, None)) != END:
@@ -126,19 +126,19 @@ _DEFAULT = LayerSchedule()
 
 
 class ChangesGrammar:
-    """Which words may come next in the changes of a schedule.
+    """Token grammar of schedule deltas.
 
     Parameters
     ----------
     names : sequence of str
-        Fields that may be changed.
+        Names of the fields that may be changed.
     """
 
     def __init__(self, names: Sequence[str] = tuple(SPANS)):
         self._names = [name for name in SPANS if name in names]
 
     def after(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Words that may follow those there are; none: they are complete."""
+        """Return the tokens that may follow a prefix; empty if the delta is complete."""
         if words and words[-1] == END:
             return ()
         at = max((place for place, word in enumerate(words) if word in _FIELDS), default=None)

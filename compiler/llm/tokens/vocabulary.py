@@ -1,4 +1,4 @@
-"""The vocabulary: words in the order of their numbers; new ones come last."""
+"""Vocabulary of the language model; token ids are indices, new tokens are appended."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,17 +12,17 @@ from compiler.llm.tokens import (
     schedule_delta,
 )
 
-#: Stands where there is nothing.
+#: Padding token.
 PAD = "pad"
 
 
 class Vocabulary:
-    """Words and their numbers, in a fixed order.
+    """Tokens and their ids, in a fixed order.
 
     Parameters
     ----------
     words : iterable of str
-        All of them, each once; the place of a word is its number.
+        Distinct tokens; the index of a token is its id.
     """
 
     def __init__(self, words: Iterable[str]):
@@ -38,19 +38,19 @@ class Vocabulary:
         return word in self._number
 
     def number(self, word: str) -> int:
-        """Of a word; KeyError: it has none."""
+        """Return the id of a token; KeyError if it is unknown."""
         return self._number[word]
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """Numbers of words; KeyError: one has none."""
+        """Return the ids of tokens; KeyError if one is unknown."""
         return [self._number[word] for word in words]
 
     def decode(self, numbers: Sequence[int]) -> list[str]:
-        """Words of numbers; IndexError: there is no such word."""
+        """Return the tokens of ids; IndexError if one is out of range."""
         return [self.words[number] for number in numbers]
 
 
-#: Schedules and programs have `end` in common.
+#: Schedules and programs share the `end` token.
 LANGUAGE = Vocabulary(
     dict.fromkeys(
         [

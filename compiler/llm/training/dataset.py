@@ -1,4 +1,4 @@
-"""Examples as token arrays, and batches of them."""
+"""Tokenized examples and batches."""
 
 import multiprocessing
 import os
@@ -18,22 +18,22 @@ from compiler.llm.tokens.prompt_tokens import Ask
 from compiler.llm.tokens.vocabulary import LANGUAGE, PAD
 
 _PAD = LANGUAGE.number(PAD)
-#: How often each kind of answer is shown.
+#: Sampling weight of each type of answer.
 _SHARES = {Ask.SCHEDULE: 3, Ask.EDITS: 3, Ask.PROGRAM: 2}
 
 
 @dataclass(frozen=True)
 class TokenizedExample:
-    """A question with its answer.
+    """Prompt with its answer as token ids.
 
     Parameters
     ----------
     words : tuple of int
-        Of both.
+        Token ids of prompt and answer.
     asked : int
-        Words of the question: the model is not trained to say those.
+        Number of prompt tokens, which are excluded from the loss.
     ask : Ask
-        Which kind of answer it is.
+        Type of the answer.
     """
 
     words: tuple[int, ...]
@@ -42,21 +42,21 @@ class TokenizedExample:
 
 
 def shown(example: Example, *, best: bool, profile: bool = True, want: bool = True) -> TokenizedExample:
-    """An example as the model sees it; `best`, `profile` and `want` as for `Example.question`."""
+    """Tokenize an example; `best`, `profile` and `want` as in `Example.question`."""
     question = LANGUAGE.encode(example.question(best=best, profile=profile, want=want))
     return TokenizedExample((*question, *LANGUAGE.encode(example.answer)), len(question), example.ask)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some examples: (examples, places) arrays.
+    """Batch of examples as (examples, positions) arrays.
 
     Parameters
     ----------
     words, following : int64 arrays
-        Each word, and the one behind it.
+        Input tokens and next tokens.
     counts : bool array
-        Places of which the following word is part of an answer.
+        True where the next token belongs to an answer.
     """
 
     words: NDArray[np.int64]
@@ -67,10 +67,10 @@ class Batch:
 def batches(
     groups: Sequence[Sequence[TokenizedExample]], size: int, words: int, rng: random.Random
 ) -> Iterator[Batch]:
-    """Batches without end, by kinds of answer as often as they are to be shown.
+    """Yield batches indefinitely, with types of answers by their weights.
 
-    Each example comes from a group drawn first, so that large groups do not drown small ones; those of about the same
-    length come together. All of a group are of one kind; `size` and `words` as for `parts`.
+    A group is sampled before its examples, so that large groups do not dominate; examples of similar length are
+    batched together. All examples of a group have one type; `size` and `words` as in `parts`.
     """
     some = 16
     kinds = {ask: [group for group in groups if group[0].ask is ask] for ask in _SHARES}
@@ -84,16 +84,16 @@ def batches(
 
 
 def parts(shown_: Sequence[TokenizedExample], size: int, words: int) -> Iterator[list[TokenizedExample]]:
-    """Examples by their length, so many at a time.
+    """Yield examples in parts of similar length.
 
     Parameters
     ----------
-    shown_ : sequence of Shown
-        All of them.
+    shown_ : sequence of TokenizedExample
+        Examples to divide.
     size : int
-        Examples of a part, at most.
+        Maximum number of examples per part.
     words : int
-        Words of a part at most, all as long as its longest; a longer example is a part by itself.
+        Maximum number of tokens per part, including padding; a longer example is a part of its own.
     """
     part: list[TokenizedExample] = []
     for each in sorted(shown_, key=lambda one: len(one.words)):
@@ -106,7 +106,7 @@ def parts(shown_: Sequence[TokenizedExample], size: int, words: int) -> Iterator
 
 
 def batch_of(drawn: Sequence[TokenizedExample]) -> Batch:
-    """Examples beside each other."""
+    """Return a padded batch of examples."""
     places = max(len(each.words) for each in drawn) - 1
     words = np.full((len(drawn), places + 1), _PAD, np.int64)
     counts = np.zeros((len(drawn), places), np.bool_)
@@ -116,24 +116,24 @@ def batch_of(drawn: Sequence[TokenizedExample]) -> Batch:
     return Batch(words[:, :-1], words[:, 1:], counts)
 
 
-#: Networks that are read while another process starts: for fewer it is not worth it.
+#: Number of networks below which starting another process does not pay off.
 _WORTH = 40
-#: Networks that a process is given at a time.
+#: Networks per work item of a process.
 _CHUNK = 8
-#: Messages while a corpus is read.
+#: Number of progress messages while a corpus is read.
 _TOLD = 10
 
 
 @dataclass(frozen=True)
 class Style:
-    """How examples are put.
+    """Options of prompts in training.
 
     Parameters
     ----------
     profile, want : bool
-        Whether the model is told what a layer costs now; what is wanted.
+        Whether prompts include the current cost, and the target.
     longest : int
-        Examples of more words are left out.
+        Maximum number of tokens; longer examples are dropped.
     """
 
     profile: bool
@@ -143,7 +143,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Found:
-    """Examples of a network: all, and those whose answer is the best there is, asked for as that."""
+    """Examples of a network: all, and those with the best answers, which ask for the best."""
 
     every: list[TokenizedExample]
     best: list[TokenizedExample]
@@ -152,16 +152,16 @@ class Found:
 def read_examples(
     walks: Sequence[Trajectory], style: Style, say: Callable[[str], None] = lambda _text: None
 ) -> list[Found]:
-    """Examples of each network, in their order, however many processes read them.
+    """Tokenize the examples of each network, in order, in parallel processes.
 
     Parameters
     ----------
-    walks : sequence of Walk
-        The networks.
+    walks : sequence of Trajectory
+        Measured networks.
     style : Style
-        How they are put.
+        Options of the prompts.
     say : callable
-        Hears of progress.
+        Called with progress messages.
     """
     lanes = min(len(os.sched_getaffinity(0)), len(walks) // _WORTH)
     out: list[Found] = []
@@ -175,7 +175,7 @@ def read_examples(
 
 @contextmanager
 def _mapped(walks: Sequence[Trajectory], style: Style, lanes: int) -> Iterator[Iterator[Found]]:
-    """What is found, in order, by so many processes, or by this one."""
+    """Yield tokenized examples in order, from `lanes` processes or this one."""
     read = partial(_read, style=style)
     if lanes < 2:
         yield map(read, walks)

@@ -1,4 +1,4 @@
-"""From a model and its own answers, measured, to a better one."""
+"""Fine-tunes a model on its own measured answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,12 +15,12 @@ from compiler.llm.training.torch_transformer import TorchTransformer
 
 @dataclass(frozen=True)
 class Further:
-    """How training goes on.
+    """Plan of fine-tuning.
 
     Parameters
     ----------
     first, then : Recipe
-        With all that was measured of networks that the model was asked about; with what was best of all networks.
+        Training on all measurements of the sampled networks, then on the best answers of all networks.
     """
 
     first: Recipe
@@ -28,7 +28,7 @@ class Further:
 
 
 def further_of(steps: int, seed: int) -> Further:
-    """The usual one with so many steps in all."""
+    """Return the default plan with `steps` steps in total."""
     then = steps // 3
     return Further(Recipe(steps - then, rate=3e-4, seed=seed), Recipe(then, rate=2e-4, seed=seed))
 
@@ -41,27 +41,27 @@ def improve(
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Trained:
-    """Go on training.
+    """Continue training a model.
 
     Parameters
     ----------
     model : Gpt
-        From where.
-    walks : sequence of Walk
-        All that was measured, answers of the model included.
+        Initial model.
+    walks : sequence of Trajectory
+        All measurements, including the answers of the model.
     asked : set
-        Machines and indices of the networks that it was asked about.
+        Configuration and index of the networks that were sampled.
     plan : Further
-        How.
+        Steps and learning rates.
     folder : Path
-        Keeps checkpoints, from which a call that was interrupted goes on.
+        Folder of checkpoints, from which an interrupted call resumes.
     say : callable
-        Hears of progress.
+        Called with progress messages.
 
     Raises
     ------
     InputError
-        Too little was measured, or a checkpoint is of something else.
+        There are too few measurements, or a checkpoint belongs to another run.
     """
     style = Style(profile=model.profile, want=True, longest=model.shape.context)
     read = list(zip(walks, read_examples(walks, style, say), strict=True))

@@ -1,8 +1,8 @@
-"""Group-relative policy gradient: answers become likelier that cost less than others to the same question.
+"""Group-relative policy optimization (GRPO): raises the likelihood of answers that cost less than their group.
 
-The objective is that of DeepSeekMath (Shao et al. 2024, "GRPO"): a clipped ratio times an advantage, which is how much
-better an answer is than the mean of its group, in standard deviations, less an estimate of how far the model has gone
-from the one that answered. Examples of the corpus are learnt beside, so that what is not asked for is not forgotten.
+The objective is that of DeepSeekMath (Shao et al. 2024): a clipped likelihood ratio times the advantage, which is the
+distance of an answer from the mean of its group in standard deviations, minus an estimate of the KL divergence from
+the sampling policy. Examples of the corpus are mixed in to prevent forgetting.
 """
 
 import random
@@ -21,31 +21,31 @@ from compiler.llm.training.dataset import TokenizedExample, batch_of, batches, p
 from compiler.llm.training.loop import loss_of, products
 from compiler.llm.training.torch_transformer import TorchTransformer
 
-#: Added to a group's deviation (of logarithms of costs): differences far below it are not worth learning.
+#: Added to the standard deviation of log costs in a group, so that small differences are not amplified.
 _SOFT = 0.01
 _CLIP_NORM, _WARM, _SAY = 1.0, 10, 25
 
 
 @dataclass(frozen=True)
 class GrpoPolicy:
-    """How it learns.
+    """Hyperparameters of GRPO.
 
     Parameters
     ----------
     passes : int
-        Times that all answers are shown.
+        Number of passes over all answers.
     batch, words : int
-        Answers of a step, and words of them with their questions, at most.
+        Maximum answers per step, and maximum tokens of them including prompts.
     rate : float
-        Of learning.
+        Learning rate.
     clip : float
-        Ratios of likelihoods count as far as 1 - clip and 1 + clip.
+        Clipping range of the likelihood ratio: 1 - clip to 1 + clip.
     near : float
-        What it costs to go away from the model that answered.
+        Weight of the KL divergence from the sampling policy.
     beside : float
-        How much examples of the corpus count, beside the answers.
+        Weight of the loss on corpus examples.
     seed : int
-        Of the order.
+        Random seed of the order of answers.
     """
 
     passes: int = 2
@@ -60,20 +60,20 @@ class GrpoPolicy:
 
 @dataclass(frozen=True)
 class Judged(TokenizedExample):
-    """An answer as the model sees it, and how much better than others it is."""
+    """Tokenized answer with its advantage."""
 
     advantage: float = 0.0
 
 
 def advantages(costs: Sequence[float]) -> list[float]:
-    """How much better each answer of a group is than all of them, in deviations of the logarithms of their costs."""
+    """Return the advantage of each answer: standardized negative log cost within the group."""
     gains = [-log(cost) for cost in costs]
     middle, spread = fmean(gains), pstdev(gains) + _SOFT
     return [(gain - middle) / spread for gain in gains]
 
 
 def judged_answers(groups: Sequence[RolloutGroup], longest: int) -> list[Judged]:
-    """Answers of groups that do not all cost the same, with at most so many words."""
+    """Return the answers of groups with different costs, up to a number of tokens."""
     found: list[Judged] = []
     for group in groups:
         question = LANGUAGE.encode(group.question)
@@ -91,20 +91,20 @@ def reinforce(
     policy: GrpoPolicy,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Gpt:
-    """A model that answers better.
+    """Train a model on rollouts.
 
     Parameters
     ----------
     model : Gpt
-        The one that gave the answers.
-    groups : sequence of Group
-        Those.
-    beside : sequence of sequences of Shown
-        Examples that it is not to forget, as for `fit`; none: nothing is learnt beside.
-    policy : Policy
-        How.
+        Model that produced the answers.
+    groups : sequence of RolloutGroup
+        Answers with their costs.
+    beside : sequence of sequences of TokenizedExample
+        Corpus examples to mix in, as for `fit`; empty for none.
+    policy : GrpoPolicy
+        Hyperparameters of the training.
     say : callable
-        Hears of progress.
+        Called with progress messages.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     module, before = (TorchTransformer(model.shape).to(device) for _ in range(2))
@@ -133,7 +133,7 @@ def reinforce(
 
 
 def _batches(answers: Sequence[Judged], policy: GrpoPolicy, rng: random.Random) -> Iterator[list[Judged]]:
-    """All answers, in another order each time, those of about the same length together."""
+    """Yield all answers in random order, those of similar length together."""
     for _ in range(policy.passes):
         mixed = rng.sample(answers, len(answers))
         some = policy.batch * 8
@@ -153,18 +153,18 @@ def policy_loss(
     policy: GrpoPolicy,
     device: torch.device,
 ) -> torch.Tensor:
-    """Of some answers, the mean over their words: what is to become less.
+    """Return the policy loss of answers, averaged over their tokens.
 
     Parameters
     ----------
-    module, before : Module
-        The model that learns; the one that answered.
+    module, before : TorchTransformer
+        Model in training, and the sampling policy.
     answers : sequence of Judged
-        What it said.
-    policy : Policy
-        How it learns.
+        Answers with their advantages.
+    policy : GrpoPolicy
+        Hyperparameters of the training.
     device : torch.device
-        What calculates.
+        Device to compute on.
     """
     made = batch_of(answers)
     words, counts, following = (

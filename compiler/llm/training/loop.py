@@ -1,4 +1,4 @@
-"""The training loop: steps over examples with checkpoints from which it goes on."""
+"""Training loop with checkpoints."""
 
 import math
 import random
@@ -16,26 +16,26 @@ from compiler.llm.training.dataset import Batch, TokenizedExample, batch_of, bat
 from compiler.llm.training.torch_transformer import TorchTransformer
 
 _DECAY, _CLIP, _WARM = 0.1, 1.0, 100
-#: Steps from one checkpoint, and from one message, to the next.
+#: Steps between checkpoints and between progress messages.
 _KEEP, _SAY = 200, 50
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How it is trained.
+    """Hyperparameters of a training run.
 
     Parameters
     ----------
     steps : int
-        Batches.
+        Number of steps (batches).
     batch : int
-        Examples of each, at most.
+        Maximum number of examples per batch.
     words : int
-        Words of each, at most, if it is more than one example: that is what memory goes by.
+        Maximum number of tokens per batch of several examples, which bounds memory use.
     rate : float
-        Of learning, at most: it rises at first and falls with a cosine.
+        Maximum learning rate, with warmup and cosine decay.
     seed : int
-        Of the order of the examples.
+        Random seed of the order of the examples.
     """
 
     steps: int
@@ -47,7 +47,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What came of it: steps and the losses (natural logarithm, of a word of an answer) on what was not shown."""
+    """Result of a run: steps and validation losses (nats per answer token)."""
 
     curve: list[tuple[int, float]]
 
@@ -64,23 +64,23 @@ def fit(
 
     Parameters
     ----------
-    module : Module
-        What is trained.
-    groups : sequence of sequences of Shown
-        What it is shown, each group as often as any other.
-    judged : sequence of Shown
-        What its loss is taken of, now and then.
+    module : TorchTransformer
+        Model to train, in place.
+    groups : sequence of sequences of TokenizedExample
+        Training examples; each group is sampled equally often.
+    judged : sequence of TokenizedExample
+        Validation examples.
     recipe : Recipe
-        How.
+        Hyperparameters of the run.
     checkpoint : Path
-        Where it is kept as it is, every now and then; if the file is there, training goes on from it.
+        Checkpoint file, written periodically; training resumes from it if it exists.
     say : callable
-        Hears of progress.
+        Called with progress messages.
 
     Raises
     ------
     InputError
-        The checkpoint is of another recipe, of other examples, or damaged.
+        The checkpoint belongs to another recipe or other examples, or is damaged.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     module.to(device)
@@ -109,7 +109,7 @@ def fit(
 
 
 def judge(module: TorchTransformer, judged: Sequence[TokenizedExample], recipe: Recipe) -> float:
-    """Mean loss of a word of the answers."""
+    """Return the mean loss per answer token."""
     device = next(module.parameters()).device
     total = words = 0.0
     with torch.no_grad():
@@ -122,7 +122,7 @@ def judge(module: TorchTransformer, judged: Sequence[TokenizedExample], recipe: 
 
 
 def loss_of(module: TorchTransformer, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Of the words of the answers, their mean: natural logarithm of how unlikely the model finds them."""
+    """Return the mean cross-entropy of the answer tokens in nats."""
     counts = torch.from_numpy(batch.counts).to(device)
     with products(device):
         scores = module(torch.from_numpy(batch.words).to(device), counts)
@@ -135,23 +135,23 @@ def _pace(step: int, steps: int) -> float:
 
 
 def _groups_of(module: TorchTransformer) -> list[dict[str, Any]]:
-    """Matrices decay, norms do not."""
+    """Return parameter groups: weight decay applies to matrices but not to norms."""
     matrices = [each for each in module.parameters() if each.ndim > 1]
     rest = [each for each in module.parameters() if each.ndim <= 1]
     return [{"params": matrices, "weight_decay": _DECAY}, {"params": rest, "weight_decay": 0.0}]
 
 
-#: What a processor has that multiplies bfloat16 faster than float32.
+#: CPU flags of fast bfloat16 multiplication.
 _BFLOAT16 = ("amx_bf16", "avx512_bf16")
 
 
 def products(device: torch.device) -> AbstractContextManager[object]:
-    """Within it matrix products take bfloat16 where that is faster; weights stay float32.
+    """Context in which matrix products use bfloat16 if that is faster; weights stay float32.
 
     Parameters
     ----------
     device : torch.device
-        What calculates.
+        Device to compute on.
     """
     if device.type == "cpu" and multiplies_bfloat16():
         return torch.autocast("cpu", torch.bfloat16)
@@ -159,6 +159,6 @@ def products(device: torch.device) -> AbstractContextManager[object]:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this processor does."""
+    """Return whether the CPU multiplies bfloat16 faster than float32."""
     found = torch.cpu.get_capabilities()
     return any(found.get(name) for name in _BFLOAT16)

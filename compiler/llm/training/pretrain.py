@@ -1,4 +1,4 @@
-"""From a corpus to a model: first everything that was measured, then what was best."""
+"""Pretrains a model in two stages: on all measurements, then on the best answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,16 +19,16 @@ from hw.errors import InputError
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model is made.
+    """Plan of a training run.
 
     Parameters
     ----------
-    shape : Shape
-        Its sizes.
+    shape : TransformerShape
+        Dimensions of the model.
     first, then : Recipe
-        With everything that was measured; with what was best.
+        Training on all measurements, then on the best answers.
     profile, want : bool
-        Whether it is told what a layer costs now; what is wanted (if not, it is always asked for the best).
+        Whether prompts include the current cost, and the target (if not, they always ask for the best).
     """
 
     shape: TransformerShape
@@ -40,14 +40,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model and how it came about: networks, examples, and the loss on what was not shown."""
+    """Trained model with metadata: networks, examples and validation losses."""
 
     model: Gpt
     about: dict[str, Any]
 
 
 def plan_of(steps: int, then: int, seed: int = 0, shape: TransformerShape | None = None) -> Plan:
-    """The usual plan with so many steps, for a model of the usual shape or another."""
+    """Return the default plan with the given steps, for the default or another shape."""
     return Plan(
         shape or TransformerShape(len(LANGUAGE)), Recipe(steps, seed=seed), Recipe(then, rate=3e-4, seed=seed)
     )
@@ -64,21 +64,21 @@ def train(
 
     Parameters
     ----------
-    walks : sequence of Walk
-        What it learns from.
+    walks : sequence of Trajectory
+        Measurements to learn from.
     plan : Plan
-        How.
+        Dimensions, steps and learning rates.
     folder : Path
-        Keeps checkpoints, from which a call that was interrupted goes on.
+        Folder of checkpoints, from which an interrupted call resumes.
     say : callable
-        Hears of progress.
+        Called with progress messages.
     start : Gpt or None
-        The model to go on from, of the plan's shape; None: a new one.
+        Initial model with the shape of the plan; None for random weights.
 
     Raises
     ------
     InputError
-        Too little was measured, or a checkpoint is of something else.
+        There are too few measurements, or a checkpoint belongs to another run.
     """
     style = Style(plan.profile, plan.want, plan.shape.context)
     read = list(zip(walks, read_examples(walks, style, say), strict=True))
@@ -104,16 +104,16 @@ def train(
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """A stretch of training.
+    """One stage of a training run.
 
     Parameters
     ----------
     recipe : Recipe
-        How.
+        Hyperparameters of the stage.
     shown, judged : sequence of Found
-        Networks whose examples are shown, and those that the loss is taken of.
+        Training networks and validation networks.
     best : bool
-        The best answers alone.
+        True to use only the best answers.
     """
 
     recipe: Recipe
@@ -125,12 +125,12 @@ class TrainingStage:
 def go_through(
     module: TorchTransformer, stages: dict[str, TrainingStage], folder: Path, say: Callable[[str], None]
 ) -> dict[str, list[tuple[int, float]]]:
-    """Train in stages, by name; gives their losses.
+    """Train in stages by name and return their losses.
 
     Raises
     ------
     InputError
-        One has no examples, or a checkpoint is of something else.
+        A stage has no examples, or a checkpoint belongs to another run.
     """
     curves = {}
     for name, stage in stages.items():
@@ -145,7 +145,7 @@ def go_through(
 
 
 def by_kind(found: Sequence[Found], *, best: bool) -> list[list[TokenizedExample]]:
-    """Examples of each network and of each kind of answer; with `best` of the best answers."""
+    """Group examples by network and type of answer; with `best`, only the best answers."""
     each = (network.best if best else network.every for network in found)
     groups = ([one for one in every if one.ask is ask] for every in each for ask in Ask)
     return [group for group in groups if group]

@@ -1,4 +1,4 @@
-"""The transformer of compiler.llm.gpt in PyTorch, to be trained."""
+"""PyTorch twin of `compiler.llm.model.numpy_transformer`, for training."""
 
 import numpy as np
 import torch
@@ -11,14 +11,14 @@ _EPSILON = 1e-5
 
 
 class TorchTransformer(nn.Module):
-    """The same weights by the same names.
+    """Transformer with the weights and names of `numpy_transformer.Gpt`.
 
     Parameters
     ----------
-    shape : Shape
-        Sizes.
+    shape : TransformerShape
+        Dimensions of the model.
     seed : int
-        Of the weights to begin with.
+        Random seed of the initial weights.
     """
 
     cos: Tensor
@@ -33,7 +33,7 @@ class TorchTransformer(nn.Module):
             if len(size) == 1:
                 weights[name] = torch.ones(size)
                 continue
-            # What is added to the stream starts smaller, the more layers there are (GPT-2).
+            # Projections into the residual stream start smaller in deeper models (GPT-2).
             deviation = 0.02 / ((2 * shape.layers) ** 0.5 if name.endswith(".out") else 1)
             weights[name] = torch.randn(size, generator=chance) * deviation
         self.weights = nn.ParameterDict(
@@ -44,19 +44,19 @@ class TorchTransformer(nn.Module):
         self.register_buffer("sin", torch.tensor(np.sin(angles), dtype=torch.float32))
 
     def forward(self, words: Tensor, counted: Tensor | None = None) -> Tensor:
-        """Scores of the next word.
+        """Return the logits of the next token.
 
         Parameters
         ----------
         words : (batch, places) int64 tensor
-            What is read.
+            Input tokens.
         counted : (batch, places) bool tensor or None
-            Places of which scores are wanted; None: all.
+            Positions for which logits are needed; None for all.
 
         Returns
         -------
         tensor
-            (batch, places, words), or (places that are counted, words), row by row.
+            (batch, places, vocabulary), or (selected places, vocabulary) in row-major order.
         """
         x = self._of("words")[words]
         places = words.shape[1]
@@ -71,12 +71,12 @@ class TorchTransformer(nn.Module):
         return functional.linear(self._normed(x, "norm"), self._of("words"))
 
     def gpt(self, *, profile: bool = True) -> Gpt:
-        """The weights as they are now, to be run; `profile` as for Gpt."""
+        """Return the current weights as a numpy model; `profile` as in `Gpt`."""
         weights = {name: self._of(name).detach().cpu().numpy() for name in self.shape.tensors}
         return Gpt(self.shape, weights, profile=profile)
 
     def take(self, model: Gpt) -> None:
-        """Have the weights of a model."""
+        """Copy the weights of a numpy model."""
         with torch.no_grad():
             for name, array in model.weights.items():
                 self._of(name).copy_(torch.tensor(array))
@@ -88,7 +88,7 @@ class TorchTransformer(nn.Module):
         return functional.rms_norm(x, (self.shape.width,), self._of(name), _EPSILON)
 
     def _attention(self, number: int, x: Tensor, later: Tensor) -> Tensor:
-        """Spelt out: on a CPU that is faster than PyTorch's own, the way back above all."""
+        """Attention written out: on CPUs this is faster than PyTorch's own, mainly in the backward pass."""
         batch, places, width = x.shape
         split = functional.linear(x, self._halved(number))
         split = split.view(batch, places, 3, self.shape.heads, -1).permute(2, 0, 3, 1, 4)
@@ -99,10 +99,10 @@ class TorchTransformer(nn.Module):
         return functional.linear(mixed, self._of(f"{number}.attention.out"))
 
     def _halved(self, number: int) -> Tensor:
-        """The matrix of queries, keys and values; of the first two the even rows of a head before the odd ones.
+        """Return the query, key and value matrix with even rows before odd rows in each head of queries and keys.
 
-        What is turned together then lies in two halves, which are contiguous; products of queries and keys are
-        the same.
+        Rotary pairs are then two contiguous halves; the products of queries and keys are
+        unchanged.
         """
         weights = self._of(f"{number}.attention.in")
         width = self.shape.width

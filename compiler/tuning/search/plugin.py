@@ -14,14 +14,14 @@ def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
 
     Parameters
     ----------
-    kind : type of Method
+    kind : type of SearchMethod
         The plug-in's class.
     title : str
         How messages name it.
 
     Returns
     -------
-    type of Method
+    type of SearchMethod
         Its methods raise InputError if those of `kind` raise anything but a WorkError, if `propose` returns no
         schedule, or one that differs from the first schedule in what is forbidden.
     """
@@ -29,7 +29,7 @@ def guarded_method(kind: type[SearchMethod], title: str) -> type[SearchMethod]:
     def __init__(self: SearchMethod, *args: Any, **named: Any) -> None:  # noqa: N807 - becomes the constructor
         blamed(lambda: kind.__init__(self, *args, **named), title, "__init__")
         if not isinstance(getattr(self, "best", None), Trial):
-            raise InputError(f"{title}: __init__ must call that of Method")
+            raise InputError(f"{title}: __init__ must call that of SearchMethod")
 
     def propose(self: SearchMethod) -> Schedule:
         schedule = blamed(lambda: kind.propose(self), title, "propose")

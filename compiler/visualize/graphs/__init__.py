@@ -1,4 +1,4 @@
-"""The compiler's stages as graphs of networkx, to be printed, drawn, or looked into by programs."""
+"""Compiler stages as networkx graphs, for text, drawings and other programs."""
 
 from compiler.visualize.graphs.stages import EARLY, STAGES, view_of
 from compiler.visualize.graphs.view import View

@@ -1,6 +1,6 @@
-"""The schedule carried out: buffers, and the transfers and computations between them.
+"""Scheduled commands as a graph: buffers, and the transfers and computations between them.
 
-Commands of one layer that go the same way between the same buffers are one node.
+Commands of one layer with the same source and destination buffers are one node.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,22 +30,22 @@ _NOTE = (
 )
 
 
-#: First cycle of each tile of a ring, and the one after its last.
+#: First cycle of each tile in a buffer, and the cycle after its last use.
 _Times = dict[tuple[CircularBuffer, int], tuple[int, int]]
 
 
 @dataclass
 class _Work:
-    """Commands of a layer that go the same way.
+    """Commands of a layer between the same buffers.
 
     Parameters
     ----------
     commands : int
-        How many.
+        Number of commands.
     cost : Cost
-        Of the commands; its energy is that of the products.
+        Total cost of the commands; the energy is that of the MACs.
     edges : dict
-        By buffer and whether it is written.
+        Edge data by buffer and direction (written or read).
     """
 
     commands: int = 0
@@ -61,7 +61,7 @@ def commands_view(
     *,
     placed: Dram | None,
 ) -> View:
-    """Buffers and what goes on between them; if they are `placed`, addresses, banks, and when they are in use."""
+    """Return buffers and the work between them; with `placed`, also addresses, banks and lifetimes."""
     view = start(graph.name, "placed" if placed else "scheduled", config, _NOTE)
     view.graph["memories"] = {
         "sp": [config.sp_bytes, config.sp_banks],
@@ -86,7 +86,7 @@ def _add(
     numbers: Iterator[int],
     placed: Dram | None,
 ) -> None:
-    """Parts in their order; `scope` comes before the names of a subgraph's tensors."""
+    """Add stages in order; `scope` is the name prefix for the tensors of a subgraph."""
     for part in parts:
         if part.device:
             prefix = f"{number} " if (number := next(numbers)) else ""
@@ -109,7 +109,7 @@ def _host(view: View, graph: Graph, node: Node, scope: str) -> None:
 
 
 def _link(view: View, graph: Graph, node: str, ends: list[tuple[str, bool]], scope: str) -> None:
-    """Edges between what the host does and tensors in DRAM that it reads or writes; it costs the chip nothing."""
+    """Add edges between a host node and the DRAM tensors that it accesses; they cost the chip nothing."""
     for name, written in dict.fromkeys(ends):
         tensor, key = graph.tensors[name], f"dram {scope}{name}"
         if tensor.constant:
@@ -131,13 +131,13 @@ class _Part:
         self.users: dict[str, str] = {}  # the layer that each buffer is first used by
 
     def key(self, ring: CircularBuffer) -> str:
-        """A buffer's name in the view: places used in turn are one, tensors in DRAM are those of all stages."""
+        """Return the node key of a buffer: slots of a ring share one node, and stages share DRAM tensors."""
         if ring.memory == BufferMemory.DRAM and ring in self.tensors:
             return f"dram {self.scope}{self.tensors[ring]}"
         return f"{self.prefix}{ring.memory.value} {self._label(ring)}"
 
     def add(self, placed: Dram | None) -> None:
-        """Add all nodes and edges."""
+        """Add all nodes and edges of the stage."""
         works: dict[tuple[int, Unit, tuple[str, ...], str], _Work] = {}
         for command, issued in zip(self.making.commands, self.making.issued, strict=True):
             reads = tuple(dict.fromkeys(self.key(ref.ring) for ref in command.reads()))
@@ -225,7 +225,7 @@ class _Part:
         )
 
     def _label(self, ring: CircularBuffer) -> str:
-        """Tensors are called after the layer that makes them: names of converters are long."""
+        """Return the label of a buffer; tensors are named after the layer that produces them."""
         if ring not in self.tensors:
             return ring.family or ring.name
         name = self.tensors[ring]
@@ -234,7 +234,7 @@ class _Part:
         return f"{maker}.y" if maker else name
 
     def _times(self, dram: Dram) -> _Times:
-        """When each tile is in use, behind what ran before."""
+        """Return the lifetimes of tiles, offset by the time of earlier stages."""
         out: _Times = {}
         at = self.view.graph.get("cycles", 0)
         for command, (begin, end) in zip(
@@ -256,7 +256,7 @@ def _refs(command: Command) -> Iterator[tuple[str, BufferRef]]:
 
 
 def _places(config: MlaConfig, starts: list[int], ring: CircularBuffer) -> list[str]:
-    """Addresses and banks."""
+    """Return addresses and banks as text."""
     banks = {
         BufferMemory.SP: config.sp_bytes // config.sp_banks,
         BufferMemory.ACC: config.acc_rows // config.acc_banks,

@@ -1,4 +1,4 @@
-"""When commands run, by estimate: in order, each as soon as its unit is free and its semaphores are there."""
+"""Estimated timeline of commands: in order, each starts when its unit is free and its semaphores are available."""
 
 import math
 from collections import deque
@@ -18,12 +18,12 @@ _NOTE = (
     "asked for them, while others ask already. LOAD and STORE in each other's way and the sequencer's time are left "
     "out. Edges: the unit's order, and semaphores"
 )
-#: A write is answered so many cycles after its last beat.
+#: Cycles from the last beat of a write to its response.
 _ANSWER = 10
 
 
 def waits(making: CommandStream) -> list[list[int]]:
-    """For each command those whose signals it takes: the i-th wait of a pair takes the i-th signal."""
+    """Return for each command the commands it waits for; the i-th wait of a pair takes the i-th signal."""
     given: dict[tuple[int, int], deque[int]] = {}
     out = []
     for number, issued in enumerate(making.issued):
@@ -38,7 +38,7 @@ def waits(making: CommandStream) -> list[list[int]]:
 
 
 def timeline(config: MlaConfig, making: CommandStream, dram: Dram) -> list[tuple[int, int]]:
-    """First cycle of each command and the one after its last, in which what waits for it may begin."""
+    """Return the first cycle of each command and the cycle after its last, when dependent commands may start."""
     free: dict[Unit, int] = dict.fromkeys(Unit, 0)
     queues: dict[Unit, deque[int]] = {unit: deque(maxlen=config.queue_depth) for unit in Unit}
     out: list[tuple[int, int]] = []
@@ -59,7 +59,7 @@ def timeline(config: MlaConfig, making: CommandStream, dram: Dram) -> list[tuple
 
 
 def _taken(config: MlaConfig, command: Command, dram: Dram) -> int:
-    """Cycles in which a command's unit can do nothing else."""
+    """Return the cycles during which a command occupies its unit."""
     taken = cycles(command, config.n)
     if command.unit not in (Unit.LOAD, Unit.STORE):
         return taken
@@ -68,7 +68,7 @@ def _taken(config: MlaConfig, command: Command, dram: Dram) -> int:
 
 
 def timeline_view(name: str, makings: Sequence[CommandStream], config: MlaConfig, dram: Dram) -> View:
-    """Commands as nodes, with begin and end; stages of the accelerator one after the other."""
+    """Return a view with commands as nodes, with begin and end; accelerator stages run one after another."""
     view, at = start(name, "timeline", config, _NOTE), 0
     for stage, making in enumerate(makings):
         prefix, layers = f"{stage} " if len(makings) > 1 else "", making.lowered.layers

@@ -1,4 +1,4 @@
-"""Layers: groups of operators that the machine carries out in one go, with the estimates that schedules go by."""
+"""Layers as a graph: groups of operators that run as one unit on the accelerator, with the scheduler's estimates."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _NOTE = (
 def layers_view(
     graph: Graph, parts: Sequence[GraphPart], makings: Sequence[CommandStream], config: MlaConfig
 ) -> View:
-    """Layers of the accelerator and nodes of the host, and the tensors between them."""
+    """Return layers on the accelerator, nodes on the host, and the tensors between them."""
     view = start(graph.name, "layers", config, _NOTE)
     inputs: dict[str, str] = {}
     add_inputs(view, graph, inputs)
@@ -37,20 +37,20 @@ def layers_view(
     return view
 
 
-#: Nodes of the view that make a tensor, or parts of it.
+#: View nodes that produce a tensor, or parts of it.
 _Made = dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class _Adder:
-    """Adds the parts of a model to a view; `scope` comes before the names of a subgraph's constants."""
+    """Adds the stages of a model to a view; `scope` is the name prefix for the constants of a subgraph."""
 
     view: View
     config: MlaConfig
     makings: Iterator[CommandStream]
 
     def add(self, parts: Sequence[GraphPart], made: _Made, scope: str, inside: str) -> None:
-        """Parts in their order."""
+        """Add stages in order."""
         for number, part in enumerate(parts):
             where = "accelerator" if part.device else "host"
             group = f"{inside}stage {number}: {where}" if len(parts) > 1 or inside else ""
@@ -66,7 +66,7 @@ class _Adder:
                 made |= dict.fromkeys(node.outputs, (self._bodies(node, part, group) or node.name,))
 
     def _bodies(self, node: Node, part: GraphPart, group: str) -> str:
-        """Subgraphs, between the node that decides about them and one where they end; gives that, if there are any."""
+        """Add subgraphs between their control node and a merge node; return the merge node, if there are any."""
         if not node.bodies:
             return ""
         end = f"{node.name} end"
@@ -107,7 +107,7 @@ class _Adder:
                 self.feed(graph, name, layer.name, made, scope)
 
     def feed(self, graph: Graph, name: str, reader: str, made: _Made, scope: str) -> None:
-        """The edges by which a tensor comes to a node."""
+        """Add the edges from the producers of a tensor to a node."""
         tensor = graph.tensors[name]
         sources = made.get(name, (f"const {scope}{name}",))
         if tensor.constant and name not in made:
@@ -117,7 +117,7 @@ class _Adder:
 
 
 def makers(lowered: LoweredNetwork, name: str) -> Iterator[str]:
-    """Names of the layers that write a tensor, or parts of it."""
+    """Yield the names of the layers that write a tensor or parts of it."""
     whole = name
     while whole in lowered.views:
         whole = lowered.views[whole]

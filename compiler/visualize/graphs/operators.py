@@ -1,4 +1,4 @@
-"""The graph of operators, from the front end to the stages on accelerator and host."""
+"""Operator graph from the front end to the partition into accelerator and host stages."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,22 +25,22 @@ def graph_view(
     groups: Mapping[str, str] | None = None,
     reasons: Mapping[str, str] | None = None,
 ) -> View:
-    """Operators, and tensors as edges.
+    """Return operators as nodes and tensors as edges.
 
     Parameters
     ----------
     graph : Graph
-        What to show.
+        Graph to show.
     stage : str
-        What it is called.
+        Name of the compiler stage.
     config : MlaConfig
-        The machine that cycles are for.
+        Hardware configuration for the cycle estimates.
     rounding : str
-        Whose rounding, for the lowering that counts multiply-accumulates.
+        Rounding mode, for the lowering that counts MACs.
     groups : mapping, optional
-        What each node is part of.
+        Group name of each node.
     reasons : mapping, optional
-        Why nodes run on the host.
+        Reasons why nodes run on the host, by node name.
     """
     view = start(graph.name, stage, config, _NOTE)
     made: dict[str, str] = {}
@@ -56,7 +56,7 @@ def graph_view(
 def partition_view(
     graph: Graph, parts: Sequence[GraphPart], reasons: Mapping[str, str], config: MlaConfig, rounding: str
 ) -> View:
-    """The graph with its stages as groups, those of subgraphs among them."""
+    """Return the graph with its stages as groups, including those of subgraphs."""
     groups = dict(_stages(parts, ""))
     return graph_view(graph, "partitioned", config, rounding, groups=groups, reasons=reasons)
 
@@ -70,7 +70,7 @@ def _stages(parts: Sequence[GraphPart], inside: str) -> Iterator[tuple[str, str]
 
 
 def add_inputs(view: View, graph: Graph, made: dict[str, str]) -> None:
-    """Nodes for what the user supplies."""
+    """Add nodes for the inputs of the model."""
     for name in graph.inputs:
         made[name] = f"in {name}"
         add_node(view, made[name], "input", "input", shape_of(graph.tensors[name]), name)
@@ -80,7 +80,7 @@ def add_inputs(view: View, graph: Graph, made: dict[str, str]) -> None:
 class _Adder:
     """Adds the nodes of graphs to a view.
 
-    `made` says which node of the view makes a tensor; `scope` comes before the names of a subgraph's nodes.
+    `made` maps tensors to the view nodes that produce them; `scope` is the name prefix for a subgraph.
     """
 
     view: View
@@ -90,7 +90,7 @@ class _Adder:
     reasons: dict[str, str]
 
     def add(self, graph: Graph, made: dict[str, str], scope: str, inside: str) -> None:
-        """All nodes of a graph; `inside` says what it is the subgraph of."""
+        """Add all nodes of a graph; `inside` is the group of the enclosing control node."""
         macs = _macs(graph, self.rounding)
         for node in graph:
             key = f"{scope}{node.name}"
@@ -119,7 +119,7 @@ class _Adder:
         )
 
     def _bodies(self, node: Node, key: str) -> str:
-        """Subgraphs, between the node that decides about them and one where they end; gives that."""
+        """Add subgraphs between their control node and a merge node; return the merge node."""
         end = f"{key} end"
         add_node(
             self.view, end, "control", f"end of {node.op}", node.name, group=self.view.nodes[key]["group"]
@@ -135,7 +135,7 @@ class _Adder:
         return end
 
     def feed(self, graph: Graph, made: Mapping[str, str], name: str, reader: str, scope: str) -> None:
-        """The edge by which a tensor comes to a node; a constant is a node of its own."""
+        """Add the edge from the producer of a tensor to a node; constants get a node of their own."""
         tensor = graph.tensors[name]
         source = made.get(name)
         if source is None:
@@ -146,19 +146,19 @@ class _Adder:
 
 
 def _macs(graph: Graph, rounding: str) -> dict[str, int]:
-    """Multiply-accumulates of the nodes that have layers; lowering is what knows them."""
+    """Return the MACs of nodes that become layers, as counted by the lowering."""
     lowered = lower(graph, [(node,) for node in graph if not node.bodies], rounding)
     return {layer.name: layer.macs for layer in lowered.layers}
 
 
 def shape_of(tensor: Tensor) -> str:
-    """Shape, type and size as a line."""
+    """Return shape, type and size of a tensor as one line."""
     shape = "x".join(str(each) for each in tensor.shape) or "scalar"
     return f"{shape} {tensor.dtype}, {size(tensor.bytes)}"
 
 
 def title(graph: Graph, node: Node) -> str:
-    """An operator with what matters most of its attributes."""
+    """Return the operator name with its most important attributes."""
     a = node.attributes
     kernel = a.get("kernel")
     if kernel is None and "conv" in node.op:

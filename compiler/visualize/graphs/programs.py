@@ -1,4 +1,4 @@
-"""Programs, in the order in which they run, and the tensors that pass between them."""
+"""Programs as a graph in execution order, with the tensors that pass between them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from hw.config import MlaConfig
 
 
 def programs_view(network: CompiledNetwork, makings: Sequence[CommandStream], config: MlaConfig) -> View:
-    """One node for each program; edges: what runs next, and what passes from one to another."""
+    """Return one node per program; edges are execution order and tensors."""
     note = "edges: tensors that one program makes and another reads, over the bus or on the chip; the order"
     view = start(network.name, "programs", config, note)
     _Adder(view, config, iter(makings)).add(network.stages, "", "")
@@ -30,7 +30,7 @@ class _Adder:
     makings: Iterator[CommandStream]
 
     def add(self, stages: Sequence[Stage], inside: str, before: str) -> str:
-        """Stages in their order, behind a node; gives the last node."""
+        """Add stages in order after a node; return the last node."""
         for number, stage in enumerate(stages):
             prefix = f"{inside}stage {number} " if len(stages) > 1 or inside else ""
             if stage.control:
@@ -46,7 +46,7 @@ class _Adder:
             add_edge(self.view, before, name, "order", Cost())
 
     def _control(self, control: Control, before: str) -> str:
-        """Bodies between what decides about them and where they end; gives that."""
+        """Add subgraphs between their control node and a merge node; return the merge node."""
         add_node(self.view, control.name, "control", control.op, control.name)
         self._order(before, control.name)
         end = f"{control.name} end"
@@ -90,7 +90,7 @@ class _Adder:
 def _tensors(
     view: View, names: list[str], layers: list[tuple[int, ...]], making: CommandStream, config: MlaConfig
 ) -> None:
-    """What passes between the programs of a stage; energy and cycles are the bus's if it goes by DRAM."""
+    """Add edges for the tensors between programs of a stage; those through DRAM have bus cycles and energy."""
     lowered = making.lowered
     program = {
         lowered.layers[layer].name: name for name, part in zip(names, layers, strict=True) for layer in part

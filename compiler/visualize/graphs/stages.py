@@ -1,4 +1,4 @@
-"""The stages of a compilation by name."""
+"""Views of the compiler stages by name."""
 
 from collections.abc import Callable
 
@@ -47,9 +47,9 @@ def _timeline(record: CompilationTrace) -> View:
     return timeline_view(record.graphs["quantized"].name, record.makings, record.config, record.dram)
 
 
-#: Stages for which the model need not be compiled.
+#: Stages that do not need the model to compile.
 EARLY = ("imported", *pass_names())
-#: What each stage shows.
+#: View function of each stage.
 STAGES: dict[str, Callable[[CompilationTrace], View]] = {
     **{name: _graph(name) for name in (*EARLY, "quantized")},
     "partitioned": _partitioned,
@@ -62,19 +62,19 @@ STAGES: dict[str, Callable[[CompilationTrace], View]] = {
 
 
 def view_of(record: CompilationTrace, stage: str) -> View:
-    """The graph of a stage.
+    """Return the view of a compiler stage.
 
     Parameters
     ----------
-    record : Record
-        What `compile` wrote down.
+    record : CompilationTrace
+        Trace recorded by `compile`.
     stage : str
-        One of `STAGES`.
+        Name of the stage, one of `STAGES`.
 
     Raises
     ------
     InputError
-        There is no such stage.
+        The stage is unknown.
     """
     if stage not in STAGES:
         raise InputError(f"stage must be one of {', '.join(STAGES)}, not {shown(stage)}")

@@ -1,9 +1,9 @@
-"""What the graphs of all stages have in common.
+"""Common structure of the graph views.
 
-A view is a MultiDiGraph of networkx whose attributes are plain numbers, texts and lists of texts, so that it can be
-written as JSON. Of the graph: name, stage, target, note. Of a node: kind (one of `KINDS`), label, text (lines of
-detail), group (what it is part of), and where they are known cycles and pj. Of an edge: tensor, bytes, cycles, pj, and
-back where a loop begins again or sums are added to.
+A view is a networkx MultiDiGraph whose attributes are numbers, strings and lists of strings, so that it can be
+written as JSON. Graph attributes: name, stage, target, note. Node attributes: kind (one of `KINDS`), label, text (lines
+of detail), group, and, where known, cycles and pj. Edge attributes: tensor, bytes, cycles, pj, and
+back for loop-carried edges and accumulations.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from hw.config import MlaConfig
 
 View = nx.MultiDiGraph
 
-#: Kinds of nodes, and what they are.
+#: Node kinds with their descriptions.
 KINDS = {
     "input": "what the user supplies",
     "output": "what the user gets",
@@ -37,16 +37,16 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What an edge or a node costs.
+    """Cost of a node or edge.
 
     Parameters
     ----------
     bytes : int
-        Exactly.
+        Exact number of bytes.
     cycles : int
-        Estimated, as the schedule does.
+        Cycles estimated by the scheduler's cost model.
     pj : float
-        Estimated energy in picojoules, from the table of `compiler.cost.energy`.
+        Energy in picojoules, estimated from the table of `compiler.cost.energy`.
     """
 
     bytes: int = 0
@@ -58,12 +58,12 @@ class Cost:
 
 
 def over_bus(config: MlaConfig, size: int) -> Cost:
-    """Bytes that cross the bus between chip and DRAM once."""
+    """Return the cost of moving bytes over the bus between chip and DRAM once."""
     return Cost(size, Floor(0, size).cycles(config), size * PJ_PER_BYTE["dram"])
 
 
 def start(name: str, stage: str, config: MlaConfig, note: str) -> View:
-    """A view without nodes."""
+    """Return an empty view."""
     return View(name=name, stage=stage, target=f"N = {config.n}", note=note)
 
 
@@ -78,7 +78,7 @@ def add_node(
     pj: float | None = None,
     **more: Any,
 ) -> None:
-    """Add a node; what is None is left out."""
+    """Add a node; attributes that are None are omitted."""
     known = {"cycles": None if cycles is None else round(cycles), "pj": None if pj is None else round(pj, 1)}
     kept = {name: value for name, value in known.items() if value is not None}
     view.add_node(
@@ -87,14 +87,14 @@ def add_node(
 
 
 def add_edge(view: View, source: str, target: str, tensor: str, cost: Cost, **more: Any) -> None:
-    """Add an edge."""
+    """Add an edge between two nodes."""
     view.add_edge(
         source, target, tensor=tensor, bytes=cost.bytes, cycles=cost.cycles, pj=round(cost.pj, 1), **more
     )
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes for display."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:,.0f} {unit}" if unit == "B" or count >= 100 else f"{count:,.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Views of the compiler's stages as text, JSON, Graphviz's language, and pictures."""
+"""Output formats of views: text, JSON, Graphviz and SVG."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from compiler.visualize.svg.dot import to_dot
 from compiler.visualize.svg.picture import to_svg
 from compiler.visualize.svg.text import to_json, to_text
 
-#: By the name that `mla graph --format` takes.
+#: Writers by the name used in `mla graph --format`.
 FORMATS: dict[str, Callable[[View], str]] = {
     "text": to_text,
     "dot": to_dot,

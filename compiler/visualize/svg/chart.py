@@ -1,6 +1,6 @@
-"""Charts by matplotlib as SVG text: the same calls give the same bytes, and any font fits.
+"""Charts drawn by matplotlib as reproducible SVG text.
 
-Text stays text, laid out for DejaVu Sans, the widest of the common fonts. The background is white on any page.
+Text stays text and is laid out for DejaVu Sans, the widest common font. The background is always white.
 """
 
 import io
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Units of an SVG file in an inch, as matplotlib has it: figures of `n / INCH` inches are n pixels wide.
+#: SVG units per inch in matplotlib: figures of `n / INCH` inches are n pixels wide.
 INCH = 72.0
-#: Width of a chart, that of a rendered page, and the sizes of its text, in pixels.
+#: Chart width, equal to that of a rendered page, and text sizes, in pixels.
 WIDTH, TITLE, LABEL, SMALL = 830.0, 14.0, 10.0, 9.0
-#: Columns of a key of layers, and pixels from one row to the next.
+#: Columns of a layer key, and row pitch in pixels.
 _KEY_COLUMNS, _KEY_ROW = 4, 16.0
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -51,14 +51,14 @@ _SETTINGS: dict[Any, Any] = {
 
 
 class Chart:
-    """A figure; `chart` makes one.
+    """Figure with layout helpers; created by `chart`.
 
     Parameters
     ----------
     figure : Figure
-        Holds the axes; its units are pixels of 1/72 inch.
+        Matplotlib figure; its units are pixels of 1/72 inch.
     title : str
-        For those who cannot see it.
+        Accessible title of the picture.
     """
 
     def __init__(self, figure: "Figure", title: str):
@@ -66,30 +66,30 @@ class Chart:
         self._tips: list[str] = []
 
     def axes(self, left: float, top: float, width: float, height: float) -> "Axes":
-        """Axes at a place in pixels from the upper left corner."""
+        """Add axes at a position in pixels from the upper left corner."""
         w, h = self.figure.get_size_inches() * INCH
         return self.figure.add_axes((left / w, 1 - (top + height) / h, width / w, height / h))
 
     def text(self, x: float, y: float, text: str, size: float = LABEL, **style: Any) -> None:
-        """A line of text; y is its baseline, in pixels from the top."""
+        """Add a line of text; y is the baseline in pixels from the top."""
         w, h = self.figure.get_size_inches() * INCH
         self.figure.text(x / w, 1 - y / h, text, size=size, **style)
 
     def heading(self, name: str, subtitle: str) -> None:
-        """The chart's name and what it shows, above the axes."""
+        """Add the title and subtitle above the axes."""
         self.text(16, 26, name, TITLE, weight="bold")
         self.text(16, 44, subtitle, LABEL, color=SOFT)
 
     def tip(self, artist: "Artist", text: str) -> None:
-        """Explain an artist where the pointer rests on it."""
+        """Attach a tooltip to an artist."""
         artist.set_gid(f"tip{len(self._tips)}")
         self._tips.append(text)
 
     def svg(self) -> str:
-        """The file."""
+        """Render the figure as SVG text."""
         out = io.StringIO()
         with warnings.catch_warnings():
-            # The font that measures lacks, say, Chinese; the one that shows the picture need not.
+            # The layout font may lack glyphs, such as Chinese; the font of the viewer need not.
             warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
             about = {"Date": None, "Creator": None, "Title": self.title}
             self.figure.savefig(out, format="svg", metadata=about)
@@ -107,13 +107,13 @@ class Chart:
 
 
 def _rounded(tag: str) -> str:
-    """Numbers of an element's attributes with one digit behind the point: others may differ between machines."""
+    """Round the attributes of an element to one decimal, since further digits differ between platforms."""
     return re.sub(r"-?\d+\.\d{2,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), tag)
 
 
 @contextmanager
 def chart(title: str, height: float, width: float = WIDTH) -> Iterator[Chart]:
-    """A chart of a size in pixels, drawn and rendered within the block."""
+    """Create a chart of a size in pixels, rendered when the block ends."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -122,7 +122,7 @@ def chart(title: str, height: float, width: float = WIDTH) -> Iterator[Chart]:
 
 
 def count_axis(axis: Any, label: str) -> None:
-    """Label an axis (`axes.xaxis` or `axes.yaxis`) of whole numbers: few ticks, thousands apart."""
+    """Label an axis (`axes.xaxis` or `axes.yaxis`) of integers: few ticks, with thousands separators."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=10, steps=[1, 2, 5, 10], integer=True))
@@ -131,7 +131,7 @@ def count_axis(axis: Any, label: str) -> None:
 
 
 def round_ticks(end: int, count: int) -> list[int]:
-    """Round numbers from 0 to an end, about as many as asked for."""
+    """Return about `count` round numbers from 0 to an end."""
     from matplotlib.ticker import MaxNLocator
 
     ticks = MaxNLocator(nbins=count, steps=[1, 2, 5, 10], integer=True).tick_values(0, max(end, 1))
@@ -139,21 +139,21 @@ def round_ticks(end: int, count: int) -> list[int]:
 
 
 def key_rows(names: Sequence[str]) -> float:
-    """Height in pixels of the key that `layer_key` draws."""
+    """Return the height in pixels of the key drawn by `layer_key`."""
     return _KEY_ROW * -(-len(names) // _KEY_COLUMNS)
 
 
 def layer_key(drawn: Chart, top: float, entries: Sequence[tuple[str, tuple[str, str]]]) -> None:
-    """A key of layers below a chart.
+    """Draw a key of layers below a chart.
 
     Parameters
     ----------
     drawn : Chart
-        Where the key is drawn.
+        Chart to draw on.
     top : float
-        Pixels from the top of the chart to the key.
+        Distance in pixels from the top of the chart.
     entries : sequence
-        Name of each layer, with its colours: fill and outline.
+        Name, fill and outline colour of each layer.
     """
     from matplotlib.patches import Rectangle
 

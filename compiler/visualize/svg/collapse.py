@@ -1,27 +1,27 @@
-"""What repeats in a view, such as the steps of a sequence, is drawn a few times only."""
+"""Collapses repeated parts of a view, such as the steps of a sequence."""
 
 import re
 from collections.abc import Hashable, Sequence
 
 from compiler.visualize.graphs.view import Cost, View, add_edge, add_node
 
-#: Fewer boxes, or fewer repetitions of them, are drawn as they are.
+#: Minimum number of nodes, and of repetitions, to collapse.
 _LEAST_BOXES, _LEAST_TIMES = 4, 5
-#: No more boxes than these are compared as one repetition.
+#: Maximum number of nodes compared as one repetition.
 _MOST_BOXES = 64
-#: So many repetitions are drawn before those that are left out; one is drawn behind them.
+#: Repetitions shown before the collapsed ones; one more is shown after them.
 _BEFORE = 2
 
 
 def folded(view: View) -> View:
-    """The same view, in which one box stands for most repetitions of nodes that follow one another."""
+    """Return the view with most repetitions of consecutive nodes collapsed to one node."""
     while (found := _repeated(view)) is not None:
         view = _without(view, *found)
     return view
 
 
 def _repeated(view: View) -> tuple[list[Hashable], int] | None:
-    """The nodes to be left out, and how many repetitions they are; None if too little repeats."""
+    """Return the nodes to collapse and their number of repetitions; None if there is too little repetition."""
     keys = [key for key, data in view.nodes(data=True) if data["kind"] != "constant"]
     kinds = [_kind(view, key) for key in keys]
     best, saved = None, 0
@@ -36,14 +36,14 @@ def _repeated(view: View) -> tuple[list[Hashable], int] | None:
 
 
 def _kind(view: View, key: Hashable) -> tuple[Hashable, ...]:
-    """What makes a node the same as others: all of it but the numbers in its name."""
+    """Return the identity of a node for comparison: all attributes, with numbers removed from names."""
     data = view.nodes[key]
     lines = tuple(line for line in data["text"] if line != key)
     return data["kind"], data["label"], data["group"], lines, re.sub(r"\d+", "#", str(key))
 
 
 def _runs(same: Sequence[bool]) -> list[tuple[int, int]]:
-    """Where True follows True: first place and length."""
+    """Return start and length of each run of True."""
     out, start = [], 0
     for i, each in enumerate([*same, False]):
         if not each:
@@ -54,7 +54,7 @@ def _runs(same: Sequence[bool]) -> list[tuple[int, int]]:
 
 
 def _without(view: View, keys: list[Hashable], times: int) -> View:
-    """The view with one node in place of some."""
+    """Return the view with some nodes replaced by one."""
     inside, made = set(keys), View(**view.graph)
     boxes, first = len(keys) // times, view.nodes[keys[0]]
     called = f"{keys[0]} and {len(keys) - 1} more"

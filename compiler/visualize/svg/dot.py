@@ -1,4 +1,4 @@
-"""Views in Graphviz's language."""
+"""Writes views as Graphviz dot."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ _SHAPES = {"input": "cds", "output": "cds", "constant": "note", "buffer": "cylin
 
 
 def to_dot(view: View) -> str:
-    """A digraph; groups are clusters."""
+    """Return a digraph; groups become clusters."""
     font = _quoted(FONT.split(",")[1].strip(" '"))
     lines = [
         f"digraph {_quoted(view.graph['name'])} {{",

@@ -1,4 +1,4 @@
-"""A view as boxes from top to bottom, in as many columns as make the picture wide rather than long."""
+"""Draws a view as a flow chart from top to bottom, in columns so that the picture is wide rather than tall."""
 
 from itertools import pairwise
 from typing import Any
@@ -15,15 +15,15 @@ _TITLE, _LINE = 11.5, 9.5
 _PAD, _STEP, _MOST = 9.0, 12.5, 230.0
 _GAP, _DOWN = 22.0, 34.0
 _GUTTER = 26.0
-#: Names of kinds of nodes that do not say enough by themselves.
+#: Display names of node kinds that are not self-explanatory.
 _CALLED = {"host": "on the host", "control": "control flow"}
-#: Width over height of a picture that fits a slide.
+#: Target aspect ratio (width over height).
 _SHAPE = 2.0
 _TOP = 58.0
 
 
 def draw_flow(view: View) -> str:
-    """The picture."""
+    """Return the flow chart as SVG."""
     return _Flow(folded(view)).draw()
 
 
@@ -50,7 +50,7 @@ class _Flow:
         self.turns: dict[int, int] = {}  # edges that left a column so far
 
     def _fold(self) -> None:
-        """Constants are drawn as a line of the node that reads them."""
+        """Move constants into the text of the node that reads them."""
         folded: dict[Key, int] = {}
         for key, data in self.view.nodes(data=True):
             if data["kind"] != "constant":
@@ -86,7 +86,7 @@ class _Flow:
         return 2 * _PAD + 8 + _STEP * len(self.lines[key])
 
     def draw(self) -> str:
-        """Places, edges, boxes on top of them."""
+        """Draw edges, then nodes on top."""
         self._columns()
         for edge, way in self.layout.ways.items():
             self._edge(edge, way)
@@ -101,7 +101,7 @@ class _Flow:
         return self.svg.render()
 
     def _key(self) -> list[tuple[str, str, str, bool]]:
-        """What the colours mean, of those that there are."""
+        """Return the legend entries of the node kinds in use."""
         found: dict[str, tuple[str, str]] = {}
         for key in self.graph:
             data = self._data(key)
@@ -114,13 +114,13 @@ class _Flow:
         return [(name, *pair, False) for name, pair in found.items()]
 
     def _columns(self) -> None:
-        """Put columns of ranks side by side."""
+        """Arrange ranks in columns."""
         ranks = self.layout.ranks
         self.rank = {key: number_ for number_, keys in enumerate(ranks) for key in keys}
         total = sum(self.heights) + _DOWN * len(self.heights)
         low, high = self._extent([key for rank in ranks for key in rank])
         wide = max(high - low + 2 * _GUTTER, 1)
-        # Wider than a page, it would be shrunk until nobody could read it.
+        # A picture wider than a page would be scaled down until it is illegible.
         count = max(1, min(round((_SHAPE * total / wide) ** 0.5), int(PAGE / wide)))
         passing = [len(rank) for rank in ranks]
         for way in self.layout.ways.values():
@@ -153,7 +153,7 @@ class _Flow:
         return self._height(key) / 2 if key in self.lines else 0.0
 
     def _edge(self, edge: tuple[Key, Key], way: list[Key]) -> None:
-        """One edge; past a rank it goes straight down."""
+        """Return one edge; it passes ranks vertically."""
         x, y = self.at[way[0]]
         y += self._half(way[0])
         path = f"M{point((x, y))}"
@@ -174,7 +174,7 @@ class _Flow:
         )
 
     def _labels(self) -> None:
-        """The size of what a node gives, on the side to which none of its edges turns."""
+        """Add the output size of nodes on a side that is free of edges."""
         for key in self.graph:
             ways = [way for edge, way in self.layout.ways.items() if edge[0] == key and self.bytes[edge]]
             sides = {self._side(way[0], way[1]) for way in ways}
@@ -187,14 +187,14 @@ class _Flow:
                 self.svg.text(x, y + self._half(key) + 13, size(count), SMALL, fill=SOFT, anchor=anchor)
 
     def _side(self, a: Key, b: Key) -> int:
-        """Where an edge turns to: -1 left, 1 right, 0 nowhere."""
+        """Return the side to which an edge turns: -1 left, 1 right, 0 none."""
         if self.column[self.rank[a]] != self.column[self.rank[b]]:
             return 1
         way = self.at[b][0] - self.at[a][0]
         return 0 if abs(way) < 4 else 1 if way > 0 else -1
 
     def _over(self, column: int, x: float, y: float, to_x: float, to_y: float) -> str:
-        """From the foot of a column to the head of the next, between the two; each edge a bit apart from the others."""
+        """Return a path from the foot of a column to the head of the next, with edges slightly apart."""
         place = self.turns.get(column, 0)
         self.turns[column] = place + 1
         shift = 7.0 * place
@@ -230,7 +230,7 @@ class _Flow:
 
 
 def _toward(corner: Point, other: Point, distance: float) -> Point:
-    """A point so far from a corner on the way to another."""
+    """Return the point at a distance from a corner towards another point."""
     (x, y), (to_x, to_y) = corner, other
     length = max(abs(to_x - x) + abs(to_y - y), 1e-9)  # one of the two is 0
     part = min(distance / length, 0.5)

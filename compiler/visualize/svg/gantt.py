@@ -1,4 +1,4 @@
-"""Commands over time, a row for each unit."""
+"""Gantt chart of commands over time, one row per unit."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 _ROWS = ("load", "matrix", "fuse", "store")
 _LEFT, _RIGHT, _TOP, _ROW, _BAR = 84.0, 16.0, 62.0, 42.0, 28.0
 _PIXELS = WIDTH - _LEFT - _RIGHT
-#: Pixels: commands that end so shortly after one another are drawn as one, and none is narrower than this.
+#: Pixels: gap below which adjacent commands are merged, and minimum width of a bar.
 _APART, _LEAST = 1.2, 0.8
 
 
 def draw_units(view: View) -> str:
-    """The chart."""
+    """Return the chart as SVG."""
     from matplotlib.patches import Rectangle
 
     about = view.graph
@@ -55,7 +55,7 @@ def _frame(axes: "Axes", cycles: int) -> None:
 
 
 def _bars(view: View, cycles: int) -> Iterator[tuple[str, str, int, int, str]]:
-    """Unit, layer, begin, end, explanation; commands too short to be told apart are one."""
+    """Yield unit, layer, begin, end and tooltip; commands too short to distinguish are merged."""
     apart = _APART * cycles / _PIXELS
     for unit in _ROWS:
         waiting: tuple[str, int, int, int] | None = None  # layer, begin, end, commands

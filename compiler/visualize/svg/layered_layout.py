@@ -1,4 +1,4 @@
-"""Places for the nodes of a graph without cycles: ranks from top to bottom, few crossings, edges nearly straight."""
+"""Layered (Sugiyama) layout of acyclic graphs: ranks, crossing reduction, and nearly straight edges."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import networkx as nx
 
-#: Sweeps over all ranks, for order and for places.
+#: Number of sweeps over all ranks, for ordering and for coordinates.
 _SWEEPS = 8
 
 Key = Hashable
@@ -14,16 +14,16 @@ Key = Hashable
 
 @dataclass
 class Layered:
-    """A layout.
+    """Result of the layout.
 
     Parameters
     ----------
     ranks : list of lists
-        Keys in order; long edges pass through keys of their own, (source, target, rank).
+        Node keys per rank in order; long edges have dummy keys (source, target, rank).
     x : dict
-        Middle of each key, by key.
+        Horizontal centre of each key.
     ways : dict
-        For each edge the keys it passes, its ends among them.
+        Keys along each edge, including its ends.
     """
 
     ranks: list[list[Key]] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Layered:
 
 
 def layered(graph: nx.DiGraph, width: dict[Key, float], gap: float, bend: float = 14) -> Layered:
-    """A layout of a graph; an edge that goes past a rank takes `bend` of its width."""
+    """Lay out a graph; an edge that passes a rank takes `bend` of its width."""
     out = Layered()
     _rank(graph, out)
     near: dict[Key, list[Key]] = {key: [] for rank in out.ranks for key in rank}
@@ -49,7 +49,7 @@ def layered(graph: nx.DiGraph, width: dict[Key, float], gap: float, bend: float 
 
 
 def _rank(graph: nx.DiGraph, out: Layered) -> None:
-    """Ranks by the longest way from a source; what has no source sits right above its first reader."""
+    """Assign ranks by the longest path from a source; sources are placed directly above their first reader."""
     level: dict[Key, int] = {}
     for key in nx.topological_sort(graph):
         level[key] = max((level[before] + 1 for before in graph.predecessors(key)), default=0)
@@ -67,7 +67,7 @@ def _rank(graph: nx.DiGraph, out: Layered) -> None:
 
 
 def _order(ranks: list[list[Key]], near: dict[Key, list[Key]], level: dict[Key, int], *, down: bool) -> None:
-    """Each rank in the order of the means of its neighbours on one side."""
+    """Sort each rank by the mean position of its neighbours on one side."""
     for number in range(len(ranks)) if down else reversed(range(len(ranks))):
         place = {key: i for rank in ranks for i, key in enumerate(rank)}
         side = number - 1 if down else number + 1
@@ -99,7 +99,7 @@ def _mean(values: list[float], default: float) -> float:
 
 
 def _apart(wanted: list[float], room: list[float], gap: float) -> list[float]:
-    """Places near those wanted, in order and without overlaps: runs that touch move together."""
+    """Return non-overlapping positions close to the desired ones, in order; touching runs move together."""
     runs: list[tuple[float, float, list[int]]] = []  # (left edge wanted, width, members)
     for index, (x, w) in enumerate(zip(wanted, room, strict=True)):
         left, width, members = x - w / 2, w, [index]
@@ -120,16 +120,16 @@ def _apart(wanted: list[float], room: list[float], gap: float) -> list[float]:
 
 
 def cut(heights: list[float], passing: list[int], count: int) -> list[range]:
-    """Ranks in columns of about the same height.
+    """Divide ranks into columns of similar height.
 
     Parameters
     ----------
     heights : list of float
-        Of each rank.
+        Height of each rank.
     passing : list of int
-        What crosses a cut behind each rank.
+        Number of edges that cross a cut after each rank.
     count : int
-        Columns.
+        Number of columns.
     """
     total = sum(heights)
     wanted = max(total / count, 1e-9)

@@ -1,4 +1,4 @@
-"""Memories over time: what lies where, and when."""
+"""Memory map over time: addresses and lifetimes of buffers."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,14 @@ _LEFT, _RIGHT, _TOP, _BETWEEN = 124.0, 16.0, 62.0, 18.0
 _PIXELS = WIDTH - _LEFT - _RIGHT
 #: Memories from top to bottom: name, height, unit.
 _MAPS = (("sp", "scratchpad", 320.0), ("acc", "accumulator", 130.0), ("slot", "parameter slots", 80.0))
-#: Slots have no banks: so many at least are shown.
+#: Minimum number of parameter slots shown; slots have no banks.
 _STEP = 8
-#: Pixels: no tile is smaller, and one has its name inside if it is so tall.
+#: Pixels: minimum tile size, and minimum tile height for a name inside.
 _LEAST, _NAMED = 0.8, 11.0
 
 
 def draw_memory(view: View) -> str:
-    """The chart."""
+    """Return the chart as SVG."""
     about = view.graph
     nodes = [data for _, data in view.nodes(data=True) if "starts" in data]
     end = max((max(data["last"]) for data in nodes), default=1)
@@ -57,7 +57,7 @@ def _frame(
     here: list[dict[str, Any]],
     end: int,
 ) -> "Axes":
-    """The axes of a memory, as far as it is in use, with a line between banks; `vertical`: its top and height."""
+    """Draw the axes of the used part of a memory, with bank boundaries; `vertical` is top and height."""
     (top, height), (capacity, banks) = vertical, size
     used = max((at + data["size"] for data in here for at in data["starts"]), default=0)
     bank = capacity // banks if banks > 1 else _STEP
@@ -78,7 +78,7 @@ def _frame(
 
 
 def _tiles(drawn: Chart, axes: "Axes", data: dict[str, Any], height: float, colours: tuple[str, str]) -> None:
-    """The tiles of a buffer, each as long as it is in use, in a memory so many pixels high."""
+    """Draw the tiles of a buffer over their lifetimes, in a memory of `height` pixels."""
     from matplotlib.patches import Rectangle
 
     across, down = axes.get_xlim()[1] / _PIXELS, axes.get_ylim()[0] / height

@@ -1,4 +1,4 @@
-"""Which picture a stage is drawn as."""
+"""Selects the drawing function of a stage."""
 
 from compiler.visualize.graphs.view import View
 from compiler.visualize.svg.flowchart import draw_flow
@@ -8,6 +8,6 @@ from compiler.visualize.svg.swimlanes import draw_lanes
 
 
 def to_svg(view: View) -> str:
-    """An SVG file."""
+    """Return the view as an SVG file."""
     draw = {"scheduled": draw_lanes, "placed": draw_memory, "timeline": draw_units}
     return draw.get(view.graph["stage"], draw_flow)(view)

@@ -1,4 +1,4 @@
-"""Figures that change from round to round, as lines."""
+"""Line chart of metrics over rounds."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,16 +14,16 @@ _MARKERS = "osD^vP"
 def draw_rounds(
     title: str, unit: str, lines: Mapping[str, Sequence[float]], baseline: str = "no change"
 ) -> str:
-    """A chart of ratios, by name: of each round, the first of which is number 0.
+    """Return a chart of ratios over rounds, one line per name; rounds count from 0.
 
     Parameters
     ----------
     title, unit : str
-        What is shown; what the figures are.
+        Title of the chart, and label of the values.
     lines : mapping
-        Figures of each round, as many for each name, at least one.
+        Values per round, equally many for each name, at least one.
     baseline : str
-        What the dashed line at 1.0 means.
+        Label of the dashed line at 1.0.
     """
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 

@@ -1,4 +1,4 @@
-"""Cycles of each request that was served, and the decisions that changed them."""
+"""Chart of the cycles per served request, with tuning events."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LEFT, _RIGHT, _TOP, _TALL, _BETWEEN = 72.0, 16.0, 92.0, 200.0, 76.0
-#: The second panel shows what is up to so much above the least.
+#: Range of the second panel above the minimum, as a fraction.
 _CLOSE = 1.1
-#: Numbers above decisions are so far apart at least; rows and columns of their explanations below the chart.
+#: Minimum distance between event numbers; rows and columns of the event list below the chart.
 _NUMBER, _ENTRY, _COLUMNS = 14.0, 16.0, 2
 _COLOURS = {
     "reload": OKABE_ITO["green"],
@@ -25,16 +25,16 @@ _COLOURS = {
 
 
 def draw_serving(name: str, cycles: Sequence[int], events: Sequence[Document]) -> str:
-    """The chart.
+    """Return the chart as SVG.
 
     Parameters
     ----------
     name : str
-        What was served.
+        Name of the served network.
     cycles : sequence of int
-        Of each request.
+        Cycles of each request.
     events : sequence of dict
-        Decisions, as `mla serve` prints them.
+        Tuning events, as printed by `mla serve`.
     """
     marked = [event for event in events if event["event"] in _COLOURS]
     rows = -(-len(marked) // _COLUMNS)
@@ -58,7 +58,7 @@ def draw_serving(name: str, cycles: Sequence[int], events: Sequence[Document]) -
 
 
 def _kinds(drawn: Chart, marked: Sequence[Document]) -> None:
-    """A key of the colours, and a number above each decision."""
+    """Draw a colour key, and a number above each event."""
     x = WIDTH - _RIGHT
     for kind in reversed([kind for kind in _COLOURS if any(event["event"] == kind for event in marked)]):
         drawn.text(x, 26, f"┃ {kind}", LABEL, ha="right", color=_COLOURS[kind])
@@ -68,7 +68,7 @@ def _kinds(drawn: Chart, marked: Sequence[Document]) -> None:
 def _panel(
     drawn: Chart, top: float, cycles: Sequence[int], marked: Sequence[Document], shown: tuple[float, float]
 ) -> None:
-    """Cycles over requests, from the least to the greatest shown; what is beyond that is at the edge."""
+    """Plot cycles over requests within the shown range; values outside are clipped to the edge."""
     axes = drawn.axes(_LEFT, top, WIDTH - _LEFT - _RIGHT, _TALL)
     low, high = shown
     margin = (high - low) * 0.04 or 1
@@ -91,7 +91,7 @@ def _panel(
 
 
 def _numbers(axes: "Axes", marked: Sequence[Document], requests: int) -> None:
-    """Numbers in one row above the lines of decisions; those of lines close to each other move to the right."""
+    """Draw numbers in one row above the event lines; numbers of close lines move to the right."""
     scale, free = (WIDTH - _LEFT - _RIGHT) / requests, 0.0
     for number, event in enumerate(marked, 1):
         x = max(event["request"] * scale, free)

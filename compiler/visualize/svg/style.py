@@ -1,4 +1,4 @@
-"""Colours of the pictures, and how wide text is."""
+"""Colours and text widths of the pictures."""
 
 from colorsys import hls_to_rgb
 from typing import Any
@@ -7,7 +7,7 @@ from unicodedata import east_asian_width
 from compiler.util.shorten import shorten_middle
 from hw.isa.counters import CAUSES
 
-#: Fill and outline of each kind of node.
+#: Fill and outline of each node kind.
 COLOURS = {
     "input": ("#e8f1ec", "#4a7c62"),
     "output": ("#e8f1ec", "#4a7c62"),
@@ -23,7 +23,7 @@ COLOURS = {
     "store": ("#f0e6f8", "#8455ab"),
     "program": ("#eaf1fb", "#4472b5"),
 }
-#: Okabe and Ito's palette, which the colour-blind can tell apart ("Color Universal Design", 2008).
+#: Okabe and Ito's colour-blind safe palette ("Color Universal Design", 2008).
 OKABE_ITO = {
     "green": "#009e73",
     "sky": "#56b4e9",
@@ -33,7 +33,7 @@ OKABE_ITO = {
     "blue": "#0072b2",
     "purple": "#cc79a7",
 }
-#: One for each cause of cycles; the two greys in the middle are of causes that the machine never counts.
+#: One colour per cause of cycles; the two greys in the middle are for causes that the chip never counts.
 CAUSE_COLOURS: dict[str, str] = dict(
     zip(
         CAUSES,
@@ -47,15 +47,15 @@ CAUSE_COLOURS: dict[str, str] = dict(
         strict=True,
     )
 )
-#: Operators that say little about the machine's work are paler.
+#: Operators with little computation are paler.
 QUIET = ("#f4f5f7", "#8a93a0")
-#: Operators of the array.
+#: Operators that run on the array.
 HEAVY = ("conv2d", "depthwise_conv2d", "conv_transpose2d", "dense", "matmul")
 
 INK, SOFT, LINE, GRID = "#1f2733", "#5d6773", "#97a1ae", "#e3e6ea"
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
 
-#: Widths in DejaVu Sans, in thousandths of the font's size, of printable ASCII and of others that labels have.
+#: Character widths of DejaVu Sans in thousandths of the font size.
 _CHARACTERS = "".join(map(chr, range(32, 127))) + "…≈µ"
 _REGULAR = dict(
     zip(
@@ -269,12 +269,12 @@ _BOLD = dict(
         strict=True,
     )
 )
-#: Of other characters: letters, and those that take two columns in a terminal.
+#: Widths of other characters: letters, and double-width characters.
 _OTHER, _WIDEST = 800, 1000
 
 
 def colours(data: dict[str, Any]) -> tuple[str, str]:
-    """Fill and outline of a node."""
+    """Return fill and outline of a node."""
     ops = data.get("ops", [data.get("op", "")])
     if data["kind"] in ("operator", "layer") and not any(op in HEAVY for op in ops):
         return QUIET
@@ -282,7 +282,7 @@ def colours(data: dict[str, Any]) -> tuple[str, str]:
 
 
 def hue(index: int) -> tuple[str, str]:
-    """Fill and outline of the layer with a number: neighbours differ."""
+    """Return fill and outline of a layer by number; neighbours differ."""
     angle = (0.58 + index * 0.381966) % 1
     return _hex(*hls_to_rgb(angle, 0.74, 0.55)), _hex(*hls_to_rgb(angle, 0.42, 0.5))
 
@@ -292,11 +292,11 @@ def _hex(*parts: float) -> str:
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Width of a text in DejaVu Sans, the widest of the common fonts without serifs, so that it fits in any."""
+    """Return the width of a text in DejaVu Sans, the widest common sans-serif font, so that it fits in any."""
     widths = _BOLD if bold else _REGULAR
     return sum(widths.get(c, _WIDEST if east_asian_width(c) in "WF" else _OTHER) for c in text) * size / 1000
 
 
 def shortened(text: str, width: float, size: float, *, bold: bool = False) -> str:
-    """A text that fits a width, if need be without its middle: names differ in their tails."""
+    """Shorten a text to a width by removing its middle, since names differ at their ends."""
     return shorten_middle(text, lambda each: text_width(each, size, bold=bold) <= width + 0.5)

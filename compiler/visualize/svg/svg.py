@@ -1,4 +1,4 @@
-"""A picture in SVG, element by element; the same calls give the same bytes."""
+"""Reproducible SVG writer."""
 
 from collections.abc import Sequence
 from html import escape
@@ -6,29 +6,29 @@ from html import escape
 from compiler.visualize.svg.style import FONT, INK, LINE, SOFT, text_width
 
 Point = tuple[float, float]
-#: Pixels: width of a rendered page, and the least size of text that is read there.
+#: Pixels: width of a rendered page, and minimum legible text size.
 PAGE, SMALL = 830.0, 9.0
 _SWATCH = 16.0
 
 
 def point(at: Point) -> str:
-    """The two coordinates of a point."""
+    """Format the coordinates of a point."""
     return f"{number(at[0])} {number(at[1])}"
 
 
 def number(value: float) -> str:
-    """A coordinate with one digit at most behind the point."""
+    """Format a coordinate with at most one decimal."""
     text = f"{value:.1f}"
     return text[:-2] if text.endswith(".0") else text
 
 
 class Svg:
-    """A picture that grows with what is drawn; the background is white, whatever the page is.
+    """SVG picture that grows with its contents; the background is white on any page.
 
     Parameters
     ----------
     title : str
-        For those who cannot see it.
+        Accessible title of the picture.
     """
 
     def __init__(self, title: str):
@@ -37,7 +37,7 @@ class Svg:
         self.width = self.height = 0.0
 
     def room(self, x: float, y: float) -> None:
-        """Make the picture reach so far."""
+        """Extend the picture to include a point."""
         self.width, self.height = max(self.width, x), max(self.height, y)
 
     def box(
@@ -54,7 +54,7 @@ class Svg:
         tip: str = "",
         stroke: float = 1.2,
     ) -> None:
-        """A rectangle."""
+        """Draw a rectangle."""
         more = ' stroke-dasharray="4 3"' if dashed else ""
         shape = (
             f'<rect x="{number(x)}" y="{number(y)}" width="{number(w)}" height="{number(h)}" rx="{number(radius)}" '
@@ -75,7 +75,7 @@ class Svg:
         anchor: str = "start",
         halo: bool = False,
     ) -> None:
-        """A line of text; y is its baseline."""
+        """Draw a line of text; y is its baseline."""
         more = f' x="{number(x)}" y="{number(y)}" font-size="{number(size)}"'
         more += ' font-weight="600"' if bold else ""
         more += f' text-anchor="{anchor}"' if anchor != "start" else ""
@@ -86,16 +86,16 @@ class Svg:
     def key(
         self, x: float, y: float, entries: Sequence[tuple[str, str, str, bool]], width: float = PAGE
     ) -> None:
-        """A key of colours, in lines of a width; y is the first one's baseline.
+        """Draw a colour key, wrapped to a width; y is the baseline of the first line.
 
         Parameters
         ----------
         x, y : float
             Left end of the first line, in pixels.
         entries : sequence
-            Of each entry: name, fill, outline, and whether that is dashed.
+            Name, fill, outline and whether the outline is dashed, for each entry.
         width : float
-            Where lines end, in pixels from the left of the picture.
+            Right end of the lines, in pixels from the left of the picture.
         """
         left = x
         for name, fill, outline, dashed in entries:
@@ -110,14 +110,14 @@ class Svg:
     def line(
         self, points: Sequence[Point], colour: str = LINE, width: float = 1.0, dashed: bool = False
     ) -> None:
-        """A line through points."""
+        """Draw a line through points."""
         path = "M" + " L".join(f"{number(x)} {number(y)}" for x, y in points)
         self._path(path, colour, width, dashed=dashed)
 
     def curve(
         self, path: str, colour: str = LINE, width: float = 1.2, *, dashed: bool = False, tip: str = ""
     ) -> None:
-        """A path that ends in an arrow."""
+        """Draw a path that ends in an arrow."""
         name = self.arrows.setdefault(colour, f"arrow{len(self.arrows)}")
         self._path(path, colour, width, dashed=dashed, more=f' marker-end="url(#{name})"', tip=tip)
 
@@ -129,7 +129,7 @@ class Svg:
         self.parts.append(f"{shape}><title>{escape(tip)}</title></path>" if tip else f"{shape}/>")
 
     def render(self, margin: float = 16) -> str:
-        """The file."""
+        """Return the SVG file as text."""
         w, h = number(self.width + margin), number(self.height + margin)
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" viewBox="0 0 {w} {h}" '

@@ -1,4 +1,4 @@
-"""The schedule as a band for each layer, with a lane for each memory and unit that data pass on their way."""
+"""Draws the schedule as a band per layer with a lane per memory and unit along the data path."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from compiler.visualize.graphs.view import View
 from compiler.visualize.svg.style import COLOURS, INK, SOFT, shortened, text_width
 from compiler.visualize.svg.svg import SMALL, Point, Svg, point
 
-#: Lanes from left to right: what stands in them, and how wide they are; all of them fit a page.
+#: Lanes from left to right: contents and widths, which together fit a page.
 _LANES = (
     ("DRAM", 70.0),
     ("LOAD", 82.0),
@@ -22,13 +22,13 @@ _LANES = (
 )
 _FETCHED, _LOAD, _READ, _WRITTEN, _STORE, _STORED = 0, 1, 2, 6, 7, 8
 _UNITS = {"load": _LOAD, "matrix": 3, "fuse": 5, "store": _STORE}
-#: What the host does takes the place of all units.
+#: Host work spans the lanes of all units.
 _HOST = {"host": 1, "control": 1}
 _WORK = _UNITS | _HOST
 _ACROSS, _LEFT, _TOP = 14.0, 14.0, 92.0
 _ROW, _BOX, _HEAD, _BETWEEN = 51.0, 42.0, 24.0, 6.0
 _NAME, _PITCH = 11.0, 11.5
-#: What the colours of boxes mean; those of units stand above their lanes.
+#: Legend of box colours; units are labelled above their lanes.
 _KEY = {
     "constant": "constants",
     "input": "input, output",
@@ -40,7 +40,7 @@ _KEY = {
 
 @dataclass
 class _Item:
-    """A box in a band: a node, or a stand-in for a tensor that another band makes."""
+    """Box in a band: a node, or a placeholder for a tensor from another band."""
 
     key: str
     lane: int
@@ -52,13 +52,13 @@ class _Item:
 
     @property
     def width(self) -> float:
-        """Of its lane; what the host does reaches from the first unit's to the last one's."""
+        """Width of the lane; host work spans from the first to the last unit."""
         lanes = _LANES[1:8] if self.host else _LANES[self.lane : self.lane + 1]
         return sum(width + _ACROSS for _, width in lanes) - _ACROSS
 
 
 def draw_lanes(view: View) -> str:
-    """The picture."""
+    """Return the picture as SVG."""
     return _Lanes(view).draw()
 
 
@@ -77,7 +77,7 @@ class _Lanes:
         self.right = at - _ACROSS
 
     def draw(self) -> str:
-        """Heads of the lanes, then band after band."""
+        """Draw the lane headings, then all bands."""
         about = self.view.graph
         self.svg.text(16, 28, about["name"], 16, bold=True)
         self.svg.text(
@@ -102,7 +102,7 @@ class _Lanes:
         return self.svg.render()
 
     def _sorted(self) -> list[str]:
-        """Layers in the order in which they compute; loads that come early do not count."""
+        """Return layers in order of computation, ignoring early loads."""
         first: dict[str, int] = {}
         for number_, (_, data) in enumerate(self.view.nodes(data=True)):
             if data["kind"] in _WORK and data["kind"] != "load":
@@ -140,12 +140,12 @@ class _Lanes:
         return y + height
 
     def _rows(self, items: dict[str, _Item], units: list[str]) -> None:
-        """Rows of boxes: a transfer beside the tile that it fills or empties, and what it moves from or to as well."""
+        """Assign rows to boxes: a transfer next to the tile that it fills or empties, and its source or destination."""
         placed: set[str] = set()
         taken: set[tuple[int, int]] = set()
 
         def place(key: str, row: int) -> None:
-            """The row, or the next one that is free in the lane."""
+            """Place a box in a row, or in the next free row of its lane."""
             item = items[key]
             if key not in placed:
                 while (item.lane, row) in taken:
@@ -181,7 +181,7 @@ class _Lanes:
             place(key, 0)
 
     def _busy(self, units: list[str]) -> str:
-        """Busy cycles of the unit that has most of them in a layer."""
+        """Return the busy cycles of the busiest unit of a layer."""
         busy: dict[str, int] = {}
         for key in units:
             if self.view.nodes[key]["kind"] in _HOST:
@@ -192,7 +192,7 @@ class _Lanes:
         return f"{kind.upper()} {busy[kind]:,} cycles"
 
     def _rank(self, key: str) -> tuple[int, int]:
-        """What comes first: tensors for the array, weights, tensors for FUSE alone, parameters and tables."""
+        """Return the sort order: activations for the array, weights, tensors for FUSE only, parameters and tables."""
         if self.view.nodes[key]["kind"] in ("load", "store"):
             return min(self._rank(end) for end in self._ends(key))
         names = [key]
@@ -210,16 +210,16 @@ class _Lanes:
         return kind, self.number[key]
 
     def _readers(self, buffer: str) -> list[str]:
-        """The band's own work that reads a buffer."""
+        """Return the work of this band that reads a buffer."""
         return [unit for unit in self.view.successors(buffer) if unit in self.band]
 
     def _ends(self, unit: str) -> list[str]:
-        """What a transfer fills, or empties."""
+        """Return the buffers that a transfer fills or empties."""
         store = self.view.nodes[unit]["kind"] == "store"
         return list(self.view.predecessors(unit) if store else self.view.successors(unit))
 
     def _buffers(self, items: dict[str, _Item], key: str, *, written: bool) -> None:
-        """The buffers at one end of a unit's work, in the lanes that fit."""
+        """Add the buffers at one end of a unit's work, in the lanes that fit."""
         unit = self.view.nodes[key]["kind"]
         for other in self.view.successors(key) if written else self.view.predecessors(key):
             if other in items:
@@ -272,7 +272,7 @@ class _Lanes:
 
 
 def _across(a: _Item, b: _Item, items: Iterable[_Item]) -> str:
-    """From the right side of one box to the left of another, around those between; back a little lower."""
+    """Return a path from the right side of one box to the left of another, around boxes between; back edges lower."""
     if a.lane >= b.lane:
         start, end = (a.x, a.y + 8), (b.x + b.width, b.y + 8)
         bend = -max(abs(end[0] - start[0]) / 2, 18)
@@ -281,7 +281,7 @@ def _across(a: _Item, b: _Item, items: Iterable[_Item]) -> str:
     between = [item for item in items if a.lane < item.lane < b.lane]
     if not between:
         return _bent(start, end, max((end[0] - start[0]) / 2, 6))
-    # Straight past the boxes at a height where there is none: that of an end, or between two rows.
+    # Go straight past the boxes at a free height: that of an end, or between two rows.
     heights = (a.y, b.y, a.y + _ROW / 2, b.y + _ROW / 2)
     y = next((y for y in heights if all(abs(item.y - y) > _BOX / 2 + 2 for item in between)), a.y + _ROW / 2)
     first, last = start[0] + _ACROSS, end[0] - _ACROSS

@@ -1,4 +1,4 @@
-"""Views as text for people and as JSON for programs."""
+"""Writes views as text and as JSON."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from compiler.visualize.graphs.view import View
 
 
 def to_text(view: View) -> str:
-    """A line for each node, and under it one for each edge that leads to it."""
+    """Return one line per node, followed by one per incoming edge."""
     about = view.graph
     lines = [f"{about['name']}: {about['stage']}, {about['target']}", about["note"], ""]
     if "cycles" in about:
@@ -41,5 +41,5 @@ def _cost(edge: dict[str, Any]) -> str:
 
 
 def to_json(view: View) -> str:
-    """The node-link form of networkx."""
+    """Return the node-link JSON of networkx."""
     return json.dumps({"schema_version": 1} | nx.node_link_data(view, edges="edges"), indent=1)

@@ -1,9 +1,9 @@
-"""What programs have that no schedule says: the best of many measured schedules of a layer, and of edits beyond them.
+"""Gain of program edits over schedules: the best of many measured schedules of a layer, and edits of its programs.
 
-`python -m scripts.new_territory --shapes 3 --folder build/new_territory` searches, for each layer, `--trials` schedules
-(programs that differ, by several methods), then `--programs` micro-programs beginning with those of the best schedules.
-It goes on where it was stopped; `--only-render` writes the tables (report.json, report.md) of what there is. `--among`
-takes only layers with one of some texts in their names: those that a run with few trials has found worth more.
+`python -m scripts.study_program_edits --shapes 3 --folder build/study_program_edits` searches, for each layer,
+`--trials` schedules with distinct programs, by several methods, then `--programs` micro-programs derived from the best.
+It resumes after an interruption; `--only-render` writes the tables (report.json, report.md) of the results. `--among`
+selects layers with one of some texts in their names: those that a run with few trials has found worth more.
 """
 
 import argparse
@@ -40,10 +40,10 @@ from compiler.tuning.search.tuner import tune
 from compiler.tuning.space.objectives import Objective
 from hw.config import load_target
 from hw.errors import InputError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
-from scripts.new_territory_report import render
-from scripts.remembered import FileMemory
+from scripts.jsonl_log import Lines
+from scripts.measurement_cache import FileMemory
+from scripts.process_pool import in_lanes
+from scripts.study_program_edits_report import render
 
 KINDS = (
     "conv",
@@ -134,7 +134,7 @@ def main() -> int:
     parser.add_argument("--methods", default="edits", help=f"by commas, of {', '.join(PROGRAMS)}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lanes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--folder", type=Path, default=Path("build/new_territory"))
+    parser.add_argument("--folder", type=Path, default=Path("build/study_program_edits"))
     parser.add_argument("--only-render", action="store_true", help="of what there is, for the same arguments")
     args = parser.parse_args()
     try:

@@ -1,9 +1,9 @@
-"""How well the fusion engine chooses between ways to carry out a chain of layers.
+"""Evaluates the choices of the fusion engine for chains of layers.
 
-`python -m scripts.fusion_choice --file FILE` draws chains that the model has not been calibrated with, carries each out
-unfused (every operator from DRAM to DRAM), as the static compiler does, and in every way that the fusion engine
-proposes, and measures all of them. It prints how often the way that it chooses is the measured best, and how
-much it is behind the best and behind the unfused one.
+`python -m scripts.study_fusion --file FILE` draws chains that the model has not been calibrated with, runs each
+unfused (every operator from DRAM to DRAM), as the static compiler does, and in every variant that the fusion engine
+proposes, and measures all of them. It prints how often the chosen variant is the measured best, and how
+far it is from the best and from the unfused one.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from compiler.tuning.fusion.engine import FusionEngine
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from hw.errors import InputError
-from scripts.remembered import FileMemory, programs_of
+from scripts.measurement_cache import FileMemory, programs_of
 
 #: A seed that `mla calibrate` does not take by default.
 _SEED = 20261

@@ -1,4 +1,4 @@
-"""Work on many things, some at a time, each in a process of its own."""
+"""Process pool: runs work items in parallel, each in its own process."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 def in_lanes(work: Callable[..., None], items: Sequence[Item], lanes: int, *more: Any) -> int:
-    """Do some work with each item.
+    """Process all items in parallel.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def in_lanes(work: Callable[..., None], items: Sequence[Item], lanes: int, *more
 def _lane(
     work: Callable[..., None], items: Sequence, place: "Synchronized[int]", parent: int, more: tuple
 ) -> None:
-    """Take the next item until there is none."""
+    """Process items until none is left."""
     while os.getppid() == parent:
         with place.get_lock():
             at, place.value = place.value, place.value + 1

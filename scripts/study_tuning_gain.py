@@ -1,8 +1,8 @@
-"""What the loop gains over the static compiler as it was when the loop began, under usual and changed conditions.
+"""Gain of tuning over the original static compiler, under default and changed conditions.
 
-`python -m scripts.loop_gain --trials 60 --seeds 5` prints, for each network and condition, cycles of the compiler of
-commit 3783297 (`scripts/loop_gain.json`), of the static compiler as it is, of the best schedule found, and how much of
-what was above the floor is gone. Under changed conditions the best schedule of the usual ones is measured too.
+`python -m scripts.study_tuning_gain --trials 60 --seeds 5` prints, for each network and condition, cycles of the
+compiler of commit 3783297 (`scripts/study_tuning_gain.json`), of the current static compiler, and of the best schedule
+found, and the closed part of the gap to the lower bound. Under changed conditions the best default schedule also runs.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.methods import METHODS
 from compiler.tuning.search.tuner import tune
 from hw.config import load_target
-from scripts.remembered import FileMemory
+from scripts.measurement_cache import FileMemory
 
 FROZEN = Path(__file__).with_suffix(".json")
 PUBLISHED = ("mobilenet_v1", "mobilenet_v2")
@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
-        "--file", type=Path, default=Path("build/loop_gain.jsonl"), help="remembers measurements"
+        "--file", type=Path, default=Path("build/study_tuning_gain.jsonl"), help="remembers measurements"
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

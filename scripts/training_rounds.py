@@ -1,4 +1,4 @@
-"""Models that come one from the other, round after round, in a folder: what they began with, and the curve."""
+"""Folder of training rounds: initial inputs, models, and the evaluation curve."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,21 +10,21 @@ from compiler.llm.evaluate.sample_quality import TOGETHER
 from compiler.util.files import read_input, write_output
 from compiler.visualize.svg.rounds import draw_rounds
 from hw.errors import InputError
-from scripts.judged import judged
+from scripts.eval_lm import judged
 
 
 def model_of(folder: Path, number: int) -> Path:
-    """What a round ends with; number 0 is what all began with."""
+    """Return the model of a round; number 0 is the initial model."""
     return folder / str(number) / "model.safetensors"
 
 
 def corpus_of(folder: Path) -> Path:
-    """What it begins with: the one that it was made from may be packed anew."""
+    """Return the initial corpus; the original file may be packed anew."""
     return folder / f"corpus{CORPUS.suffix}"
 
 
 def begin(folder: Path, asked: Mapping[str, Any], llm: Path, corpus: Path) -> None:
-    """Keep what it begins with: rounds of other models, networks or answers do not go together.
+    """Store the initial inputs; rounds with other models, networks or options must not be mixed.
 
     Raises
     ------
@@ -49,19 +49,19 @@ def begin(folder: Path, asked: Mapping[str, Any], llm: Path, corpus: Path) -> No
 
 
 def judge(folder: Path, number: int, layers: int, samples: int, lanes: int) -> dict[str, Any]:
-    """A point of the curve: how good single answers are, of layers that are the same in every round."""
+    """Return a point of the curve: quality of single answers about layers that are the same in every round."""
     say(f"round {number}: judging")
     file = folder / f"judged.{number}.jsonl"
     return {"round": number} | judged(model_of(folder, number), layers, samples, lanes, file)
 
 
 def say(text: str) -> None:
-    """Progress, at once."""
+    """Print progress immediately."""
     print(text, flush=True)
 
 
 def write_curve(folder: Path, points: Sequence[Mapping[str, Any]]) -> str:
-    """All figures (curve.json), and their picture (curve.svg); returns the last ones in a line."""
+    """Write all values (curve.json) and their chart (curve.svg); return the last ones as a line."""
     lines = {
         "one answer": [each["one"] for each in points],
         f"best of {TOGETHER}": [each["some"] for each in points],

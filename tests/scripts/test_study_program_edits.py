@@ -14,15 +14,15 @@ from compiler.tuning.calibration.calibration_networks import CalibrationNetwork,
 from compiler.tuning.measure.measurer import Measurer
 from compiler.tuning.search.method import Trial
 from hw.config import load_target
-from scripts import new_territory
+from scripts import study_program_edits
 
 SMALL = ("--kinds", "add", "max_pool", "--shapes", "1", "--trials", "10", "--programs", "8", "--starts", "2")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str) -> dict:
     """What the script reports."""
-    monkeypatch.setattr(sys, "argv", ["new_territory", *SMALL, "--folder", str(folder), *more])
-    assert new_territory.main() == 0
+    monkeypatch.setattr(sys, "argv", ["study_program_edits", *SMALL, "--folder", str(folder), *more])
+    assert study_program_edits.main() == 0
     return json.loads((folder / "report.json").read_text("utf-8"))
 
 
@@ -63,25 +63,29 @@ def test_figures_hold_and_work_is_not_done_twice(tmp_path, monkeypatch, capsys):
 
 
 def test_methods_that_there_are_not_are_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["new_territory", "--methods", "nonsense", "--folder", str(tmp_path)])
+    monkeypatch.setattr(
+        sys, "argv", ["study_program_edits", "--methods", "nonsense", "--folder", str(tmp_path)]
+    )
     with pytest.raises(SystemExit):
-        new_territory.main()
+        study_program_edits.main()
     assert "must be among" in capsys.readouterr().err
     for option in ("--shapes", "--trials", "--programs", "--starts", "--lanes"):
-        monkeypatch.setattr(sys, "argv", ["new_territory", option, "0", "--folder", str(tmp_path)])
+        monkeypatch.setattr(sys, "argv", ["study_program_edits", option, "0", "--folder", str(tmp_path)])
         with pytest.raises(SystemExit):
-            new_territory.main()
+            study_program_edits.main()
         assert f"{option} must be at least 1, not 0" in capsys.readouterr().err
 
 
 def test_layers_are_chosen_by_their_names(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(new_territory, "look", lambda job: pytest.fail(f"{job.name} was looked at"))
+    monkeypatch.setattr(study_program_edits, "look", lambda job: pytest.fail(f"{job.name} was looked at"))
     report = run(monkeypatch, tmp_path, "--among", "max_pool", "--only-render")
     assert report["layers"] == []
     assert "1 layers, 0 of them done" in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", ["new_territory", *SMALL, "--folder", str(tmp_path), "--among", "lstm"])
+    monkeypatch.setattr(
+        sys, "argv", ["study_program_edits", *SMALL, "--folder", str(tmp_path), "--among", "lstm"]
+    )
     with pytest.raises(SystemExit):
-        new_territory.main()
+        study_program_edits.main()
     assert "no layer has 'lstm' in its name; there are add " in capsys.readouterr().err
 
 
@@ -94,7 +98,7 @@ def test_what_the_language_model_said_led_to_its_program(tmp_path, monkeypatch):
     with Measurer(graph, conditions, CompileOptions(rounding="reference")) as measurer:
         baseline = measurer.baseline()
         start = Trial(measurer.first.schedule, baseline, float(baseline.cycles))
-        found = new_territory.programs_of(measurer, "llm", [start], 24, 1)
+        found = study_program_edits.programs_of(measurer, "llm", [start], 24, 1)
     assert found["measured"] == 24 and found["inexact"] == 0
     assert bool(found["said"]) == (found["cycles"] < baseline.cycles)
     assert all(" split " in f" {each}" or " move " in f" {each}" for each in found["said"])

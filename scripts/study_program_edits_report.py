@@ -1,4 +1,4 @@
-"""What `scripts.new_territory` found, as tables."""
+"""Tables of the results of `scripts.study_program_edits`."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the chip says of the digits, against their labels and against what must come out."""
+"""Checks the outputs of `make sim` against the labels, the golden model and onnxruntime."""
 
 from collections.abc import Sequence
 

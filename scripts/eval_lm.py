@@ -1,4 +1,4 @@
-"""How good a language model is: what its single answers about layers that it has never seen cost."""
+"""Evaluates a language model by the measured cost of single answers about held-out layers."""
 
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -13,8 +13,8 @@ from compiler.llm.model.weights import load
 from compiler.tuning.calibration.calibration_networks import CalibrationNetwork
 from compiler.tuning.measure.measurer import Measurer
 from hw.errors import WorkError
-from scripts.lanes import in_lanes
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
+from scripts.process_pool import in_lanes
 
 _MACHINE, _SEED = "usual", 0
 
@@ -26,13 +26,13 @@ class _Job:
     Parameters
     ----------
     key : str
-        What they are known by.
+        Key of the result.
     place : int
-        The layer's.
-    point : Point
-        The layer.
+        Number of the layer.
+    point : CalibrationNetwork
+        Network that consists of the layer.
     samples : int
-        Answers.
+        Number of answers.
     """
 
     key: str
@@ -42,26 +42,26 @@ class _Job:
 
 
 def judged(model: Path, layers: int, samples: int, lanes: int, file: Path) -> dict[str, Any]:
-    """Measure so many answers about each of some layers: always the same ones.
+    """Measure answers about held-out layers, which are the same in every call.
 
     Parameters
     ----------
     model : Path
-        Who is asked.
+        Model file to evaluate.
     layers, samples, lanes : int
-        How many; processes at the same time.
+        Numbers of layers, of answers per layer, and of parallel processes.
     file : Path
-        Keeps what is done, a line for a layer, and is gone on with.
+        JSONL file of finished layers, from which an interrupted call resumes.
 
     Returns
     -------
     dict
-        Figures as of `compiler.llm.evaluate.sample_quality.figures`, and all layers.
+        Values of `compiler.llm.evaluate.sample_quality.figures`, and all layers.
 
     Raises
     ------
     WorkError
-        A process that judged died.
+        A worker process died.
     """
     machine, mine = MACHINES[_MACHINE], digest(model.read_bytes())[:12]
     points = islice(held_out_points(machine.conditions.config.n, _SEED, machine), layers)

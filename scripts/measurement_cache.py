@@ -1,4 +1,4 @@
-"""What programs took, remembered in a file: comparisons of methods can be stopped and gone on with."""
+"""Measurement cache in a JSONL file, with which comparisons of methods can be interrupted and resumed."""
 
 from pathlib import Path
 from time import monotonic
@@ -11,28 +11,28 @@ from compiler.runtime.compiled import CompiledNetwork
 from compiler.schedule.schedule import Schedule
 from compiler.tuning_db.json_codec import read_result, result_values
 from hw.errors import InputError
-from scripts.lines import Lines
+from scripts.jsonl_log import Lines
 
 
 class FileMemory:
-    """The memory of a measurer, as lines of JSON.
+    """Measurement cache of a measurer.
 
-    Programs are known by their words and the memory they start with, so that the file is of use to later compilers too.
+    Keys are program words and initial memory, so that later compiler versions can use the file.
 
     Parameters
     ----------
-    prepared : Prepared
-        The model.
-    conditions : Conditions
-        The machine and its memory.
+    prepared : ModelCompiler
+        Compiler of the model.
+    conditions : HardwareProfile
+        Hardware configuration and DRAM timing.
     file : path or None
-        Where measurements are kept; None: nowhere but here.
+        Path of the JSONL file; None to cache in memory only.
 
     Attributes
     ----------
     seconds : float
-        What all that was asked about takes to compile, prove and run on one device, whether it was remembered or not;
-        0 for lines of files without it.
+        Total time of compiling, proving and running all requested schedules on one device, cached or not;
+        0 for lines without a time.
     """
 
     def __init__(self, prepared: ModelCompiler, conditions: HardwareProfile, file: Path | None):
@@ -46,7 +46,7 @@ class FileMemory:
         self._since = monotonic()
 
     def known(self, schedule: Schedule) -> Result | None:
-        """What a schedule's programs took; None if they were not measured."""
+        """Return the cached result of a schedule, or None."""
         key = self.key(schedule)
         result, seconds = (None, 0.0) if key is None else self._known.get(key, (None, 0.0))
         self.seconds += seconds
@@ -54,7 +54,7 @@ class FileMemory:
         return result
 
     def keep(self, schedule: Schedule, result: Result) -> None:
-        """Remember a measurement, and how long it took: the time since anything was asked or kept."""
+        """Cache a result with its time, measured since the previous request or result."""
         seconds = monotonic() - self._since
         self.seconds += seconds
         key = self.key(schedule)
@@ -65,7 +65,7 @@ class FileMemory:
         self._since = monotonic()
 
     def key(self, schedule: Schedule) -> str | None:
-        """What a schedule's programs are known by; None: it cannot be compiled."""
+        """Return the key of a schedule's programs; None if it does not compile."""
         text = schedule.to_json()
         if text not in self._keys:
             try:
@@ -76,5 +76,5 @@ class FileMemory:
 
 
 def programs_of(network: CompiledNetwork, conditions: HardwareProfile) -> str:
-    """Digest of all that a network's cycles depend on."""
+    """Return the digest of everything that determines the cycles of a network."""
     return name(conditions.key, network.digest)

@@ -1,9 +1,9 @@
-"""How soon serving adapts to a memory of a quarter of the bandwidth, how well, and the same on the way back.
+"""Measures how fast and how well serving adapts to a quarter of the DRAM bandwidth, and back.
 
-`python -m scripts.adaptation digits kws_ref_model` serves each network in step with its search, changes the simulated
-memory twice, and then tunes from scratch for either memory with as many trials as serving had requests in it. A line
-for each change says after how many requests it was noticed and the memory known, what a request took 200 requests
-after it, and which share that is of what tuning from scratch gains; exit status 1 if a bar is missed.
+`python -m scripts.study_adaptation digits kws_ref_model` serves each network in step with its search, changes the
+simulated memory twice, and then tunes from scratch for both memories with as many trials as serving had requests in
+each. A line per change reports after how many requests it was detected and identified, the cycles per request 200
+requests after it, and that gain relative to tuning from scratch; exit status 1 if a target is missed.
 """
 
 import argparse
@@ -161,7 +161,7 @@ def _row(name: str, at: int, dram: DramTiming, history: ServingHistory, scratch:
 
 def main() -> int:
     """Serve, tune, print."""
-    parser = argparse.ArgumentParser(prog="adaptation", description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(prog="study_adaptation", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("networks", nargs="+", choices=("digits", *NETWORKS), metavar="NETWORK")
     parser.add_argument("--method", choices=METHODS, default="evolution", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
@@ -179,4 +179,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_to_status("adaptation", main))
+    sys.exit(run_to_status("study_adaptation", main))

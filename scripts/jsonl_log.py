@@ -1,4 +1,4 @@
-"""Files of one JSON value a line, which processes add to at the same time and may be killed while they do."""
+"""Append-only JSONL files that several processes write concurrently and that survive killed writers."""
 
 import fcntl
 import json
@@ -10,19 +10,19 @@ from hw.errors import InputError
 
 
 class Lines:
-    """Lines of JSON.
+    """JSONL file.
 
     Parameters
     ----------
     path : path
-        The file; it and its folder are made with the first line.
+        Path of the file; it and its folder are created with the first line.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def read(self) -> list[Any]:
-        """What whole lines say.
+        """Return the values of all complete lines.
 
         Raises
         ------
@@ -36,7 +36,7 @@ class Lines:
         return [value for line in text.splitlines() if (value := _parsed(line)) is not None]
 
     def add(self, value: Any) -> None:
-        """Add a line; one that was torn before ends first."""
+        """Append a line; an incomplete line before it is ended first."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         data = json.dumps(value).encode() + b"\n"
         with self.path.open("a+b") as file:
@@ -49,7 +49,7 @@ class Lines:
 
 
 def _parsed(line: str) -> Any:
-    """None: it is torn."""
+    """Parse a line; None if it is incomplete."""
     try:
         return json.loads(line)
     except json.JSONDecodeError:
