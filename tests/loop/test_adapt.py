@@ -185,7 +185,7 @@ def test_fewer_cycles_than_the_work_takes(
     told.ready.append(told.finding(model.with_layers(on_chip=False).schedule, 5000))
     assert {result.version.number for result in loop.serve(8)} == {0}
     (reason,) = loop.reasons("rollback")
-    assert "that the work takes" in reason
+    assert "cycles is below the lower bound of" in reason
 
 
 def test_reasons_of_rejection(server: Server, model: Model) -> None:
