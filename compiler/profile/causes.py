@@ -1,4 +1,4 @@
-"""What the causes of cycles mean, in a sentence each."""
+"""One-sentence descriptions of the cycle causes."""
 
 #: By cause, in the order of `hw.isa.counters.CAUSES`.
 MEANINGS = {

@@ -1,4 +1,4 @@
-"""Counters of a run, by layer."""
+"""Reads hardware counters and attributes cycles to causes and layers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from cosim.driver import Driver
 from hw.errors import WorkError
 from hw.isa.counters import CAUSES, SP_BANKS_MAX
 
-#: What reports sum up, beside the cycles.
+#: Counters that reports sum up, in addition to cycles.
 COUNTED = (
     "macs_issued",
     "acc_reads",
@@ -24,13 +24,13 @@ ByTag = dict[int, dict[str, int]]
 
 
 def read_counts(driver: Driver, tags: int) -> ByTag:
-    """The counters that reports need, of the first tags."""
+    """Read the counters that reports need, for the first `tags` tags."""
     names = (*_CAUSES, "cycles", *COUNTED)
     return {tag: driver.counters.read_all(names, tag) for tag in range(tags)}
 
 
 def growth(before: ByTag, after: ByTag) -> ByTag:
-    """What each counter grew by."""
+    """Difference of each counter between two samples."""
     return {
         tag: {name: value - before[tag][name] for name, value in row.items()} for tag, row in after.items()
     }
@@ -38,14 +38,14 @@ def growth(before: ByTag, after: ByTag) -> ByTag:
 
 @dataclass(frozen=True)
 class CycleSplit:
-    """Cycles of a run.
+    """Cycle breakdown of a run.
 
     Parameters
     ----------
     where : dict
-        By cause; they sum to the cycles of the run.
+        Cycles by cause; they sum to the cycles of the run.
     by_tag : dict
-        For each tag by cause; these sum to `where`.
+        Cycles by cause for each tag; they sum to `where`.
     """
 
     where: dict[str, int]
@@ -58,11 +58,11 @@ def split(cycles: int, counts: ByTag, resting: int) -> CycleSplit:
     Parameters
     ----------
     cycles : int
-        By the clock, from doorbells to interrupts.
+        Elapsed cycles, from doorbells to interrupts.
     counts : dict
-        Growth of the counters.
+        Growth of the counters, by tag.
     resting : int
-        Tag under which the machine counts while it is at rest, between the runs.
+        Tag that idle cycles between runs are counted under.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def split(cycles: int, counts: ByTag, resting: int) -> CycleSplit:
 
 
 def bound(causes: Mapping[str, int]) -> str:
-    """What holds a layer up most: the cause that has most of its cycles, in the words of reports."""
+    """Main bottleneck of a layer: the group of causes with the most cycles."""
     groups = {
         "compute": causes["useful"] + causes["fill_drain"],
         "bus": causes["wait_bus"] + causes["wait_weights"] + causes["wait_activations"],

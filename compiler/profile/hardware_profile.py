@@ -1,4 +1,4 @@
-"""What a measurement holds for: a machine and its memory."""
+"""Hardware profile: the machine and DRAM timing that a measurement applies to."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,14 +10,14 @@ from hw.config import MlaConfig
 
 @dataclass(frozen=True)
 class HardwareProfile:
-    """A machine and the memory behind it: the first half of a hardware profile.
+    """A machine configuration and its DRAM timing.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
-    dram : Dram
-        Its memory.
+        Configuration of the machine.
+    dram : DramTiming
+        Timing of its DRAM.
     """
 
     config: MlaConfig
@@ -25,10 +25,10 @@ class HardwareProfile:
 
     @cached_property
     def key(self) -> str:
-        """A name that no other conditions have (SHA-256)."""
+        """Unique digest of the conditions (SHA-256)."""
         return digest.name(self.config, self.dram.latency, self.rate)
 
     @property
     def rate(self) -> float:
-        """Bytes that the memory moves in a cycle, reads and writes together."""
+        """DRAM bandwidth in bytes per cycle, reads and writes together."""
         return float(self.dram.bytes_per_cycle or self.config.n)

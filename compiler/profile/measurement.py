@@ -1,4 +1,4 @@
-"""What came of trying a schedule."""
+"""Results of trying a schedule."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,11 @@ class LayerCycles:
     Parameters
     ----------
     names : tuple of str
-        The layers.
+        Names of the layers.
     cycles : int
-        While they were what the machine was at.
+        Cycles attributed to these layers.
     where : dict
-        The same by cause.
+        Cycles by cause.
     """
 
     names: tuple[str, ...]
@@ -34,17 +34,17 @@ class Measurement:
     Parameters
     ----------
     cycles : int
-        From doorbells to interrupts, everything cold; or of a request in a stream.
+        Cycles from doorbells to interrupts from a cold start, or per request in a stream.
     layers : tuple of LayerCycles
-        They add up to `cycles`.
+        Breakdown by layer, which adds up to `cycles`.
     energy_uj : float
-        By the table of compiler.cost.energy.
+        Energy in microjoules, from the table of `compiler.cost.energy`.
     dram_bytes : int
-        Read and written.
+        DRAM bytes read and written.
     exact : bool
-        Whether all outputs were those of the reference.
+        True if all outputs equal the reference.
     floor : int
-        Cycles that nothing that does this work beats.
+        Lower bound on the cycles of this work.
     """
 
     cycles: int
@@ -56,16 +56,16 @@ class Measurement:
 
     @property
     def believable(self) -> bool:
-        """Whether outputs are right and no work can have been left out."""
+        """True if outputs are right and cycles are not below the lower bound."""
         return self.exact and self.cycles >= self.floor
 
     def of(self, name: str) -> LayerCycles:
-        """The entry that a layer has a part in.
+        """Entry that contains a layer.
 
         Raises
         ------
         WorkError
-            No entry has the layer: the measurement is of another network.
+            The layer was not measured.
         """
         for entry in self.layers:
             if name in entry.names:
@@ -82,15 +82,15 @@ class Rejected:
     Parameters
     ----------
     stage : str
-        Where it ended: "compile", "validate", "trap" or "time"; "same": a text does something else than the program
-        it stands for; "search": it was measured before, or is forbidden.
+        Stage that rejected it: "compile", "validate", "trap" or "time"; "same": a program text differs in behaviour
+        from the program it replaces; "search": it was measured before, or is forbidden.
     reason : str
-        In words.
+        Human-readable reason.
     """
 
     stage: str
     reason: str
 
 
-#: What comes of a trial.
+#: Result of a trial.
 Result = Measurement | Rejected

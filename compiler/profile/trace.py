@@ -1,4 +1,4 @@
-"""A recording as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing show.
+"""Converts recordings to traces for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 Format: "Trace Event Format", the JSON of Chrome's tracing. A cycle is shown as a nanosecond.
 """
@@ -10,22 +10,22 @@ from typing import Any
 from compiler.profile.timeline import LANES, spans
 from cosim.rtl.abi import BEATS_WINDOW, Recording
 
-#: Microseconds, the format's unit, of a cycle.
+#: Duration of a cycle in microseconds, the unit of the format.
 _CYCLE = 0.001
 _PROCESS = 1
 
 
 def trace_json(recording: Recording, layers: Mapping[int, str], row_bytes: int) -> str:
-    """The trace as text.
+    """Trace as JSON text.
 
     Parameters
     ----------
     recording : Recording
-        Of one sample.
+        Recording of one sample.
     layers : dict
-        Name of the layer of each tag.
+        Layer names by tag.
     row_bytes : int
-        Bytes of a beat of the bus.
+        Bytes per bus beat.
     """
     events = [*_lanes(), *_work(recording, layers), *_bus(recording, row_bytes)]
     about = {"time_unit": "1 ns of this trace is 1 clock cycle of the simulated chip"}
@@ -55,7 +55,7 @@ def _work(recording: Recording, layers: Mapping[int, str]) -> Iterator[dict[str,
 
 
 def _bus(recording: Recording, row_bytes: int) -> Iterator[dict[str, Any]]:
-    """Bytes a cycle in each direction, over each window."""
+    """DRAM bandwidth in each direction, averaged over windows."""
     if not len(recording.events):
         return
     first = int(recording.events["cycle"][0])

@@ -1,4 +1,4 @@
-"""What decides about a new version: the first requests that it carries out."""
+"""Canary checks: the first requests of a new version decide between keeping it and rolling it back."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -16,22 +16,22 @@ from compiler.serve.change_detection import ChangeDetector
 from compiler.server.request import RequestResult
 from compiler.server.versions import Version
 
-#: A new version's first requests, whose outputs are compared with the reference and whose cycles decide about it.
+#: Canary requests of a new version: outputs are compared with the reference, cycles with the measurement.
 PROBATION = 4
-#: What a version may take more than was measured.
+#: Relative excess over the measured cycles that is tolerated.
 _TOLERANCE = 0.03
-#: A version that takes so many times as long is not given a second request.
-_HOPELESS = 2.0
-#: Requests that say what is usual.
-_RECENT = 8
-#: Requests that a version must serve, after another one was rolled back to it, before the next may take its place: that
-#: other one may have been slow because conditions have changed, and only what serves for some time shows that.
-_REST = 4
+#: A version slower than its measurement by this factor is rolled back after one request.
+_MAX_SLOWDOWN = 2.0
+#: Recent requests whose median gives the typical cycles.
+_RECENT_REQUESTS = 8
+#: Requests that a version must serve after a rollback to it before it may be replaced again: the canary may have been
+#: slow because conditions have changed, which only shows in a version that serves for some time.
+_COOLDOWN_REQUESTS = 4
 
 
 @dataclass(eq=False)
 class CanaryRequest:
-    """A version, what it was measured to take, and what it takes."""
+    """A served version with its measured cycles and the cycles observed while serving."""
 
     version: Version
     schedule: Schedule
@@ -39,26 +39,26 @@ class CanaryRequest:
     drift: ChangeDetector = field(default_factory=ChangeDetector)
     count: int = 0
     rest: int = 0
-    _clean: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    _all: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    _clean: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT_REQUESTS))
+    _all: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT_REQUESTS))
 
     @property
     def usual(self) -> float | None:
-        """Cycles of a request, as far as they are known; those during loads of programs only if there are no others."""
-        taken = self._clean or self._all
-        return median(taken) if taken else None
+        """Median cycles of recent requests; disturbed ones (by program loads) count only if there are no others."""
+        cycles = self._clean or self._all
+        return median(cycles) if cycles else None
 
     @property
     def settled(self) -> bool:
-        """Whether another version may take its place: it is known what it takes, and that this has not changed."""
+        """True if the version may be replaced: its cycles are known and show no sign of a change."""
         return not self.rest and not self.drift.suspicious
 
     def returned(self) -> None:
-        """A version that had taken its place has been rolled back."""
-        self.rest = _REST
+        """Start the cooldown after a rollback to this version."""
+        self.rest = _COOLDOWN_REQUESTS
 
     def take(self, result: RequestResult) -> None:
-        """Take note of a request's cycles."""
+        """Record the cycles of a request."""
         self.count += 1
         self.rest = max(self.rest - 1, 0)
         self._all.append(result.cycles)
@@ -66,20 +66,21 @@ class CanaryRequest:
             self._clean.append(result.cycles)
 
     def forget(self) -> None:
-        """Conditions have changed."""
+        """Discard all measurements because conditions have changed."""
         self._clean.clear()
         self._all.clear()
         self.measured, self.drift = None, ChangeDetector()
 
 
 def reject_reason(found: Found) -> str | None:
-    """Why what came of a trial must not be brought in; None if it may."""
+    """Reason why the result of a trial must not be deployed; None if it may be."""
     if isinstance(found, Rejected):
         return f"{found.stage}: {found.reason}"
     if not found.exact:
         return "its outputs are wrong"
-    few = f"{found.cycles} cycles are fewer than the {found.floor} that the work takes"
-    return None if found.believable else few
+    if not found.believable:
+        return f"{found.cycles} cycles is below the lower bound of {found.floor} cycles"
+    return None
 
 
 def canary_failure(
@@ -89,18 +90,18 @@ def canary_failure(
     reference: CompiledNetwork,
     dram: DramTiming | None,
 ) -> tuple[str | None, bool]:
-    """What is wrong with a version on probation, and whether its outputs must not be used.
+    """Fault of a canary version (None if there is none), and True if its outputs must be discarded.
 
     Parameters
     ----------
-    result : Result
-        A request that it carried out.
-    served, before : Served
-        It, and what it has replaced.
-    reference : Network
-        What outputs are compared with.
-    dram : Dram or None
-        The memory; None on a machine without a clock.
+    result : RequestResult
+        A completed request of the canary version.
+    served, before : CanaryRequest
+        The canary version, and the version that it replaced.
+    reference : CompiledNetwork
+        Network whose outputs on the golden model are expected.
+    dram : DramTiming or None
+        Timing of the DRAM; None on a machine without a clock.
     """
     wrong = wrong_outputs(result, reference)
     if wrong is None and dram is not None:
@@ -110,7 +111,7 @@ def canary_failure(
 
 
 def wrong_outputs(result: RequestResult, reference: CompiledNetwork) -> str | None:
-    """Whether outputs are not those of a reference, on the golden model."""
+    """Fault message if the outputs differ from the reference on the golden model, else None."""
     expected = reference(**result.inputs)
     if all(np.array_equal(result.outputs[name], array) for name, array in expected.items()):
         return None
@@ -118,26 +119,26 @@ def wrong_outputs(result: RequestResult, reference: CompiledNetwork) -> str | No
 
 
 def below_roofline(result: RequestResult, dram: DramTiming) -> str | None:
-    """Whether a request took fewer cycles than its work does on any machine of this size."""
+    """Fault message if a request took fewer cycles than the roofline allows, else None."""
     network = result.version.network
     rate = bus_rate(network.config, dram.bytes_per_cycle)
     floor = network.work(result.runs).cycles(network.config, rate)
     if result.cycles >= floor:
         return None
-    return f"{result.cycles} cycles are fewer than the {floor} that the work takes"
+    return f"{result.cycles} cycles is below the lower bound of {floor} cycles"
 
 
 def too_slow(result: RequestResult, served: CanaryRequest, before: CanaryRequest) -> str | None:
-    """Whether a version takes longer than it was measured to, or than the one before it."""
+    """Fault message if a version is slower than measured or than its predecessor, else None."""
     assert served.measured is not None
     scale = before.usual / before.measured if before.usual and before.measured else 1.0
     expected = served.measured * scale
-    if result.cycles > _HOPELESS * expected and not result.disturbed:
-        return f"request {result.index} took {result.cycles} cycles, not {expected:.0f} as measured"
+    if result.cycles > _MAX_SLOWDOWN * expected and not result.disturbed:
+        return f"request {result.index} took {result.cycles} cycles, measured {expected:.0f}"
     if served.count < PROBATION or served.usual is None:
         return None
     if served.usual > expected * (1 + _TOLERANCE):
-        return f"{served.usual:.0f} cycles a request, not {expected:.0f} as measured"
+        return f"{served.usual:.0f} cycles per request, measured {expected:.0f}"
     if before.usual is not None and served.usual > before.usual:
-        return f"{served.usual:.0f} cycles a request, before it was {before.usual:.0f}"
+        return f"{served.usual:.0f} cycles per request, the replaced version took {before.usual:.0f}"
     return None

@@ -1,4 +1,4 @@
-"""Notices that a network takes other cycles than it did: a sequential test on each of its programs."""
+"""Change detection on the cycles of a served network: a CUSUM test for each program."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -6,31 +6,31 @@ from statistics import median
 
 from compiler.server.request import RequestResult
 
-#: Requests that say what is usual, and what it was at the beginning, should it change before it is known.
-_USUAL, _BEGINNING = 6, 3
-#: They differ by no more of their cycles, unless so many requests have been looked at: then they always do.
-_STEADY, _LONG = 0.02, 20
-#: Of the usual cycles of a request: deviations that do not count, their sum at which something has changed, and the
-#: most that one request adds to it: rare disturbances, however great, are no change.
-_SLACK, _ENOUGH, _MOST = 0.005, 0.04, 0.012
-#: Requests behind one that make a difference.
-_BEHIND = 2
-#: Deviations that do not count either, as often as what is usual spreads.
+#: Requests that set the baseline, and the earliest ones, compared with it to detect a change during the warm-up.
+_BASELINE_REQUESTS, _EARLY_REQUESTS = 6, 3
+#: Relative spread of baseline requests, and the requests after which the baseline is taken whatever their spread.
+_MAX_SPREAD, _MAX_WARMUP_REQUESTS = 0.02, 20
+#: Relative to the baseline cycles of a request: ignored deviation, threshold of the sum, and the largest contribution
+#: of one request. The last makes rare disturbances, however large, no change.
+_SLACK, _THRESHOLD, _MAX_STEP = 0.005, 0.04, 0.012
+#: Queued requests behind one are told apart up to this number.
+_MAX_BEHIND = 2
+#: Multiple of the baseline's median absolute deviation that is ignored, too.
 _SPREADS = 3
 
 
 @dataclass(frozen=True)
 class DetectedChange:
-    """Cycles have changed.
+    """A change in the cycles of a program.
 
     Parameters
     ----------
     program : str
-        The one that changed most.
+        Name of the program that changed most; "all" for a change during the warm-up.
     usual, now : float
-        Its cycles in a request.
+        Its cycles per request before and after the change.
     requests : int
-        How many the test took since its sums were at zero.
+        Requests since the cumulative sum was last zero.
     """
 
     program: str
@@ -40,10 +40,10 @@ class DetectedChange:
 
 
 class ChangeTest:
-    """Cumulative sums (CUSUM) of how far the cycles of each program are from what is usual, up and down.
+    """Two-sided CUSUM test on the cycles of each program.
 
-    A lasting change of one per cent of a request's cycles in any one program is noticed within nine requests, a
-    great one after four. What is usual are the medians of the first requests.
+    A lasting change of one per cent of a request's cycles in any program is detected within nine requests, a large
+    one after four. The baseline is the median of the first requests.
     """
 
     def __init__(self) -> None:
@@ -54,59 +54,59 @@ class ChangeTest:
 
     @property
     def cycles(self) -> float:
-        """Usual ones of a request."""
+        """Baseline cycles of a request."""
         return sum(self._usual.values())
 
     @property
     def suspicious(self) -> bool:
-        """Whether a request before was odd enough that the next ones must tell whether something has changed."""
-        return any(total > _MOST / 2 for total, _ in self._sums.values())
+        """True if recent requests deviate enough that more are needed to rule out a change."""
+        return any(total > _MAX_STEP / 2 for total, _ in self._sums.values())
 
     def take(self, result: RequestResult) -> DetectedChange | None:
-        """Look at a request; whether something has changed. Those that loads of programs disturbed say nothing."""
+        """Add a request; returns the change if one is detected. Requests disturbed by program loads are ignored."""
         if result.disturbed or not result.macros:
             return None
-        taken = _by_program(result)
+        cycles = _by_program(result)
         if not self._usual:
-            self._first.append(taken)
-            return self._settle() if len(self._first) >= _USUAL else None
+            self._first.append(cycles)
+            return self._set_baseline() if len(self._first) >= _BASELINE_REQUESTS else None
         found: DetectedChange | None = None
         for program, usual in self._usual.items():
-            off = (taken.get(program, 0) - usual) / self.cycles
+            off = (cycles.get(program, 0) - usual) / self.cycles
             for sign in (1, -1):
                 total, since = self._sums[program, sign]
-                total += min(sign * off - self._slack[program], _MOST)
+                total += min(sign * off - self._slack[program], _MAX_STEP)
                 total, since = (total, since + 1) if total > 0 else (0.0, 0)
                 self._sums[program, sign] = total, since
-                if total > _ENOUGH and (
+                if total > _THRESHOLD and (
                     found is None or abs(found.now - found.usual) < abs(off) * self.cycles
                 ):
-                    found = DetectedChange(program, usual, taken.get(program, 0), since)
+                    found = DetectedChange(program, usual, cycles.get(program, 0), since)
         return found
 
-    def _settle(self) -> DetectedChange | None:
-        """Know what is usual, unless cycles are just changing; if they have, that is a drift."""
-        last = self._first[-_USUAL:]
+    def _set_baseline(self) -> DetectedChange | None:
+        """Set the baseline once cycles are steady; returns a change that happened during the warm-up."""
+        last = self._first[-_BASELINE_REQUESTS:]
         totals = [sum(each.values()) for each in last]
         whole = median(totals)
-        if max(totals) - min(totals) > _STEADY * whole and len(self._first) < _LONG:
+        if max(totals) - min(totals) > _MAX_SPREAD * whole and len(self._first) < _MAX_WARMUP_REQUESTS:
             return None
         for program in {name for each in last for name in each}:
             values = [each.get(program, 0) for each in last]
             self._usual[program] = median(values)
             spread = median(abs(value - self._usual[program]) for value in values) / whole
             self._slack[program] = _SLACK + _SPREADS * spread
-        early = [sum(each.values()) for each in self._first[:_BEGINNING]]
-        first, steady = median(early), max(early) - min(early) <= _STEADY * whole
-        if steady and len(self._first) < _LONG and abs(first - whole) > _ENOUGH * whole:
+        early = [sum(each.values()) for each in self._first[:_EARLY_REQUESTS]]
+        first, steady = median(early), max(early) - min(early) <= _MAX_SPREAD * whole
+        if steady and len(self._first) < _MAX_WARMUP_REQUESTS and abs(first - whole) > _THRESHOLD * whole:
             return DetectedChange("all", first, whole, len(self._first))
         return None
 
 
 class ChangeDetector:
-    """Drift tests of a version: one for requests with none behind them, with one, and with more.
+    """Change tests of a version, separate for requests with zero, one, and more queued behind them.
 
-    Where memory is slow, reading the ring for the next request takes cycles from the one on its way.
+    With slow memory, fetching the ring entries of the next request costs the running one cycles.
     """
 
     def __init__(self) -> None:
@@ -114,16 +114,16 @@ class ChangeDetector:
 
     @property
     def suspicious(self) -> bool:
-        """Whether something may have changed."""
+        """True if any test needs more requests to rule out a change."""
         return any(test.suspicious for test in self._tests.values())
 
     def take(self, result: RequestResult) -> DetectedChange | None:
-        """Look at a request; whether something has changed."""
-        return self._tests[min(result.behind, _BEHIND)].take(result)
+        """Add a request; returns the change if one is detected."""
+        return self._tests[min(result.behind, _MAX_BEHIND)].take(result)
 
 
 def _by_program(result: RequestResult) -> dict[str, int]:
-    """Cycles of a request by program."""
+    """Cycles of a request, summed by program name."""
     out: dict[str, int] = defaultdict(int)
     for macro in result.macros:
         out[macro.program] += macro.cycles

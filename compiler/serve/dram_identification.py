@@ -1,7 +1,7 @@
-"""What the memory behind a live machine is like, from the counters of LOAD.
+"""Identification of the DRAM timing of a live machine from the counters of LOAD.
 
-The same network runs on another simulator, whose memory is set so that its counters come to the same. What is compared
-does not depend on how many requests there were: cycles of LOAD for each beat, and mean latency, layer by layer.
+The same network runs on a second simulator, whose DRAM timing is fitted until its counters match. The compared values
+do not depend on the number of requests: LOAD cycles per beat and mean latency, layer by layer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,26 +20,27 @@ from hw.config import MlaConfig
 
 Arrays = Mapping[str, NDArray]
 _NAMES = ("load_busy", "load_beats", "load_requests", "load_latency")
-#: Requests that a guess is compared with.
+#: Requests that are simulated for each evaluated timing.
 _REQUESTS = 4
-_ROUNDS = 5
-#: Relative steps of the differences (no memory is faster than the bus: its rate is made less), parts of a change.
-_STEPS, _PARTS = np.diag([0.1, -0.1]), (1.0, 0.4, 0.15)
-#: How far counts may be apart: of a guess, of conditions that were there before.
-_GOOD, _ALIKE = 0.004, 0.03
-#: Weight of a layer by itself.
-_LAYER = 0.3
-_MOST_LATENCY = 20_000
+_MAX_ITERATIONS = 5
+#: Relative steps of the finite differences (the rate is decreased, because none exceeds the bus), and the step sizes of
+#: the line search.
+_STEPS, _LINE_SEARCH = np.diag([0.1, -0.1]), (1.0, 0.4, 0.15)
+#: Residual at which the fit stops, and residual at which earlier conditions are accepted.
+_CONVERGED, _MAX_KNOWN_RESIDUAL = 0.004, 0.03
+#: Weight of the residual of a single layer.
+_LAYER_WEIGHT = 0.3
+_MAX_LATENCY_CYCLES = 20_000
 
 
 def read_loads(driver: Driver, network: CompiledNetwork) -> ByTag:
-    """Counters of LOAD of a network's layers."""
+    """Read the counters of LOAD for all layers of a network, by tag."""
     tags = sorted({tag for code in network.codes for tag in code.tags})
     return {tag: driver.counters.read_all(_NAMES, tag) for tag in tags}
 
 
 def first_guess(config: MlaConfig, loads: ByTag) -> DramTiming:
-    """What no memory behind these counts falls below much: the best rate and the least latency of any layer."""
+    """Initial estimate from the counts: the best rate and the lowest mean latency of any layer."""
     rows = [row for row in loads.values() if row["load_requests"] and row["load_beats"]]
     if not rows:
         return DramTiming()
@@ -55,20 +56,20 @@ def estimate(
     known: Sequence[DramTiming],
     open_device: Callable[[int], Device],
 ) -> DramTiming:
-    """The memory under which a network's counters of LOAD grow as these did.
+    """Fit the DRAM timing to the growth of a network's LOAD counters.
 
     Parameters
     ----------
-    network : Network
-        What ran.
+    network : CompiledNetwork
+        Network that was running while the counters grew.
     loads : dict
         Growth of `read_loads`, over any number of requests.
     sample : dict
-        Inputs, for the simulator.
-    known : sequence of Dram
-        What it was like before, at last and earlier: if counts are hardly apart from those of one of these, it is that.
+        Inputs by name, run on the simulator.
+    known : sequence of DramTiming
+        Earlier timings, most recent first. One of the older ones is returned if its counts match closely.
     open_device : callable
-        Opens a simulator with so many bytes of DRAM.
+        Opens a simulator with a given DRAM size in bytes.
     """
     config, guess = network.config, first_guess(network.config, loads)
     if not any(row["load_requests"] for row in loads.values()):
@@ -77,38 +78,41 @@ def estimate(
     with open_device(serving_bytes(network)) as device:
         server = Server(device, network)
 
-        def away(point: NDArray) -> NDArray:
+        def residual(point: NDArray) -> NDArray:
             latency, rate = np.exp(point)
             device.set_dram_timing(max(1, round(latency)), round(float(rate), 3))
             return _difference(loads, _run(server, network, sample))
 
         for dram in known[1:]:
-            if np.linalg.norm(away(np.log([dram.latency, dram.bytes_per_cycle or config.n]))) < _ALIKE:
+            if (
+                np.linalg.norm(residual(np.log([dram.latency, dram.bytes_per_cycle or config.n])))
+                < _MAX_KNOWN_RESIDUAL
+            ):
                 return dram
-        # That one of both has changed is likelier than that both have.
+        # A change of only one of the two parameters is more likely than a change of both.
         starts = [((guess.latency, rates[0]), _STEPS[:1]), ((known[0].latency, rates[1]), _STEPS[1:])]
-        found = [_descend(away, np.log(start), steps, config) for start, steps in starts]
+        found = [_descend(residual, np.log(start), steps, config) for start, steps in starts]
         best, least = min(found, key=lambda each: np.linalg.norm(each[1]))
-        if np.linalg.norm(least) > _GOOD:
-            best, least = _descend(away, best, _STEPS, config)
+        if np.linalg.norm(least) > _CONVERGED:
+            best, least = _descend(residual, best, _STEPS, config)
     latency, rate = np.exp(best)
     return DramTiming(max(1, round(latency)), min(round(float(rate), 2), config.n))
 
 
 def _descend(
-    away: Callable[[NDArray], NDArray], start: NDArray, steps: NDArray, config: MlaConfig
+    residual: Callable[[NDArray], NDArray], start: NDArray, steps: NDArray, config: MlaConfig
 ) -> tuple[NDArray, NDArray]:
-    """Gauss-Newton, along the directions of some steps: the point where the least is away, and how much."""
-    low, high = np.log([1, config.n / 1000]), np.log([_MOST_LATENCY, 2 * config.n])
-    best, least = start, away(start)
-    for _ in range(_ROUNDS):
-        if np.linalg.norm(least) < _GOOD:
+    """Gauss-Newton along the given directions; returns the best point and its residual."""
+    low, high = np.log([1, config.n / 1000]), np.log([_MAX_LATENCY_CYCLES, 2 * config.n])
+    best, least = start, residual(start)
+    for _ in range(_MAX_ITERATIONS):
+        if np.linalg.norm(least) < _CONVERGED:
             break
-        slopes = np.stack([away(best + step) - least for step in steps], axis=1)
+        slopes = np.stack([residual(best + step) - least for step in steps], axis=1)
         change = np.clip(-np.linalg.lstsq(slopes, least, rcond=1e-3)[0] @ steps, -1, 1)
-        for part in _PARTS:
-            point = np.clip(best + part * change, low, high)
-            here = away(point)
+        for scale in _LINE_SEARCH:
+            point = np.clip(best + scale * change, low, high)
+            here = residual(point)
             if np.linalg.norm(here) < np.linalg.norm(least):
                 best, least = point, here
                 break
@@ -118,7 +122,7 @@ def _descend(
 
 
 def _run(server: Server, network: CompiledNetwork, sample: Arrays) -> ByTag:
-    """Growth over some requests in the middle of a stream, as where the counts come from."""
+    """Growth of the counters over requests in the middle of a stream, like the observed counts."""
     _send(server, sample, server.flights + 1)
     before = read_loads(server.driver, network)
     _send(server, sample, _REQUESTS)
@@ -134,23 +138,24 @@ def _send(server: Server, sample: Arrays, count: int) -> None:
 
 
 def _difference(seen: ByTag, made: ByTag) -> NDArray:
-    """How far the counts of LOAD are apart, as logarithms: of all layers, and a little of each that loads much.
+    """Log ratios of LOAD counts: over all layers, and for each layer with a weight proportional to its loads.
 
-    Latencies are those of all layers: requests in flight while the next layer begins count for that.
+    Latencies are compared over all layers only: memory requests still in flight when the next layer begins are
+    counted for that layer.
     """
     here, there = (
         {name: sum(row[name] for row in each.values()) for name in _NAMES} for each in (made, seen)
     )
     out = [
-        _apart(here, there, "load_busy", "load_beats"),
-        _apart(here, there, "load_latency", "load_requests"),
+        _log_ratio(here, there, "load_busy", "load_beats"),
+        _log_ratio(here, there, "load_latency", "load_requests"),
     ]
     for tag, row in seen.items():
-        weight = _LAYER * row["load_beats"] / max(there["load_beats"], 1)
-        out.append(weight * _apart(made[tag], row, "load_busy", "load_beats"))
+        weight = _LAYER_WEIGHT * row["load_beats"] / max(there["load_beats"], 1)
+        out.append(weight * _log_ratio(made[tag], row, "load_busy", "load_beats"))
     return np.array(out)
 
 
-def _apart(made: Mapping[str, int], seen: Mapping[str, int], above: str, below: str) -> float:
+def _log_ratio(made: Mapping[str, int], seen: Mapping[str, int], above: str, below: str) -> float:
     ratios = [each[above] / max(each[below], 1) for each in (made, seen)]
     return log(ratios[0] / ratios[1]) if min(ratios) > 0 else 0.0

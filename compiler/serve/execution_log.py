@@ -1,4 +1,4 @@
-"""How a network ran while it was served, in the database."""
+"""Records served executions in the tuning database."""
 
 import time
 from pathlib import Path
@@ -14,26 +14,26 @@ from compiler.tuning_db.entries import Execution
 from compiler.tuning_db.session import key_of
 from hw.errors import WorkError
 
-#: Requests from one entry to the next, at least.
-_APART = 64
+#: Minimum requests between two entries.
+_MIN_INTERVAL_REQUESTS = 64
 
 
 class ExecutionLog:
-    """Writes down, now and then, what a request takes: the sum of its layers as they were last looked at.
+    """Periodically stores the cost of a request: the sum of the latest samples of its layers.
 
     Parameters
     ----------
     url : str or Path
-        The database.
-    agent : Agent
-        Looks at the layers.
-    events : Events
-        Told if the database is lost: serving goes on.
+        Location of the tuning database.
+    agent : SamplingProfiler
+        Samples the counters of the layers.
+    events : ServingEvents
+        Receives an event if the database fails; serving continues.
 
     Raises
     ------
     InputError, WorkError
-        It cannot be opened.
+        The database cannot be opened.
     """
 
     def __init__(self, url: str | Path, agent: SamplingProfiler, events: ServingEvents):
@@ -42,48 +42,48 @@ class ExecutionLog:
         self._last = 0
 
     def look(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
-        """Write, if there is something new; arguments as those of `Agent.look`."""
-        if self.database is None or completed < self._last + _APART:
+        """Store an execution if all layers have new samples; arguments as for `SamplingProfiler.look`."""
+        if self.database is None or completed < self._last + _MIN_INTERVAL_REQUESTS:
             return
-        looks = [
+        samples = [
             each[-1]
             for each in self.agent.layers.values()
             if each[-1].version == version and each[-1].request - each[-1].requests >= self._last
         ]
-        if len(looks) < len({info.tag for info in network.infos}):
+        if len(samples) < len({info.tag for info in network.infos}):
             return
         self._last = completed
         try:
-            self.database.add_execution(_execution(network, looks, dram))
+            self.database.add_execution(_execution(network, samples, dram))
         except WorkError as error:
             self.close()
             self.events.note("database lost", reason=str(error))
 
     def close(self) -> None:
-        """Leave the database; may be called twice."""
+        """Close the database; may be called twice."""
         if self.database is not None:
             self.database.close()
             self.database = None
 
 
-def _execution(network: CompiledNetwork, looks: list[ProfileSample], dram: DramTiming) -> Execution:
-    """A request as the sum of its layers."""
+def _execution(network: CompiledNetwork, samples: list[ProfileSample], dram: DramTiming) -> Execution:
+    """Execution of a request as the sum of its layers' samples."""
     assert network.graph is not None
     config = network.config
-    cycles = sum(look.cycles for look in looks)
-    where = {cause: round(sum(look.where[cause] for look in looks)) for cause in looks[0].where}
-    macs = sum(look.utilization * look.cycles for look in looks) * config.n**2
-    moved = sum(look.dram_bytes for look in looks)
+    cycles = sum(sample.cycles for sample in samples)
+    where = {cause: round(sum(sample.where[cause] for sample in samples)) for cause in samples[0].where}
+    macs = sum(sample.utilization * sample.cycles for sample in samples) * config.n**2
+    moved = sum(sample.dram_bytes for sample in samples)
     return Execution(
         key=key_of(network.graph, network.rounding, HardwareProfile(config, dram)),
         when=time.time(),
         cycles=round(cycles),
         utilization=macs / (cycles * config.n**2) if cycles else 0.0,
         where=where,
-        load_bytes=round(sum(look.load_bytes for look in looks)),
-        store_bytes=round(sum(look.dram_bytes - look.load_bytes for look in looks)),
-        conflicts=round(sum(look.conflicts for look in looks)),
+        load_bytes=round(sum(sample.load_bytes for sample in samples)),
+        store_bytes=round(sum(sample.dram_bytes - sample.load_bytes for sample in samples)),
+        conflicts=round(sum(sample.conflicts for sample in samples)),
         reuse=macs / moved if moved else 0.0,
-        energy_uj=sum(look.energy_uj for look in looks),
+        energy_uj=sum(sample.energy_uj for sample in samples),
         bound=bound(where),
     )

@@ -1,4 +1,4 @@
-"""Observers of a stream that is served: JSON lines, history, progress."""
+"""Observers of serving events: JSON lines, history and progress."""
 
 import hashlib
 import json
@@ -16,37 +16,37 @@ from compiler.util.progress import ProgressTask, say
 
 
 class ServingObserver:
-    """Hears of everything in the order it happens; this one takes no interest in any of it."""
+    """Observer interface for serving events; methods do nothing by default."""
 
     def result(self, result: RequestResult) -> None:
-        """A request has come out."""
+        """Called for each completed request."""
 
     def event(self, document: Document) -> None:
-        """A decision has been made."""
+        """Called for each decision."""
 
     def window(self, window: VersionWindow) -> None:
-        """One version has served for a while."""
+        """Called at the end of a measurement window of one version."""
 
 
 SCHEMA_VERSION = 1
 
 
 class JsonLines(ServingObserver):
-    """Writes lines.
+    """Writes one JSON line per request and decision.
 
     Parameters
     ----------
     stream : file
-        Where they go.
+        Text stream that the lines are written to.
     clocked : bool
-        Whether the machine has a clock.
+        True if the machine counts cycles.
     """
 
     def __init__(self, stream: IO[str], *, clocked: bool):
         self.stream, self.clocked = stream, clocked
 
     def result(self, result: RequestResult) -> None:
-        """A request's line."""
+        """Write the line of a request."""
         self.event(
             {
                 "index": result.index,
@@ -60,38 +60,38 @@ class JsonLines(ServingObserver):
         )
 
     def event(self, document: Document) -> None:
-        """A decision's line."""
+        """Write the line of a decision."""
         print(json.dumps({"schema_version": SCHEMA_VERSION, **document}), file=self.stream, flush=True)
 
 
 def _sha256(array: NDArray) -> str:
-    """Of the bytes in C order, little endian."""
+    """SHA-256 of the bytes in C order, little endian."""
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return hashlib.sha256(little.tobytes()).hexdigest()
 
 
-#: Requests at the end whose cycles the summary tells.
-_LAST = 20
-#: Decisions that are counted, and the words for them.
+#: Final requests whose median cycles the summary reports.
+_LAST_REQUESTS = 20
+#: Decisions counted in the summary, with their labels.
 _COUNTED = {"reload": "reloads", "rollback": "rolled back", "rejected": "candidates rejected"}
 
 
 class ServingHistory(ServingObserver):
-    """Remembers everything but inputs and outputs.
+    """Records cycles, versions and decisions, but no inputs and outputs.
 
     Parameters
     ----------
     clocked : bool
-        Whether the machine has a clock.
+        True if the machine counts cycles.
 
     Attributes
     ----------
     cycles, versions : list of int
-        Of each request; cycles are 0 on a machine without a clock.
+        Cycles and version of each request; cycles are 0 on a machine without a clock.
     events : list of dict
-        Decisions in order.
-    windows : list of Window
-        Where the cycles went.
+        All decisions in order.
+    windows : list of VersionWindow
+        Cycle breakdown of each measurement window.
     """
 
     def __init__(self, *, clocked: bool):
@@ -100,34 +100,34 @@ class ServingHistory(ServingObserver):
         self.events, self.windows = list[Document](), list[VersionWindow]()
 
     def result(self, result: RequestResult) -> None:
-        """Remember a request."""
+        """Record a request."""
         self.cycles.append(result.cycles // result.together)
         self.versions.append(result.version.number)
 
     def event(self, document: Document) -> None:
-        """Remember a decision."""
+        """Record a decision."""
         self.events.append(document)
 
     def window(self, window: VersionWindow) -> None:
-        """Remember where cycles went."""
+        """Record a measurement window."""
         self.windows.append(window)
 
     def count(self, event: str) -> int:
-        """How many decisions of a kind there were."""
+        """Number of decisions with this event name."""
         return sum(each["event"] == event for each in self.events)
 
     @property
     def first(self) -> int | None:
-        """Cycles of the first request."""
+        """Cycles of the first request; None without a clock."""
         return self.cycles[0] if self.cycles and self.clocked else None
 
     @property
     def last(self) -> float | None:
-        """Cycles of a request at the end: the median."""
-        return median(self.cycles[-_LAST:]) if self.cycles and self.clocked else None
+        """Median cycles of the final requests; None without a clock."""
+        return median(self.cycles[-_LAST_REQUESTS:]) if self.cycles and self.clocked else None
 
     def summary(self, *, adapted: bool) -> str:
-        """A line for people."""
+        """One-line summary text."""
         parts = [f"{len(self.cycles)} requests"]
         if self.first is not None and self.last is not None:
             parts.append(f"{self.first:,} cycles for the first, {self.last:,.0f} for the last ones")
@@ -136,7 +136,7 @@ class ServingHistory(ServingObserver):
         return "; ".join(parts)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Summary as a JSON document."""
         asked = [each["asked"] for each in self.events if "asked" in each]
         return {
             "requests": len(self.cycles),
@@ -153,8 +153,8 @@ class ServingHistory(ServingObserver):
         }
 
 
-#: Decisions that are worth a line of their own.
-_LASTING = ("reload", "rollback", "kept", "drift", "conditions", "search lost")
+#: Decisions that are logged on a line of their own.
+_LOGGED = ("reload", "rollback", "kept", "drift", "conditions", "search lost")
 
 
 class ServingProgress(ServingObserver):
@@ -162,12 +162,12 @@ class ServingProgress(ServingObserver):
 
     Parameters
     ----------
-    task : Task
-        Shows the requests served so far.
+    task : ProgressTask
+        Progress display of the requests served so far.
     clocked : bool
-        Whether the machine has a clock.
+        True if the machine counts cycles.
     note : callable
-        Gives one more figure of the requests so far, "" for none.
+        Returns an additional figure for the display, "" for none.
     """
 
     def __init__(self, task: ProgressTask, *, clocked: bool, note: Callable[[], str] = lambda: ""):
@@ -185,11 +185,11 @@ class ServingProgress(ServingObserver):
         self.task.advance(1, ", ".join(part for part in parts if part))
 
     def event(self, document: Document) -> None:
-        """A candidate has come in, or has not."""
+        """Update the counts and log important decisions."""
         kind = document["event"]
         self._reloads += kind == "reload"
         self._rollbacks += kind == "rollback"
         if kind in ("reload", "rejected"):
             self._candidate = in_words(document)
-        if kind in _LASTING:
+        if kind in _LOGGED:
             say(in_words(document))

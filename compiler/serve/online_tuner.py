@@ -1,4 +1,4 @@
-"""The loop while serving: candidates that measured better are swapped in, watched, kept or rolled back."""
+"""Online tuner: deploys candidates that measured faster, checks them as canaries, keeps them or rolls back."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,38 +19,38 @@ from compiler.server.versions import Version
 from cosim.status import TrapReport
 from hw.errors import InputError
 
-#: What a new version must gain by its measurement.
-_GAIN = 0.002
-#: Requests during which the counters of LOAD are read after a change.
-_LOOKED_AT = 8
-#: Orders that a search in a process of its own has at a time.
-_AHEAD = 2
+#: Minimum relative gain of a candidate over the served version.
+_MIN_GAIN = 0.002
+#: Requests over which the counters of LOAD are sampled after a change.
+_SAMPLED_REQUESTS = 8
+#: Maximum pending orders of the search process.
+_MAX_PENDING_ORDERS = 2
 
 
 class OnlineTuner:
-    """Improves what a server serves.
+    """Tunes the network of a running server.
 
     Parameters
     ----------
     server : Server
-        Serves the first version already.
+        Server that already runs the first version.
     prepared : callable
-        The model, to be compiled for a memory.
-    reference : Network
-        What outputs are compared with, on the golden model.
+        Returns the model's compiler for a DRAM timing.
+    reference : CompiledNetwork
+        Network whose outputs on the golden model are expected.
     proposer : Proposer
-        Who finds candidates.
-    events : Events
-        Takes note of decisions.
-    dram : Dram
-        What the memory is like, as far as is known.
+        Search that supplies candidates.
+    events : ServingEvents
+        Records the tuner's decisions.
+    dram : DramTiming
+        Assumed timing of the DRAM.
     pace : int or None
-        Trials for each request: its findings are waited for at the next one, so that runs repeat; None: as they come.
+        Trials per request, completed before the next request so that runs are reproducible; None: asynchronous search.
 
     Attributes
     ----------
-    served : Served
-        The version that new requests get.
+    served : CanaryRequest
+        Version that new requests use.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class OnlineTuner:
         self.server, self.prepared, self.reference = server, prepared, reference
         self.proposer, self.events, self.dram, self.pace = proposer, events, dram, pace
         self.served = CanaryRequest(server.current, server.current.network.schedule, None)
-        self._before: CanaryRequest | None = None  # what a version on probation has replaced
+        self._before: CanaryRequest | None = None  # the version that the canary replaced
         self._best: SearchFinding | None = None
         self._known: dict[DramTiming, SearchFinding] = {}
         self._refused: set[str] = set()
-        self._leaving: list[Version] = []
-        self._looking: tuple[int, ByTag] | None = None
+        self._retired: list[Version] = []
+        self._sampling: tuple[int, ByTag] | None = None
         self._candidate: SearchFinding | None = None
         self._lost, self.asked = False, LlmUsage(events)
-        self._changes = 0  # in the memory, that are being looked into
+        self._changes = 0  # changes of DRAM timing that are being identified
         server.refuses, server.trapped = self._refuses, self._trapped
         self.proposer.order(Begin(dram, self.served.schedule))
 
     def tick(self) -> None:
-        """Between two requests: hear of findings, swap in the best, ask for more."""
+        """Process findings, deploy the best candidate and order more trials; called between requests."""
         if not self._lost:
             try:
                 for finding in self.proposer.findings(wait=self.pace is not None):
-                    self._hear(finding)
+                    self._on_finding(finding)
                 self._ask()
             except LostError as error:
                 self._lose(error)
@@ -91,22 +91,22 @@ class OnlineTuner:
         if self._best is not None and ready and not self._changes:
             finding, self._best = self._best, None
             self._swap_in(finding)
-        self._let_go()
+        self._drop_unused()
 
     def _ask(self) -> None:
-        """Keep the search busy, or have it do trials that are waited for at the next request."""
-        count = _AHEAD - self.proposer.waiting if self.pace is None else self.pace
+        """Order trials: up to the pending limit, or `pace` of them for the next request."""
+        count = _MAX_PENDING_ORDERS - self.proposer.waiting if self.pace is None else self.pace
         for _ in range(0 if self._changes else count):
             self.proposer.order(None)
 
-    def _hear(self, finding: SearchFinding) -> None:
-        """Take note of a finding; keep the best of those that are better than what is served."""
+    def _on_finding(self, finding: SearchFinding) -> None:
+        """Process a finding; remember the best candidate that beats the served version."""
         result = finding.result
         self.asked.hear(finding.asked, self.server.submitted)
         if finding.kind == "served":
             self._change_to(finding)
         if self._changes or finding.dram != self.dram:
-            return  # it was measured under conditions that are no more
+            return  # measured under outdated conditions
         if why := reject_reason(result):
             self._reject(finding, why)
         elif isinstance(result, Measurement) and finding.schedule != self.served.schedule:
@@ -116,18 +116,18 @@ class OnlineTuner:
         best = self.served.measured
         if self._best is not None and isinstance(self._best.result, Measurement):
             best = self._best.result.cycles
-        if best is not None and cycles >= best * (1 - _GAIN):
+        if best is not None and cycles >= best * (1 - _MIN_GAIN):
             self._reject(finding, f"{cycles:,} cycles, no improvement on {best:,}")
         elif finding.schedule.to_json() in self._refused:
-            self._reject(finding, "it has been rolled back before")
+            self._reject(finding, "rolled back before under the same DRAM timing")
         else:
             self._best = finding
 
     def _change_to(self, finding: SearchFinding) -> None:
-        """Conditions are known: what is served was measured under them."""
+        """Adopt identified conditions and the served version's measurement under them."""
         if self._changes:
             self._changes -= 1
-            self._refused.clear()  # it may have been the memory's fault
+            self._refused.clear()  # rolled-back candidates may do well under the new timing
             rate = finding.dram.bytes_per_cycle or self.server.driver.config.n
             self.events.note(
                 "conditions",
@@ -140,10 +140,10 @@ class OnlineTuner:
             self.served.measured = finding.result.cycles
             known = self._known.setdefault(finding.dram, finding)
             if known is not finding:
-                self._hear(replace(known, kind="known"))
+                self._on_finding(replace(known, kind="known"))
 
     def _swap_in(self, finding: SearchFinding) -> None:
-        """Bring a version in and let new requests have it."""
+        """Deploy a candidate as the canary version for new requests."""
         assert isinstance(finding.result, Measurement)
         server, residency = self.server, self.server.line.residency
         loads, cycles = residency.loads, residency.load_cycles
@@ -174,7 +174,7 @@ class OnlineTuner:
         self.events.note("rejected", kind=finding.kind, trial=finding.number, reason=reason)
 
     def _refuses(self, result: RequestResult) -> bool:
-        """Look at a result before it comes out; whether it must not."""
+        """Check a result before it is delivered; True if it must be discarded."""
         served = self.served
         if result.version is not served.version:
             return False
@@ -198,7 +198,7 @@ class OnlineTuner:
         self.events.note(
             "kept", request=request, version=self.served.version.number, cycles=self.served.usual
         )
-        self._leaving.append(self._before.version)
+        self._retired.append(self._before.version)
         self._known[self.dram] = self._candidate
         self._before = None
 
@@ -208,7 +208,7 @@ class OnlineTuner:
         self.served.returned()
         self.server.switch(self.served.version)
         self._refused.add(bad.schedule.to_json())
-        self._leaving.append(bad.version)
+        self._retired.append(bad.version)
         self.events.note(
             "rollback",
             request=request,
@@ -218,16 +218,16 @@ class OnlineTuner:
         )
 
     def _trapped(self, version: Version, report: TrapReport) -> bool:
-        """After a trap: back to the version before, if it was the new one that trapped."""
+        """Roll back after a trap in the canary version; True if it did so."""
         if self._before is None or version is not self.served.version:
             return False
         self._roll_back(f"trap: {report}", self.server.completed)
         return True
 
     def _watch(self, result: RequestResult) -> None:
-        """Notice that what is served takes other cycles than it did, and find out what that comes from."""
-        if self._looking is not None:
-            self._look(result.index, *self._looking)
+        """Detect a change in the cycles of the served version and start sampling LOAD counters."""
+        if self._sampling is not None:
+            self._sample(result.index, *self._sampling)
             return
         drift = self.served.drift.take(result)
         if drift is None or self._lost:
@@ -241,15 +241,15 @@ class OnlineTuner:
             requests=drift.requests,
         )
         self._changes, self._best = self._changes + 1, None
-        self._looking = result.index, read_loads(self.server.driver, result.version.network)
+        self._sampling = result.index, read_loads(self.server.driver, result.version.network)
 
-    def _look(self, request: int, since: int, before: ByTag) -> None:
-        """Once some requests have come out under the new conditions, ask what these are."""
-        if request < since + _LOOKED_AT:
+    def _sample(self, request: int, since: int, before: ByTag) -> None:
+        """After enough requests under the new conditions, order their identification."""
+        if request < since + _SAMPLED_REQUESTS:
             return
         network = self.served.version.network
         loads = growth(before, read_loads(self.server.driver, network))
-        self._looking = None
+        self._sampling = None
         self.served.forget()
         try:
             self.proposer.order(Changed(self.served.schedule, loads, self.dram))
@@ -257,12 +257,12 @@ class OnlineTuner:
             self._lose(error)
 
     def _lose(self, error: LostError) -> None:
-        """Nobody searches any more; serving goes on."""
+        """Stop tuning because the search failed; serving continues."""
         self._lost = True
         self.events.note("search lost", request=self.server.submitted, reason=str(error))
 
-    def _let_go(self) -> None:
-        """Versions that no request is on its way with leave DRAM and instruction store."""
-        for version in [each for each in self._leaving if not self.server.uses(each)]:
-            self._leaving.remove(version)
+    def _drop_unused(self) -> None:
+        """Drop replaced versions that no request in flight uses."""
+        for version in [each for each in self._retired if not self.server.uses(each)]:
+            self._retired.remove(version)
             self.server.drop(version)

@@ -1,4 +1,4 @@
-"""Execution profiles of layers, from the counters of a machine that serves."""
+"""Sampling profiler for the layers of a network that is being served."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -17,45 +17,45 @@ from hw.isa.counters import CAUSES, SP_BANKS_MAX
 
 _CONFLICTS = ("acc_conflicts", *(f"sp_conflicts_bank{b}" for b in range(SP_BANKS_MAX)))
 _NAMES = (*(f"cause_{cause}" for cause in CAUSES), *COUNTED, *_CONFLICTS, "matrix_stall_bank")
-#: Requests between two looks at a layer, at least: where in a request a look falls hardly matters then.
-_APART = 8
-_HISTORY = 64
-#: Share of its cycles in which memory banks refuse the array at which these are what binds a layer.
-_BANK = 0.25
-#: Causes that make up evidence, and the least share of one that is named.
-_NAMED, _LEAST = 3, 0.05
+#: Minimum requests between two samples of a layer, so that the phase within a request hardly matters.
+_MIN_INTERVAL_REQUESTS = 8
+_MAX_SAMPLES = 64
+#: Share of cycles stalled on memory banks above which a layer is bank-bound.
+_MIN_BANK_STALLS = 0.25
+#: Maximum number of causes in the evidence, and minimum share of each.
+_MAX_CAUSES, _MIN_SHARE = 3, 0.05
 
 
 @dataclass(frozen=True)
 class ProfileSample:
-    """A layer during some requests, by request.
+    """Averages per request of a layer over a window of requests.
 
     Parameters
     ----------
     request, requests : int
-        The last one, and how many.
+        Index of the last request, and number of requests in the window.
     version : int
-        What carried them out.
+        Number of the version that ran the requests.
     latency, bytes_per_cycle : float
-        What the memory was taken to be like.
+        Assumed DRAM latency in cycles, and bandwidth.
     cycles : float
-        While the layer was what the array was at.
+        Cycles attributed to the layer.
     where : dict
-        The same by cause.
+        Cycles by cause.
     utilization : float
-        Multiply-accumulates of the model for each of the array's.
+        Multiply-accumulates of the model relative to the array's peak.
     load_bytes, dram_bytes, bandwidth : float
-        Read, read and written, and that for each of the cycles.
+        Bytes read, bytes read and written, and the latter per cycle.
     reuse : float or None
-        Multiply-accumulates for each of these bytes; None if there are none.
+        Multiply-accumulates per DRAM byte; None without DRAM traffic.
     conflicts : float
-        Accesses that memory banks refused.
+        Accesses refused because of bank conflicts.
     energy_uj : float
-        By the table of compiler.cost.energy.
+        Energy in microjoules, from the table of `compiler.cost.energy`.
     floor : int
-        Cycles that nothing beats which does this layer by itself.
+        Lower bound on the cycles of the layer by itself.
     bound : str
-        What holds it up most: "compute", "bus", "bank", "weight_shift", "fuse" or "dispatch".
+        Main bottleneck: "compute", "bus", "bank", "weight_shift", "fuse" or "dispatch".
     """
 
     request: int
@@ -77,25 +77,25 @@ class ProfileSample:
 
     @property
     def evidence(self) -> str:
-        """Why that is what binds it."""
+        """Text with the figures behind `bound`."""
         total = sum(self.where.values()) or 1.0
-        most = sorted(self.where.items(), key=lambda each: -each[1])[:_NAMED]
-        shares = [f"{value / total:.0%} {cause}" for cause, value in most if value >= _LEAST * total]
+        most = sorted(self.where.items(), key=lambda each: -each[1])[:_MAX_CAUSES]
+        shares = [f"{value / total:.0%} {cause}" for cause, value in most if value >= _MIN_SHARE * total]
         return (
-            f"{', '.join(shares)}; {self.bandwidth:.1f} of {self.bytes_per_cycle:g} bytes a cycle, "
+            f"{', '.join(shares)}; {self.bandwidth:.1f} of {self.bytes_per_cycle:g} bytes per cycle, "
             f"{self.conflicts:.0f} refused accesses, array {self.utilization:.0%} used"
         )
 
 
 class SamplingProfiler:
-    """Reads counters now and then while requests are on their way, one layer at a time.
+    """Samples the counters of one layer at a time while requests are in flight.
 
-    Reading takes the sequencer and the units no cycle: registers are beside them.
+    Reading registers costs the sequencer and the units no cycles.
 
     Parameters
     ----------
     driver : Driver
-        The machine's driver.
+        Driver of the serving machine.
     """
 
     def __init__(self, driver: Driver):
@@ -103,26 +103,26 @@ class SamplingProfiler:
         self.layers: dict[tuple[str, ...], deque[ProfileSample]] = {}
         self.infos: dict[tuple[str, ...], list[LayerInfo]] = {}
         self._last: dict[int, tuple[int, int, dict[str, int]]] = {}
-        self._turn = 0
+        self._next = 0
 
     def look(self, network: CompiledNetwork, version: int, completed: int, dram: DramTiming) -> None:
-        """Look at the next layer, if enough requests have come out since the last time.
+        """Sample the next layer if enough requests have completed since its last sample.
 
         Parameters
         ----------
-        network, version : Network, int
-            What carries out the requests now.
+        network, version : CompiledNetwork, int
+            Served network and its version number.
         completed : int
-            Requests that have come out.
-        dram : Dram
-            What the memory is taken to be like.
+            Number of completed requests.
+        dram : DramTiming
+            Assumed timing of the DRAM.
         """
         by_tag = _by_tag(network)
-        tag = list(by_tag)[self._turn % len(by_tag)]
+        tag = list(by_tag)[self._next % len(by_tag)]
         known = self._last.get(tag)
-        if known is not None and known[0] == version and completed - known[1] < _APART:
+        if known is not None and known[0] == version and completed - known[1] < _MIN_INTERVAL_REQUESTS:
             return
-        self._turn += 1
+        self._next += 1
         counts = self.driver.counters.read_all(_NAMES, tag)
         self._last[tag] = version, completed, counts
         if known is None or known[0] != version:
@@ -131,16 +131,16 @@ class SamplingProfiler:
         infos = by_tag[tag]
         names = tuple(info.name for info in infos)
         self.infos[names] = infos
-        seen = _look(network.config, infos, grown, (completed, completed - known[1], version), dram)
-        self.layers.setdefault(names, deque(maxlen=_HISTORY)).append(seen)
+        sample = _sample(network.config, infos, grown, (completed, completed - known[1], version), dram)
+        self.layers.setdefault(names, deque(maxlen=_MAX_SAMPLES)).append(sample)
 
     def bottlenecks(self, count: int = 3) -> list[tuple[str, ...]]:
-        """Layers with most cycles above their floors, most first."""
+        """Layers with the most cycles above their lower bounds, in descending order."""
         above = {names: looks[-1].cycles - looks[-1].floor for names, looks in self.layers.items()}
         return sorted(above, key=lambda names: -above[names])[:count]
 
     def document(self) -> dict[str, Any]:
-        """Everything seen."""
+        """Profile as a JSON document."""
         return {
             "bottlenecks": [
                 {
@@ -171,7 +171,7 @@ def _by_tag(network: CompiledNetwork) -> dict[int, list[LayerInfo]]:
     return out
 
 
-def _look(
+def _sample(
     config: MlaConfig,
     infos: list[LayerInfo],
     grown: Mapping[str, int],
@@ -185,7 +185,7 @@ def _look(
     macs = sum(info.floor.macs for info in infos)
     moved, conflicts = each["load_bytes"] + each["store_bytes"], sum(each[name] for name in _CONFLICTS)
     rate = float(dram.bytes_per_cycle or config.n)
-    banked = each["matrix_stall_bank"] > _BANK * cycles > 0
+    banked = each["matrix_stall_bank"] > _MIN_BANK_STALLS * cycles > 0
     return ProfileSample(
         request,
         requests,

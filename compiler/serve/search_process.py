@@ -1,4 +1,4 @@
-"""Who proposes candidates to a machine that serves: a search in a process of its own."""
+"""Background search that proposes candidates to a server from a separate process."""
 
 import multiprocessing
 import signal
@@ -12,40 +12,40 @@ from typing import Self, TypeVar
 from compiler.serve.search_worker import Begin, Changed, SearchFinding, SearchJob, SearchWorker
 from hw.errors import MlaError
 
-#: What a search is asked to do: to begin, to begin again after a change, to try a candidate.
+#: Order to a search: begin, restart after a change, or (None) try a candidate.
 Order = Begin | Changed | None
 _END = "end"
 T = TypeVar("T")
-#: Seconds that a process has to end by itself, and once it has been told to leave what it is at.
-_BRIEF_S, _PATIENCE_S = 2, 20
+#: Seconds that a process has to exit after the end message, and after SIGTERM.
+_EXIT_TIMEOUT_S, _TERMINATE_TIMEOUT_S = 2, 20
 
 
 class LostError(MlaError):
-    """The search has ended: its process was killed, or it failed."""
+    """The search process was killed or has failed."""
 
 
 class Proposer(ABC):
-    """Takes orders, and has findings some time later, in the same order.
+    """Interface of a search that answers orders asynchronously, first in, first out.
 
     Attributes
     ----------
     waiting : int
-        Orders without an answer.
+        Number of unanswered orders.
     """
 
     waiting: int = 0
 
     @abstractmethod
     def order(self, what: Order) -> None:
-        """Ask for something; LostError if nobody is there."""
+        """Submit an order; raises LostError if the search has ended."""
 
     @abstractmethod
     def findings(self, *, wait: bool = False) -> list[SearchFinding]:
-        """What has been found since the last call; `wait`: after all that was asked for. LostError as above."""
+        """Findings since the last call; with `wait`, blocks until all orders are answered. LostError as above."""
 
     @abstractmethod
     def close(self) -> None:
-        """End it; may be called twice."""
+        """End the search; may be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -55,7 +55,7 @@ class Proposer(ABC):
 
 
 class SearchProcess(Proposer):
-    """Searches in a process of its own, which may be killed at any time."""
+    """Search in a separate process, which may be killed at any time."""
 
     def __init__(self, job: SearchJob):
         context = multiprocessing.get_context("spawn")
@@ -66,12 +66,12 @@ class SearchProcess(Proposer):
         self._why: str | None = None
 
     def order(self, what: Order) -> None:
-        """Send it."""
+        """Send an order to the process."""
         self._talk(lambda: self._connection.send(what))
         self.waiting += 1
 
     def findings(self, *, wait: bool = False) -> list[SearchFinding]:
-        """Receive what is there."""
+        """Receive the available findings."""
         out: list[SearchFinding] = []
         while self.waiting and (wait or self._talk(self._connection.poll)):
             answer = self._talk(self._connection.recv)
@@ -82,13 +82,13 @@ class SearchProcess(Proposer):
         return out
 
     def close(self) -> None:
-        """Tell the process to end; it leaves what takes longer, such as a question to somebody else, or is killed."""
+        """End the process: ask it to exit, then terminate it, then kill it."""
         with suppress(OSError):
             self._connection.send(_END)
             self._connection.close()
-        self.process.join(_BRIEF_S)
+        self.process.join(_EXIT_TIMEOUT_S)
         self.process.terminate()
-        self.process.join(_PATIENCE_S)
+        self.process.join(_TERMINATE_TIMEOUT_S)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
@@ -97,19 +97,21 @@ class SearchProcess(Proposer):
         try:
             return what()
         except (EOFError, OSError) as error:
-            raise LostError("the process that searches has ended") from error
+            raise LostError("the search process has ended unexpectedly") from error
 
 
 def _work(job: SearchJob, connection: Connection) -> None:
-    """Carry out orders until there are no more, or nobody is there who gives any."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who serves: that one ends this one
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # unwinds it, so that its simulators close
+    """Execute orders until the end message or until the connection closes."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is handled by the serving process, which ends this one
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # unwinds the stack, so that the simulators close
     searcher = SearchWorker(job)
     try:
         with suppress(EOFError, OSError):
             while (order := connection.recv()) != _END:
                 try:
-                    answer: list[SearchFinding] | str = _carry_out(searcher, order)
+                    answer: list[SearchFinding] | str = _execute(searcher, order)
                 except MlaError as error:
                     answer = str(error)
                 connection.send(answer)
@@ -118,8 +120,8 @@ def _work(job: SearchJob, connection: Connection) -> None:
         searcher.close()
 
 
-def _carry_out(searcher: SearchWorker, order: Order) -> list[SearchFinding]:
-    """What comes of an order."""
+def _execute(searcher: SearchWorker, order: Order) -> list[SearchFinding]:
+    """Execute an order and return its findings."""
     if isinstance(order, Begin):
         return searcher.begin(order.dram, order.schedule)
     if isinstance(order, Changed):

@@ -1,4 +1,4 @@
-"""The search for better versions beside the machine that serves: it measures on simulators of its own."""
+"""Search worker of the online tuner: measures candidates on its own simulators."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,16 +29,16 @@ from hw.config import MlaConfig
 if TYPE_CHECKING:
     from compiler.llm.generate.author import LanguageModelGenerator
 
-#: Latencies, and rates, that differ by no more of the greater are taken for the same.
-_ALIKE = 0.1
+#: Maximum relative difference of latencies, and of rates, that count as equal.
+_MAX_DIFFERENCE = 0.1
 
 
 @dataclass(frozen=True)
 class SearchJob:
-    """What is searched for: a better schedule of a model on a machine.
+    """Settings of a search for better schedules of a model on a machine.
 
-    `method` is a name, or `module:Class`; `generators` are those that it asks, () for all. `db`: where measurements are
-    kept; `endpoint`: where the language model is that the method `llm` asks.
+    `method` is a name or `module:Class`; `generators` are the names of the generators it uses, () for all. `db` is the
+    database for measurements, `endpoint` the language model endpoint of the method `llm`.
     """
 
     graph: Graph
@@ -54,23 +54,23 @@ class SearchJob:
 
 @dataclass(frozen=True)
 class SearchFinding:
-    """What came of a trial.
+    """Result of a trial.
 
     Parameters
     ----------
     kind : str
-        "served": what was being served; "first": what the static compiler makes for the conditions; "known": the best
-        in the database for them; "trial".
-    dram : Dram
-        The memory that it was measured with.
+        "served": the served schedule; "first": the heuristic schedule for the conditions; "known": the best one in the
+        database for them; "trial": a candidate of the search.
+    dram : DramTiming
+        DRAM timing of the measurement.
     schedule : Schedule
-        What was tried.
+        The schedule that was measured.
     result : Measurement or Rejected
-        What came of it.
+        Its measurement, or the reason for rejection.
     number : int
-        Trials so far under these conditions.
+        Number of trials so far under these conditions.
     asked : dict or None
-        What a language model was asked so far, and what that cost; None: there is none.
+        Language-model usage and cost so far; None without a language model.
     """
 
     kind: str
@@ -83,7 +83,7 @@ class SearchFinding:
 
 @dataclass(frozen=True)
 class Begin:
-    """Serving begins with a schedule, on a memory."""
+    """Order: start searching from the served schedule, for a DRAM timing."""
 
     dram: DramTiming
     schedule: Schedule
@@ -91,7 +91,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Changed:
-    """Something other than before: what was being served, what LOAD counted meanwhile, and what the memory was like."""
+    """Order: identify changed conditions from LOAD counters of the served schedule and the last known DRAM timing."""
 
     schedule: Schedule
     loads: ByTag
@@ -99,12 +99,12 @@ class Changed:
 
 
 class SearchWorker:
-    """Measures candidates one after the other.
+    """Executes the orders of the online tuner one after the other.
 
     Parameters
     ----------
-    job : Job
-        What is searched for.
+    job : SearchJob
+        Settings of the search.
     """
 
     def __init__(self, job: SearchJob):
@@ -114,12 +114,12 @@ class SearchWorker:
         self._number, self._known = 0, list[DramTiming]()
         self._database: TuningDatabase | None = None
         self._programs: ProgramCache | None = None
-        self._recall: DatabaseSession | None = None
+        self._session: DatabaseSession | None = None
         self._starts: list[Schedule] = []
         self._author = self._language_model()
 
     def begin(self, dram: DramTiming, served: Schedule) -> list[SearchFinding]:
-        """Search under these conditions from now on; measures what is served and the static compiler's schedule."""
+        """Start a search under these conditions; measures the served and the heuristic schedule."""
         self._end()
         job = self.job
         self.measurer = measurer = Measurer(
@@ -131,7 +131,7 @@ class SearchWorker:
             stream=job.goal is Objective.THROUGHPUT,
         )
         first = measurer.first.schedule
-        self._recall = measurer.memory = self._remembers(measurer)
+        self._session = measurer.memory = self._open_session(measurer)
         self._number = 0
         if dram not in self._known:
             self._known.append(dram)
@@ -145,28 +145,28 @@ class SearchWorker:
             author=self._author,
             generator=job.generators or None,
         )
-        keep_best(self._recall, self._method)
+        keep_best(self._session, self._method)
         out = [SearchFinding("first", dram, first, baseline, 0)]
         if served != first:
             out.insert(0, SearchFinding("served", dram, served, self._try(served), 0))
         else:
             out.insert(0, replace(out[0], kind="served"))
-        best = None if self._recall is None else self._recall.best()
+        best = None if self._session is None else self._session.best()
         if best is not None and isinstance(best.schedule, Schedule) and best.schedule not in (first, served):
             out.append(SearchFinding("known", dram, best.schedule, self._try(best.schedule), 0))
-        self._starts = starts_of(self._recall, self._method)
+        self._starts = starts_of(self._session, self._method)
         return out
 
     def _try(self, schedule: Schedule) -> Result:
-        """Measure a schedule; the method hears of it, and if it is the best, so does the database."""
+        """Measure a schedule and report it to the method, and to the database if it is the best."""
         assert self.measurer is not None and self._method is not None
         (result,) = self.measurer.measure([schedule])
         if self._method.tell(schedule, result) is self._method.best:
-            keep_best(self._recall, self._method)
+            keep_best(self._session, self._method)
         return result
 
     def adapt(self, changed: Changed) -> list[SearchFinding]:
-        """Find out what the memory is like now, and search for that."""
+        """Identify the current DRAM timing and restart the search for it."""
         job = self.job
         network = ModelCompiler(job.graph, job.config, replace(job.options, dram=changed.known)).network(
             changed.schedule
@@ -175,15 +175,15 @@ class SearchWorker:
         sample = random_samples(network.graph, job.seed, 1)[0]
         known = [changed.known, *(each for each in self._known if each != changed.known)]
         found = estimate(network, changed.loads, sample, known, self._opener())
-        return self.begin(self._same(found), changed.schedule)
+        return self.begin(self._match_known(found), changed.schedule)
 
-    def _same(self, dram: DramTiming) -> DramTiming:
-        """Conditions that were there before, if these are hardly different."""
+    def _match_known(self, dram: DramTiming) -> DramTiming:
+        """Known DRAM timing close to `dram` if there is one, else `dram`."""
         kept = [] if self._database is None else self._database.profiles()
         own = [each.conditions for each in kept if each.trusted and each.conditions.config == self.job.config]
         for known in (*self._known, *(each.dram for each in own)):
             pairs = [(known.latency, dram.latency), (self._rate(known), self._rate(dram))]
-            if all(abs(one - other) <= _ALIKE * max(one, other) for one, other in pairs):
+            if all(abs(one - other) <= _MAX_DIFFERENCE * max(one, other) for one, other in pairs):
                 return known
         return dram
 
@@ -191,7 +191,7 @@ class SearchWorker:
         return dram.bytes_per_cycle or self.job.config.n
 
     def trial(self) -> SearchFinding:
-        """The next candidate."""
+        """Measure the next candidate."""
         assert self.measurer is not None and self._method is not None
         schedule = self._starts.pop(0) if self._starts else self._method.propose()
         result = self._try(schedule)
@@ -200,22 +200,22 @@ class SearchWorker:
         return SearchFinding("trial", self.measurer.conditions.dram, schedule, result, self._number, asked)
 
     def close(self) -> None:
-        """Close the simulators, leave the database; may be called twice."""
+        """Close the simulators and the database; may be called twice."""
         self._end()
         if self._database is not None:
             self._database.close()
             self._database = self._programs = None
 
     def _language_model(self) -> "LanguageModelGenerator | None":
-        """Who the method `llm` asks, within one budget whatever conditions become."""
+        """Language model of the method `llm`, with one budget for all conditions."""
         if self.job.method != LLM:
             return None
         from compiler.llm.generate.choice import language_model
 
         return language_model(self.job.endpoint)
 
-    def _remembers(self, measurer: Measurer) -> DatabaseSession | None:
-        """What the database knows for the conditions of a measurer."""
+    def _open_session(self, measurer: Measurer) -> DatabaseSession | None:
+        """Database session for the conditions of a measurer; None without a database."""
         job = self.job
         if job.db is None:
             return None

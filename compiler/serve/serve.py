@@ -1,4 +1,4 @@
-"""A stream served from its first request to its last."""
+"""Serves a stream of requests from start to end."""
 
 import json
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from hw.errors import InputError
 
 @dataclass(frozen=True)
 class Change:
-    """The simulated DRAM is changed at request `at`: its latency, and its bytes a cycle (None: as wide as the bus)."""
+    """Change of the simulated DRAM at request `at`: latency in cycles, bytes per cycle (None: the bus width)."""
 
     at: int
     latency: int
@@ -40,28 +40,28 @@ class Change:
 
 @dataclass(frozen=True)
 class Serving:
-    """What is served, and how.
+    """Settings of a serving run.
 
     Parameters
     ----------
-    network : Network
-        The first version.
-    dram : Dram
-        The simulated memory.
-    job : Job or None
-        What is to be improved meanwhile.
+    network : CompiledNetwork
+        First version of the network.
+    dram : DramTiming
+        Timing of the simulated DRAM.
+    job : SearchJob or None
+        Search of the online tuner; None: no tuning.
     flights : int
-        Requests on their way at most.
+        Maximum number of requests in flight.
     pace : int or None
-        Candidates for each request; None: as they come.
+        Candidates tried per request; None: asynchronous search.
     adapt_from : int
-        The request from which on there may be other versions.
+        First request at which the tuner may act.
     changes : tuple of Change
-        Of the memory.
+        Scheduled changes of the DRAM timing.
     profile : Path or None
-        Where profiles of layers go.
-    proofs : Store or None
-        Remembers what has been proved.
+        Output file for layer profiles.
+    proofs : ContentStore or None
+        Cache of safety proofs.
     """
 
     network: CompiledNetwork
@@ -76,14 +76,14 @@ class Serving:
 
 
 def open_machine(serving: Serving, device: str = "rtl", *, waves: bool = False) -> Device:
-    """A machine with the DRAM that serving needs.
+    """Open a device with the DRAM that serving needs.
 
     Parameters
     ----------
     device : str
         "rtl" or "golden".
     waves : bool
-        Whether its signals can be recorded.
+        True if signals can be recorded.
     """
     network = serving.network
     size = serving_bytes(network, serving.flights, 2 * VERSIONS if serving.job else 1)
@@ -112,7 +112,7 @@ def serve(
     Raises
     ------
     InputError
-        An input does not fit; what came before it has come out.
+        An input does not fit the model; earlier requests have been delivered.
     """
     with ExitStack() as stack:
         stop = stack.enter_context(interruptible())
@@ -120,7 +120,7 @@ def serve(
 
 
 class _Run:
-    """One stream; `serve` is its only use."""
+    """State of one serving run."""
 
     def __init__(
         self, serving: Serving, device: Device, listeners: Sequence[ServingObserver], stack: ExitStack
@@ -131,14 +131,14 @@ class _Run:
         self.events = ServingEvents(self._event)
         clocked, db = self.server.clocked, serving.job.db if serving.job else None
         self.agent = SamplingProfiler(self.server.driver) if (serving.profile or db) and clocked else None
-        self.diary = ExecutionLog(db, self.agent, self.events) if db and self.agent else None
-        if self.diary:
-            stack.callback(self.diary.close)
+        self.execution_log = ExecutionLog(db, self.agent, self.events) if db and self.agent else None
+        if self.execution_log:
+            stack.callback(self.execution_log.close)
         self.windows = VersionStats(self.server, self._window) if clocked else None
         self.adapter = self._adapter(serving.job, stack) if serving.job else None
 
     def go(self, requests: RequestSource, stop: InterruptHandler) -> int:
-        """All of it."""
+        """Serve all requests and return the exit status."""
         refused: InputError | None = None
         while not stop.asked:
             try:
@@ -175,8 +175,8 @@ class _Run:
         now = server.current.network, server.current.number, server.completed, dram
         if self.agent:
             self.agent.look(*now)
-        if self.diary:
-            self.diary.look(*now)
+        if self.execution_log:
+            self.execution_log.look(*now)
 
     def _results(self, *, wait: bool) -> None:
         results = self.requests.results(wait=wait)
@@ -206,7 +206,7 @@ class _Run:
         )
 
     def _end(self) -> None:
-        """The last window, what was asked, and the profile."""
+        """Report the language-model usage, close the last window and write the profile."""
         if self.adapter:
             self.adapter.asked.end(self.server.submitted)
         if self.windows:

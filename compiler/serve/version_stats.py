@@ -1,4 +1,4 @@
-"""Where the cycles went under each version that served, by cause and by layer."""
+"""Cycle breakdown of each served version, by cause and by layer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,24 +10,24 @@ from compiler.server.versions import Version
 from hw.isa.counters import CAUSES
 
 _NAMES = tuple(f"cause_{cause}" for cause in CAUSES)
-#: Requests between two looks at the counters, at least.
-_APART = 8
+#: Minimum requests between two samples of the counters.
+_MIN_INTERVAL_REQUESTS = 8
 
 
 @dataclass(frozen=True)
 class VersionWindow:
-    """Requests that one version carried out while nothing was loaded.
+    """Consecutive requests of one version without program loads.
 
     Parameters
     ----------
     version : int
-        Its number.
+        Number of the version.
     requests : int
-        How many.
+        Number of requests in the window.
     where : dict
-        Cycles of all of them by cause, those between two requests included.
+        Total cycles by cause, including those between requests.
     layers : dict
-        The same by the nodes of each layer, or of layers that share a tag.
+        Total cycles by the node names of each layer, or of layers that share a tag.
     """
 
     version: int
@@ -37,11 +37,11 @@ class VersionWindow:
 
     @property
     def cycles(self) -> float:
-        """Of a request."""
+        """Mean cycles per request."""
         return sum(self.where.values()) / self.requests
 
     def document(self) -> dict[str, object]:
-        """For JSON."""
+        """Window as a JSON document."""
         layers = [
             {"names": list(names), "cycles": round(cycles / self.requests, 1)}
             for names, cycles in self.layers.items()
@@ -56,47 +56,45 @@ class VersionWindow:
 
 
 class VersionStats:
-    """Reads the counters now and then; that takes the programs no cycle.
+    """Samples the cycle counters per version, at no cost in cycles.
 
     Parameters
     ----------
     server : Server
-        Whose machine has a clock.
-    hear : callable
-        Hears of each window when it is over.
+        Server on a machine with a clock.
+    on_window : callable
+        Called with each window when it ends.
     """
 
-    def __init__(self, server: Server, hear: Callable[[VersionWindow], None]):
-        self.server, self.hear = server, hear
+    def __init__(self, server: Server, on_window: Callable[[VersionWindow], None]):
+        self.server, self.on_window = server, on_window
         self._version: Version | None = None
-        self._looks: list[
-            tuple[int, ByTag]
-        ] = []  # the first, the last; requests that had come out, and counters
+        self._samples: list[tuple[int, ByTag]] = []  # first and last sample: completed requests, counters
 
     def look(self, result: RequestResult) -> None:
-        """After requests have come out, of which this is the last."""
+        """Sample the counters after completed requests, of which this is the last."""
         if result.version is not self._version:
             self.close()
         if result.disturbed:
             return
         completed, self._version = self.server.completed, result.version
-        if not self._looks or completed - self._looks[-1][0] >= _APART:
-            self._looks[1:] = [(completed, self._read(result.version))]
+        if not self._samples or completed - self._samples[-1][0] >= _MIN_INTERVAL_REQUESTS:
+            self._samples[1:] = [(completed, self._read(result.version))]
 
     def close(self) -> None:
-        """The window is over, if there is one."""
-        version, looks = self._version, self._looks
-        self._version, self._looks = None, []
-        if version is None or len(looks) < 2:
+        """End the current window, if any."""
+        version, samples = self._version, self._samples
+        self._version, self._samples = None, []
+        if version is None or len(samples) < 2:
             return
-        (first, before), (last, after) = looks
+        (first, before), (last, after) = samples
         grown = growth(before, after)
         where = {cause: sum(row[f"cause_{cause}"] for row in grown.values()) for cause in CAUSES}
         layers: dict[tuple[str, ...], int] = {}
         for tag, row in grown.items():
             nodes = tuple(name for info in version.network.infos if info.tag == tag for name in info.nodes)
             layers[nodes] = sum(row.values()) - row["cause_idle"]
-        self.hear(VersionWindow(version.number, last - first, where, layers))
+        self.on_window(VersionWindow(version.number, last - first, where, layers))
 
     def _read(self, version: Version) -> ByTag:
         tags = sorted({tag for code in version.network.codes for tag in code.tags})

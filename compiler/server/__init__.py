@@ -1,1 +1,1 @@
-"""The request server: requests through a live machine under versions of a network."""
+"""Request server: runs requests on a live machine under successive versions of a network."""

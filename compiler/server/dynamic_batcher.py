@@ -1,4 +1,4 @@
-"""Requests of one sample each that go through the machine together, as many as wait and a batch takes."""
+"""Dynamic batcher: combines waiting single-sample requests into batches."""
 
 from collections import deque
 from dataclasses import replace
@@ -9,15 +9,15 @@ from compiler.server.server import Server
 
 
 class DynamicBatcher:
-    """Requests for a server of a network that takes several samples at a time.
+    """Single-sample requests for a server whose network has a batch dimension.
 
-    A request goes at once if the server has room for one more; those that come while it has none go together, if that
-    is less work for each. How many they are is an operand: the machine takes the program for as few as will do.
+    A request is sent at once if the server has a free slot. Requests that arrive while it has none are batched if that
+    reduces the work per request. The sample count is an operand, by which the machine selects the smallest program.
 
     Parameters
     ----------
     server : Server
-        Nobody else makes requests of it.
+        Server that receives requests from this batcher only.
     """
 
     def __init__(self, server: Server):
@@ -27,7 +27,7 @@ class DynamicBatcher:
         self.submitted = 0
 
     def submit(self, inputs: Arrays) -> None:
-        """A request behind the others; waits until there is room for it.
+        """Queue a request; blocks while there is no room for it.
 
         Raises
         ------
@@ -41,7 +41,7 @@ class DynamicBatcher:
             self._send()
 
     def results(self, *, wait: bool = False) -> list[RequestResult]:
-        """Requests that have come out since the last call, in order; if asked, waits for all."""
+        """Requests completed since the last call, in order; with `wait`, blocks until all are."""
         while wait and self._waiting:
             self._send()
         out = [each for result in self.server.results(wait=wait) for each in self._each(result)]
@@ -56,7 +56,7 @@ class DynamicBatcher:
         self.server.submit(stack_batch(self.server.current.network, group), len(group))
 
     def _each(self, result: RequestResult) -> list[RequestResult]:
-        """The requests that went together."""
+        """Split the result of a batch into those of its requests."""
         group = self._sent.popleft()
         first = self.submitted - len(self._waiting) - sum(map(len, self._sent)) - len(group)
         parts = split_batch(result.version.network, result.outputs, len(group))

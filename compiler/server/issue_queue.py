@@ -1,4 +1,4 @@
-"""Macro-instructions that wait for their programs, and those in the ring."""
+"""Issue queue: macro-instructions that wait for their programs, and those in the ring."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from cosim.driver import Driver
 from cosim.status import TrapReport
 from hw.errors import WorkError
 
-#: Cycles between two looks while a program waits for room in the instruction store.
+#: Polling interval while a program waits for room in the instruction store.
 _POLL_CYCLES = 128
-#: Nothing takes longer: the machine's watchdog stops it before.
+#: Longer than any macro-instruction takes before the machine's watchdog stops it.
 _TIMEOUT_CYCLES = 1 << 27
-#: Programs that are looked ahead for when one has to leave.
-_AHEAD = 256
+#: Lookahead in queued macro-instructions when choosing a program to evict.
+_LOOKAHEAD = 256
 
 
 @dataclass(frozen=True)
 class QueuedMacro:
-    """A macro-instruction: `last` of its stage or not."""
+    """A queued macro-instruction; `last` marks the last one of its stage."""
 
     flight: InFlightRequest
     stage: int
@@ -36,12 +36,12 @@ class IssueQueue:
     Parameters
     ----------
     driver : Driver
-        The machine's driver.
+        Driver of the serving machine.
 
     Attributes
     ----------
     patience : int
-        Cycles after which a macro-instruction is waited for no longer.
+        Timeout of a macro-instruction in cycles.
     """
 
     def __init__(self, driver: Driver):
@@ -53,34 +53,34 @@ class IssueQueue:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits and nothing is on its way."""
+        """True if no macro-instruction is queued or in the ring."""
         return not self._pending and not self._ring
 
     @property
     def needed(self) -> list[ProgramPart]:
-        """Programs of what waits, in order."""
+        """Programs of the queued macro-instructions, in order."""
         return [macro.part for macro in self._pending]
 
     def append(self, macro: QueuedMacro) -> None:
-        """Let a macro-instruction follow the others."""
+        """Append a macro-instruction."""
         self._pending.append(macro)
 
     def send(self) -> None:
-        """Put into the ring what has its program; brings programs in where there is room.
+        """Move macro-instructions into the ring, loading their programs where there is room.
 
         Raises
         ------
         WorkError
-            A program does not fit, although nothing is on its way.
+            A program does not fit into the instruction store, although nothing is running.
         """
         sent = False
         while self._pending and len(self._ring) < self.driver.ring_slots:
             part = self._pending[0].part
             if part not in self.residency:
-                if sent:  # the machine has work while the next program comes
+                if sent:  # the machine has work while the next program is loaded
                     self.driver.doorbell()
                     sent = False
-                soon = self.needed[:_AHEAD]
+                soon = self.needed[:_LOOKAHEAD]
                 if not self.residency.bring(part, soon=soon):
                     if not self._ring:
                         words = sum(len(program.words) for program in part.programs)
@@ -100,7 +100,7 @@ class IssueQueue:
             self.driver.doorbell()
 
     def completed(self) -> tuple[list[QueuedMacro], bool]:
-        """What has completed since the last call, up to what a trap hit; whether there was one."""
+        """Macro-instructions completed since the last call, and True if one has trapped."""
         done: list[QueuedMacro] = []
         while self._ring:
             number, macro = self._ring[0]
@@ -117,12 +117,12 @@ class IssueQueue:
         return done, False
 
     def wait(self) -> None:
-        """Let time pass until something may have completed.
+        """Block until a macro-instruction may have completed.
 
         Raises
         ------
         DeviceTimeoutError
-            Nothing did.
+            None has completed within the timeout.
         """
         if self._pending:
             self.driver.device.wait_irq(_POLL_CYCLES)
@@ -131,7 +131,7 @@ class IssueQueue:
         self.driver.set("IRQ_STATUS", self.driver.get("IRQ_STATUS"))
 
     def trap(self) -> tuple[TrapReport, InFlightRequest]:
-        """What the machine has stopped for, and the request it happened in; the machine goes on."""
+        """Report of a trap and the affected request; resumes the machine."""
         self.driver.set("IRQ_STATUS", self.driver.get("IRQ_STATUS"))
         report = self.driver.trap()
         macros = dict(self._ring)
@@ -140,7 +140,7 @@ class IssueQueue:
         return report, macro.flight
 
     def clear(self) -> None:
-        """Let everything in the ring come to its end, whatever that is, and forget it and what waits."""
+        """Run the ring to its end, ignoring traps, and discard it and the queue."""
         self.driver.run(resume=True)
         self._ring.clear()
         self._pending.clear()

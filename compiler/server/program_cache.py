@@ -1,8 +1,8 @@
-"""Which programs are in the instruction store: brought in while others run, given up by use.
+"""Cache of programs in the instruction store, loaded while others run and evicted by an LRFU policy.
 
-Programs that the machine chooses among come and go together. They have a worth, which is 1 more after each use and
-halves every so many uses of any: between least recently and least frequently used (LRFU). What is needed soon is worth
-a load, whatever its past. Room is made where what has to go is worth least together and leaves a long enough gap.
+Alternative programs of one macro-instruction are loaded and evicted together. Their score grows by 1 with each use and
+halves every `HALF_LIFE` uses of any program (least recently/frequently used, LRFU). Programs needed soon score higher
+than any past use. The set of victims with the lowest total score that frees a large enough gap is evicted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,20 +12,20 @@ from compiler.codegen.dispatch_guard import Guard
 from compiler.codegen.split_programs import ProgramPart, candidates
 from cosim.driver import Driver
 
-#: Words of a part's programs, and the guards.
+#: Instruction words of a part's programs, and their guards.
 Key = tuple[tuple[tuple[int, ...], ...], tuple[Guard, ...]]
 
-#: Uses of any program after which one is worth half.
+#: Uses of any program after which a score is halved.
 HALF_LIFE = 64.0
-#: Worth of what is needed soon, and of what is needed next on top: more than use can make it.
+#: Score of programs needed soon, and bonus for the next one: more than uses can add up to.
 _SOON, _NEXT = 1000.0, 500.0
 
 
 @dataclass
 class _Resident:
-    """Programs in the store: their segments, the opcode that is their own, macro-instructions on their way to it.
+    """Resident programs: their segments, opcode, and number of macro-instructions in flight (`expected`).
 
-    `worth` is that at their last use, the use with the number `used`.
+    `worth` is the score at the last use, which has the number `used`.
     """
 
     segments: list[int]
@@ -40,22 +40,22 @@ def _key(part: ProgramPart) -> Key:
 
 
 class ResidentPrograms:
-    """Keeps programs in the instruction store, each with an opcode of its own; the same words are there once.
+    """Manages the programs in the instruction store, without duplicates, each with its own opcode.
 
-    Programs that the machine chooses among have one opcode, and come and go together.
+    Alternative programs of one macro-instruction share an opcode, and are loaded and evicted together.
 
-    An opcode is never bound anew while a macro-instruction in the ring names it: such a one carries operands that are
-    right for one version of a network alone.
+    An opcode is never rebound while a macro-instruction in the ring uses it, because its operands are valid for one
+    version of a network only.
 
     Parameters
     ----------
     driver : Driver
-        The machine's driver; nobody else loads programs.
+        Driver of the machine; only this object loads programs.
 
     Attributes
     ----------
     loads, evictions, load_cycles : int
-        Programs loaded, programs given up for others, and cycles from the first word of a load to its check.
+        Number of loaded and of evicted programs, and cycles spent loading and verifying.
     """
 
     def __init__(self, driver: Driver):
@@ -72,37 +72,37 @@ class ResidentPrograms:
         return self._known[_key(part)].opcode
 
     def worth(self, part: ProgramPart) -> float:
-        """What resident programs are worth by their use."""
+        """LRFU score of resident programs."""
         return self._worth(self._known[_key(part)])
 
     def expect(self, part: ProgramPart) -> None:
-        """A macro-instruction has been sent to resident programs."""
+        """Record a macro-instruction issued to resident programs."""
         entry = self._known[_key(part)]
         self._clock += 1
         entry.worth, entry.used = self._worth(entry) + 1, self._clock
         entry.expected += 1
 
     def done(self, part: ProgramPart) -> None:
-        """One of them has completed."""
+        """Record the completion of one."""
         self._known[_key(part)].expected -= 1
 
     def bring(
         self, part: ProgramPart, keep: Iterable[ProgramPart] = (), soon: Iterable[ProgramPart] = ()
     ) -> bool:
-        """Load programs if they are not there; False if there is no room for them now.
+        """Load programs unless resident; False if there is no room for them now.
 
         Parameters
         ----------
-        part : Part
-            What is needed.
-        keep : iterable of Part
-            Stay, even if nothing is on its way to them.
-        soon : iterable of Part
-            What is needed next, in order.
+        part : ProgramPart
+            Programs to load.
+        keep : iterable of ProgramPart
+            Programs that must not be evicted.
+        soon : iterable of ProgramPart
+            Programs needed next, in order.
         """
         if part in self:
             return True
-        out = self._leaving(part, {_key(each) for each in keep}, [_key(each) for each in soon])
+        out = self._victims(part, {_key(each) for each in keep}, [_key(each) for each in soon])
         if out is None:
             return False
         for key in out:
@@ -118,7 +118,7 @@ class ResidentPrograms:
         return True
 
     def leave(self, parts: Iterable[ProgramPart], keep: Iterable[ProgramPart]) -> None:
-        """Unload programs that nothing is on its way to, but for those to keep."""
+        """Unload programs without macro-instructions in flight, except those to keep."""
         kept = {_key(each) for each in keep}
         for key in {_key(each) for each in parts} - kept:
             entry = self._known.get(key)
@@ -130,34 +130,34 @@ class ResidentPrograms:
             self.store.unload(segment)
 
     def forget_expected(self) -> None:
-        """Nothing is on its way any more: the ring has been emptied."""
+        """Reset the in-flight counts after the ring has been emptied."""
         for entry in self._known.values():
             entry.expected = 0
 
     def _worth(self, entry: _Resident) -> float:
         return entry.worth * 0.5 ** ((self._clock - entry.used) / HALF_LIFE)
 
-    def _leaving(self, part: ProgramPart, keep: set[Key], soon: list[Key]) -> list[Key] | None:
-        """Programs that make room by leaving, worth least together; None if even all that may leave do not."""
-        prices = self._prices(keep, soon)
+    def _victims(self, part: ProgramPart, keep: set[Key], soon: list[Key]) -> list[Key] | None:
+        """Victims with the lowest total score that make enough room; None if there are none."""
+        scores = self._scores(keep, soon)
         found = [
             out
-            for first in self._gaps(part, prices)
-            if (out := self._enough(part, first, prices)) is not None
+            for first in self._gaps(part, scores)
+            if (out := self._extend(part, first, scores)) is not None
         ]
-        return min(found, key=lambda out: sum(prices[key] for key in out), default=None)
+        return min(found, key=lambda out: sum(scores[key] for key in out), default=None)
 
-    def _prices(self, keep: set[Key], soon: list[Key]) -> dict[Key, float]:
-        """What is lost with those that may leave."""
-        place = {key: place for place, key in reversed(list(enumerate(soon)))}
+    def _scores(self, keep: set[Key], soon: list[Key]) -> dict[Key, float]:
+        """Scores of the evictable programs."""
+        rank = {key: index for index, key in reversed(list(enumerate(soon)))}
         return {
-            key: self._worth(entry) + (_SOON + _NEXT / (1 + place[key]) if key in place else 0.0)
+            key: self._worth(entry) + (_SOON + _NEXT / (1 + rank[key]) if key in rank else 0.0)
             for key, entry in self._known.items()
             if not entry.expected and key not in keep and not any(map(self.store.in_use, entry.segments))
         }
 
-    def _gaps(self, part: ProgramPart, prices: Mapping[Key, float]) -> Iterator[list[Key]]:
-        """What may leave and is in the way of the longest program behind each one that is there; and nothing."""
+    def _gaps(self, part: ProgramPart, scores: Mapping[Key, float]) -> Iterator[list[Key]]:
+        """Candidate victims: none, and those overlapping the longest new program behind each resident one."""
         length = max(len(program.words) for program in part.programs)
         owner = {segment: key for key, entry in self._known.items() for segment in entry.segments}
         there = {s: (self.store.base(s), len(p.words)) for s, p in self.store.programs.items()}
@@ -168,26 +168,26 @@ class ResidentPrograms:
                 for s, (base, size) in there.items()
                 if base < start + length and start < base + size
             ]
-            if over and start + length <= self.config.wis_words and all(key in prices for key in over):
+            if over and start + length <= self.config.wis_words and all(key in scores for key in over):
                 yield [key for key in dict.fromkeys(over) if key]
 
-    def _enough(self, part: ProgramPart, first: list[Key], prices: Mapping[Key, float]) -> list[Key] | None:
-        """Some that leave, and more, worth least first, until there is room; without those that need not."""
+    def _extend(self, part: ProgramPart, first: list[Key], scores: Mapping[Key, float]) -> list[Key] | None:
+        """Extend victims by ascending score until there is room, then drop the unnecessary ones."""
         out = list(first)
-        for key in sorted(prices.keys() - set(first), key=lambda key: prices[key]):
-            if self._room(part, out):
+        for key in sorted(scores.keys() - set(first), key=lambda key: scores[key]):
+            if self._fits(part, out):
                 break
             out.append(key)
-        if not self._room(part, out):
+        if not self._fits(part, out):
             return None
-        for key in sorted(out, key=lambda key: -prices[key]):
+        for key in sorted(out, key=lambda key: -scores[key]):
             without = [each for each in out if each != key]
-            if self._room(part, without):
+            if self._fits(part, without):
                 out = without
         return out
 
-    def _room(self, part: ProgramPart, out: list[Key]) -> bool:
-        """Whether programs fit, in words, segments and opcodes, once some have left."""
+    def _fits(self, part: ProgramPart, out: list[Key]) -> bool:
+        """True if programs fit, in words, segments and opcodes, after evictions."""
         segments = [segment for key in out for segment in self._known[key].segments]
         lengths = [len(program.words) for program in part.programs]
         return len(self._known) - len(out) < self.config.opcodes and self.store.fit(lengths, segments)

@@ -1,4 +1,4 @@
-"""A request on its way."""
+"""Requests in flight and their results."""
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
@@ -10,23 +10,23 @@ from compiler.runtime.stages import Stage
 from compiler.server.versions import Version
 
 Arrays = Mapping[str, NDArray]
-#: What a request asks of the machine, one stage after the other, and what it gets for it.
+#: Coroutine of a request: yields stages with their inputs and receives the outputs.
 Steps = Generator[tuple[Stage, Arrays], Arrays, None]
 _MASK = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
 class MacroTime:
-    """A macro-instruction that has completed.
+    """Timing of a completed macro-instruction.
 
     Parameters
     ----------
     program : str
-        Its name.
+        Name of the program.
     started, retired : int
-        Cycles, the low 32 bits.
+        Start and retirement time in cycles, low 32 bits.
     cycles : int
-        From its start, or the end of the one before if that is later, to its end.
+        Cycles to its end from its start, or from the end of its predecessor if later.
     """
 
     program: str
@@ -37,30 +37,30 @@ class MacroTime:
 
 @dataclass(frozen=True)
 class RequestResult:
-    """A request that has come out.
+    """A completed request.
 
     Parameters
     ----------
     index : int
-        Counted from 0.
+        Index of the request, from 0.
     inputs, outputs : dict
-        By name.
+        Input and output arrays by name.
     version : Version
-        What carried out all of it.
+        Version that ran the whole request.
     macros : tuple of MacroTime
-        Its macro-instructions.
+        Timings of its macro-instructions.
     cycles : int
-        What they took together.
+        Total cycles of the macro-instructions.
     delay : int
-        Cycles in which the machine stood still although this request had been made: programs were on their way.
+        Cycles in which the machine was idle while this request waited for programs to load.
     runs : tuple of int
-        How often each stage on the accelerator ran.
+        Number of runs of each accelerator stage.
     disturbed : bool
-        Programs were loaded meanwhile, over the same bus, or the request before was another version's.
+        True if programs were loaded meanwhile, or the previous request had another version.
     behind : int
-        Requests on their way behind it when it was done.
+        Requests in flight behind it when it completed.
     together : int
-        Requests that its macro-instructions carried out.
+        Number of requests batched into its macro-instructions.
     """
 
     index: int
@@ -78,7 +78,7 @@ class RequestResult:
 
 @dataclass(eq=False)
 class InFlightRequest:
-    """A request that has not come out yet, in a slot of the buffers.
+    """A request in flight, with its buffer slot.
 
     Of its samples `count` count. `steps` is None once all is done; `asked` is the cycle in which its stage was,
     `inside` counts the subgraphs that it is in, `begun` how often it has begun, `loads` the programs loaded before.
@@ -101,7 +101,7 @@ class InFlightRequest:
     delay: int = 0
 
     def result(self, *, disturbed: bool, behind: int) -> RequestResult:
-        """Once it is done."""
+        """Result of the completed request."""
         outputs = {t.name: value_of(t, self.values) for t in self.version.network.outputs}
         cycles = sum(macro.cycles for macro in self.macros)
         return RequestResult(
@@ -119,13 +119,13 @@ class InFlightRequest:
 
 
 class Clock:
-    """Turns completion records into cycles of macro-instructions, in the order of the ring."""
+    """Computes the cycles of macro-instructions from completion records in ring order."""
 
     def __init__(self) -> None:
         self._before: int | None = None
 
     def time(self, flight: InFlightRequest, name: str, started: int, retired: int) -> None:
-        """Enter a macro-instruction that has completed."""
+        """Record a completed macro-instruction."""
         wait = 0 if self._before is None else started - self._before & _MASK
         free = wait < 1 << 31  # it started after the one before had ended
         begin = started if self._before is None or free else self._before

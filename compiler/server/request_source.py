@@ -1,4 +1,4 @@
-"""Requests as they come."""
+"""Sources of requests."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from compiler.server.request import Arrays
 
 @dataclass(frozen=True)
 class RequestSource:
-    """Inputs of requests, one after the other.
+    """Stream of request inputs.
 
     Parameters
     ----------
     each : iterator
-        Their inputs.
+        Iterator over the inputs of each request.
     ready : callable
-        Whether the next one need not be waited for; else what is on its way comes out first.
+        Returns True if the next request is available without waiting; else requests in flight are completed first.
     """
 
     each: Iterator[Arrays]

@@ -1,4 +1,4 @@
-"""Request server: several requests at once on a live machine, under the current version of a network."""
+"""Request server: pipelined requests on a live machine, with replaceable network versions."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,46 +23,46 @@ from cosim.status import TrapError, TrapReport
 from hw.isa.macro_instruction import SLOT_BYTES
 
 
-class _BegunAnewError(Exception):
-    """A request has begun anew while it was inside a subgraph."""
+class _RestartedError(Exception):
+    """A request was restarted while it was inside a subgraph."""
 
 
 RING_SLOTS = 256
-#: Requests on their way at most.
+#: Maximum number of requests in flight.
 FLIGHTS = 4
 
 
 class Server:
-    """A network on a live machine: requests go in, results come out in order, versions change in between.
+    """Serves requests on a live machine, with results in order and version changes in between.
 
-    All of a request is carried out by one version. If the machine needs the host between stages, requests take turns
-    on it; if the host decides which stages there are, there is one request at a time.
+    Each request runs on one version. If the host works between stages, requests are interleaved; if the host decides
+    which stages run, there is one request at a time.
 
     Parameters
     ----------
     device : Device
         RTL or golden model, with DRAM of at least `serving_bytes`.
-    network : Network
-        The first version.
+    network : CompiledNetwork
+        First version of the network.
     flights : int
-        Requests on their way at most.
-    proofs : Store or None
-        Remembers what has been proved.
+        Maximum number of requests in flight.
+    proofs : ContentStore or None
+        Cache of safety proofs.
 
     Raises
     ------
     ValidationError
-        A program could do harm.
+        A program could not be proved safe.
 
     Attributes
     ----------
     current : Version
-        What new requests are carried out by.
+        Version that new requests use.
     refuses : callable
-        Asked about each result before it comes out; True: its outputs must not be used, and it and all later requests
-        are carried out again by what is current then.
+        Called with each result before delivery; True discards it, and reruns it and all later requests on the version
+        that is current then.
     trapped : callable
-        Told of a trap and the version that was current; True: go on with what is current now. Otherwise it is raised.
+        Called with the version and report of a trap; True: continue on the current version, else it is raised.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Server:
         self.refuses: Callable[[RequestResult], bool] = lambda _result: False
         self.trapped: Callable[[Version, TrapReport], bool] = lambda _version, _report: False
         self._index = 0
-        self._last: Version | None = None  # what carried out the result before
+        self._last: Version | None = None  # version of the previous result
         self._flights: deque[InFlightRequest] = deque()
         self._ready: deque[RequestResult] = deque()
         self.prefetch(self.current)
@@ -97,23 +97,23 @@ class Server:
 
     @property
     def submitted(self) -> int:
-        """Requests made so far."""
+        """Number of submitted requests."""
         return self._index
 
     @property
     def completed(self) -> int:
-        """Requests that have come out so far."""
+        """Number of completed requests."""
         return self._index - len(self._flights)
 
     @property
     def busy(self) -> int:
-        """Requests that have not come out."""
+        """Number of requests in flight."""
         return len(self._flights)
 
     def submit(self, inputs: Arrays, count: int | None = None) -> int:
-        """Send a request behind the others; returns its number. Waits until there is room for it.
+        """Submit a request and return its index; blocks while there is no free slot.
 
-        Of a batch the first `count` samples count (left out: all).
+        Only the first `count` samples of a batch are used (default: all).
 
         Raises
         ------
@@ -134,7 +134,7 @@ class Server:
         return flight.index
 
     def results(self, *, wait: bool = False) -> list[RequestResult]:
-        """Requests that have come out since the last call, in order; if asked, waits for all that are on their way."""
+        """Requests completed since the last call, in order; with `wait`, blocks until none is in flight."""
         self._collect()
         while wait and self._flights:
             self._wait()
@@ -143,28 +143,28 @@ class Server:
         return out
 
     def serve(self, requests: Iterable[Arrays]) -> Iterator[RequestResult]:
-        """Results of requests, which are taken as there is room for them."""
+        """Yield results of requests, submitting them as slots become free."""
         for inputs in requests:
             self.submit(inputs)
             yield from self.results()
         yield from self.results(wait=True)
 
     def switch(self, version: Version) -> None:
-        """From the next request on another version; those on their way stay with theirs."""
+        """Use another version from the next request on; requests in flight keep theirs."""
         self.current = version
 
     def prefetch(self, version: Version) -> bool:
-        """Load its programs where that takes none from what is current or on its way; whether all of them are there."""
+        """Load programs of a version without evicting any in use; True if all are resident."""
         keep = [*self.current.parts, *version.parts, *self.line.needed]
         resident = [self.line.residency.bring(part, keep) for part in version.parts]
         return all(resident)
 
     def uses(self, version: Version) -> bool:
-        """Whether a request on its way is carried out by it."""
+        """True if a version is current or a request in flight uses it."""
         return version is self.current or any(flight.version is version for flight in self._flights)
 
     def drop(self, version: Version) -> None:
-        """Forget a version that nothing uses: its memory is free, and its programs leave the instruction store."""
+        """Free the memory of an unused version and unload its programs."""
         self.versions.drop(version)
         self.line.residency.leave(version.parts, self.current.parts)
 
@@ -176,7 +176,7 @@ class Server:
         self._advance(flight, None)
 
     def _steps(self, flight: InFlightRequest, stages: Iterable[Stage], values: dict[str, NDArray]) -> Steps:
-        """Ask for one stage on the accelerator after the other."""
+        """Run host stages, and yield the accelerator stages one after the other."""
         rounding, trips = flight.version.network.rounding, Trips()
         for stage in stages:
             mine = {tensor.name: values[tensor.name] for tensor in stage.inputs}
@@ -190,7 +190,7 @@ class Server:
                 values |= yield stage, mine
 
     def _inside(self, flight: InFlightRequest, stages: Iterable[Stage], values: dict[str, NDArray]) -> None:
-        """Carry out stages of a subgraph, while the request that they belong to waits for them."""
+        """Run the stages of a subgraph to completion on behalf of a request."""
         outer, begun = flight.steps, flight.begun
         flight.inside += 1
         flight.steps = self._steps(flight, stages, values)
@@ -198,19 +198,19 @@ class Server:
         while flight.steps is not None and flight.begun == begun:
             self._wait()
         if flight.begun != begun:
-            raise _BegunAnewError
+            raise _RestartedError
         flight.inside -= 1
         flight.steps = outer
 
     def _advance(self, flight: InFlightRequest, answer: Arrays | None) -> None:
-        """Give a request what the machine made of its stage; it goes on to the next."""
+        """Resume a request with the outputs of its stage and issue the next one."""
         assert flight.steps is not None
         try:
             stage, inputs = flight.steps.send(answer)  # type: ignore[arg-type] # None begins it
         except StopIteration:
             flight.steps = None
             return
-        except _BegunAnewError:
+        except _RestartedError:
             return
         self._calls.make(flight, stage, inputs)
         self.line.send()
@@ -220,7 +220,7 @@ class Server:
         self._collect()
 
     def _collect(self) -> None:
-        """Take what has completed; requests that are done come out, unless they are refused."""
+        """Process completed macro-instructions and deliver finished requests."""
         done, trapped = self.line.completed()
         for macro in done:
             if macro.last:
@@ -236,34 +236,34 @@ class Server:
             same = flight.version is self._last and flight.loads == self.line.residency.loads
             result = flight.result(disturbed=not same, behind=len(self._flights) - 1)
             if self.refuses(result):
-                self._again()
+                self._rerun()
                 return
             self._flights.popleft()
             self._last = flight.version
             self._ready.append(result)
 
     def _recover(self) -> None:
-        """After a trap: go on with what is current now, if whoever watches says so."""
+        """Recover from a trap on the current version if the `trapped` callback allows it."""
         trap, flight = self.line.trap()
         self.line.clear()
         if not self.trapped(flight.version, trap):
             raise TrapError(trap)
-        self._again()
+        self._rerun()
 
-    def _again(self) -> None:
-        """Carry out all requests that have not come out once more, by what is current now."""
+    def _rerun(self) -> None:
+        """Rerun all requests in flight on the current version."""
         self.line.clear()
         for flight in list(self._flights):
             flight.version = self.current
             self._begin(flight)
 
 
-#: Versions whose memory is in DRAM at the same time, at least, if they need as much as the first.
+#: Minimum number of versions that fit into DRAM together, if all are as large as the first.
 VERSIONS = 4
 
 
 def serving_bytes(network: CompiledNetwork, flights: int = FLIGHTS, versions: int = VERSIONS) -> int:
-    """DRAM that a server of a network needs."""
+    """DRAM size in bytes that a server of a network needs."""
     io = sum(t.bytes + 64 for stage in coded(network) for t in (*stage.inputs, *stage.outputs))
     memory = PAGE + sum(code.memory + 64 for code in network.codes)
     program = 8 * network.config.wis_words

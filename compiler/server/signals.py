@@ -1,4 +1,4 @@
-"""Ctrl-C while something is served: what is on its way comes out first."""
+"""Ctrl-C handling while serving: requests in flight complete first."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -10,24 +10,24 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 class InterruptHandler:
-    """Whether somebody has pressed Ctrl-C: the stream then ends after what is on its way."""
+    """Records Ctrl-C, after which the stream ends once requests in flight are complete."""
 
     def __init__(self) -> None:
         self.asked = self._waiting = False
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Nothing is going on but waiting for input, which may be left at once."""
+        """Context in which Ctrl-C interrupts at once, because it only waits for input."""
         self._waiting = True
         try:
-            if self.asked:  # just before
+            if self.asked:  # pressed just before
                 raise KeyboardInterrupt
             yield
         finally:
             self._waiting = False
 
-    def hear(self, _signal: int, _frame: FrameType | None) -> None:
-        """Ctrl-C has been pressed."""
+    def on_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        """Signal handler for Ctrl-C."""
         again, self.asked = self.asked, True
         if self._waiting or again:
             raise KeyboardInterrupt
@@ -35,9 +35,9 @@ class InterruptHandler:
 
 @contextmanager
 def interruptible() -> Iterator[InterruptHandler]:
-    """Take Ctrl-C; pressed a second time it ends the work at once."""
+    """Install the Ctrl-C handler; a second Ctrl-C interrupts at once."""
     stop = InterruptHandler()
-    previous: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, stop.hear)
+    previous: Callable[..., Any] | int | None = signal.signal(signal.SIGINT, stop.on_signal)
     try:
         yield stop
     finally:

@@ -1,4 +1,4 @@
-"""Stages of requests as macro-instructions: inputs into the buffers, outputs out of them."""
+"""Issues stages of requests as macro-instructions and transfers their inputs and outputs."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,23 +13,23 @@ _MASK = 0xFFFFFFFF
 
 
 class StageIO:
-    """Has the machine carry out stages of requests.
+    """Runs stages of requests on the machine.
 
     Parameters
     ----------
     driver : Driver
-        The machine's driver.
-    line : Line
-        Where macro-instructions go.
+        Driver of the serving machine.
+    line : IssueQueue
+        Queue for the macro-instructions.
     buffers : Buffers
-        Of the requests.
+        Input and output buffers of the requests.
     """
 
     def __init__(self, driver: Driver, line: IssueQueue, buffers: Buffers):
         self.driver, self.line, self.buffers = driver, line, buffers
 
     def make(self, flight: InFlightRequest, stage: Stage, inputs: Arrays) -> None:
-        """Put the inputs of a request's stage where its version's programs look, and append these to the line."""
+        """Write the inputs of a stage to its buffers and queue its macro-instructions."""
         number = next(i for i, each in enumerate(coded(flight.version.network)) if each is stage)
         flight.stage, code = stage, stage.code
         flight.asked = self.driver.device.cycle & _MASK
@@ -44,7 +44,7 @@ class StageIO:
             self.line.append(QueuedMacro(flight, number, part, operands, part is code.parts[-1]))
 
     def answer(self, macro: QueuedMacro) -> dict[str, NDArray]:
-        """Outputs of a stage whose last macro-instruction has completed."""
+        """Read the outputs of a stage whose last macro-instruction has completed."""
         stage, places = macro.flight.stage, macro.operands
         assert stage is not None and stage.code is not None
         macro.flight.runs[macro.stage] += 1

@@ -1,4 +1,4 @@
-"""Versions of a network on one machine: each with its memory beside the others', proved before it is loaded."""
+"""Versions of a network in the DRAM of one machine, each proved safe before it is loaded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ class Version:
     Parameters
     ----------
     number : int
-        Counted from 0.
-    network : Network
-        What it carries out.
+        Number of the version, from 0.
+    network : CompiledNetwork
+        Compiled network of the version.
     bases : tuple of int
-        For each stage on the accelerator the address of its memory.
+        DRAM address of the memory of each accelerator stage.
     window : tuple of int
-        First and last byte of all of them.
+        First and last address of the version's memory.
     """
 
     number: int
@@ -56,16 +56,16 @@ class Version:
 
 
 class Buffers:
-    """Room for the inputs and outputs of as many requests at once as there are slots.
+    """Input and output buffers, one set per request slot.
 
     Parameters
     ----------
-    arena : Arena
-        DRAM.
-    network : Network
-        Whose inputs and outputs these are; other versions have the same.
+    arena : FirstFitAllocator
+        Allocator of the DRAM.
+    network : CompiledNetwork
+        Network with the inputs and outputs, which all versions share.
     slots : int
-        Requests.
+        Number of concurrent requests.
     """
 
     def __init__(self, arena: FirstFitAllocator, network: CompiledNetwork, slots: int):
@@ -78,30 +78,30 @@ class Buffers:
         for slot in range(slots):
             address, stages = start + slot * pitch, []
             for stage in coded(network):
-                places = []
+                addresses = []
                 for tensor in (*stage.inputs, *stage.outputs):
-                    places.append(address)
+                    addresses.append(address)
                     address += -(-tensor.bytes // arena.align) * arena.align
-                stages.append(places)
+                stages.append(addresses)
             self._operands.append(stages)
 
     @property
     def slots(self) -> int:
-        """How many requests there is room for."""
+        """Number of request slots."""
         return len(self._operands)
 
     def operands(self, version: Version, stage: int, slot: int) -> list[int]:
-        """Addresses, the first operands of the macro-instructions of a stage."""
+        """Addresses of a stage: the first operands of its macro-instructions."""
         return [version.bases[stage], *self._operands[slot][stage]]
 
 
 def coded(network: CompiledNetwork) -> list[Stage]:
-    """Its stages on the accelerator, those in subgraphs among them."""
+    """All accelerator stages, including those in subgraphs."""
     return [stage for stage in network.walk() if stage.code]
 
 
 def _shape(network: CompiledNetwork) -> list[tuple[object, ...]]:
-    """What all versions of a network have in common."""
+    """Names, shapes and types of stage inputs and outputs, equal in all versions."""
     return [
         tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in (*stage.inputs, *stage.outputs))
         for stage in coded(network)
@@ -109,9 +109,9 @@ def _shape(network: CompiledNetwork) -> list[tuple[object, ...]]:
 
 
 def _every_pair(slots: int) -> list[int]:
-    """Slots in an order in which each follows each, itself included, the first once more at the end.
+    """Sequence of slots in which every ordered pair is adjacent; ends with the first slot.
 
-    A request takes any slot that is free, so any may come behind any other. This is the de Bruijn sequence of order 2.
+    A request uses any free slot, so any slot may follow any other. This is the de Bruijn sequence of order 2.
     """
     order = [0]
     for first in range(slots):
@@ -122,18 +122,18 @@ def _every_pair(slots: int) -> list[int]:
 
 
 class Versions:
-    """Places versions in DRAM and proves that they do no harm there.
+    """Allocates versions in DRAM and proves them safe there.
 
     Parameters
     ----------
     driver : Driver
-        The machine's driver.
-    arena : Arena
-        DRAM.
+        Driver of the serving machine.
+    arena : FirstFitAllocator
+        Allocator of the DRAM.
     buffers : Buffers
-        Of the requests.
-    proofs : Store or None
-        Remembers what has been proved.
+        Input and output buffers of the requests.
+    proofs : ContentStore or None
+        Cache of safety proofs.
     """
 
     def __init__(
@@ -143,22 +143,22 @@ class Versions:
         self._count = 0
 
     def add(self, network: CompiledNetwork, beside: Version | None = None) -> Version:
-        """A version whose memory is in DRAM; requests may go over to it from the one beside it, and back.
+        """Load a version into DRAM, proved for transitions between it and `beside` in both directions.
 
         Raises
         ------
         InputError
-            It is a version of another model, or there is no room for its memory.
+            The version is of another model or machine, or does not fit into DRAM.
         ValidationError
-            A program could do harm: leave its own memory and the requests' buffers, disturb what comes before or after
-            it, hang or trap.
+            A program could not be proved safe: it might access other memory, interfere with its neighbours, hang or
+            trap.
         """
         config = self.driver.config
         if network.config != config:
-            raise InputError(f"{network.name}: this version is for another machine")
+            raise InputError(f"{network.name}: this version was compiled for another machine configuration")
         if _shape(network) != self.buffers.shape:
-            raise InputError(f"{network.name}: this version has other stages: it is of another model")
-        version = self._place(network)
+            raise InputError(f"{network.name}: this version has different stages, so it is of another model")
+        version = self._load(network)
         try:
             self._prove([version])
             if beside is not None:
@@ -170,15 +170,15 @@ class Versions:
         return version
 
     def drop(self, version: Version) -> None:
-        """Give its memory back: nothing uses it any more."""
+        """Free the memory of an unused version."""
         self.arena.give_back(version.window[0])
 
-    def _place(self, network: CompiledNetwork) -> Version:
+    def _load(self, network: CompiledNetwork) -> Version:
         offsets, size = [], 0
         for code in network.codes:
             offsets.append(size)
             size += -(-max(code.memory, 1) // self.arena.align) * self.arena.align
-        # At the beginning of a page it takes as long here as wherever it was measured.
+        # Aligned to a page, it takes the same cycles as where it was measured.
         start = self.arena.take(size, f"the memory of a version of {network.name}", PAGE)
         for offset, code in zip(offsets, network.codes, strict=True):
             self.driver.put(code.image, start + offset)
@@ -186,7 +186,7 @@ class Versions:
         return Version(self._count, network, bases, (start, start + size - 1))
 
     def _prove(self, among: Sequence[Version]) -> None:
-        """Of each stage of the first the calls of every slot behind every slot, over to the others' and back."""
+        """Prove every slot order for each stage of the first version, and the transitions to the others and back."""
         version = among[0]
         for stage in range(len(version.bases)):
             order = [(version, slot) for slot in _every_pair(self.buffers.slots)]
@@ -204,7 +204,7 @@ class Versions:
             prove(self.driver.config, calls, self._windows(among, stage), self.proofs)
 
     def _windows(self, among: Sequence[Version], stage: int) -> list[DramWindow]:
-        """What a stage's programs may touch: alone its own memory, weights read-only; else that of all versions.
+        """DRAM windows of a stage: for one version its own memory with weights read-only, else that of all versions.
 
         Addresses do not depend on the data or on what came before, so it is enough to prove of each version alone that
         it leaves its weights as they are.

@@ -1,4 +1,4 @@
-"""The database that entries are in: SQLite in the user's cache, or whatever an URL names."""
+"""Database connections: SQLite in the user's cache, or any database named by a URL."""
 
 import os
 import sqlite3
@@ -17,30 +17,30 @@ from hw.errors import InputError, MlaError, WorkError, shown
 
 #: Name of the database in the cache.
 _FILE = "profile.db"
-#: Seconds that a writer waits for others.
-_PATIENCE = 60
-#: Processes that come together to an empty database: all but one of them find tables when they try again.
-_TRIES = 8
+#: Seconds that a writer waits for other writers.
+_BUSY_TIMEOUT_S = 60
+#: Attempts to create the tables: of concurrent processes one succeeds, the others find the tables on a retry.
+_MAX_ATTEMPTS = 8
 
 T = TypeVar("T")
 
 
 def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
-    """The database of an URL or in a file, with its tables; None: `profile.db` in the cache.
+    """Open a database by URL or file and create its tables; None: `profile.db` in the cache.
 
     Parameters
     ----------
     url : str, Path or None
-        SQLAlchemy's name of the database, or a file of SQLite's.
+        SQLAlchemy URL, or path of an SQLite file.
     read_only : bool
         Write nothing: tables must be there, except that a missing `profile.db` in the cache is an empty database.
 
     Raises
     ------
     InputError
-        The URL names no database, or one of another version.
+        The URL is invalid, or the tables have another version.
     WorkError
-        It cannot be opened.
+        The database cannot be opened.
     """
     where = _url(url, read_only)
     sqlite = where.get_backend_name() == "sqlite"
@@ -48,7 +48,7 @@ def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
         options = _connect_read_only(where) if sqlite and read_only else {}
         engine = sa.create_engine(where, pool_pre_ping=not sqlite, **options)
     except NoSuchModuleError:
-        raise InputError(f"--db: no kind of database is called {shown(where.drivername)}") from None
+        raise InputError(f"--db: unknown database type {shown(where.drivername)}") from None
     except ModuleNotFoundError as error:
         how = "make setup EXTRAS=postgres" if error.name == "psycopg" else f"install {error.name}"
         message = f"--db: {where.drivername} needs the package {error.name}, which is missing: {how}"
@@ -65,12 +65,12 @@ def open_engine(url: str | Path | None, read_only: bool = False) -> sa.Engine:
 
 
 def guarded(engine: sa.Engine, work: Callable[[], T]) -> T:
-    """What some work on a database gives.
+    """Run `work` and return its result.
 
     Raises
     ------
     WorkError
-        The database refused, with its reason.
+        The database reported an error; the message contains the reason.
     """
     try:
         return work()
@@ -82,7 +82,7 @@ def guarded(engine: sa.Engine, work: Callable[[], T]) -> T:
 
 
 def title(engine: sa.Engine) -> str:
-    """The database for people, without its password."""
+    """Display name of the database: its URL without the password."""
     return engine.url.render_as_string(hide_password=True)
 
 
@@ -100,12 +100,12 @@ def _url(url: str | Path | None, read_only: bool) -> sa.URL:
 
 
 def _connect_read_only(url: sa.URL) -> dict[str, Any]:
-    """How SQLAlchemy opens a file of SQLite's without writing anything."""
+    """Engine options that open an SQLite file without writing to it."""
     if not url.database or url.database == ":memory:" or url.query.get("uri"):
         return {}
     path = Path(url.database).absolute()
-    # Beside a database in WAL mode SQLite makes two files even to read, and removes them if it may write. Where it
-    # may not, `immutable` does without them, which is right as long as no log with newer entries is there.
+    # For a database in WAL mode SQLite creates two files even to read it. Where the folder is read-only, `immutable`
+    # avoids them, which is correct as long as there is no log with newer entries.
     if os.access(path.parent, os.W_OK):
         mode = "mode=rw" if os.access(path, os.W_OK) else "mode=ro"
     else:
@@ -125,36 +125,38 @@ def _named(url: str | Path) -> sa.URL:
         return sa.make_url(url)
     except ArgumentError:
         forms = "sqlite:///FILE or postgresql://USER@HOST/NAME"
-        raise InputError(f"--db: a database's URL is like {forms}, not {shown(url)}") from None
+        raise InputError(f"--db: a database URL must look like {forms}, not {shown(url)}") from None
 
 
 def _prepare_sqlite(engine: sa.Engine, read_only: bool) -> None:
-    """Durable writes, readers beside a writer, and writers that wait for one another."""
+    """Configure durable writes, readers concurrent with a writer, and writers that wait for one another."""
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # `begin` below says when a transaction begins
         cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {_PATIENCE * 1000}")
+        cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_S * 1000}")
         cursor.execute("PRAGMA query_only = ON" if read_only else "PRAGMA journal_mode = WAL")
-        # NORMAL too would lose nothing when a process is killed, but the last entries when the power fails. A commit
-        # that waits for the disk takes milliseconds, the measurement before it seconds.
+        # NORMAL would lose the last entries in a power failure. Waiting for the disk takes milliseconds per commit, the
+        # measurement before it seconds.
         cursor.execute("PRAGMA synchronous = FULL")
-        cursor.execute("PRAGMA trusted_schema = OFF")  # what views and triggers of a foreign file may call
+        cursor.execute(
+            "PRAGMA trusted_schema = OFF"
+        )  # restricts what views and triggers of a foreign file may call
         cursor.close()
 
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        # A reader that turns writer cannot wait for another writer, it is refused: so writers say so at once.
+        # A transaction cannot wait for another writer when upgrading from reading, so writers start as such.
         writes = connection.get_execution_options().get("writes", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _make_tables(engine: sa.Engine) -> None:
-    """Tables where there are none."""
-    for left in reversed(range(_TRIES)):
+    """Create missing tables."""
+    for left in reversed(range(_MAX_ATTEMPTS)):
         try:
-            if not _there(engine):
+            if not _tables_exist(engine):
                 with engine.execution_options(writes=True).begin() as connection:
                     METADATA.create_all(connection)
                     if connection.scalar(_version()) is None:
@@ -166,12 +168,12 @@ def _make_tables(engine: sa.Engine) -> None:
 
 
 def _need_tables(engine: sa.Engine) -> None:
-    if not _there(engine):
+    if not _tables_exist(engine):
         raise InputError(f"--db: {title(engine)} holds no measurements: it has none of this program's tables")
 
 
-def _there(engine: sa.Engine) -> bool:
-    """Whether all tables are there; InputError if they are those of another version."""
+def _tables_exist(engine: sa.Engine) -> bool:
+    """True if all tables exist; InputError if they have another version."""
     with engine.connect() as connection:
         names = set(sa.inspect(connection).get_table_names())
         found = connection.scalar(_version()) if VERSIONS.name in names else None

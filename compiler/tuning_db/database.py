@@ -1,4 +1,4 @@
-"""The hardware profile database: what was measured on which machine, and the best programs for it."""
+"""Tuning database: measurements by machine, and the best programs."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ from compiler.tuning_db.keys import EntryKey
 from compiler.tuning_db.sealed_rows import SealedRows
 from compiler.tuning_db.summary import DatabaseSummary, summary
 
-#: Bytes of all programs.
+#: Maximum total size of stored programs in bytes.
 MOST_PROGRAMS = 1 << 30
 
 
@@ -24,19 +24,19 @@ class TuningDatabase:
     Parameters
     ----------
     url : str, Path or None
-        SQLAlchemy's name of the database, or a file of SQLite's; None: `profile.db` in the cache (`MLA_CACHE`).
+        SQLAlchemy URL, or path of an SQLite file; None: `profile.db` in the cache (`MLA_CACHE`).
     secret : bytes or None
-        What tells this user's entries from those of others; None: the secret of the user's cache.
+        Key that authenticates this user's entries; None: the secret of the user's cache.
     room : int
-        Bytes of all programs: beyond them the oldest go.
+        Maximum total size of programs in bytes; the oldest are removed first.
     read_only : bool
-        Open it without writing anything, so that its file and folder may be read-only. No entry counts as this user's
-        then: the secret is not looked up.
+        Open without writing anything, so that file and folder may be read-only. No entry is trusted then, because the
+        secret is not read.
 
     Raises
     ------
     InputError
-        The URL names no database, or one of another version. Methods: a value is none that can be kept.
+        The URL is invalid or the tables have another version. Methods: a value cannot be stored.
     WorkError
         The database cannot be used; raised by every method.
     """
@@ -61,31 +61,31 @@ class TuningDatabase:
         self.close()
 
     def close(self) -> None:
-        """Leave the database."""
+        """Close the database."""
         self._engine.dispose()
 
     def add_measurement(self, *trials_: TrialEntry) -> None:
-        """Keep trials, measured or rejected. All of them are on the disk when this returns, or none."""
+        """Store trials, measured or rejected, in one durable transaction."""
         trials.add(self._rows, trials_)
 
     def measured(self, key: EntryKey, schedule: AnySchedule) -> Result | None:
-        """What this user's last trial of a schedule gave; None if there was none."""
+        """Result of this user's last trial of a schedule; None if there is none."""
         return trials.measured(self._rows, key, schedule)
 
     def trials(self, key: EntryKey) -> list[tuple[TrialEntry, bool]]:
-        """All trials of a key in the order in which they came, each with whether this user made it."""
+        """All trials of a key in insertion order, each with a flag for trials by this user."""
         return trials.of_key(self._rows, key)
 
     def best(self, key: EntryKey) -> Entry | None:
-        """The best program that this user measured; None if there is none that can be believed."""
+        """Best program that this user measured; None if there is no plausible one."""
         return programs.best(self._rows, key)
 
     def put_best(self, entry: Entry) -> bool:
-        """Keep a program unless one of the same cost or less is there; returns whether it was kept."""
+        """Store a program unless one of at most its cost exists; returns True if stored."""
         return programs.put(self._rows, entry, self._room)
 
     def drop_best(self, key: EntryKey) -> None:
-        """Forget the best program of a key: it has turned out to be none."""
+        """Remove the best program of a key, for example because it has proved faulty."""
         programs.drop(self._rows, key)
 
     def candidates(
@@ -97,22 +97,22 @@ class TuningDatabase:
         nodes: Iterable[str] | None = None,
         elsewhere: bool = False,
     ) -> list[StoredCandidate]:
-        """Schedules that were good, to be measured before use.
+        """Promising schedules, which must be measured before use.
 
-        First those of the nearest conditions, of these the same options, this user's own, the best.
+        Sorted by distance of conditions, then matching options, then this user's trials first, then cycles.
 
         Parameters
         ----------
-        key : Key
-            What they are wanted for.
+        key : EntryKey
+            Key to find schedules for.
         limit : int
-            How many at most.
-        conditions : Conditions or None
-            Those of the key; None: if its profile is known, those.
+            Maximum number of schedules.
+        conditions : HardwareProfile or None
+            Conditions of the key; None: those of its profile if stored.
         nodes : names or None
-            Nodes that there are: schedules that name others are left out.
+            Existing node names; schedules that name others are skipped.
         elsewhere : bool
-            Only those of other keys.
+            True: only schedules of other keys.
         """
         names = None if nodes is None else frozenset(nodes)
         return self._rows.work(
@@ -122,27 +122,27 @@ class TuningDatabase:
         )
 
     def add_execution(self, *executions: Execution) -> None:
-        """Keep how subgraphs ran."""
+        """Store executions of subgraphs."""
         machines.add_executions(self._rows, executions)
 
     def history(self, subgraph: str, limit: int = 1000) -> list[Execution]:
-        """The execution profile of a subgraph: its last executions under all conditions, in time's order."""
+        """Last executions of a subgraph under all conditions, in chronological order."""
         return machines.history(self._rows, subgraph, limit)
 
     def put_profile(self, profile: Profile) -> None:
-        """Keep what was measured of a machine; of several the last counts."""
+        """Store a hardware profile; the latest one of a machine is used."""
         machines.put_profile(self._rows, profile)
 
     def profiles(self) -> list[Profile]:
-        """Machines that are known, each once."""
+        """Latest hardware profile of each machine."""
         return self._rows.work(lambda connection: machines.profiles(self._rows, connection))
 
     def nearest(self, conditions: HardwareProfile, limit: int = 1) -> list[tuple[float, Profile]]:
-        """The known machines nearest to one, with their distances (`compiler.tuning_db.machine_distance`)."""
+        """Stored machines nearest to the given one, with their distances (`compiler.tuning_db.machine_distance`)."""
         return machines.nearest(self.profiles(), conditions, limit)
 
     def summary(self) -> DatabaseSummary:
-        """How many entries there are of what."""
+        """Count the entries by type and model."""
         return self._rows.work(lambda connection: summary(self._rows, connection))
 
     def export(self, path: Path) -> int:
@@ -150,5 +150,5 @@ class TuningDatabase:
         return self._rows.work(lambda connection: export.export(self._rows, connection, path))
 
     def import_(self, path: Path) -> int:
-        """Take what is not there yet from such a file, as somebody else's; returns how many."""
+        """Import missing entries from such a file as untrusted; returns their number."""
         return export.import_(self._rows, path)

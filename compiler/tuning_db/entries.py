@@ -1,4 +1,4 @@
-"""What the database holds, as values."""
+"""Value types of database entries."""
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -10,7 +10,7 @@ from compiler.profile.measurement import Measurement, Result
 from compiler.schedule.schedule import LayerSchedule, Schedule
 from compiler.tuning_db.keys import EntryKey
 
-#: How a network, or one layer, is carried out.
+#: Schedule of a network or of one layer.
 AnySchedule: TypeAlias = Schedule | LayerSchedule
 
 
@@ -20,16 +20,16 @@ class TrialEntry:
 
     Parameters
     ----------
-    key : Key
-        Of what, under which conditions.
+    key : EntryKey
+        Subgraph, conditions and options.
     schedule : Schedule or LayerSchedule
-        The candidate.
+        Schedule that was tried.
     result : Measurement or Rejected
-        What came of it.
+        Measurement or reason for rejection.
     seed : int
-        Of the search.
+        Random seed of the search.
     method, generator : str
-        The search, and what proposed the candidate.
+        Names of the search method and of the candidate generator.
     when : float
         Seconds since 1970 (UTC).
     """
@@ -45,16 +45,16 @@ class TrialEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredCandidate:
-    """A schedule that was good somewhere, to be measured before anything is made of it.
+    """A promising schedule, which must be measured before use.
 
     Parameters
     ----------
-    trial : Trial
-        Where it was good; its key may be that of other conditions.
+    trial : TrialEntry
+        Trial of the schedule, possibly under other conditions.
     trusted : bool
-        This user measured it.
+        True if measured by this user.
     distance : float
-        Of those conditions from the ones asked for (`compiler.tuning_db.machine_distance`); infinite if they are unknown.
+        Distance of its conditions from the requested ones (`compiler.tuning_db.machine_distance`); infinite if unknown.
     """
 
     trial: TrialEntry
@@ -64,20 +64,20 @@ class StoredCandidate:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Entry:
-    """The best program known.
+    """Best known program of a key.
 
     Parameters
     ----------
-    key : Key
-        What for.
+    key : EntryKey
+        Subgraph, conditions, options and goal.
     schedule : Schedule or LayerSchedule
-        How it is carried out.
+        Schedule that the program implements.
     cost : float
-        What the goal wants little of: cycles, unless the options name another goal.
+        Value of the minimized goal: cycles, unless the options name another goal.
     result : Measurement
-        Of the run that it was kept for.
-    codes : tuple of Code
-        For each stage on the accelerator, in order; images are read-only.
+        Measurement that the cost comes from.
+    codes : tuple of StageExecutable
+        Code of each accelerator stage, in order; images are read-only.
     when : float
         Seconds since 1970 (UTC).
     """
@@ -91,7 +91,7 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        """About what it takes in memory."""
+        """Approximate size in memory in bytes."""
         words = sum(len(program.words) for code in self.codes for program in code.programs)
         return sum(code.image.nbytes for code in self.codes) + 40 * words
 
@@ -112,30 +112,30 @@ class Entry:
 )
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How a subgraph ran once: an execution profile is their history.
+    """One execution of a subgraph; their history is its execution profile.
 
     Parameters
     ----------
-    key : Key
-        What ran, under which conditions.
+    key : EntryKey
+        Subgraph, conditions and options.
     when : float
         Seconds since 1970 (UTC).
     cycles : int
-        It took.
+        Cycles of the execution.
     utilization : float
         Share of the array's multiply-accumulates that were useful.
     where : dict
-        Cycles by what took them.
+        Cycles by cause.
     load_bytes, store_bytes : int
-        From and to DRAM; over `cycles` its bandwidth.
+        Bytes read from and written to DRAM.
     conflicts : int
-        Accesses that waited for a bank.
+        Accesses delayed by bank conflicts.
     reuse : float
-        Multiply-accumulates a byte from DRAM.
+        Multiply-accumulates per DRAM byte.
     energy_uj : float
-        Estimated, in microjoules.
+        Estimated energy in microjoules.
     bound : str
-        What binds it.
+        Name of the main bottleneck.
     """
 
     key: EntryKey
@@ -157,14 +157,14 @@ class Profile:
 
     Parameters
     ----------
-    conditions : Conditions
-        A machine and its memory.
+    conditions : HardwareProfile
+        Machine and DRAM timing.
     behaviour : dict
-        What was measured of it, by name.
+        Measured properties by name.
     when : float
         Seconds since 1970 (UTC).
     trusted : bool
-        This user measured it.
+        True if measured by this user.
     """
 
     conditions: HardwareProfile

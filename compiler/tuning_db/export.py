@@ -1,7 +1,7 @@
-"""Entries as a file of JSON lines, for other machines: data only, and nobody's word is taken for it.
+"""Export and import of entries as JSON lines; imported entries are untrusted.
 
-The first line is a head; each other one has a kind and an entry's fields. Programs are left out: who takes a
-schedule compiles, validates and measures it anew.
+The first line is a header; each further line has an entry's type and fields. Programs are not exported: an imported
+schedule is compiled, validated and measured again.
 """
 
 import json
@@ -22,7 +22,7 @@ from hw.errors import InputError, WorkError, shown
 _log = logging.getLogger(__name__)
 
 FORMAT, VERSION = "mla profiles", 1
-#: For each kind: its table, how its fields are read and written, what it is found by.
+#: For each entry type: table, reader, writer and index columns.
 _KINDS: dict[str, tuple[Table, Callable[[Any], Any], Callable[[Any], dict], Callable[[Any], dict]]] = {
     "profile": (PROFILES, json_codec.read_profile, json_codec.profile_values, machines.profile_columns),
     "trial": (TRIALS, json_codec.read_trial, json_codec.trial_values, trials.columns),
@@ -33,13 +33,13 @@ _KINDS: dict[str, tuple[Table, Callable[[Any], Any], Callable[[Any], dict], Call
         machines.execution_columns,
     ),
 }
-_AT_ONCE = 500
-_MOST_LINE = MOST_BYTES + 256
-_MOST_WARNINGS = 10
+_BATCH_SIZE = 500
+_MAX_LINE_BYTES = MOST_BYTES + 256
+_MAX_WARNINGS = 10
 
 
 def export(rows: SealedRows, connection: Connection, path: Path) -> int:
-    """Write all that is whole, this user's and that of others; returns how many entries."""
+    """Write all undamaged entries, trusted or not; returns their number."""
     count = 0
     try:
         with path.open("wb") as file:
@@ -55,12 +55,12 @@ def export(rows: SealedRows, connection: Connection, path: Path) -> int:
 
 
 def import_(rows: SealedRows, path: Path) -> int:
-    """Take entries that are not there yet, as somebody else's; returns how many. Lines that are none cost a warning."""
+    """Import missing entries as untrusted; returns their number. Invalid lines are skipped with a warning."""
     try:
         with path.open("rb") as file:
-            _check_head(path, file.readline(_MOST_LINE))
+            _check_head(path, file.readline(_MAX_LINE_BYTES))
             entries, count = _entries(path, file), 0
-            while chunk := list(islice(entries, _AT_ONCE)):
+            while chunk := list(islice(entries, _BATCH_SIZE)):
                 count += rows.write(lambda connection, chunk=chunk: _add(rows, connection, chunk))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
@@ -82,7 +82,7 @@ def _check_head(path: Path, line: bytes) -> None:
 
 
 def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[Table, bytes, dict[str, Any]]]:
-    """The entries of a file's lines."""
+    """Parse the entries of a file's lines."""
     bad = 0
     for number, line in enumerate(_lines(file), 2):
         try:
@@ -95,13 +95,13 @@ def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[Table, bytes, dict[st
             yield table, written(values(entry)), columns(entry)
         except DAMAGE as error:
             bad += 1
-            if bad <= _MOST_WARNINGS:
+            if bad <= _MAX_WARNINGS:
                 _log.warning("%s, line %d is left out: %s", path, number, error)
-    if bad > _MOST_WARNINGS:
+    if bad > _MAX_WARNINGS:
         _log.warning("%s: %d lines were left out in all", path, bad)
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines, of which a part of one that is too long counts as one."""
-    while line := file.readline(_MOST_LINE):
+    """Lines of the file, with overlong lines split."""
+    while line := file.readline(_MAX_LINE_BYTES):
         yield line

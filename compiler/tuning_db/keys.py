@@ -1,4 +1,4 @@
-"""What entries are found by: digests of a subgraph, of the conditions, and of every option that matters."""
+"""Database keys: digests of subgraph, conditions and options."""
 
 import dataclasses
 import re
@@ -28,21 +28,21 @@ _NAME_SETS = frozenset({"constants"})
 @identity("Key", "subgraph", "profile", "options")
 @dataclass(frozen=True, order=True)
 class EntryKey:
-    """Where an entry belongs; each part is a SHA-256 in hexadecimal.
+    """Key of a database entry; each field is a SHA-256 in hexadecimal.
 
     Parameters
     ----------
     subgraph : str
-        Of what is carried out: `subgraph_of` or `shape_of`.
+        Digest of the workload: `subgraph_of` or `shape_of`.
     profile : str
-        Of the machine and its memory: `Conditions.key`.
+        Digest of machine and DRAM timing: `HardwareProfile.key`.
     options : str
-        Of everything else: `options_of`.
+        Digest of all other options: `options_of`.
 
     Raises
     ------
     InputError
-        A part is no digest.
+        A field is not a digest.
     """
 
     subgraph: str
@@ -58,7 +58,7 @@ class EntryKey:
 
 
 def is_digest(value: Any) -> bool:
-    """Whether a value is a SHA-256 in hexadecimal."""
+    """True if a value is a SHA-256 in hexadecimal."""
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
@@ -68,7 +68,7 @@ def options_of(**options: Any) -> str:
 
 
 def subgraph_of(what: Graph | Sequence[Layer]) -> str:
-    """Merkle digest of a graph or of layers: names, shapes, every weight. What programs are kept under."""
+    """Merkle digest of a graph or of layers: names, shapes and weights. Key of stored programs."""
     return name("subgraph", what if isinstance(what, Graph) else tuple(what))
 
 
@@ -82,7 +82,7 @@ def shape_of(layers: Sequence[Layer]) -> str:
 
 
 class _Anonymous:
-    """Values with names as numbers in the order in which they are first met, and arrays as their shapes."""
+    """Replaces names by numbers in order of first use, and arrays by their shapes."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}

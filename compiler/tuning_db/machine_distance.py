@@ -1,4 +1,4 @@
-"""How far one machine with its memory is from another: a metric over the logarithms of what sizes them."""
+"""Distance between hardware profiles: a weighted metric over the logarithms of their sizes."""
 
 import math
 from dataclasses import fields
@@ -6,22 +6,22 @@ from dataclasses import fields
 from compiler.profile.hardware_profile import HardwareProfile
 from hw.config import MlaConfig
 
-#: What a doubling counts for. The array's side changes every schedule, whose sizes are blocks of it.
+#: Distance per factor of two. The array size weighs most, because tile sizes are multiples of it.
 _WEIGHTS = {"n": 4.0, "sp_bytes": 1.0, "acc_bytes": 1.0, "latency": 1.0, "rate": 1.0}
-#: Of all else that sizes a machine: little, but two machines are never at distance 0.
-_OTHER = 0.125
-#: 0 or 1.
+#: Weight of all other parameters: small, but different machines never have distance 0.
+_DEFAULT_WEIGHT = 0.125
+#: Boolean parameters, with coordinates 0 or 1.
 _FLAGS = ("serial_commands", "pipelined")
 
 
 def distance(one: HardwareProfile, other: HardwareProfile) -> float:
     """Sum over all sizes of their ratio's logarithm (base 2) times its weight; 0 only for equal conditions."""
     a, b = _coordinates(one), _coordinates(other)
-    return sum(_WEIGHTS.get(name, _OTHER) * abs(a[name] - b[name]) for name in a)
+    return sum(_WEIGHTS.get(name, _DEFAULT_WEIGHT) * abs(a[name] - b[name]) for name in a)
 
 
 def _coordinates(conditions: HardwareProfile) -> dict[str, float]:
-    """Logarithms of sizes, flags as they are; the memory's rate is that of a lane of the bus."""
+    """Logarithms of sizes, unchanged flags, and DRAM bandwidth per bus lane."""
     config = conditions.config
     sizes = {item.name: getattr(config, item.name) for item in fields(MlaConfig)}
     out = {name: float(size) if name in _FLAGS else math.log2(size) for name, size in sizes.items()}

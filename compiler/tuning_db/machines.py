@@ -17,7 +17,7 @@ from compiler.util.checks import parsed
 
 
 def profile_columns(profile: Profile) -> dict[str, Any]:
-    """What a profile is found by."""
+    """Index columns of a profile."""
     return {"profile": profile.conditions.key}
 
 
@@ -33,7 +33,7 @@ def put_profile(rows: SealedRows, profile: Profile) -> None:
 
 
 def profiles(rows: SealedRows, connection: Connection) -> list[Profile]:
-    """One for each conditions: the user's own before that of others, and the last of them."""
+    """One profile per conditions: trusted before untrusted ones, the latest of them."""
     found: dict[str, Profile] = {}
     for profile, trusted in rows.read(
         connection, PROFILES, many(PROFILES).order_by(PROFILES.c.id), read_profile
@@ -51,7 +51,7 @@ def nearest(known: Iterable[Profile], conditions: HardwareProfile, limit: int) -
 
 
 def execution_columns(execution: Execution) -> dict[str, Any]:
-    """What an execution is found by."""
+    """Index columns of an execution."""
     return json_codec.key_values(execution.key) | {"moment": execution.when}
 
 
@@ -74,7 +74,7 @@ def add_executions(rows: SealedRows, executions: Iterable[Execution]) -> None:
 
 
 def history(rows: SealedRows, subgraph: str, limit: int) -> list[Execution]:
-    """The user's own last executions of a subgraph, in time's order."""
+    """The user's own last executions of a subgraph, in chronological order."""
     query = many(EXECUTIONS).where(EXECUTIONS.c.subgraph == subgraph)
     query = query.order_by(EXECUTIONS.c.moment.desc(), EXECUTIONS.c.id.desc())
 

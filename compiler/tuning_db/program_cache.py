@@ -1,4 +1,4 @@
-"""Programs in memory, in front of the database: what runs again and again is not read again."""
+"""In-memory LRU cache of the database's best programs."""
 
 import logging
 import threading
@@ -21,14 +21,14 @@ MOST_ENTRIES, MOST_BYTES = 256, 256 << 20
 
 @dataclass(frozen=True)
 class Placement:
-    """Where programs find what they work on.
+    """DRAM addresses and windows of loaded programs.
 
     Parameters
     ----------
     operands : tuple of tuples of int
-        For each code of an entry the operands of its macro-instructions.
+        Macro-instruction operands for each stage of an entry.
     windows : tuple of tuples of (int, int, int)
-        For each code the parts of DRAM that its programs may touch, as `compiler.validate.validate` takes them.
+        DRAM windows that the programs of each stage may access, as `compiler.validate.validate` takes them.
     """
 
     operands: tuple[tuple[int, ...], ...]
@@ -36,7 +36,7 @@ class Placement:
 
     @staticmethod
     def of(session: Session) -> "Placement":
-        """Where a session has laid its network, for the first of its samples."""
+        """Placement of a session's network for its first sample."""
         most = session.network.config.windows
         return Placement(
             tuple(tuple(each.operands(0)) for each in session.loaded),
@@ -45,31 +45,31 @@ class Placement:
 
 
 @dataclass
-class _Held:
-    """An entry, and where it has been proved."""
+class _CacheEntry:
+    """An entry and the placements it is proved safe for."""
 
     entry: Entry
     proved: set[Placement] = field(default_factory=set)
 
 
 class ProgramCache:
-    """The programs used last, each with where it has been proved. Threads may share it.
+    """Thread-safe LRU cache of best programs and of the placements they are proved for.
 
-    What another process puts into the database is seen once `forget` has been called, or the entry has gone.
+    Updates by other processes become visible after `forget` or after eviction of the entry.
 
     Parameters
     ----------
-    database : Database
-        Where entries come from and go to.
-    proofs : Store or None
-        Remembers proofs from run to run; None: everything is proved once by this object.
+    database : TuningDatabase
+        Database behind the cache.
+    proofs : ContentStore or None
+        Persistent cache of proofs; None: proofs last as long as this object.
     most_entries, most_bytes : int
-        Bounds; the least recently used go first.
+        Maximum number and total size of entries; the least recently used are evicted first.
 
     Attributes
     ----------
     hits, misses : int
-        Programs that were here, and that were asked of the database.
+        Lookups served from memory, and lookups in the database.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ProgramCache:
         self.database, self.proofs = database, proofs
         self.most_entries, self.most_bytes = most_entries, most_bytes
         self.hits = self.misses = 0
-        self._held: OrderedDict[EntryKey, _Held] = OrderedDict()
+        self._entries: OrderedDict[EntryKey, _CacheEntry] = OrderedDict()
         self._bytes = 0
         self._lock = threading.RLock()
 
@@ -92,7 +92,7 @@ class ProgramCache:
         return None if held is None else held.entry
 
     def runnable(self, key: EntryKey, placement: Placement) -> Entry | None:
-        """The best program, proved harmless where it is to run; None if there is none, or it is refused (a warning)."""
+        """Best program, proved safe at a placement; None if there is none or the proof fails (with a warning)."""
         held = self._find(key)
         if held is None:
             return None
@@ -106,7 +106,7 @@ class ProgramCache:
         return held.entry
 
     def put_best(self, entry: Entry) -> bool:
-        """As `Database.put_best`; the better one of the two is here from now on."""
+        """As `TuningDatabase.put_best`; also updates the cache."""
         with self._lock:
             self.forget(entry.key)  # if it was not kept, another process may have a better one
             kept = self.database.put_best(entry)
@@ -115,34 +115,36 @@ class ProgramCache:
         return kept
 
     def drop_best(self, key: EntryKey) -> None:
-        """As `Database.drop_best`."""
+        """As `TuningDatabase.drop_best`."""
         self.forget(key)
         self.database.drop_best(key)
 
     def forget(self, *keys: EntryKey) -> None:
-        """Ask the database again for these keys, without any for all."""
+        """Evict these keys, or all if none is given."""
         with self._lock:
-            for key in keys or list(self._held):
-                held = self._held.pop(key, None)
+            for key in keys or list(self._entries):
+                held = self._entries.pop(key, None)
                 self._bytes -= held.entry.bytes if held else 0
 
-    def _find(self, key: EntryKey) -> _Held | None:
+    def _find(self, key: EntryKey) -> _CacheEntry | None:
         with self._lock:
-            held = self._held.get(key)
+            held = self._entries.get(key)
             if held is not None:
                 self.hits += 1
-                self._held.move_to_end(key)
+                self._entries.move_to_end(key)
                 return held
             self.misses += 1
             entry = self.database.best(key)
             return None if entry is None else self._hold(entry)
 
-    def _hold(self, entry: Entry) -> _Held:
+    def _hold(self, entry: Entry) -> _CacheEntry:
         self.forget(entry.key)
-        held = self._held[entry.key] = _Held(entry)
+        held = self._entries[entry.key] = _CacheEntry(entry)
         self._bytes += entry.bytes
-        while len(self._held) > self.most_entries or (self._bytes > self.most_bytes and len(self._held) > 1):
-            self.forget(next(iter(self._held)))
+        while len(self._entries) > self.most_entries or (
+            self._bytes > self.most_bytes and len(self._entries) > 1
+        ):
+            self.forget(next(iter(self._entries)))
         return held
 
 

@@ -1,6 +1,6 @@
-"""Code as bytes: leaner than a compiled file, so that a program from the database is there at once.
+"""Compact binary encoding of stage executables for fast loading from the database.
 
-A head of JSON says what there is; then come the programs (each with its CRC-32) and the images of the models' memories.
+A JSON header describes the contents; it is followed by the programs (each with its CRC-32) and the memory images.
 """
 
 import struct
@@ -21,11 +21,11 @@ from hw.isa.program import Program
 _MAGIC = b"MLAC\1"
 _LENGTH = struct.Struct("<I")
 _START = len(_MAGIC) + _LENGTH.size
-_MOST_MEMORY = 1 << 32
+_MAX_MEMORY_BYTES = 1 << 32
 
 
 def to_bytes(head: dict[str, Any], codes: Sequence[StageExecutable]) -> bytes:
-    """Values of JSON, and code."""
+    """Encode JSON header fields and executables."""
     blobs: list[bytes] = []
     stages = []
     for code in codes:
@@ -47,15 +47,15 @@ def to_bytes(head: dict[str, Any], codes: Sequence[StageExecutable]) -> bytes:
 
 
 def from_bytes(data: bytes) -> tuple[Fields, tuple[StageExecutable, ...]]:
-    """The values of JSON, and the code; images are read-only views of the data.
+    """Decode header fields and executables; images are read-only views of the data.
 
     Raises
     ------
     ValueError, InputError
-        The bytes are nothing that `to_bytes` makes.
+        The bytes are not a valid encoding.
     """
     if data[: len(_MAGIC)] != _MAGIC or len(data) < _START:
-        raise ValueError("no code")
+        raise ValueError("not an encoded program")
     (length,) = _LENGTH.unpack_from(data, len(_MAGIC))
     if length > len(data) - _START:
         raise ValueError("cut short")
@@ -67,7 +67,7 @@ def from_bytes(data: bytes) -> tuple[Fields, tuple[StageExecutable, ...]]:
 
 
 class _Reader:
-    """Takes blobs one after the other."""
+    """Sequential reader of binary blobs."""
 
     def __init__(self, data: bytes, start: int):
         self.data, self.start = memoryview(data), start
@@ -80,7 +80,7 @@ class _Reader:
         return self.data[self.start - size : self.start]
 
     def finish(self) -> None:
-        """There must be no more."""
+        """Check that all bytes are consumed."""
         if self.start != len(self.data):
             raise ValueError("bytes after its end")
 
@@ -96,12 +96,12 @@ class _Reader:
         places = fields.counts("places")
         if not programs or len(programs) != len(layers):
             raise ValueError("programs are missing")
-        if not image.size <= memory < _MOST_MEMORY or not all(tag < config.tags for tag in tags):
+        if not image.size <= memory < _MAX_MEMORY_BYTES or not all(tag < config.tags for tag in tags):
             raise ValueError("memory or tags out of range")
         if not all(layer < len(tags) for each in layers for layer in each):
-            raise ValueError("a program is of a layer that there is not")
+            raise ValueError("a program refers to a missing layer")
         if not all(1 <= place < MAX_OPERANDS for place in places.values()):
-            raise ValueError("a place of an input or output is none")
+            raise ValueError("an input or output has an invalid operand index")
         parts = tuple(ProgramPart(program, each) for program, each in zip(programs, layers, strict=True))
         return StageExecutable(config, parts, tags, image, memory, places)
 
@@ -120,5 +120,5 @@ def _checked_list(value: Any) -> list[Any]:
 
 def _natural(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError("no natural number")
+        raise ValueError("a size or index must be a non-negative integer")
     return value

@@ -1,4 +1,4 @@
-"""Best programs in the database: one for each key, and not more of all than there is room for."""
+"""Best programs in the database: one per key, within a total size limit."""
 
 import logging
 import time
@@ -16,20 +16,20 @@ from hw.errors import InputError
 
 _log = logging.getLogger(__name__)
 
-#: Queries made once: SQLAlchemy then knows their text at once.
+#: Queries built once, so that SQLAlchemy caches their compiled form.
 _NUMBERS = select(PROGRAMS.c.id).where(*at(PROGRAMS)).order_by(PROGRAMS.c.cost, PROGRAMS.c.id)
 _ONE = entries(PROGRAMS, MOST_PROGRAM).where(PROGRAMS.c.id == bindparam("number"))
 
-_TURN = select(VERSIONS.c.version).with_for_update()
+_WRITER_LOCK = select(VERSIONS.c.version).with_for_update()
 
 
 def to_bytes(entry: Entry) -> bytes:
-    """An entry as bytes, if it can be read back.
+    """Encode an entry and check that it can be decoded.
 
     Raises
     ------
     InputError
-        Its measurement cannot be believed, or a value is none that can be kept.
+        The measurement is implausible, or a value cannot be stored.
     """
     if not entry.result.believable:
         raise InputError(
@@ -79,8 +79,8 @@ def put(rows: SealedRows, entry: Entry, room: int) -> bool:
     columns = json_codec.key_values(entry.key) | {"cost": entry.cost}
 
     def work(connection: Connection) -> bool:
-        # One writer after the other: what another one has just put here counts. SQLite's writers do so anyway.
-        connection.execute(_TURN)
+        # Serialize writers, so that concurrent updates are seen. SQLite does so anyway.
+        connection.execute(_WRITER_LOCK)
         known = _best(rows, connection, entry.key)
         if known is not None and known.cost <= entry.cost:
             return False
@@ -93,13 +93,13 @@ def put(rows: SealedRows, entry: Entry, room: int) -> bool:
 
 
 def drop(rows: SealedRows, key: EntryKey) -> None:
-    """Forget the program of a key."""
+    """Remove the program of a key."""
     rows.write(lambda connection: _drop(connection, key))
 
 
 def _best(rows: SealedRows, connection: Connection, key: EntryKey) -> Entry | None:
     tried: list[int] = []
-    # Another process may have put a program in place of one between the two questions: then they are asked again.
+    # Another process may replace a program between the two queries: then both are repeated.
     while (numbers := _numbers(connection, key)) != tried:
         for number in numbers:
             for entry, trusted in rows.read(connection, PROGRAMS, _ONE, read, {"number": number}):

@@ -1,12 +1,12 @@
-"""The tables.
+"""Database schema.
 
-What an entry says is in `data`, sealed by `code`; the other columns only find it, and are never read. So whatever
-somebody writes to the columns, an entry is believed for what its sealed data says, or not at all.
+The contents of an entry are in `data`, authenticated by `code`; the other columns only serve queries and are never
+decoded, so that tampering with them cannot change what an entry says.
 """
 
 import sqlalchemy as sa
 
-#: Of the tables below; another one is neither read nor written.
+#: Schema version; databases with another version are rejected.
 VERSION = 1
 _DIGEST = 64
 

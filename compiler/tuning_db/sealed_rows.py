@@ -1,7 +1,8 @@
-"""Sealed entries in tables: what is read is what somebody wrote, and whether that was this user.
+"""Authenticated table rows: integrity checks, and detection of this user's entries.
 
-An entry's code is an HMAC-SHA-256 over its kind and data with the user's secret (`compiler.cache.store`). Entries with
-such a code are trusted. Whole ones without it are somebody else's; the rest is damaged, and as if it were not there.
+An entry's code is an HMAC-SHA-256 over its table name and data with the user's secret
+(`compiler.cache.content_store`). Entries with such a code are trusted. Intact ones without it are untrusted; damaged
+ones are ignored.
 """
 
 import hashlib
@@ -43,14 +44,14 @@ T = TypeVar("T")
 
 
 class SealedRows:
-    """Entries of all tables.
+    """Reads and writes authenticated entries.
 
     Parameters
     ----------
     engine : Engine
-        The database.
+        Engine of the database.
     secret : bytes or None
-        The user's; None: nothing is trusted.
+        Secret key of the user; None: nothing is trusted.
     """
 
     def __init__(self, engine: Engine, secret: bytes | None):
@@ -58,7 +59,7 @@ class SealedRows:
         self._writer = engine.execution_options(writes=True)
 
     def work(self, work: Callable[[Connection], T]) -> T:
-        """What reading gives; WorkError if the database refuses."""
+        """Run a read transaction; WorkError if the database fails."""
 
         def run() -> T:
             with self.engine.connect() as connection:
@@ -67,7 +68,7 @@ class SealedRows:
         return guarded(self.engine, run)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """What writing gives, all of which or nothing is on the disk when this returns."""
+        """Run a durable, atomic write transaction."""
 
         def run() -> T:
             with self._writer.begin() as connection:
@@ -82,18 +83,18 @@ class SealedRows:
         return guarded(self.engine, again)
 
     def add(self, connection: Connection, table: Table, data: bytes, columns: Mapping[str, Any]) -> None:
-        """Write an entry of this user's."""
+        """Write a trusted entry of this user."""
         known, digest = self._known(connection, table, data)
         values = {"data": data, "code": self._code(table, data), **columns}
         if known is None:
             connection.execute(insert(table).values(digest=digest, **values))
-        else:  # it came from elsewhere before, or somebody damaged it
+        else:  # it was imported before, or was damaged
             connection.execute(update(table).where(table.c.id == known).values(values))
 
     def add_foreign(
         self, connection: Connection, table: Table, data: bytes, columns: Mapping[str, Any]
     ) -> bool:
-        """Write an entry of somebody else's; returns False if it is there already."""
+        """Write an untrusted entry; returns False if it exists already."""
         known, digest = self._known(connection, table, data)
         if known is None:
             connection.execute(insert(table).values(digest=digest, data=data, code=b"", **columns))
@@ -109,7 +110,7 @@ class SealedRows:
     ) -> Iterator[tuple[T, bool]]:
         """Entries that a query (`entries`) finds for values of its parameters, each with whether it is trusted.
 
-        Damaged ones cost a warning.
+        Damaged ones are skipped with a warning.
         """
         with closing(connection.execute(query, values)) as found:
             for number, digest, data, code in found:
@@ -153,12 +154,12 @@ def remove(connection: Connection, table: Table, ids: Iterable[int]) -> None:
 
 
 def as_bytes(values: Mapping[str, Any], read: Callable[[Any], object]) -> bytes:
-    """An entry as JSON, if it can be read back.
+    """Encode an entry as JSON and check that it can be decoded.
 
     Raises
     ------
     InputError
-        It cannot: a value is not finite, negative, too large, of another type.
+        A value is not finite, is negative, is too large, or has the wrong type.
     """
     try:
         data = written(values)
@@ -166,12 +167,12 @@ def as_bytes(values: Mapping[str, Any], read: Callable[[Any], object]) -> bytes:
         if len(data) > MOST_BYTES:
             raise ValueError(f"{len(data):,} bytes are more than {MOST_BYTES:,}")
     except DAMAGE as error:
-        raise InputError(f"the database cannot keep this: {error}") from None
+        raise InputError(f"the database cannot store this entry: {error}") from None
     return data
 
 
 def entries(table: Table, most: int = MOST_BYTES) -> Select:
-    """A query for entries as `Rows.read` takes it: bytes, whatever somebody put there, but not too many."""
+    """A query for entries as `SealedRows.read` takes it: bytes, whatever somebody put there, but not too many."""
     digest, data, code = (
         case((func.length(column) <= limit, cast(column, LargeBinary)))
         for column, limit in ((table.c.digest, _MOST_CODE), (table.c.data, most), (table.c.code, _MOST_CODE))

@@ -111,7 +111,7 @@ def test_serve(mla, tmp_path, monkeypatch):
     document = json.loads(out.read_text())
     assert document["requests"] == 4 and document["endpoint"]["requests"] == 2
     told = [each["reason"] for each in document["events"] if each["event"] == "endpoint"]
-    assert told[0] == "asked no more: its limit of requests is used up (2 of 2)" and told[1].startswith(
+    assert told[0] == "no more queries: its limit of requests is used up (2 of 2)" and told[1].startswith(
         "2 requests,"
     )
     assert KEY not in result.out + result.err and KEY.encode() not in everything(tmp_path)

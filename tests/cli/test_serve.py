@@ -102,7 +102,7 @@ def test_cycles_profile_and_a_file_of_lines(mla, tmp_path):
     assert document["schema_version"] == 1 and document["bottlenecks"]
     for layer in document["layers"]:
         assert layer["bound"] in ("compute", "bus", "bank", "weight_shift", "fuse", "dispatch")
-        assert "bytes a cycle" in layer["evidence"] and layer["history"]
+        assert "bytes per cycle" in layer["evidence"] and layer["history"]
         assert layer["cycles"] == pytest.approx(sum(layer["where"].values()))
     quiet = mla("serve", MODEL, "--requests", "40", "--target", "n4")
     usual = [line["cycles"] for line in lines(quiet.out)]

@@ -342,15 +342,15 @@ def test_code_that_no_machine_could_have_is_refused():
     bad: list[tuple[str, Any, str]] = [
         ("config", {"n": 5}, "n must be one of"),
         ("programs", [], "bytes|programs are missing"),
-        ("programs", ["x"], "no natural number"),
-        ("programs", [-8], "no natural number"),
+        ("programs", ["x"], "a size or index must be a non-negative integer"),
+        ("programs", [-8], "a size or index must be a non-negative integer"),
         ("programs", {}, "a list"),
         ("programs", [1 << 40], "cut short"),
         ("layers", [], "programs are missing"),
         ("layers", [[9]], "a layer that"),
         ("layers", [3], "must be a list"),
         ("tags", [99], "out of range"),
-        ("tags", [], "a layer that there is not"),
+        ("tags", [], "a program refers to a missing layer"),
         ("image", 0, "bytes after its end"),
         ("image", 1 << 30, "cut short"),
         ("image", -1, "image must be"),
@@ -365,7 +365,11 @@ def test_code_that_no_machine_could_have_is_refused():
         values["codes"][0][name] = value
         with pytest.raises((ValueError, InputError), match=why):
             program_codec.from_bytes(_joined(json.dumps(values).encode(), rest))
-    for data, why in [(b"", "no code"), (b"MLAC\1", "no code"), (b"MLAC\1\xff\xff\xff\xff", "cut short")]:
+    for data, why in [
+        (b"", "not an encoded program"),
+        (b"MLAC\1", "not an encoded program"),
+        (b"MLAC\1\xff\xff\xff\xff", "cut short"),
+    ]:
         with pytest.raises(ValueError, match=why):
             program_codec.from_bytes(data)
     with pytest.raises(ValueError, match="bytes after its end"):

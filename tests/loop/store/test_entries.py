@@ -292,12 +292,14 @@ def test_values_that_cannot_be_kept_are_refused(database):
         replace(trial, result=result(1, layers=(LayerCycles(("a",), 1, {}),) * (1 << 17))),
     ]
     for each in bad:
-        with pytest.raises(InputError, match="the database cannot keep this: "):
+        with pytest.raises(InputError, match="the database cannot store this entry: "):
             database.add_measurement(trial, each)
     assert database.trials(key()) == []
-    with pytest.raises(InputError, match="cannot keep this: utilization must be a finite number"):
+    with pytest.raises(InputError, match="cannot store this entry: utilization must be a finite number"):
         database.add_execution(replace(stored.execution(random.Random(0), key()), utilization=math.inf))
-    with pytest.raises(InputError, match="cannot keep this: behaviour of 'bus' must be a finite number"):
+    with pytest.raises(
+        InputError, match="cannot store this entry: behaviour of 'bus' must be a finite number"
+    ):
         database.put_profile(
             Profile(conditions=HardwareProfile(load_target("n4")), behaviour={"bus": math.nan})
         )

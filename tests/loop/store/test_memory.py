@@ -188,5 +188,7 @@ def test_threads_share_it(counted, monkeypatch):
     for thread in threads:
         thread.join()
     assert not wrong and cache.hits + cache.misses == 240
-    assert len(cache._held) == 3 and cache._bytes == sum(held.entry.bytes for held in cache._held.values())
+    assert len(cache._entries) == 3 and cache._bytes == sum(
+        held.entry.bytes for held in cache._entries.values()
+    )
     assert program_cache.MOST_ENTRIES > 3

@@ -20,10 +20,10 @@ from tests.loop.store.stored import SECRET, key
     [
         (
             "profile.db",
-            "a database's URL is like sqlite:///FILE or postgresql://USER@HOST/NAME, not 'profile.db'",
+            "a database URL must look like sqlite:///FILE or postgresql://USER@HOST/NAME, not 'profile.db'",
         ),
-        ("", "a database's URL is like"),
-        ("nonsense://x/y", "no kind of database is called 'nonsense'"),
+        ("", "a database URL must look like"),
+        ("nonsense://x/y", "unknown database type 'nonsense'"),
     ],
 )
 def test_what_is_no_url_is_named(url, why):
