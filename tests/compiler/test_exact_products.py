@@ -1,8 +1,5 @@
 """onnxruntime on rewritten models computes integer products as numpy does in int64, at the limits of the types."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -12,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.compiler.onnx_models import node
 from tests.support.exact_products import exact_products
 
-Arrays = Mapping[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 #: (rows, sums, columns): one row has a kernel of its own, odd sizes have remainders.
 SIZES = [(1, 64, 16), (5, 33, 7), (16, 130, 32)]
 INTEGER = ["MatMulInteger", "ConvInteger"]

@@ -19,7 +19,7 @@ The wrong sums of ConvInteger come from another defect: they differ in depthwise
 `session.x64quantprecision` has no effect without graph optimizations, which the references here leave out.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -93,7 +93,7 @@ def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         yield from attribute.graphs
 
 
-def _all_nodes(nodes: Iterator[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Nodes with those of their subgraphs."""
     for node in nodes:
         yield node
