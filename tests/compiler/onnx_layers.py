@@ -12,6 +12,7 @@ from onnx import helper
 from compiler.api import compile
 from compiler.runtime.session import Session, dram_bytes
 from cosim.golden import GoldenDevice
+from tests.support.exact_products import exact_products
 
 Arrays = Mapping[str, np.ndarray]
 _QUANTIZE = "QuantizeLinear"
@@ -104,7 +105,7 @@ def _described(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
 
 
 def _values(model: onnx.ModelProto, inputs: Arrays, names: list[str]) -> dict[str, np.ndarray]:
-    """Tensors of a model as onnxruntime computes them."""
+    """Tensors of a model as onnxruntime computes them, with exact integer products."""
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     del whole.graph.output[:]
@@ -112,7 +113,9 @@ def _values(model: onnx.ModelProto, inputs: Arrays, names: list[str]) -> dict[st
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(whole.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        exact_products(whole).SerializeToString(), options, ["CPUExecutionProvider"]
+    )
     return dict(zip(names, (np.asarray(each) for each in session.run(names, dict(inputs))), strict=True))
 
 

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.frontends.onnx import read_onnx
 from compiler.ir.graph import Graph
 from compiler.reference.evaluate import evaluate
+from tests.support.exact_products import exact_products
 
 Arrays = Mapping[str, np.ndarray]
 #: A node: operator, inputs, outputs, attributes.
@@ -52,11 +53,13 @@ def model(
 
 
 def reference(made: onnx.ModelProto, inputs: Arrays) -> dict[str, np.ndarray]:
-    """What onnxruntime makes of the inputs, without its optimizations."""
+    """What onnxruntime makes of the inputs, without its optimizations and with exact integer products."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(made.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        exact_products(made).SerializeToString(), options, ["CPUExecutionProvider"]
+    )
     names = [value.name for value in made.graph.output]
     return {
         name: np.asarray(array) for name, array in zip(names, session.run(None, dict(inputs)), strict=True)

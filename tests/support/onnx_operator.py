@@ -9,13 +9,14 @@ from onnx import helper, numpy_helper
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tensor import Tensor
 from compiler.reference import evaluate
+from tests.support.exact_products import exact_products
 
 #: GELU came with 20, RMSNormalization with 23.
 _OPSET, _IR = 23, 11
 
 
 def run(operator: str, *inputs: np.ndarray | None, constants: bool = False, **attributes: Any) -> np.ndarray:
-    """The operator's first output; an input that is None is absent.
+    """The operator's first output, integer products exact; an input that is None is absent.
 
     With `constants`, which some operators demand, scalars and vectors are part of the model.
     """
@@ -33,7 +34,9 @@ def run(operator: str, *inputs: np.ndarray | None, constants: bool = False, **at
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     settings.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, ["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        exact_products(model).SerializeToString(), settings, ["CPUExecutionProvider"]
+    )
     return np.asarray(session.run(None, given)[0])
 
 
