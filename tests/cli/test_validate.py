@@ -52,7 +52,7 @@ def test_a_safe_program(mla, program, tmp_path):
     for path in (source, image):
         result = mla("validate", path, *ARGUMENTS)
         assert (result.status, result.err) == (0, "")
-        assert result.out.startswith("safe: 1 calls, 8 instructions, 1 ways\n")
+        assert result.out.startswith("safe: 1 call, 8 instructions, 1 path\n")
         assert "dram: read 0x1000..0x100f, write 0x2000..0x200f" in result.out
     document = json.loads(mla("validate", image, *ARGUMENTS, "--json", "-").out)
     assert (document["schema_version"], document["valid"], document["commands"]["store"]) == (1, True, 1)
