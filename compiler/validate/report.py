@@ -41,7 +41,8 @@ class ProofReport:
     def __str__(self) -> str:
         commands = ", ".join(f"{count} {unit}" for unit, count in self.commands.items())
         lines = [
-            f"safe: {_count(self.calls, 'call')}, {_count(self.instructions, 'instruction')}, {_count(self.ways, 'path')}",
+            f"safe: {_count(self.calls, 'call')}, {_count(self.instructions, 'instruction')},"
+            f" {_count(self.ways, 'path')}",
             f"commands: {commands}; at most {self.peak_in_flight} in flight",
         ]
         for space, spans in self.regions.items():
