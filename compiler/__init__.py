@@ -1,3 +1,3 @@
-"""The host's side of the library of micro-programs, the benchmarks, and the command line, `mla`."""
+"""Compiler, runtime, tuner and command line (`mla`) of the accelerator."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Compile a model."""
+"""Compilation of models: the `compile` function."""
 
 import logging
 import time
@@ -49,64 +49,64 @@ def compile(
     cache: bool | None = None,
     record: "CompilationTrace | None" = None,
 ) -> CompiledNetwork:
-    """Compile a model for a machine, or find it compiled already.
+    """Compile a model for a hardware configuration, or load it from the cache.
 
     Parameters
     ----------
     model : path, Graph, Source, torch.nn.Module or torch.export.ExportedProgram
-        A model's file, or its graph; `module:function`, which names a function of the user's own that returns a PyTorch
-        module; or such a module itself.
+        Path of a model file, or its graph; `module:function`, naming a user function that returns a PyTorch module; or
+        a PyTorch module.
     target : str or MlaConfig
-        The machine.
+        Target name, TOML file, or hardware configuration.
     rounding : str or None
-        "reference": LiteRT's reference kernels; "xnnpack": its default ones; "onnxruntime". Left out: onnxruntime for
-        ONNX files and PyTorch, else the reference kernels.
+        Kernels whose rounding is reproduced: "reference" (LiteRT's reference kernels), "xnnpack" (LiteRT's default
+        ones) or "onnxruntime". Default: "onnxruntime" for ONNX files and PyTorch, otherwise "reference".
     schedule : Schedule or None
-        How to carry it out; found by estimates if left out.
+        Schedule to use; None: chosen by the compiler's heuristics.
     strict : bool
-        Refuse a model of which an operator must run on the host; conversions between float and integers at its edges
-        are none (docs/compiler.md).
+        Reject a model with an operator that must run on the host, other than float conversions of its inputs and
+        outputs (docs/compiler.md).
     calibration : Calibration or None
-        Samples of the inputs of a float model, which is quantized with them: a dict of arrays whose first axis counts
-        samples, or a list of samples. Without any, random numbers are taken: the accuracy is not to be trusted then.
+        Input samples for quantizing a float model: a dict of arrays whose first axis counts samples, or a list of
+        samples. None: random samples, with which the accuracy is meaningless.
     example : tensor, array, tuple of them, or dict of them by name
-        Inputs with which a PyTorch module is exported: their shapes are those of the network.
+        Example inputs for exporting a PyTorch module; they determine the input shapes of the network.
     dynamic_shapes : as torch.export.export has it
-        Dimensions that its export leaves open.
+        Dynamic dimensions of the export of a PyTorch module.
     sizes : dict
-        Sizes of dimensions that an ONNX file only names, or that are open; a first one that is not named is 1.
+        Sizes of symbolic dimensions of an ONNX file or of dynamic dimensions; an unnamed first dimension defaults to 1.
     bind : dict
-        Values of inputs that become constants of the network, by name: one number for all elements, or an array of the
-        input's shape; of a quantized input, integers as they are stored.
+        Values by name for inputs that become constants: one number for all elements, or an array of the input's shape;
+        for a quantized input, the stored integers.
     seed : int
-        Of these random numbers.
+        Random seed of the random calibration samples.
     offset : int
-        Bytes at the start of the model's memory (of each stage's) that belong to other code: two can then share it.
+        Bytes reserved at the start of each stage's model memory, so that two networks can share it.
     batch : int
-        Samples at a time, one behind the other along the first axis of inputs and outputs: weights are loaded once for
-        all of them.
+        Number of samples per run, stacked along the first axis of inputs and outputs; weights are loaded once per
+        batch.
     batches : sequence of int
-        Sizes of batches, ascending, in place of `batch`: there are programs for each, and the machine takes those for
-        as few samples as will do (docs/dispatch.md).
+        Ascending batch sizes, instead of `batch`: one program is compiled per size, and the chip runs the smallest
+        sufficient one (docs/dispatch.md).
     skip : str or None
-        A tensor, or the node that makes it, by its name: where all of it is zero, what follows is not carried out, and
-        its results, which are constants then, are only written (docs/dispatch.md).
+        Name of a tensor, or of the node that computes it. If the tensor is all zero at run time, the stage that
+        depends on it is skipped and its constant results are written instead (docs/dispatch.md).
     keep_float : sequence of str
-        Nodes or operators of a float model, by name, that are not quantized: they run in float32 on the host.
+        Names of nodes or operators of a float model that are not quantized and run in float32 on the host.
     dram : Dram
-        The memory to schedule for. Programs run with any, and outputs are the same.
+        DRAM timing to schedule for; it affects performance, not results.
     limits : Limits
-        How much of the machine's memories may be used.
+        Limits on the use of scratchpad, accumulator and DRAM.
     cache : bool or None
-        Look the network up among those that were compiled before, and keep it; None: those of files only. One that
-        comes from there has no `layers`.
+        Look the network up in the cache and store it there; None: only models from files. A network from the cache
+        has no `layers`.
     record : Record or None
-        Takes what every stage made; nothing is looked up then.
+        Collects the intermediate results of all stages; the cache is not used then.
 
     Raises
     ------
     InputError
-        The model cannot be read or compiled, the schedule is not legal for it, or an argument is not of its type.
+        The model cannot be read or compiled, the schedule is not legal for it, or an argument has the wrong type.
     """
     started = time.monotonic()
     sizes, calibration = arguments.sizes(sizes), arguments.calibration(calibration)
@@ -160,19 +160,19 @@ def compile(
 def _check_dispatch(
     config: MlaConfig, batch: int, batches: tuple[int, ...], schedule: Schedule | None, skip: Any
 ) -> None:
-    """Refuse what the machine cannot choose among, and what does not go with that."""
+    """Check the options of dynamic dispatch and their combinations."""
     arguments.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
     if skip is not None and (batches or schedule is not None):
-        raise InputError(f"skip does not go with {'batches' if batches else 'a schedule'}")
+        raise InputError(f"skip cannot be combined with {'batches' if batches else 'a schedule'}")
     if batches and batch != 1:
-        raise InputError(f"batches are in place of batch, which must be left out, not {batch}")
+        raise InputError(f"batch must be omitted if batches is given, not {batch}")
     if batches and schedule is not None:
-        raise InputError("a schedule is for one size of batches, not for batches")
+        raise InputError("a schedule cannot be combined with batches: it is for one batch size")
     check_sizes(config, batches)
 
 
 def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any) -> None:
-    """Refuse arguments that are not of the types that `compile` says."""
+    """Check the types of the arguments of `compile`."""
     from compiler.trace import CompilationTrace
 
     arguments.of_type("schedule", schedule, (Schedule, type(None)), "a Schedule or None")
@@ -188,7 +188,7 @@ def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any)
 
 
 def _rounding(source: ModelSource, rounding: str | None) -> str:
-    """Whose rounding is wanted."""
+    """Check the rounding, or get the model's default."""
     if rounding is None:
         return source.rounding
     if rounding not in ROUNDINGS:
@@ -199,23 +199,23 @@ def _rounding(source: ModelSource, rounding: str | None) -> str:
 def _place(
     store: ContentStore, source: ModelSource, config: MlaConfig, options: CompileOptions
 ) -> "NetworkCache":
-    """Where the network would lie in the cache."""
+    """Cache entry of the network."""
     from compiler.runtime.network_cache import NetworkCache
 
-    # A seed changes nothing but samples that are made up.
+    # The seed affects only random calibration samples.
     made_up = source.floating and options.calibration is None
     return NetworkCache(store, source, config, options if made_up else replace(options, seed=0))
 
 
 def _say(network: CompiledNetwork, seed: int) -> None:
-    """What a user must know of a float model that has been quantized."""
+    """Log the quantization report, with a warning if the calibration samples were random."""
     report = network.quantization
     if report is None:
         return
     if report.random and report.tensors:
         _log.warning(
-            "%s is quantized with %d random samples of seed %d: its accuracy is not to be trusted; give "
-            "calibration data of its own",
+            "%s is quantized with %d random samples (seed %d): its accuracy is meaningless; pass calibration "
+            "data",
             network.name,
             report.samples,
             seed,

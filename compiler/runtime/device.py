@@ -1,4 +1,4 @@
-"""Opens the machine that a network runs on."""
+"""Opens the device that a network runs on."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ def open_device(
     bytes_per_cycle: float,
     say: Callable[[str], None],
 ) -> Device:
-    """A machine for a network: the RTL ("rtl") or the golden model ("golden"), with room for as many samples."""
+    """Open a device for a network: the RTL ("rtl") or the golden model ("golden"), with DRAM for `samples` samples."""
     if kind == "golden":
         return GoldenDevice(network.config, dram_bytes(network, samples))
     return open_rtl(network, samples, latency, bytes_per_cycle, say)
@@ -35,12 +35,12 @@ def open_rtl(
     *,
     probe: bool = False,
 ) -> "RtlDevice":
-    """The RTL for a network; with `probe` it can record what its units do."""
+    """Open the RTL simulation for a network; with `probe` it can record the activity of its units."""
     from compiler.util.progress import building
     from cosim.rtl.build import Variant
     from cosim.rtl.rtl_device import RtlDevice
 
-    say("opening the machine")
+    say("opening the device")
     size, variant = dram_bytes(network, samples), Variant(probe=probe)
     return RtlDevice(
         network.config,
