@@ -35,7 +35,7 @@ def _sorted(nodes: "list[FileNode]", makers: "dict[str, FileNode | None]") -> "l
     for node in nodes:
         for name in node.inputs:
             if name not in makers:
-                raise InputError(f"node {shown(node.name)}: nothing makes its input {shown(name)}")
+                raise InputError(f"node {shown(node.name)}: no node computes its input {shown(name)}")
             maker = makers[name]
             if maker is not None:
                 users[maker].append(node)

@@ -89,7 +89,7 @@ def _check_stages(networks: Sequence[CompiledNetwork]) -> None:
         differ = {each.node for each in first.host} ^ {each.node for each in other.host}
         if differ:
             raise InputError(
-                f"batches of {first.batch} and {other.batch}: node {min(differ)!r} runs on the host for only one of them"
+                f"batches of {first.batch} and {other.batch}: node {min(differ)!r} runs on the host in only one"
             )
         if [code.tags for code in first.codes] != [code.tags for code in other.codes]:
             raise InputError(f"batches of {first.batch} and {other.batch} have different layers")
