@@ -55,9 +55,9 @@ def test_branches(tmp_path: Path) -> None:
     for made, message in (
         (
             chosen(branch("t", node("Add", "x nowhere", "t"))),
-            "node 'If:y': nothing makes its input 'nowhere'",
+            "node 'If:y': no node computes its input 'nowhere'",
         ),
-        (chosen(branch("nowhere")), "node 'If:y': nothing makes its input 'nowhere'"),
+        (chosen(branch("nowhere")), "node 'If:y': no node computes its input 'nowhere'"),
         (
             chosen(branch("t", node("Reshape", "x six", "t"), node("Constant", "", "six", value_ints=[6]))),
             "there is no conversion for node 'If:y' (If: subgraphs whose outputs are of shapes [6] and [2, 3])",
@@ -150,7 +150,7 @@ def test_loops(tmp_path: Path) -> None:
         ),
         (
             looped(subgraph([node("Identity", "c", "c2"), node("Add", "s far", "s2")], state, ends)),
-            "node 'Loop:y': nothing makes its input 'far'",
+            "node 'Loop:y': no node computes its input 'far'",
         ),
         (small(node("Loop", "- - x", "y")), "node 'Loop:y': attribute body must be a graph"),
     ):

@@ -143,7 +143,7 @@ def test_networks(name: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", r"model\.tflite: is no TFLite file: bytes 4\.\.7 must be b'TFL3', not b''"),
+        (b"", r"model\.tflite: not a TFLite file: bytes 4\.\.7 must be b'TFL3', not b''"),
         (b"\x08\0\0\0ONNX", "not b'ONNX'"),
         (
             model(schema.BuiltinOperator.TOPK_V2, None, [Tensor((4,), 1.0, 0)], Tensor((4,), 1.0, 0)),
