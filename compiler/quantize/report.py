@@ -156,7 +156,7 @@ def _nothing(reasons: Collection[str]) -> str:
             f"nothing is quantized: {endless} of {len(reasons)} nodes have infinite numbers on the samples, or as "
             "constants, which 8 bits do not hold"
         )
-    return f"nothing is quantized: none of {len(reasons)} nodes can be quantized"
+    return f"nothing is quantized: no node can be quantized, {len(reasons)} stay float"
 
 
 def quality_warnings(document: Mapping[str, Any]) -> list[str]:

@@ -40,7 +40,7 @@ def open_rtl(
     from cosim.rtl.build import Variant
     from cosim.rtl.rtl_device import RtlDevice
 
-    say("opening the device")
+    say("opening the machine")
     size, variant = dram_bytes(network, samples), Variant(probe=probe)
     return RtlDevice(
         network.config,

@@ -99,7 +99,7 @@ def test_bad_use(complains, tmp_path):
     complains(
         2, "batch, which must be left out, not 3", "run", MODEL, "--batches", "1,2", "--batch", "3", *N4
     )
-    complains(2, "skip does not go with batches", "run", MODEL, "--batches", "1,2", "--skip", "x", *N4)
+    complains(2, "skip cannot be combined with batches", "run", MODEL, "--batches", "1,2", "--skip", "x", *N4)
     complains(2, "there is no tensor and no node 'nothing'", "run", MODEL, "--skip", "nothing", *N4)
     assert not path.exists()
 

@@ -81,7 +81,7 @@ def test_branches(tmp_path: Path) -> None:
         ),
         (
             chosen(branch("t", node("Relu", "x", "t"), node("Neg", "x", "t"))),
-            "'then_branch' of node 'If:y': node 'Neg:t': its output 't' is made already",
+            "'then_branch' of node 'If:y': node 'Neg:t': its output 't' already has a producer",
         ),
         (
             chosen(branch("t", node("Relu", "x", "u"), node("Frobnicate", "u", "t"))),
@@ -224,7 +224,7 @@ def test_nested_loops_of_more_work_than_one_can_wait_for() -> None:
         inner = node("Loop", f"trips - s{depth}", f"r{depth}", body=body)
         body = subgraph([node("Identity", f"c{depth}", f"d{depth}"), inner], *ends(depth))
     with pytest.raises(
-        InputError, match="the loops in it carry out 1,082,400 nodes for a sample; 262,144 is"
+        InputError, match="its inner loops execute 1,082,400 nodes per sample; the limit is 262,144"
     ):
         simplify(read_onnx(small(node("Loop", "trips - x", "y", body=body), trips=integer(32))))
 

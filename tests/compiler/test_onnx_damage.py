@@ -154,7 +154,7 @@ def test_a_variant_that_the_accelerator_lacks_is_the_hosts_and_says_why(tmp_path
         (small(node("Relu", "x", "z")), "no node computes the output 'y'"),
         (
             small(node("Relu", "x", "y"), node("Exp", "x", "y")),
-            "node 'Exp:y': its output 'y' is made already",
+            "node 'Exp:y': its output 'y' already has a producer",
         ),
         (small(node("Relu", "x", "-"), node("Exp", "x", "y")), "node 'Relu:' has no outputs"),
         (small(node("Relu", "-", "y")), "node 'Relu:y': must have 1 input, not 0"),

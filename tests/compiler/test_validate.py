@@ -165,7 +165,7 @@ def test_place_of_pinned_code_and_of_words_without_lines():
     error = caught.value
     assert (error.program, error.instruction, error.line) == ("shared", 1, 2)
     assert str(error).startswith(
-        "call 0, program 'shared', instruction 1 (line 2): window: load: DRAM from 0x0 on"
+        "call 0, program 'shared', instruction 1 (line 2): window: load: read of DRAM 0x0.."
     )
     assert error.to_json()["kind"] == "window"
     assert (

@@ -111,7 +111,7 @@ def test_a_node_that_is_the_host_s_for_some_sizes_alone() -> None:
         output_pads=(),
     )
     with pytest.raises(
-        InputError, match=f"batches of 1 and 3: node 'make {y.name}' is the host's for one alone"
+        InputError, match=f"batches of 1 and 3: node 'make {y.name}' runs on the host in only one"
     ):
         compile(draft.graph.finish([y.name]), "n4", batches=(1, 3))
 
