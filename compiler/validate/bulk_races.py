@@ -9,7 +9,7 @@ from compiler.validate.strided_regions import overlap, runs
 from compiler.validate.trace import Kind, Log
 
 #: Limits on the access pairs compared at once, and on the total runs of pairs whose bounding boxes intersect.
-_MOST_PAIRS, _MOST_RUNS = 1 << 20, 1 << 26
+_MAX_PAIRS, _MAX_RUNS = 1 << 20, 1 << 26
 
 
 def in_order(logs: Mapping[Kind, Log], clocks: Sequence[NDArray[np.int64]]) -> bool:
@@ -24,7 +24,7 @@ def in_order(logs: Mapping[Kind, Log], clocks: Sequence[NDArray[np.int64]]) -> b
     """
     kinds = list(logs)
     return all(
-        _apart(logs[one], logs[other], *_beside(logs[one], one, other, clocks))
+        _disjoint(logs[one], logs[other], *_unordered(logs[one], one, other, clocks))
         for one in kinds
         for other in kinds
         if one[1] == other[1] and (one[2] or other[2]) and _counts(one, other)
@@ -42,7 +42,7 @@ def _counts(one: Kind, other: Kind) -> bool:
     return not one[2] and other[2]
 
 
-def _beside(
+def _unordered(
     log: Log, one: Kind, other: Kind, clocks: Sequence[NDArray[np.int64]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Half-open range of the other unit's commands that are unordered with each command of a log."""
@@ -53,12 +53,12 @@ def _beside(
     return first, np.searchsorted(clocks[other[0]][:, one[0]], log.numbers, "right")
 
 
-def _apart(log: Log, other: Log, first: NDArray[np.int64], behind: NDArray[np.int64]) -> bool:
+def _disjoint(log: Log, other: Log, first: NDArray[np.int64], behind: NDArray[np.int64]) -> bool:
     """Return True if no access of `log` shares an address with the other log's accesses by commands first..behind-1."""
     start = np.searchsorted(other.numbers, first)
     counts = np.maximum(np.searchsorted(other.numbers, behind) - start, 0)
     total = int(counts.sum())
-    if total > _MOST_PAIRS:
+    if total > _MAX_PAIRS:
         return False
     if not total:
         return True
@@ -66,6 +66,6 @@ def _apart(log: Log, other: Log, first: NDArray[np.int64], behind: NDArray[np.in
     its = np.arange(total) + np.repeat(start - np.cumsum(counts) + counts, counts)
     meet = (log.low[mine] <= other.high[its]) & (other.low[its] <= log.high[mine])
     pairs = list(zip(mine[meet].tolist(), its[meet].tolist(), strict=True))
-    if sum(runs(log.regions[a]) + runs(other.regions[b]) for a, b in pairs) > _MOST_RUNS:
+    if sum(runs(log.regions[a]) + runs(other.regions[b]) for a, b in pairs) > _MAX_RUNS:
         return False
     return not any(overlap(log.regions[a], other.regions[b]) for a, b in pairs)

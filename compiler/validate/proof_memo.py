@@ -22,7 +22,7 @@ from cosim.golden.checks import Window
 from hw.config import MlaConfig
 
 #: Capacities of the caches of traces (in commands) and of proved runs.
-_MOST_COMMANDS, _MOST_RUNS = 1 << 16, 1 << 10
+_MAX_COMMANDS, _MAX_RUNS = 1 << 16, 1 << 10
 _READ, _WRITE = 1, 2
 
 
@@ -50,10 +50,10 @@ def proved(stream: CallStream) -> ProofReport | None:
         run = None if operands is None else memo.run(codes[start:stop], line)
         if run is None or operands is None or run.steps > stream.limit:
             return None
-        placed = _placed(run.figures, operands, stream.windows)
-        if placed is None:
+        relocated = _relocated(run.figures, operands, stream.windows)
+        if relocated is None:
             return None
-        figures.add(placed)
+        figures.add(relocated)
         line = run.line or line
     return figures.report(len(stream.calls), 1)
 
@@ -75,11 +75,11 @@ def _operands(codes: Sequence[ProofMemo], calls: Sequence[MacroCall]) -> tuple[i
     return operands
 
 
-def _placed(
+def _relocated(
     figures: ProofFigures, operands: Sequence[int | None], windows: Sequence[Window]
 ) -> ProofFigures | None:
     """Replace offsets from operands by addresses; None if one is outside the windows or two buffers overlap."""
-    placed = figures.copy()
+    relocated = figures.copy()
     reach, stretches = dict[tuple[str, bool], tuple[int, int]](), []
     for (space, write), (low, high) in figures.reach.items():
         if space.startswith("dram"):
@@ -95,8 +95,8 @@ def _placed(
         for other in stretches[:number]:
             if (write or other[3]) and space != other[2] and low <= other[1] and other[0] <= high:
                 return None
-    placed.reach = reach
-    return placed
+    relocated.reach = reach
+    return relocated
 
 
 def _inside(windows: Sequence[Window], low: int, high: int, permission: int) -> bool:
@@ -111,8 +111,8 @@ class _Memo:
         self._numbers = count()
         self._programs: LruCache[ProofMemo] = LruCache(MAX_CACHED_WORDS)
         # Failures are cached as (None,).
-        self._traces: LruCache[tuple[Trace | None]] = LruCache(_MOST_COMMANDS)
-        self._proved: LruCache[tuple[SequenceProof | None]] = LruCache(_MOST_RUNS)
+        self._traces: LruCache[tuple[Trace | None]] = LruCache(_MAX_COMMANDS)
+        self._proved: LruCache[tuple[SequenceProof | None]] = LruCache(_MAX_RUNS)
 
     def program(self, code: DecodedProgram) -> ProofMemo:
         """Facts about a program, looked up by its words."""
