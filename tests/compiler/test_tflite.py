@@ -171,7 +171,7 @@ def test_refused(tmp_path: Path, data: bytes, message: str) -> None:
 def test_missing_files_and_kinds(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_model(tmp_path / "absent.tflite")
-    with pytest.raises(InputError, match=r"a model's name must end in \.tflite"):
+    with pytest.raises(InputError, match=r"a model must be a file ending in \.tflite"):
         read_model(tmp_path / "model.pb")
 
 

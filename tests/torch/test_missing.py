@@ -32,7 +32,9 @@ def test_the_exporter_is_needed_too(complains, without):
 
 @pytest.mark.parametrize("name", ["net.py", "net.pt", "weights.pth", "program.pt2"])
 def test_files_of_pytorch_are_no_models(complains, name):
-    complains(2, "pickled models are not loaded (unsafe); pass module:function, or export to ONNX", "run", name)
+    complains(
+        2, "pickled models are not loaded (unsafe); pass module:function, or export to ONNX", "run", name
+    )
 
 
 def test_names_that_are_references(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ def in_order(nodes: "list[FileNode]", known: Iterable[str]) -> "list[FileNode]":
     for node in nodes:
         for name in filter(None, node.outputs):
             if name in makers:
-                raise InputError(f"node {shown(node.name)}: its output {shown(name)} is made already")
+                raise InputError(f"node {shown(node.name)}: its output {shown(name)} already has a producer")
             makers[name] = node
     return _sorted(nodes, makers)
 
