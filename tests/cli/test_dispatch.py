@@ -91,7 +91,7 @@ def test_bad_use(complains, tmp_path):
     path = tmp_path / "digits.mla"
     for batches, text in (
         ("2,1", "batches must ascend, not be 2, 1"),
-        ("1,2,3,4,5", "must be at most as many, not 5"),
+        ("1,2,3,4,5", "must be at most 4 sizes (an opcode has 4 candidate programs), not 5"),
         ("1,", "--batches: must be an integer in 1..4096, not ''"),
         ("0,1", "--batches: must be an integer in 1..4096, not '0'"),
     ):
