@@ -1,4 +1,4 @@
-"""Compile a model."""
+"""Compilation of models: the `compile` function."""
 
 import logging
 import time
@@ -170,19 +170,19 @@ def compile(
 def _check_dispatch(
     config: MlaConfig, batch: int, batches: tuple[int, ...], schedule: Schedule | None, skip: Any
 ) -> None:
-    """Refuse what the machine cannot choose among, and what does not go with that."""
+    """Check the options of dynamic dispatch and their combinations."""
     arguments.of_type("skip", skip, (str, type(None)), "the name of a tensor, or None")
     if skip is not None and (batches or schedule is not None):
-        raise InputError(f"skip does not go with {'batches' if batches else 'a schedule'}")
+        raise InputError(f"skip cannot be combined with {'batches' if batches else 'a schedule'}")
     if batches and batch != 1:
-        raise InputError(f"batches are in place of batch, which must be left out, not {batch}")
+        raise InputError(f"batch must be omitted if batches is given, not {batch}")
     if batches and schedule is not None:
-        raise InputError("a schedule is for one size of batches, not for batches")
+        raise InputError("a schedule cannot be combined with batches: it is for one batch size")
     check_sizes(config, batches)
 
 
 def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any) -> None:
-    """Refuse arguments that are not of the types that `compile` says."""
+    """Check the types of the arguments of `compile`."""
     from compiler.trace import CompilationTrace
 
     arguments.of_type("schedule", schedule, (Schedule, type(None)), "a Schedule or None")
@@ -198,7 +198,7 @@ def _check_types(schedule: Any, dram: Any, strict: Any, cache: Any, record: Any)
 
 
 def _rounding(source: ModelSource, rounding: str | None) -> str:
-    """Whose rounding is wanted."""
+    """Check the rounding, or get the model's default."""
     if rounding is None:
         return source.rounding
     if rounding not in ROUNDINGS:
@@ -209,16 +209,16 @@ def _rounding(source: ModelSource, rounding: str | None) -> str:
 def _place(
     store: ContentStore, source: ModelSource, config: MlaConfig, options: CompileOptions
 ) -> "NetworkCache":
-    """Where the network would lie in the cache."""
+    """Cache entry of the network."""
     from compiler.runtime.network_cache import NetworkCache
 
-    # A seed changes nothing but samples that are made up.
+    # The seed affects only random calibration samples.
     made_up = source.floating and options.calibration is None
     return NetworkCache(store, source, config, options if made_up else replace(options, seed=0))
 
 
 def _say(network: CompiledNetwork, seed: int) -> None:
-    """What a user must know of a float model that has been quantized."""
+    """Log the quantization report, with a warning if the calibration samples were random."""
     report = network.quantization
     if report is None:
         return

@@ -35,7 +35,7 @@ from hw.errors import InputError, shown
 DEFAULT = "MLA:n16"
 _KINDS = ("golden", "rtl")
 _LATENCY = 100
-#: What `prepare` takes, as `compile` does.
+#: Keyword arguments of `prepare`, which are those of `compile`.
 _OPTIONS = tuple(compile.__kwdefaults__ or ())
 
 Model = ModelProto | bytes | str | Path
@@ -43,14 +43,14 @@ Inputs = Mapping[str, ArrayLike] | Sequence[ArrayLike] | NDArray
 
 
 class _Place(NamedTuple):
-    """What a device's name says."""
+    """Configuration and kind of a device, parsed from its name."""
 
     config: MlaConfig
     kind: str
 
 
 def _place(device: str) -> _Place:
-    """The machine of a device's name; InputError if there is none."""
+    """Parse the name of a device; InputError if it is invalid."""
     arguments.of_type("device", device, str, "MLA, MLA:TARGET, MLA:TARGET:rtl or CPU")
     family, _, rest = (DEFAULT if device == "CPU" else device).partition(":")
     target, _, kind = rest.rpartition(":")
@@ -62,14 +62,14 @@ def _place(device: str) -> _Place:
 
 
 class MlaBackendRep(BackendRep):
-    """A model that is ready to run; the machine is opened by the first run, and closed by `close` or a `with` block.
+    """A model that is ready to run; the first run opens the device, and `close` or a `with` block closes it.
 
     Parameters
     ----------
     network : Network
         The compiled model.
     kind : str
-        What it runs on: "golden" or "rtl".
+        Device to run on: "golden" or "rtl".
 
     Attributes
     ----------
@@ -86,17 +86,17 @@ class MlaBackendRep(BackendRep):
         weakref.finalize(self, self._stack.close)
 
     def run(self, inputs: Inputs, **kwargs: Any) -> tuple[NDArray, ...]:
-        """Outputs of one sample, in the model's order; a named tuple that also takes names as keys.
+        """Run one sample; returns the outputs in the model's order as a named tuple that can be indexed by name.
 
         Parameters
         ----------
         inputs : list, dict or array
-            In the model's order, or by name; the one input of a model that has one.
+            Inputs in the model's order, by name, or the array of a model with one input.
 
         Raises
         ------
         InputError
-            They are not as many as the model has, or not of its shapes and types.
+            The number, shapes or types of the inputs do not match the model.
         """
         if kwargs:
             raise InputError(f"run takes no {', '.join(kwargs)}")
@@ -104,7 +104,7 @@ class MlaBackendRep(BackendRep):
         return self._answer(*(outputs[tensor.name] for tensor in self.network.outputs))
 
     def close(self) -> None:
-        """Close the machine; the next run opens it anew."""
+        """Close the device; the next run opens it again."""
         self._session = None
         self._stack.close()
 
@@ -127,7 +127,7 @@ class MlaBackendRep(BackendRep):
             return arguments.arrays("input", given)
         names = [tensor.name for tensor in self.network.inputs]
         if len(given) != len(names):
-            raise InputError(f"the model has inputs {', '.join(names)}: {len(names)}, not {len(given)}")
+            raise InputError(f"the model has {len(names)} inputs ({', '.join(names)}), not {len(given)}")
         return {
             name: arguments.array(f"input {name!r}", value) for name, value in zip(names, given, strict=True)
         }
@@ -138,7 +138,7 @@ class MlaBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: Model, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether a model can be read and run."""
+        """Return True if a model can be compiled for the device."""
         try:
             cls.prepare(model, device, **kwargs)
         except InputError:
@@ -147,7 +147,7 @@ class MlaBackend(Backend):
 
     @classmethod
     def is_opset_supported(cls, model: ModelProto) -> tuple[bool, str]:
-        """Whether the model's version of ONNX's operators is one that the installed onnx knows, and if not, why."""
+        """Return whether the installed onnx supports the model's operator set version, and the reason if not."""
         newest = onnx_opset_version()
         for each in arguments.of_type("model", model, ModelProto, "a ModelProto").opset_import:
             if each.domain in ("", "ai.onnx") and each.version > newest:
@@ -156,7 +156,7 @@ class MlaBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether a device's name is that of a machine."""
+        """Return True if the name of a device is valid."""
         try:
             return bool(_place(device))
         except InputError:
@@ -171,9 +171,9 @@ class MlaBackend(Backend):
         model : ModelProto, bytes or path
             A model; one in memory cannot have external data.
         device : str
-            What it will run on.
+            Name of the device to run on, such as "MLA:n16:rtl".
         sizes : dict, optional
-            Sizes of dimensions that the model only names.
+            Sizes of symbolic dimensions of the model.
         **kwargs
             As `compiler.compile` takes them: `calibration` for float models, `rounding`, `strict`, `seed`, `schedule`.
 
@@ -210,15 +210,15 @@ class MlaBackend(Backend):
         outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
         **kwargs: Any,
     ) -> tuple[NDArray, ...]:
-        """Outputs of one operator.
+        """Run a single operator.
 
-        Inputs behind the first are constants, as the weights, axes and limits of a network are. A float operator is
-        quantized with the given inputs as its calibration data.
+        Inputs after the first are constants, like the weights, axes and limits of a network. A float operator is
+        quantized with the given inputs as calibration data.
 
         Parameters
         ----------
         opset_version : int, optional
-            Of the operator; the newest by default.
+            Operator set version of the operator; default: the newest.
         """
         opset = arguments.integer("opset_version", kwargs.pop("opset_version", onnx_opset_version()), 1)
         arguments.of_type("node", node, NodeProto, "a NodeProto")

@@ -11,21 +11,21 @@ from hw.errors import InputError
 if TYPE_CHECKING:
     from compiler.quantize.samples import Calibration
 
-#: Whose rounding: LiteRT's reference kernels, its default ones (XNNPACK), onnxruntime.
+#: Kernels whose rounding can be reproduced: LiteRT's reference kernels, its default ones (XNNPACK), onnxruntime.
 ROUNDINGS = ("reference", "xnnpack", "onnxruntime")
 
 
 @identity("Limits", "sp_bytes", "acc_bytes", "dram_bytes")
 @dataclass(frozen=True)
 class MemoryLimits:
-    """Bytes at most; None: all there are.
+    """Limits on memory use in bytes; None: no limit.
 
     Parameters
     ----------
     sp_bytes, acc_bytes : int or None
-        Of scratchpad and accumulator, from address 0 on. As both have powers of two, the next lower one counts.
+        Usable bytes of scratchpad and accumulator from address 0, rounded down to a power of two.
     dram_bytes : int or None
-        Of the model's memory: weights, and what passes through DRAM; inputs and outputs are the caller's.
+        Maximum size of the model's memory: weights and intermediate tensors, without inputs and outputs.
     """
 
     sp_bytes: int | None = None
@@ -33,12 +33,12 @@ class MemoryLimits:
     dram_bytes: int | None = None
 
     def within(self, config: MlaConfig) -> MlaConfig:
-        """The part of a machine that may be used; its banks are as large as the machine's, if two of them may be used.
+        """Hardware configuration reduced to the limits; bank sizes stay if two banks fit.
 
         Raises
         ------
         InputError
-            It is less than any machine has.
+            A limit is below the minimum of any configuration.
         """
         for item in fields(self)[:2]:
             limit, whole = getattr(self, item.name), getattr(config, item.name)
@@ -47,23 +47,25 @@ class MemoryLimits:
         return config
 
     def check(self, memory: int) -> None:
-        """Refuse a network that needs so many bytes of DRAM.
+        """Check the DRAM use of a network, in bytes.
 
         Raises
         ------
         InputError
-            They are more than the limit.
+            The use exceeds the limit.
         """
         if self.dram_bytes is not None and memory > self.dram_bytes:
-            raise InputError(f"it needs {memory:,} bytes of DRAM: the limit is {self.dram_bytes:,}")
+            raise InputError(
+                f"the network needs {memory:,} bytes of DRAM, but the limit is {self.dram_bytes:,}"
+            )
 
 
-#: All there is.
+#: No limits.
 NONE = MemoryLimits()
 
 
 def _cut(config: MlaConfig, name: str, limit: int) -> MlaConfig:
-    """A machine with less of one memory."""
+    """Reduce one memory of a hardware configuration."""
     banks = name.replace("bytes", "banks")
     bank = getattr(config, name) // getattr(config, banks)
     size = 1 << max(limit, 1).bit_length() - 1
@@ -80,25 +82,25 @@ def _cut(config: MlaConfig, name: str, limit: int) -> MlaConfig:
 @identity("Dram", "latency", "bytes_per_cycle")
 @dataclass(frozen=True)
 class DramTiming:
-    """What is known of the DRAM. It decides when transfers are issued and how layers are cut, never a result.
+    """DRAM timing model. It affects the issue order of transfers and the tiling, never the results.
 
     Parameters
     ----------
     latency : int
-        Cycles from an address to its first beat.
+        Cycles from an address to its first data beat.
     bytes_per_cycle : float or None
-        Reads and writes together; None: a beat, n bytes, a cycle.
+        Bandwidth of reads and writes together; None: one beat of n bytes per cycle.
     """
 
     latency: int = 100
     bytes_per_cycle: float | None = None
 
     def beat(self, n: int) -> float:
-        """Cycles of a beat of n bytes; never less than one."""
+        """Cycles per beat of n bytes, at least one."""
         return max(1.0, n / (self.bytes_per_cycle or n))
 
 
-#: The one that programs are made for if nobody says otherwise.
+#: Default DRAM timing.
 USUAL = DramTiming()
 
 

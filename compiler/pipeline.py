@@ -1,4 +1,4 @@
-"""From a graph to a compiled network, all stages in turn."""
+"""Compilation pipeline from a graph to a compiled network."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ from hw.errors import InputError
 def build(
     graph: Graph, config: MlaConfig, options: CompileOptions, record: CompilationTrace | None = None
 ) -> CompiledNetwork:
-    """Compile a graph for a machine; `record` takes what every stage made.
+    """Compile a graph for a hardware configuration; `record` collects the results of all stages.
 
     Raises
     ------
@@ -57,18 +57,18 @@ def build(
 
 
 class ModelCompiler:
-    """A model ready to be compiled for a machine, under one schedule after another.
+    """Compiler of one model that can be run with several schedules.
 
     Parameters
     ----------
     graph : Graph
-        As the front end made it.
+        Model as imported by the front end.
     config : MlaConfig
-        The machine.
+        Hardware configuration to compile for.
     options : Options
-        Their schedule is not looked at.
+        Options of the compilation; their schedule is ignored.
     record : Record or None
-        Takes what every stage makes.
+        Collects the results of all stages.
 
     Raises
     ------
@@ -79,7 +79,7 @@ class ModelCompiler:
     def __init__(
         self, graph: Graph, config: MlaConfig, options: CompileOptions, record: CompilationTrace | None = None
     ):
-        #: The machine, and what of it may be used.
+        #: Full hardware configuration, and the one reduced to the memory limits.
         self.machine, self.config = config, options.limits.within(config)
         self.options, record = options, record or CompilationTrace()
         record.config, record.rounding = config, options.rounding
@@ -107,22 +107,22 @@ class ModelCompiler:
         if options.strict:
             check_strict(self.graph.name, self.host)
         self._device = [part.graph for part in parts_in(self.parts) if part.device]
-        #: What the heuristics fuse.
+        #: Fusions chosen by the heuristics.
         self.fusions = tuple(f for each in self._device for f in fuse_epilogues(each))
         self._lowered: dict[tuple[tuple[str, ...], ...], list[LoweredNetwork]] = {}
         self._makers: dict[int, LayerCodegen] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what belongs to objects of this process."""
+        """State for pickling, without caches keyed by object identity."""
         return vars(self) | {"_lowered": {}, "_makers": {}}
 
     def lowered(self, fusions: tuple[tuple[str, ...], ...]) -> list[LoweredNetwork]:
-        """Layers of each part on the accelerator under fusions; the same each time.
+        """Layers of each part on the accelerator for given fusions; cached.
 
         Raises
         ------
         InputError
-            A fusion cannot be carried out.
+            A fusion is not possible.
         """
         if fusions not in self._lowered:
             known = {name for each in self._device for name in each.nodes}
@@ -135,13 +135,13 @@ class ModelCompiler:
         return self._lowered[fusions]
 
     def maker(self, lowered: LoweredNetwork) -> LayerCodegen:
-        """Keeps steps of layers from one schedule to the next."""
+        """Code generator of a lowered network, which caches layer steps across schedules."""
         return self._makers.setdefault(id(lowered), LayerCodegen(self.config))
 
     def network(
         self, schedule: Schedule | None = None, record: CompilationTrace | None = None
     ) -> CompiledNetwork:
-        """The network under a schedule; under the one that estimates say is best if that is left out.
+        """Compile the network with a schedule; None: the schedule chosen by the heuristics.
 
         Raises
         ------
@@ -158,12 +158,12 @@ class ModelCompiler:
         lowered = lower(graph, group(graph, inside), self.options.rounding)
         if lowered.refused:
             lines = "; ".join(f"{name}: {why}" for name, why in lowered.refused.items())
-            raise InputError(f"schedule: its fusions cannot be carried out: {lines}")
+            raise InputError(f"schedule: its fusions are not possible: {lines}")
         return lowered
 
 
 def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, QuantizationReport]:
-    """A float model quantized, with made-up samples if there are none."""
+    """Quantize a float model, with random samples if there is no calibration data."""
     given = options.calibration
     samples = random_samples(graph, options.seed) if given is None else given
     made, report = quantize(
@@ -177,13 +177,13 @@ def _quantized(graph: Graph, options: CompileOptions) -> tuple[Graph, Quantizati
 
 
 def _host(graph: Graph, reasons: dict[str, str]) -> tuple[HostNode, ...]:
-    """The nodes on the host in the order of the graph, those of subgraphs among them."""
+    """Nodes on the host in the order of the graph, including those of subgraphs."""
     edges, nodes = interface(graph, reasons), [node for _, node in graph.walk() if node.name in reasons]
     return tuple(HostNode(node.name, node.operator, reasons[node.name], node.name in edges) for node in nodes)
 
 
 class _Compilation:
-    """The stages of one model under one schedule on their way to code."""
+    """One compilation of a model with one schedule."""
 
     def __init__(self, prepared: ModelCompiler, schedule: Schedule | None, seen: list[CommandStream]):
         self.prepared, self.given, self.seen = prepared, schedule, seen
@@ -197,7 +197,7 @@ class _Compilation:
         self.crossed: list[tuple[LoweredNetwork, Crossing]] = []  # of the stages that are in no subgraph
 
     def network(self) -> CompiledNetwork:
-        """Everything compiled."""
+        """Compile all stages."""
         prepared, graph = self.prepared, self.prepared.graph
         count = sum(len(each.layers) for each in self.lowered.values())
         stages = self._stages(prepared.parts, count, inside=False)
@@ -217,7 +217,7 @@ class _Compilation:
         )
 
     def _stages(self, parts: Sequence[GraphPart], count: int, *, inside: bool) -> tuple[Stage, ...]:
-        """Stages of the model, or `inside` of a subgraph; `count` layers are in all of them."""
+        """Compile the stages of the model or, if `inside`, of a subgraph; `count` is the total number of layers."""
         stages: list[Stage] = []
         for part in parts:
             graph, its = part.graph, self.lowered.get(id(part))

@@ -1,4 +1,4 @@
-"""What every stage of a compilation made."""
+"""Intermediate results of a compilation."""
 
 from dataclasses import dataclass, field
 
@@ -11,14 +11,14 @@ from hw.config import MlaConfig
 
 @dataclass(frozen=True)
 class Dram:
-    """The memory.
+    """DRAM timing for visualizations.
 
     Parameters
     ----------
     latency : int
-        Cycles from address to first beat.
+        Cycles from an address to its first data beat.
     bytes_per_cycle : int or None
-        None: a row of the machine.
+        Bandwidth in bytes per cycle; None: a row of n bytes per cycle.
     """
 
     latency: int = 100
@@ -27,26 +27,26 @@ class Dram:
 
 @dataclass(eq=False)
 class CompilationTrace:
-    """Filled in by `compile`, for who wants to look at the stages.
+    """Intermediate results of all stages, filled in by `compile`.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
+        Hardware configuration compiled for.
     rounding : str
-        Whose rounding.
+        Name of the rounding, as in `compile`.
     dram : Dram
-        The memory that pictures over time reckon with.
+        DRAM timing assumed by timeline visualizations.
     graphs : dict
-        By the name of the stage, in order: imported, one for each pass, quantized.
-    parts : list of Part
-        What runs on the accelerator and on the host in turn.
+        Graphs by stage in order: imported, after each pass, quantized.
+    parts : list of GraphPart
+        Parts of the graph that alternate between accelerator and host.
     host : dict
-        Why a node runs on the host.
-    makings : list of Making
-        One for each part on the accelerator.
+        Reason why a node runs on the host, by node.
+    makings : list of CommandStream
+        Command stream of each part on the accelerator.
     network : Network or None
-        What came of it.
+        The compiled network.
     """
 
     config: MlaConfig = field(default_factory=MlaConfig)

@@ -1,9 +1,9 @@
-"""A folder of entries that are believed only if this user wrote them and nobody has changed them since.
+"""Authenticated on-disk store: only unmodified entries written by the same user are returned.
 
-Each entry is a file that begins with a code over its kind, its key and its contents (HMAC-SHA-256), made with a secret
-that lies beside the entries, readable by its owner only. What does not match, because it is damaged, truncated, moved
-or somebody else's, is as if it were not there. An entry is written beside its place and renamed, so that readers
-see all of it or nothing, whoever else writes. A folder that cannot be read or written costs a warning, never the work.
+Each entry is a file that begins with an HMAC-SHA-256 of its kind, key and contents. The HMAC key is a secret file in
+the same folder that only its owner can read. An entry that does not match (damaged, truncated, moved or written by
+another user) counts as missing. An entry is written to a temporary file and renamed, so that readers never see a part
+of it. A folder that cannot be read or written causes a warning, never an error.
 """
 
 import errno
@@ -25,15 +25,15 @@ from hw.errors import MlaError
 
 _log = logging.getLogger(__name__)
 
-#: Bytes of all entries; the least recently used beyond these are removed.
+#: Maximum total size in bytes; the least recently used entries beyond it are removed.
 MOST_BYTES = 1 << 30
-#: Entries of all kinds: many are small.
+#: Maximum number of entries of all kinds.
 MOST_ENTRIES = 4096
 _SECRET = "secret"
 _SECRET_BYTES = 32
 _CODE_BYTES = 32
 _MAGIC = b"MLAE1\n"
-#: What a killed process left unfinished is removed after so many seconds.
+#: Seconds after which temporary files of killed processes are removed.
 _STALE = 3600
 
 
@@ -43,9 +43,9 @@ class ContentStore:
     Parameters
     ----------
     folder : Path or None
-        Where they lie; None: the subfolder `compiled` of the user's cache (`MLA_CACHE`).
+        Folder of the entries; None: the subfolder `compiled` of the user's cache (`MLA_CACHE`).
     most_bytes, most_entries : int
-        Bounds of the whole store.
+        Limits on the total size and on the number of entries.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ContentStore:
 
     @cached_property
     def folder(self) -> Path | None:
-        """Where entries lie; None if there can be no such folder."""
+        """Folder of the entries; None if it cannot be created."""
         try:
             folder = cache_folder() / "compiled" if self._folder is None else self._folder
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -66,7 +66,7 @@ class ContentStore:
         return folder
 
     def get(self, kind: str, key: str) -> memoryview | None:
-        """Contents of an entry; None if there is none that can be believed."""
+        """Contents of an entry; None if it is missing or fails authentication."""
         if self.folder is None or self.secret is None:
             return None
         path = self.folder / f"{kind}-{key}"
@@ -82,16 +82,16 @@ class ContentStore:
         if data[: len(_MAGIC)] != _MAGIC or not hmac.compare_digest(
             data[len(_MAGIC) : head], self._code(kind, key, contents)
         ):
-            _log.warning("%s is damaged or not this user's own: it is not used", path)
+            _log.warning("%s is damaged or was written by another user: ignored", path)
             with suppress(OSError):
                 path.unlink()
             return None
-        with suppress(OSError):  # a folder that is only readable keeps no order of use
+        with suppress(OSError):  # the order of use is not recorded in a read-only folder
             os.utime(path)
         return contents
 
     def put(self, kind: str, key: str, contents: bytes) -> None:
-        """Make an entry, or replace it."""
+        """Add or replace an entry."""
         if self.folder is None or self.secret is None or len(contents) > self.most_bytes:
             return
         try:
@@ -108,7 +108,7 @@ class ContentStore:
 
     @cached_property
     def secret(self) -> bytes | None:
-        """The user's secret, made if there is none; None if it can be neither read nor made."""
+        """The user's secret, created if missing; None if it can be neither read nor created."""
         if self.folder is None:
             return None
         path = self.folder / _SECRET
@@ -131,7 +131,7 @@ class ContentStore:
             raise
 
     def _prune(self, folder: Path) -> None:
-        """Remove the least recently used entries beyond the bounds, and what killed processes left."""
+        """Remove the least recently used entries beyond the limits, and stale temporary files."""
         entries = sorted(_entries(folder), reverse=True)
         total = 0
         for number, (_, size, path) in enumerate(entries):
@@ -140,19 +140,19 @@ class ContentStore:
                 path.unlink(missing_ok=True)
 
     def _warn(self, why: str) -> None:
-        """Say once that there is no cache."""
+        """Warn once that caching is disabled."""
         if not self._warned:
-            _log.warning("nothing is kept for the next time: %s", why)
+            _log.warning("caching is disabled: %s", why)
         self._warned = True
 
 
 def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """Time of last use, size and path of each entry."""
+    """Time of last use, size and path of each entry; removes stale temporary files."""
     now = time.time()
     for each in os.scandir(folder):
         if each.name == _SECRET:
             continue
-        with suppress(FileNotFoundError):  # another process removes what is too much as well
+        with suppress(FileNotFoundError):  # another process may prune at the same time
             about = each.stat(follow_symlinks=False)
             if each.name.startswith(".") and now - about.st_mtime > _STALE:
                 Path(each.path).unlink(missing_ok=True)
@@ -161,7 +161,7 @@ def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
 
 
 def _own_secret(path: Path) -> bytes | None:
-    """The secret in a file that only this user can have made and read; None if it is not such a file."""
+    """Read the secret; None unless the file is owned by this user and private."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
@@ -176,7 +176,7 @@ def _own_secret(path: Path) -> bytes | None:
 
 
 def _common_secret(path: Path) -> bytes | None:
-    """The secret, made if there is none; processes that start together all get the same."""
+    """Read or create the secret under a lock, so that concurrent processes agree on it."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -186,7 +186,7 @@ def _common_secret(path: Path) -> bytes | None:
 
 
 def _new_secret(path: Path) -> bytes | None:
-    """A new secret in place of what is no good."""
+    """Replace a missing or unusable secret by a new one."""
     with suppress(FileNotFoundError):
         path.unlink()
     handle, name = tempfile.mkstemp(prefix=".part-", dir=path.parent)

@@ -1,6 +1,6 @@
-"""Names of things by their contents: two that differ anywhere have different names (SHA-256).
+"""SHA-256 content digests of graphs, options and other plain data.
 
-A graph's name is a tree of digests (a Merkle tree): of the bytes of each constant, of each tensor and node, of all.
+The digest of a graph is a Merkle tree over its constants, tensors and nodes.
 """
 
 import hashlib
@@ -18,32 +18,32 @@ from compiler.ir.graph import Graph
 from compiler.ir.identity import identity_of, items
 
 _ROOT = Path(__file__).parents[2]
-#: Packages whose sources say what a compiled network or a proof looks like.
+#: Packages whose sources determine compiled networks and proofs.
 _SOURCES = ("compiler", "cosim", "hw")
-#: Libraries that do so.
+#: Libraries whose versions do.
 _LIBRARIES = ("numpy", "onnx", "scipy", "tflite")
 
 
 def digest(value: Any) -> bytes:
     """Digest of plain data, arrays, enumerations, dataclasses, graphs, and containers of them.
 
-    Of types and fields it takes the stable names (`compiler.ir.identity`), not those that they have in Python.
+    Types and fields enter by their stable names (`compiler.ir.identity`), not by their names in Python.
 
     Raises
     ------
     TypeError
-        It is nothing of the kind, or a type in it has no stable names.
+        The value has an unsupported type, or a type without stable names.
     """
     return hashlib.sha256(_encoded(value)).digest()
 
 
 def name(*values: Any) -> str:
-    """The digest of some values as text."""
+    """Hexadecimal digest of several values."""
     return digest(values).hex()
 
 
 def _encoded(value: Any) -> bytes:
-    """Bytes that no other value has: a letter for the type, and lengths before what can vary."""
+    """Injective encoding: a letter for the type, and a length before each variable-length part."""
     if value is None or isinstance(value, (bool, np.bool_)):
         return b"N" if value is None else b"T" if value else b"F"
     if isinstance(value, Enum):
@@ -69,7 +69,7 @@ def _encoded(value: Any) -> bytes:
 
 
 def _whole(value: Any) -> bytes:
-    """Of an object with parts."""
+    """Encode a graph or a dataclass."""
     if isinstance(value, Graph):
         tensors, nodes = ([digest(part) for part in parts.values()] for parts in (value.tensors, value.nodes))
         ends = [digest(value.name), digest(value.inputs), digest(value.outputs)]
@@ -97,7 +97,7 @@ def _array(array: np.ndarray) -> bytes:
 
 @cache
 def version(root: Path = _ROOT) -> str:
-    """A name for the sources of the compiler and of the validator, and for the libraries they use."""
+    """Digest of the sources of compiler and validator and of the versions of their libraries."""
     files = sorted(path for each in _SOURCES for path in (root / each).rglob("*.py"))
     parts = [(str(path.relative_to(root)), path.read_bytes()) for path in files]
     return name(parts, [importlib.metadata.version(library) for library in _LIBRARIES])

@@ -1,4 +1,4 @@
-"""A model that is read only if somebody needs its graph: what a file's graph is named is remembered."""
+"""Lazily read model whose graph digest is cached by file contents."""
 
 import json
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ from compiler.ir.graph import Graph
 from compiler.ir.tensor import Tensor
 
 _KIND = "graph"
-#: Files that hold the whole model, unless they name others with the word below.
+#: Suffixes of files that hold the whole model unless they contain the key below.
 _SELF_CONTAINED = (".tflite", ".onnx")
-#: The key of an ONNX constant that lies in a file of its own.
+#: Key of an ONNX constant that is stored in an external file.
 _ELSEWHERE = b"location"
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """What is known of a graph: its digest, whether it is to be quantized, its inputs."""
+    """Cached facts about a graph: digest, whether compiling quantizes it, inputs."""
 
     digest: str
     floating: bool
@@ -32,14 +32,14 @@ class _Facts:
 
 
 class ModelSource:
-    """A model, or its file.
+    """A model, or its file, that is read when its graph is needed.
 
     Parameters
     ----------
-    model : path, Graph, or what else `compiler.frontends.model.read_model` takes
-        What to compile.
-    store : Store or None
-        Remembers graphs of files.
+    model : path, Graph, or anything else that `compiler.frontends.model.read_model` accepts
+        The model to compile.
+    store : ContentStore or None
+        Cache for the facts about the graphs of files.
     sizes, example, dynamic_shapes, bind
         As of `read_model`.
     """
@@ -81,7 +81,7 @@ class ModelSource:
 
     @property
     def rounding(self) -> str:
-        """Whose rounding the model has where none is asked for."""
+        """Default rounding of the model."""
         kind = self._kind()
         if kind is not None:
             return "onnxruntime" if kind == ".onnx" else "reference"
@@ -91,17 +91,17 @@ class ModelSource:
 
     @property
     def digest(self) -> str:
-        """The graph's name by its contents, weights among them."""
+        """Content digest of the graph including weights."""
         return self._facts.digest
 
     @property
     def floating(self) -> bool:
-        """It is a float model: compiling quantizes it."""
+        """True if it is a float model, which compiling quantizes."""
         return self._facts.floating
 
     @property
     def inputs(self) -> list[Tensor]:
-        """Its inputs, without what their integers mean."""
+        """Inputs of the model, without their quantization."""
         return [Tensor(each, tuple(shape), dtype) for each, shape, dtype in self._facts.inputs]
 
     @cached_property
@@ -123,12 +123,12 @@ class ModelSource:
         return facts
 
     def _kind(self) -> str | None:
-        """The suffix of a file that a front end reads; None if it is no such file."""
+        """Suffix of a file that a front end reads; None for other models."""
         suffix = Path(self.model).suffix.lower() if isinstance(self.model, (str, Path)) else None
         return suffix if suffix in _SELF_CONTAINED else None
 
     def _key(self) -> str | None:
-        """Of the file's contents; None if it is no file that alone says what the graph is."""
+        """Cache key from the file's contents; None if the model is not one self-contained file."""
         kind = self._kind()
         if kind is None:
             return None
@@ -136,7 +136,7 @@ class ModelSource:
         try:
             data = path.read_bytes()
         except OSError:
-            return None  # whoever reads the graph says what is wrong
+            return None  # reading the graph reports the error
         if _ELSEWHERE in data:
             return None
         bind = {

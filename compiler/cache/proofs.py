@@ -1,7 +1,7 @@
-"""Proofs from run to run: a stream that was proved once, by the same validator, need not be proved again.
+"""Persistent cache of proofs: a stream that the same validator has proved is not proved again.
 
-What is kept is only that a stream passed. Its name is a digest of everything the proof is about: words of the programs,
-operands, windows, the machine, and the sources of the validator. A program that was changed has another name.
+An entry only records that a stream passed. Its key is a digest of everything that the proof depends on: the words of
+the programs, operands, windows, the hardware configuration, and the sources of the validator.
 """
 
 import struct
@@ -24,7 +24,7 @@ def prove(
     windows: Sequence[DramWindow],
     store: ContentStore | None = None,
 ) -> None:
-    """Prove a stream of macro-instructions, or find that the store knows it as proved.
+    """Prove a stream of macro-instructions unless the store records it as proved.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def prove(
     ]
     try:
         images = [program.image for program in programs.values()]
-    except struct.error:  # a word that is none: the validator says where
+    except struct.error:  # a word out of range: the validator reports where
         validate(config, calls, windows)
         raise
     key = name(version(), asdict(config), images, stream, windows)

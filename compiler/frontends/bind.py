@@ -43,7 +43,7 @@ def bound_value(name: str, value: NDArray, shape: tuple[int, ...], dtype: str) -
 
 
 def check_names(inputs: Mapping[str, object] | list[str], bind: Mapping[str, NDArray]) -> None:
-    """Refuse names that are no inputs.
+    """Check that bound names are inputs.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def check_names(inputs: Mapping[str, object] | list[str], bind: Mapping[str, NDA
     unknown = [name for name in bind if name not in inputs]
     if unknown:
         raise InputError(
-            f"no input is called {shown(unknown[0])}; inputs are {', '.join(map(shown, inputs)) or 'none'}"
+            f"there is no input {shown(unknown[0])}; inputs are {', '.join(map(shown, inputs)) or 'none'}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What front ends build graphs with: fresh names, constants, the nodes that formats fuse into others."""
+"""Graph builder for front ends."""
 
 import math
 from collections.abc import Container

@@ -1,4 +1,4 @@
-"""A model by its name."""
+"""Reading of models of any supported format."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,12 +67,12 @@ def read_model(
         )
     if suffix not in _SUFFIXES:
         raise InputError(
-            f"{path}: a model's name must end in {' or '.join(_SUFFIXES)}, or be module:function"
+            f"{path}: a model must be a file ending in {' or '.join(_SUFFIXES)}, or module:function"
         )
     if suffix == ".onnx":
         return read_onnx(path, sizes, bind)
     if sizes:
-        raise InputError(f"{path}: only dimensions of .onnx files have names, none is {', '.join(sizes)}")
+        raise InputError(f"{path}: only .onnx files have named dimensions, so there is no {', '.join(sizes)}")
     return bind_inputs(read_tflite(path), bind)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's own exporters: a module to an exported program, its names to those of the ONNX model made of it."""
+"""Export of PyTorch modules, and transfer of their names to the exported ONNX model."""
 
 import ast
 import importlib

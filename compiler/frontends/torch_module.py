@@ -1,4 +1,4 @@
-"""PyTorch modules: exported by PyTorch itself to ONNX, and on with the front end of that.
+"""Import of PyTorch modules: exported to ONNX by PyTorch, then read by the ONNX front end.
 
 Its exporter keeps what the accelerator has an operator for (GELU, layer normalization, LSTM), which the core ATen graph
 takes apart, and writes modules quantized in PyTorch as QuantizeLinear and DequantizeLinear.
@@ -46,7 +46,7 @@ def torch_library() -> Any:
 
 
 def is_module(model: Any) -> bool:
-    """Whether something is a torch module or an exported program; does not import torch."""
+    """Return True for a torch module or an exported program; does not import torch."""
     kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(model).__mro__}
     return bool(kinds & {"torch.nn.modules.module.Module", "torch.export.exported_program.ExportedProgram"})
 
@@ -98,7 +98,7 @@ def read_module(
                 dynamic_shapes=dynamic_shapes,
                 custom_translation_table=translations(torch, program),
             ),
-            f"{title} cannot be written as ONNX",
+            f"{title} cannot be exported to ONNX",
         )
         named(made.model, program)
         path = Path(folder) / f"{_file_name(title)}.onnx"

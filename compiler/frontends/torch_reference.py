@@ -1,4 +1,4 @@
-"""PyTorch models by name: `module:function`, a function of the user's own that returns one."""
+"""PyTorch models given as `module:function`, a user function that returns the model."""
 
 import sys
 from collections.abc import Sequence

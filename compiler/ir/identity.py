@@ -19,14 +19,14 @@ V = TypeVar("V")
 
 
 class Identity(NamedTuple):
-    """What a type is called where it is stored.
+    """Stable names of a type and its parts.
 
     Parameters
     ----------
     name : str
-        Of the type; no other type has it.
+        Stable name of the type, unique among all types.
     parts : dict
-        From the names that fields or members have in Python to those that they have where they are stored, in order.
+        Stable names of the fields or members by their Python names, in order.
     """
 
     name: str
@@ -80,7 +80,7 @@ def identity_of(kind: type) -> Identity:
     Raises
     ------
     TypeError
-        It has none: it must be declared with `identity` before its values are stored.
+        The type has not been declared with `identity`.
     """
     found = _IDENTITIES.get(kind)
     if found is None:
@@ -106,7 +106,7 @@ def items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def stored(value: Any) -> Any:
-    """As `dataclasses.asdict`, but keys are the stable names of fields.
+    """Convert to plain data as `dataclasses.asdict` does, with the stable names of fields as keys.
 
     Raises
     ------
@@ -123,12 +123,12 @@ def stored(value: Any) -> Any:
 
 
 def restored(kind: type[V], values: Mapping[str, Any]) -> V:
-    """A dataclass from the values of its fields by their stable names.
+    """Construct a dataclass from the values of its fields by stable name.
 
     Raises
     ------
     TypeError
-        A name is no field's, or a field without a default is missing.
+        A name is not a field, or a field without a default is missing.
     """
     fields_of = {name: field for field, name in identity_of(kind).parts.items()}
     for name in values:
@@ -137,7 +137,7 @@ def restored(kind: type[V], values: Mapping[str, Any]) -> V:
     return kind(**{fields_of[name]: each for name, each in values.items()})
 
 
-# Types of the packages below this one, which know nothing of what is stored.
+# Types of lower-level packages, which do not depend on this module.
 identity(
     "MlaConfig",
     "n",

@@ -12,16 +12,16 @@ _ONE = Quantization((1.0,), (0,))
 
 
 def random_input(rng: np.random.Generator, tensor: Tensor, places: Mapping[str, int]) -> NDArray:
-    """A random value of an input.
+    """Generate a random value for an input.
 
-    A standard normal distribution for real numbers. Integers that are places in something lie within it (`places`, by
-    name of the input); of the others those of 8 and 16 bits and quantized ones are any of their type, as images and
-    sounds are, and wider ones 0 or 1, as masks and counts are.
+    Floats are standard normal. Integers that are indices are below their bound (`places`, by name of the input). Other
+    integers of 8 and 16 bits and quantized ones span their type, as images and audio do; wider ones are 0 or 1, as
+    masks and counts are.
 
     Raises
     ------
     InputError
-        There is too little memory.
+        The input does not fit in memory.
     """
     dtype = np.dtype(tensor.dtype)
     try:

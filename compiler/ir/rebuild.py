@@ -1,4 +1,4 @@
-"""A new graph from parts of an old one."""
+"""Construction of a graph from nodes of another graph."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,18 +14,18 @@ def rebuild(
     outputs: Iterable[str] | None = None,
     changed: Mapping[str, Tensor] | None = None,
 ) -> Graph:
-    """A graph of some nodes in their order, with the tensors they touch.
+    """Build a graph of the given nodes and the tensors that they use.
 
     Parameters
     ----------
     graph : Graph
-        Where tensors come from.
+        Source of the tensors.
     nodes : iterable of Node
-        In an order in which they can run.
+        Nodes of the new graph in topological order.
     inputs, outputs : iterables of str, optional
-        Those of the new graph; by default the old one's.
+        Inputs and outputs of the new graph; default: those of `graph`.
     changed : mapping, optional
-        Tensors that are others now, by name.
+        Replacement tensors by name.
     """
     new = Graph(graph.name)
     chosen = list(nodes)
@@ -49,7 +49,7 @@ _TIMES = ":times_over_"
 
 
 def times_over(graph: Graph, name: str) -> int:
-    """How often a tensor holds what the model has there once, because its reader has parts of weights."""
+    """Number of copies of the model's data in a tensor, because its consumer's weights were split into parts."""
     maker = graph.producer(name)
     _, found, count = maker.name.rpartition(_TIMES) if maker else ("", "", "")
     return int(count) if found else 1

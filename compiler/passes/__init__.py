@@ -1,4 +1,4 @@
-"""Rewrites of the graph, each one small and named; `simplify` runs them all."""
+"""Graph passes; `simplify` runs them all."""
 
 from dataclasses import replace
 

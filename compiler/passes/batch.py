@@ -1,4 +1,4 @@
-"""A graph for several samples at a time: every tensor holds those of all samples, one behind the other.
+"""Batching pass: every tensor holds the data of all samples, stacked along the first axis.
 
 A tensor of shape (d, ...) becomes one of shape (batch * d, ...). That is right for an operator if what it makes of all
 samples is what it makes of each, one behind the other; one that mixes its first dimension into others is refused.
@@ -20,12 +20,12 @@ class _MixedError(Exception):
 
 
 def with_batch(graph: Graph, batch: int) -> Graph:
-    """The graph for `batch` samples at a time.
+    """Transform a graph to process `batch` samples at a time.
 
     Raises
     ------
     InputError
-        A node cannot take several; it is named.
+        A node cannot process a batch; the message names it.
     """
     if batch == 1:
         return graph
@@ -51,7 +51,7 @@ class _Batcher:
     def _grown(self, tensor: Tensor) -> Tensor:
         if not tensor.shape:
             raise InputError(
-                f"a batch of {self.batch}: {tensor.name!r} is one number, not one for each sample"
+                f"a batch of {self.batch}: {tensor.name!r} has no first axis along which to stack samples"
             )
         shape = (self.batch * tensor.shape[0], *tensor.shape[1:])
         try:
@@ -84,11 +84,11 @@ class _Batcher:
         """Attributes for all samples, and the constants that are needed once for each."""
         rule = OPS[node.op].batch
         if rule is None:
-            raise _MixedError("has no form for several samples")
+            raise _MixedError("does not support batches")
         return _RULES[rule](self, node)
 
     def first(self, node: Node) -> int:
-        """Size of the first dimension of what a node makes, for one sample."""
+        """Size of the first dimension of a node's output, for one sample."""
         shape = self.graph.out(node).shape
         return shape[0] if shape else 0
 

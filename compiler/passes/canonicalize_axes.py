@@ -1,4 +1,4 @@
-"""Operators along other dimensions than the last, between transposes that make it the last."""
+"""Moves the axis of axis-wise operators to the last dimension by transposes."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def _turned(graph: Graph, node: Node, x: Tensor, made: dict[str, Tensor]) -> lis
 
 
 def _fresh(graph: Graph, made: dict[str, Tensor], name: str) -> str:
-    """A name that no tensor has."""
+    """Return an unused tensor name."""
     while name in graph.tensors or name in made:
         name += "'"
     return name

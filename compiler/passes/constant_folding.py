@@ -11,7 +11,7 @@ from compiler.reference import run_node
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Nodes whose inputs are all constants become constants, but for those that make outputs of the model."""
+    """Replace nodes whose inputs are all constant by constants, except those that compute outputs of the model."""
     changed: dict[str, Tensor] = {}
     left = []
     for node in graph:

@@ -1,11 +1,11 @@
-"""Dead code."""
+"""Dead code elimination."""
 
 from compiler.ir.graph import Graph
 from compiler.ir.rebuild import rebuild
 
 
 def remove_dead(graph: Graph) -> Graph:
-    """Leave out nodes whose results nobody needs."""
+    """Remove nodes whose results are not used."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(list(graph)):

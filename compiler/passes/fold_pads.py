@@ -1,4 +1,4 @@
-"""Padding that becomes part of the convolution or pooling behind it."""
+"""Folds pad nodes into the convolution or pooling that follows."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def _foldable(graph: Graph, pad: Node) -> bool:
 
 
 def _takes(reader: Node, pad: Node, x: Tensor) -> bool:
-    """Whether the reader's own padding is this one; every window of a maximum must have something inside."""
+    """Return True if a reader can absorb the padding; every window of a maximum must overlap the input."""
     if reader.inputs[0] != pad.outputs[0]:
         return False
     value = pad.attributes["value"]

@@ -42,7 +42,7 @@ class Region(NamedTuple):
 
 
 def index_bounds(model: "Graph | CompiledNetwork") -> dict[str, int]:
-    """For inputs of a model whose integers are places: these must be below that number."""
+    """Exclusive upper bounds of the inputs of a model whose integers are indices, by name."""
     if isinstance(model, Graph):
         region = _of_graph(model)
     elif model.graph is not None:

@@ -1,4 +1,4 @@
-"""Operands that the machine cannot lay over one another are repeated first, where they are quantized."""
+"""Materializes broadcasts of quantized operands that the hardware does not support."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ def spread_operands(graph: Graph) -> Graph:
 
 
 def _wanting(graph: Graph, node: Node) -> bool:
-    """Whether a node is quantized to 8 bits and cannot be carried out as it is."""
+    """Return True if a node is quantized to 8 bits and the hardware does not support its broadcast."""
     ins, out = graph.ins(node), graph.out(node)
     eight = all(
         tensor.dtype in EIGHT_BITS and tensor.quantization is not None and tensor.quantization.whole
@@ -45,7 +45,7 @@ def _wanting(graph: Graph, node: Node) -> bool:
 
 
 def _taken(node: Node, a: Tensor, b: Tensor, y: Tensor) -> bool:
-    """Whether the machine carries out the node with these operands."""
+    """Return True if the hardware supports the node with these operands."""
     return any(
         first.shape == y.shape
         and not first.constant

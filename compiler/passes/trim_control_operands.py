@@ -1,4 +1,4 @@
-"""Operands and outputs of control flow: constants go into subgraphs, what nobody reads is left out."""
+"""Removes unused operands and outputs of control flow, and moves constant operands into the subgraphs."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How often a loop runs, where that is known beforehand."""
+"""Trip count analysis of loops."""
 
 from collections.abc import Sequence
 
@@ -30,9 +30,9 @@ def known_trips(node: Node, operands: Sequence[Known], room: int = MOST_NODES) -
     node : Node
         The loop.
     operands : sequence of array or None
-        Contents of its operands, where they are known.
+        Contents of the loop's operands; None where unknown.
     room : int
-        Nodes that it may become.
+        Maximum number of nodes after unrolling.
     """
     given = loop_operands(node.attributes, operands)
     if given.condition is None or given.trips is None:
@@ -81,12 +81,12 @@ def _size(graph: Graph, inputs: Sequence[Known]) -> int:
 
 
 def check_work(graph: Graph) -> None:
-    """Refuse loops in loops that would carry out more nodes than anybody can wait for.
+    """Check that nested loops do not execute an excessive number of nodes.
 
     Raises
     ------
     InputError
-        Names the outermost loop.
+        The limit is exceeded; the message names the outermost loop.
     """
     values = _values(graph, [None] * len(graph.inputs))
     for node in graph:
@@ -94,8 +94,8 @@ def check_work(graph: Graph) -> None:
             work = _work(node, [values[name] for name in node.inputs])
             if work > MOST_WORK:
                 raise InputError(
-                    f"loop {shown(node.name)} and the loops in it carry out {work:,} nodes for a sample; "
-                    f"{MOST_WORK:,} is the most"
+                    f"loop {shown(node.name)} and its inner loops execute {work:,} nodes per sample; "
+                    f"the limit is {MOST_WORK:,}"
                 )
 
 

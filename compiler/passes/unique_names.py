@@ -1,4 +1,4 @@
-"""Names of nodes that are unique in the whole model: schedules and reports know nodes by them."""
+"""Makes node names unique in the whole model, because schedules and reports identify nodes by name."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from compiler.ir.rebuild import rebuild
 
 
 def name_apart(graph: Graph) -> Graph:
-    """The same graph, nodes of subgraphs renamed where the model has another of their name."""
+    """Rename nodes of subgraphs whose names occur elsewhere in the model."""
     return _renamed(graph, set(graph.nodes), set(), "") if any(node.bodies for node in graph) else graph
 
 

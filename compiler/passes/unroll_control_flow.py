@@ -1,4 +1,4 @@
-"""Control flow that is known beforehand: the branch of a constant condition, loops of few iterations."""
+"""Resolves static control flow: selects branches of constant conditions and unrolls loops of few iterations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ Names = dict[str, str]
 
 
 def resolve_control(graph: Graph) -> Graph:
-    """The same graph without the control flow that is known beforehand."""
+    """Return the graph with its static control flow resolved."""
     if not any(node.bodies for node in graph):
         return graph
     check_work(graph)

@@ -1,4 +1,4 @@
-"""Weights whose zero points differ so much from channel to channel that 8 bits do not hold the differences."""
+"""Splits weights whose per-channel zero points differ by more than 8 bits can represent."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Constants of a quantized graph: weights channel by channel, biases at the scale of the products."""
+"""Quantization of constants: weights per channel, biases at the scale of the products."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ _LEAST_PART = 2.0**-20
 
 @dataclass(frozen=True)
 class QuantizedConstant:
-    """Integers and what they mean."""
+    """Integers with their quantization."""
 
     data: NDArray
     quantization: Quantization
@@ -31,12 +31,12 @@ def quantized_weights(
     ----------
     weights : float32 array
     axis : int
-        Along which output channels lie.
+        Axis of the output channels.
     per_channel : bool
-        A scale for each channel; else one for all.
+        Use one scale per output channel; otherwise one scale for all.
     bias : (channels,) float32 array or None
     x_scale : float
-        Scale of what is multiplied.
+        Scale of the activation that is multiplied.
     """
     others = tuple(i for i in range(weights.ndim) if i != axis)
     most = np.abs(weights.astype(np.float64)).max(others)

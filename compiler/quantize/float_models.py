@@ -1,4 +1,4 @@
-"""Which graphs are float models: those that compute on float32 numbers and on no quantized ones."""
+"""Detection of float models: graphs that compute on float32 numbers and not on quantized ones."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,12 +19,12 @@ _LAYOUT = frozenset(("reshape", "transpose"))
 
 
 def is_float(graph: Graph) -> bool:
-    """Whether a graph computes on float32 numbers and on no quantized ones; it may have integers beside them."""
+    """Return True if a graph computes on float32 numbers and not on quantized ones; plain integers are allowed."""
     return obstacle(graph) is None
 
 
 def obstacle(graph: Graph) -> str | None:
-    """Why a graph is no float model, as the end of a sentence about it; None if it is one."""
+    """Reason why a graph is not a float model, as the end of a sentence; None if it is one."""
     found = _first_quantized(graph)
     if found is not None:
         node, meant = found

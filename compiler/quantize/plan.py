@@ -1,4 +1,4 @@
-"""What of a float graph is quantized, and which of its tensors share a quantization."""
+"""Quantization plan: the nodes that are quantized, and the tensors that share a quantization."""
 
 from collections.abc import Collection
 
@@ -42,7 +42,7 @@ def as_int8(x: Tensor) -> Quantization | None:
 
 
 def kept_float(graph: Graph, skip: Collection[str], endless: Collection[str] = ()) -> dict[str, str]:
-    """Nodes that stay as they are, and why; `endless` tensors had values on the samples that were no finite numbers.
+    """Nodes that are not quantized, with reasons; `endless` tensors had non-finite values on the samples.
 
     Raises
     ------
@@ -86,9 +86,9 @@ def _edges(graph: Graph) -> set[str]:
 
 
 def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
-    """Why a node has no quantized form."""
+    """Reason why a node cannot be quantized; None if it can."""
     if node.bodies:
-        return "control flow, whose subgraphs are quantized by themselves"
+        return "control flow, whose subgraphs are quantized separately"
     if node.op == "onnx":
         return node.attributes["why"]
     if not touches_floats(graph, node):
@@ -113,12 +113,12 @@ def _obstacle(graph: Graph, node: Node, endless: Collection[str]) -> str | None:
 
 
 class Sharing:
-    """Which tensors of a graph have one quantization.
+    """Groups of tensors that share a quantization.
 
     Parameters
     ----------
     graph : Graph
-        A float model.
+        The float model to quantize.
     kept : collection of str
         Nodes that are not quantized.
 
@@ -140,7 +140,7 @@ class Sharing:
                 self._enter(node, kept)
 
     def root(self, name: str) -> str:
-        """The tensor that stands for a tensor's group."""
+        """Representative tensor of a tensor's group."""
         while name in self.parent:
             name = self.parent[name]
         return name

@@ -1,4 +1,4 @@
-"""A float32 graph becomes one of int8 operators."""
+"""Post-training quantization of a float32 graph to int8 operators."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -50,15 +50,15 @@ def quantize(
     graph : Graph
         A float model.
     samples : Calibration
-        A dict of arrays whose first axis counts samples, or a list of samples.
+        Calibration data: a dict of arrays whose first axis counts samples, or a list of samples.
     per_channel : bool
         Weights get a scale for each output channel.
     skip : collection of str
         Nodes or operators, by name, that stay float; those of subgraphs of control flow as well.
     rounding : Kernels
-        Whose rounding the errors are measured with.
+        Rounding with which the errors are measured.
     random : bool
-        The samples were made up; the report says so.
+        The samples are random; recorded in the report.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def _check_inputs(graph: Graph, seen: Mapping[str, InputRecorder]) -> None:
     """Refuse samples with infinite numbers, but for those of masks."""
     for name in graph.inputs:
         if name in seen and not seen[name].finite:
-            raise InputError(f"calibration: input {name!r} must be finite numbers, but some are infinite")
+            raise InputError(f"calibration: input {name!r} must be finite, but has infinite values")
 
 
 def _choices(

@@ -1,4 +1,4 @@
-"""Ranges of tensors: what calibration saw of each, and the int8 quantization that loses least of it."""
+"""Calibrated ranges of tensors, and the choice of int8 quantizations with minimum error."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class InputRecorder:
     cut: bool = False
 
     def add(self, values: NDArray, floor: float | None = None) -> None:
-        """Another sample, of which nothing below the floor counts; what is not finite says nothing of a range."""
+        """Record a sample, ignoring non-finite values and those below the floor."""
         flat = values.reshape(-1)
         if floor is not None:
             self.cut = self.cut or bool((flat < floor).any())
@@ -54,7 +54,7 @@ class InputRecorder:
 
 @dataclass(frozen=True)
 class RangeChoice:
-    """A quantization, and how its range was found."""
+    """A quantization and the method that chose its range."""
 
     quantization: Quantization
     method: str

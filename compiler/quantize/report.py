@@ -1,4 +1,4 @@
-"""How well a quantized graph does what the float one did."""
+"""Report of the errors of a quantized graph against the float graph."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,13 +25,13 @@ class TensorReport:
     Parameters
     ----------
     name : str
-        In the float graph.
+        Name of the tensor in the float graph.
     scale : float
     zero_point : int
     method : str
-        How its range was found: min/max, a percentile, least squares, or fixed by its operator.
+        Method that chose the range: min/max, a percentile, least squares, or fixed by the operator.
     sqnr_db : float or None
-        Power of its values over that of their error, with the errors of all operators before; None: no error.
+        Signal-to-noise ratio including the errors of all preceding operators; None: no error.
     """
 
     name: str
@@ -52,15 +52,15 @@ class OutputReport:
     ----------
     name : str
     max_abs : float
-        Largest error.
+        Maximum absolute error.
     sqnr_db : float or None
-        As that of a tensor.
+        Signal-to-noise ratio, as for a tensor.
     top1 : float or None
-        In what part of the rows along the last dimension the greatest element is the same; None where a row has one.
+        Share of rows along the last dimension whose largest element agrees; None if rows have one element.
     quantized : bool
-        Something that it is computed from is quantized; else it is the float graph's own.
+        The output depends on quantized tensors; otherwise it is exactly the float graph's.
     values, left_out : int
-        How many there were, and how many of them were infinite or no numbers, which no error counts.
+        Number of values, and the number of infinite or NaN values, which are excluded from errors.
     """
 
     name: str
@@ -75,20 +75,20 @@ class OutputReport:
 @identity("QuantizationReport", "samples", "measured", "random", "outputs", "tensors", "kept")
 @dataclass(frozen=True)
 class QuantizationReport:
-    """What quantization did to a model.
+    """Errors of a quantized model and the nodes that stay float.
 
     Parameters
     ----------
     samples : int
-        How many it was calibrated with.
+        Number of calibration samples.
     measured : int
-        On how many of them errors were measured.
+        Number of samples on which errors were measured.
     random : bool
         True if the samples were random, so that the errors are meaningless.
     outputs, tensors : tuples
         Errors against the float graph.
     kept : dict
-        Nodes that stay float or convert, and why.
+        Reason by node for nodes that stay float or convert.
     """
 
     samples: int
@@ -99,12 +99,12 @@ class QuantizationReport:
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report as a JSON-serializable dict."""
         return stored(self)
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> "QuantizationReport":
-        """The report of a document that somebody else may have written.
+        """Restore a report from an untrusted document.
 
         Raises
         ------
@@ -157,7 +157,7 @@ def _nothing(reasons: Collection[str]) -> str:
             f"nothing is quantized: {endless} of {len(reasons)} nodes have infinite numbers on the samples, or as "
             "constants, which 8 bits do not hold"
         )
-    return f"nothing is quantized: no node has a form in 8 bits, {len(reasons)} stay float"
+    return f"nothing is quantized: no node can be quantized, {len(reasons)} stay float"
 
 
 def quality_warnings(document: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The quantized graph, node by node."""
+"""Rewrites a float graph to the quantized graph, node by node."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,14 +11,14 @@ from compiler.quantize.plan import EDGE, INTEGERS, NORMS, WEIGHTED
 
 
 class Rewriter:
-    """A float graph on its way to a quantized one.
+    """Rewrites one float graph.
 
     Parameters
     ----------
     graph : Graph
-        A float model.
+        The float model to rewrite.
     kept : dict
-        Nodes that stay float, and why.
+        Reason by node for nodes that stay float.
     quantization : function
         Quantization of a tensor, by name.
     per_channel : bool
@@ -27,7 +27,7 @@ class Rewriter:
     Attributes
     ----------
     reasons : dict
-        Nodes of the new graph that run on the host, and why.
+        Reason by node for nodes of the new graph that run on the host.
     """
 
     def __init__(

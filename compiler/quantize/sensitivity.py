@@ -1,4 +1,4 @@
-"""What each quantized node loses by itself, which shows where a network loses most."""
+"""Sensitivity analysis: error added by each quantized node alone."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

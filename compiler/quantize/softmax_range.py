@@ -1,4 +1,4 @@
-"""What only softmax reads: numbers far below the greatest of their row have no weight, and need no range.
+"""Range floors for softmax inputs: values far below their row's maximum have no weight and need no range.
 
 Masks are such: -10000, the least float32 or minus infinity added, or put in the place of a score. Their floor, found on
 the samples, is where a weight has become less than anything that the output's eight bits show.

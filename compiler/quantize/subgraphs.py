@@ -1,4 +1,4 @@
-"""Subgraphs of control flow in a float graph: quantized by themselves, with what went into them during calibration."""
+"""Quantization of control-flow subgraphs with their inputs recorded during calibration."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -67,7 +67,7 @@ def quantize_bodies(
             return body
         samples = watched.samples(body)
         if not samples:
-            reasons.update({node.name: "no calibration sample came here" for _, node in body.walk()})
+            reasons.update({node.name: "not executed by any calibration sample" for _, node in body.walk()})
             return body
         made, report = quantize(body, samples)
         reports.append(report)

@@ -43,7 +43,7 @@ def run_control(
     outputs: Sequence[Tensor],
     trips: Trips,
 ) -> list[Array]:
-    """What a node of control flow makes (compiler/ir/control.py).
+    """Reference evaluation of control-flow nodes (compiler/ir/control.py).
 
     Parameters
     ----------

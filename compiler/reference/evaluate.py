@@ -28,7 +28,7 @@ def evaluate(
     watch: Watch | None = None,
     trips: Trips | None = None,
 ) -> dict[str, Array]:
-    """What a graph makes of its inputs.
+    """Evaluate a graph on its inputs.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def run_node(
     watch: Watch | None = None,
     trips: Trips | None = None,
 ) -> list[Array]:
-    """What one node makes of its inputs, constants among them, in the operator's order.
+    """Evaluate one node on its inputs, including constants, in the operator's order.
 
     Raises
     ------

@@ -25,12 +25,12 @@ _UNIT_STEP = 2.0 / 65535
 
 
 def is_int16(call: NodeInvocation) -> bool:
-    """Whether LiteRT's int16 kernels apply."""
+    """Return True if LiteRT's int16 kernels apply."""
     return call.in_integers() and (call.tensors[0].dtype, call.output.dtype) == ("int16", "int16")
 
 
 def is_unit(call: NodeInvocation) -> bool:
-    """Whether LiteRT's int16 kernels of sigmoid, tanh and softmax apply: results in units of 2**-15, no zero points."""
+    """Return True if LiteRT's int16 sigmoid, tanh and softmax apply: results in units of 2**-15, no zero points."""
     if not is_int16(call):
         return False
     return call.output_scale == 2.0**-15 and not (call.zero() or call.output_zero)

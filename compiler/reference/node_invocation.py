@@ -73,7 +73,7 @@ class NodeInvocation:
         return values - along(np.array(q.zero_point, np.int64), q, values.ndim)
 
     def numbers(self, index: int = 0) -> Real | Int64:
-        """What an input means: integers where it has no quantization, else real numbers."""
+        """Value of an input: integers if it has no quantization, otherwise real numbers."""
         values, q = self.values[index], self.tensors[index].quantization
         if q is not None:
             return q.dequantized(values).astype(np.float64)

@@ -21,7 +21,7 @@ class LeftOutError(InputError):
 
 
 class Given(NamedTuple):
-    """What is known of an input of a node: its contents only if it is constant."""
+    """Static facts about an input of a node: its contents only if it is constant."""
 
     shape: tuple[int, ...]
     data: NDArray | None

@@ -44,7 +44,7 @@ def requantize(call: NodeInvocation) -> Array:
 
 
 def table(call: NodeInvocation) -> Array:
-    """What a table says for each integer of 8 bits."""
+    """Look up 8-bit integers in a table."""
     return np.array(call["table"], np.int64)[call.values[0].astype(np.int64) & 255]
 
 

@@ -31,7 +31,7 @@ def _magnitude(call: NodeInvocation) -> Array:
 
 
 def _root(call: NodeInvocation) -> Array:
-    """What lies between two integers becomes the lesser; a number below zero has none, and becomes zero."""
+    """Integer square root rounded down; negative numbers give 0."""
     if not call.in_integers():
         return np.sqrt(call.numbers().astype(np.float64))
     real = np.maximum(call.centred(), 0).astype(np.float32) * call.scale()

@@ -1,1 +1,1 @@
-"""Compiled networks: what they consist of, and how they run on a device."""
+"""Compiled networks, their file format, and their execution on a device."""

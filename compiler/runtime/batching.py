@@ -1,4 +1,4 @@
-"""Samples as networks take them that carry out several at a time: one behind the other along the first axis."""
+"""Stacking of samples into batches along the first axis, and splitting of batched outputs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ Arrays = Mapping[str, NDArray]
 
 
 def stack_batch(network: CompiledNetwork, group: Sequence[Arrays]) -> Arrays:
-    """Inputs of a network from at most as many samples as it takes; the last one fills up the batch."""
+    """Stack up to `network.batch` samples into inputs; the last sample is repeated to fill the batch."""
     if network.batch == 1:
         return group[0]
     full = [*group, *[group[-1]] * (network.batch - len(group))]
@@ -19,7 +19,7 @@ def stack_batch(network: CompiledNetwork, group: Sequence[Arrays]) -> Arrays:
 
 
 def split_batch(network: CompiledNetwork, outputs: Arrays, count: int) -> list[dict[str, NDArray]]:
-    """The outputs of each of the first samples of a batch."""
+    """Split the outputs of a batch and return those of the first `count` samples."""
     if network.batch == 1:
         return [dict(outputs)]
     parts = {name: np.split(array, network.batch) for name, array in outputs.items()}

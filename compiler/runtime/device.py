@@ -1,4 +1,4 @@
-"""Opens the machine that a network runs on."""
+"""Opens the device that a network runs on."""
 
 import logging
 from collections.abc import Callable

@@ -67,7 +67,7 @@ def memory_use(network: CompiledNetwork) -> dict[str, Any]:
 
 
 def dram_use(network: CompiledNetwork) -> DramUse:
-    """DRAM of a network; a tensor between two stages on the accelerator is counted as often as it is there."""
+    """DRAM use of a network; a tensor between two stages on the accelerator counts once for each copy."""
     accelerated = [stage for stage in network.walk() if stage.code]
     weights = sum(stage.code.image.size for stage in accelerated if stage.code)
     buffers = sum(stage.code.memory for stage in accelerated if stage.code) - weights

@@ -1,4 +1,4 @@
-"""Compiled networks from run to run."""
+"""Persistent cache of compiled networks."""
 
 import io
 import logging
@@ -19,18 +19,18 @@ _KIND = "network"
 
 
 class NetworkCache:
-    """A place for the network that a model, a machine and options give.
+    """Cache entry of the network for a model, a hardware configuration and options.
 
     Parameters
     ----------
-    store : Store
-        Where entries lie.
-    source : Source
-        The model.
+    store : ContentStore
+        Store that holds the entries.
+    source : ModelSource
+        The model, identified by its digest.
     config : MlaConfig
-        The machine.
+        Hardware configuration of the network.
     options : anything that has a digest
-        All else that the network depends on.
+        Everything else that the network depends on.
     """
 
     def __init__(self, store: ContentStore, source: ModelSource, config: MlaConfig, options: Any):
@@ -38,7 +38,7 @@ class NetworkCache:
         self.key = name(version(), source.digest, asdict(config), options)
 
     def get(self) -> CompiledNetwork | None:
-        """The network; None if it is not there, or damaged."""
+        """Return the cached network; None if it is missing or damaged."""
         found = self.store.get(_KIND, self.key)
         if found is None:
             return None
@@ -49,5 +49,5 @@ class NetworkCache:
             return None
 
     def put(self, network: CompiledNetwork) -> None:
-        """Keep a network."""
+        """Store a network."""
         self.store.put(_KIND, self.key, to_bytes(network, whole=True))

@@ -1,4 +1,4 @@
-"""Samples through a compiled network, and the report of it."""
+"""Runs samples through a compiled network and reports the results."""
 
 import hashlib
 from collections import Counter
@@ -32,42 +32,42 @@ if TYPE_CHECKING:
     from cosim.rtl.rtl_device import RtlDevice
 
 Arrays = Mapping[str, NDArray]
-#: Most samples that are sent back to back for the steady rate.
+#: Maximum number of batches sent back to back to measure throughput.
 STEADY = 4
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of some samples.
+    """Results of running samples.
 
     Parameters
     ----------
     samples : int
-        How many.
+        Number of samples that ran.
     groups : list of int
-        How many of them each batch held.
+        Number of samples in each batch.
     outputs : dict
-        By name, samples along the first axis.
+        Output arrays by name, samples along the first axis.
     cycles : list of int or None
-        Of each batch of samples by itself, everything cold; None on a machine without a clock.
+        Cycles of each batch run separately, without warm-up; None on a device without a clock.
     steady : float or None
-        Cycles a batch takes when they come one right behind the other.
+        Cycles per batch when batches are sent back to back.
     load_cycles : int or None
-        What loading the programs took.
-    split : Split or None
-        Where the cycles went.
+        Cycles for loading the programs.
+    split : CycleSplit or None
+        Attribution of the cycles to causes.
     counts : dict
-        What the counters grew by, by tag.
+        Increments of the counters by tag.
     floors : list of Floor
-        Work of each batch.
+        Minimum work of each batch.
     runs : list of int
-        How often each stage on the accelerator ran.
+        Number of runs of each stage on the accelerator.
     taken : list of Counter
-        Which candidate of its last program it took how often.
+        For each stage, how often each candidate of its last program was selected.
     seconds : float
-        Wall time from doorbells to interrupts, of the samples by themselves.
+        Wall time from doorbell to interrupt, summed over the batches run separately.
     recording : Recording or None
-        What the units did during the first sample.
+        Activity of the units during the first batch.
     """
 
     samples: int
@@ -86,7 +86,7 @@ class Run:
 
 
 def back_to_back(network: CompiledNetwork, samples: int) -> int:
-    """How many batches of so many samples `run_samples` sends back to back: what a device needs room for."""
+    """Number of batches that `run_samples` sends back to back, for which the device needs memory."""
     return min(len(_sizes(network, samples)), STEADY)
 
 
@@ -101,18 +101,18 @@ def run_samples(
     proofs: ContentStore | None = None,
     rate: float | None = None,
 ) -> Run:
-    """Run every batch of samples by itself, then, unless told not to, some back to back; `say` hears of progress.
+    """Run every batch separately, then, if `steadily`, some back to back; `say` is called with progress messages.
 
-    The last batch is filled up with its last sample; the machine may have programs for fewer. Given as `recorder` too,
-    a device with a probe records what its units do during the first one. `proofs` is as in `Session`; `rate` are the
-    bytes that the memory moves in a cycle (left out: a row of N).
+    The last batch is padded with its last sample; there may be programs for smaller batches. If `recorder` is given
+    (the same device, with a probe), it records the activity of its units during the first batch. `proofs` is as in
+    `Session`; `rate` is the DRAM bandwidth in bytes per cycle (default: a row of N).
 
     Raises
     ------
     ValidationError
-        A program could do harm where the samples lie.
+        A program is unsafe with the addresses of the samples.
     InputError
-        Samples back to back took fewer cycles than their work: a program skips some of it.
+        Samples back to back took fewer cycles than the lower bound of their work.
     """
     clocked = not isinstance(device, GoldenDevice)
     sizes, groups = _sizes(network, len(samples)), []
@@ -157,18 +157,18 @@ def run_samples(
 def _check_steady(
     network: CompiledNetwork, steady: float, floors: Sequence[Floor], rate: float | None
 ) -> None:
-    """InputError if batches back to back took fewer cycles each than the least that their work takes."""
+    """Raise InputError if batches back to back took fewer cycles than the lower bound of their work."""
     rate = bus_rate(network.config, rate)
     least = sum(floor.cycles(network.config, rate) for floor in floors) / len(floors)
     if steady < least:
         raise InputError(
-            f"{network.name}: samples back to back took {steady:,.0f} cycles each, fewer than the {least:,.0f} that"
-            " their work takes at least: the programs skip work; compile the model anew"
+            f"{network.name}: samples back to back took {steady:,.0f} cycles each, below the lower bound of"
+            f" {least:,.0f} cycles for their work: the programs skip work; compile the model again"
         )
 
 
 def _sizes(network: CompiledNetwork, samples: int) -> list[int]:
-    """How many of so many samples go together, batch by batch."""
+    """Batch sizes, in order, for running `samples` samples."""
     out: list[int] = []
     while (left := samples - sum(out)) > 0:
         out.append(network.together(left))
@@ -185,7 +185,7 @@ def _gathered(results: list[dict[str, NDArray]]) -> dict[str, NDArray]:
 
 
 def _together(arrays: list[NDArray]) -> NDArray:
-    """Samples along the first axis; a leading 1 of the model's own shape is that axis."""
+    """Join samples along the first axis; a leading dimension of 1 in the model's shape is that axis."""
     first = arrays[0]
     return np.concatenate(arrays) if first.ndim and len(first) == 1 else np.stack(arrays)
 
@@ -193,7 +193,7 @@ def _together(arrays: list[NDArray]) -> NDArray:
 def document(
     network: CompiledNetwork, run: Run, rate: float | None = None, clock: float | None = None
 ) -> dict[str, Any]:
-    """The parts of `mla run`'s report that depend on the network and the run alone.
+    """Fields of `mla run`'s report that depend only on the network and the run.
 
     Parameters
     ----------
@@ -253,20 +253,20 @@ def digest(array: NDArray) -> str:
 
 
 def _of_samples(network: CompiledNetwork, run: Run, macs: int) -> int:
-    """Of the multiply-accumulates of all batches those of samples that do not only fill up the last one."""
+    """Multiply-accumulates of all batches without the share of padding samples."""
     made_for = (network.for_samples(count) for count in run.groups)
     return macs * run.samples // sum(size.batch if size else network.batch for size in made_for)
 
 
 def _each(run: Run, cycles: float) -> float:
-    """Cycles of one sample, to a tenth, from those of a batch: samples that only fill up the last batch are none."""
+    """Cycles per sample from cycles per batch, rounded to 0.1; padding samples do not count."""
     return cycles if len(run.floors) == run.samples else round(cycles * len(run.floors) / run.samples, 1)
 
 
 def _layers(
     network: CompiledNetwork, run: Run, infos: list[tuple[LayerInfo, int]], rate: float
 ) -> list[dict[str, Any]]:
-    """One entry for each tag: a layer, or several in a network with more layers than the machine has tags."""
+    """One entry for each tag: a layer, or several in a network with more layers than counter tags."""
     by_tag: dict[int, list[tuple[LayerInfo, int]]] = {}
     for info, times in infos:
         by_tag.setdefault(info.tag, []).append((info, times))

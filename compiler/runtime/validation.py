@@ -1,4 +1,4 @@
-"""The proof for compiled networks: every stage on the accelerator, with the operands that a session gives it."""
+"""Validation of compiled networks: every stage on the accelerator, with the operands that a session passes."""
 
 from dataclasses import dataclass
 
@@ -11,21 +11,21 @@ from compiler.validate.macro_call import MacroCall
 from compiler.validate.report import ProofReport
 from cosim.semantics.command_checks import DramWindow
 
-#: Where the model's memory is put; it could be anywhere.
+#: Assumed address of the model's memory; any address would do.
 _BASE, _ALIGN = 1 << 16, 64
 _READ, _BOTH = 1, 3
 
 
 @dataclass(frozen=True)
 class StageCalls:
-    """Macro-instructions of a stage.
+    """Macro-instructions and DRAM windows of a stage.
 
     Parameters
     ----------
     calls : list of Call
-        For all samples, one sample after the other.
+        Calls for all samples in order.
     windows : list of Window
-        The weights, which must not be written, then all else.
+        The read-only weights, then all other memory.
     """
 
     calls: list[MacroCall]
@@ -35,27 +35,27 @@ class StageCalls:
 def validate_network(
     network: CompiledNetwork, *, samples: int = 1, require_written: bool = False
 ) -> dict[int, ProofReport]:
-    """Prove that a compiled network can do no harm and does not depend on timing, its stages one by one.
+    """Prove stage by stage that a compiled network is safe and does not depend on timing.
 
     Parameters
     ----------
     network : Network
-        What was compiled, or read from a file.
+        Network to validate, compiled or read from a file.
     samples : int
-        How many samples come one right behind the other, without waiting.
+        Number of samples enqueued back to back.
     require_written : bool
         As in `validate`.
 
     Returns
     -------
     dict
-        The figures of each stage on the accelerator, by the stage's index; the stages of subgraphs of control flow are
-        counted behind the one that decides about them.
+        Report of each stage on the accelerator by stage index; stages of control-flow subgraphs are numbered after the
+        stage that contains them.
 
     Raises
     ------
     ValidationError
-        A program is not safe, or cannot be shown to be.
+        A program is unsafe or cannot be proved safe.
     """
     reports = {}
     for index, stage in enumerate(network.walk()):
@@ -74,7 +74,7 @@ def validate_network(
 def stage_calls(
     network: CompiledNetwork, stage: Stage, code: StageExecutable, samples: int = 1
 ) -> StageCalls:
-    """What a session enqueues for a stage."""
+    """Macro-instructions that a session enqueues for a stage."""
     weights = _BASE + code.image.size
     at = _aligned(_BASE + max(code.memory, 1))
     calls: list[MacroCall] = []

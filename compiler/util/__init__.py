@@ -1,1 +1,1 @@
-"""Helpers that any part of the compiler may use."""
+"""Utilities shared by all packages of the compiler."""

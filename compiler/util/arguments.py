@@ -1,4 +1,4 @@
-"""What callers in Python hand over, checked before anything else sees it: one sentence instead of a traceback."""
+"""Validation of arguments of the Python API: errors are one-line messages instead of tracebacks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,12 +12,12 @@ _CALIBRATION = "a dict of arrays by the names of the inputs, or a list of sample
 
 
 def of_type(name: str, value: Any, kinds: type | tuple[type, ...], right: str) -> Any:
-    """The argument of this name; `right` says in words what it may be.
+    """Check that an argument has one of the given types; `right` describes valid values in the message.
 
     Raises
     ------
     InputError
-        It is of none of the types.
+        The argument has another type.
     """
     if not isinstance(value, kinds):
         raise InputError(f"{name} must be {right}, not {shown(value)}")
@@ -25,7 +25,7 @@ def of_type(name: str, value: Any, kinds: type | tuple[type, ...], right: str) -
 
 
 def integer(name: str, value: Any, least: int) -> int:
-    """An integer argument; InputError if it is none or less than `least`."""
+    """Check an integer argument; InputError if it is not an integer or less than `least`."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise InputError(f"{name} must be an integer of at least {least}, not {shown(value)}")
     if value < least:
@@ -34,21 +34,21 @@ def integer(name: str, value: Any, least: int) -> int:
 
 
 def integers(name: str, values: Any, least: int) -> tuple[int, ...]:
-    """Several integers as a tuple; InputError if they are none, or one is less than `least`."""
+    """Check a list of integers; InputError if it is not one, or a value is less than `least`."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise InputError(f"{name} must be a list of integers, not {shown(values)}")
     return tuple(integer(name, value, least) for value in values)
 
 
 def texts(name: str, values: Any) -> tuple[str, ...]:
-    """Several names as a tuple; InputError if they are not a list of strings."""
+    """Check a list of names; InputError if it is not a list of strings."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
         raise InputError(f"{name} must be a list of names, not {shown(values)}")
     return tuple(of_type(f"each of {name}", value, str, "a name") for value in values)
 
 
 def array(name: str, value: Any) -> NDArray:
-    """Numbers as an array; InputError if they are none, or rows of different lengths."""
+    """Convert numbers to an array; InputError if they are not numbers, or rows have different lengths."""
     try:
         made = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -59,7 +59,7 @@ def array(name: str, value: Any) -> NDArray:
 
 
 def arrays(name: str, values: Any) -> dict[str, NDArray]:
-    """A dict of arrays by name; InputError if it is none."""
+    """Convert a dict of arrays by name; InputError if it is not one."""
     of_type(name, values, Mapping, "a dict of arrays by name")
     for key in values:
         of_type(f"a key of {name}", key, str, "the name of an input")
@@ -67,7 +67,7 @@ def arrays(name: str, values: Any) -> dict[str, NDArray]:
 
 
 def inputs(given: Any) -> Mapping[str, Any] | Sequence[Any]:
-    """Inputs of a model by name or in its order, the one array of a model of one input as a list; else InputError."""
+    """Check the inputs of a model: a dict by name, a list, or one array, which becomes a list; else InputError."""
     if isinstance(given, np.ndarray):
         return [given]
     if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Sequence)):
@@ -76,7 +76,7 @@ def inputs(given: Any) -> Mapping[str, Any] | Sequence[Any]:
 
 
 def sizes(given: Any) -> dict[str, int] | None:
-    """Sizes of dimensions by name; InputError if they are no positive integers."""
+    """Check sizes of dimensions by name; InputError if they are not positive integers."""
     if given is None:
         return None
     of_type("sizes", given, Mapping, "a dict of sizes by the names of dimensions")
@@ -86,7 +86,7 @@ def sizes(given: Any) -> dict[str, int] | None:
 
 
 def calibration(given: Any) -> Any:
-    """Calibration samples as arrays in the containers they come in; InputError if they are in none."""
+    """Convert calibration samples to arrays, keeping their container; InputError for any other type."""
     if given is None:
         return None
     if isinstance(given, Mapping):
@@ -104,8 +104,8 @@ def calibration(given: Any) -> Any:
 
 
 def known(function: Callable[..., Any], names: Sequence[str], given: Mapping[str, Any]) -> None:
-    """InputError if keyword arguments have names that a function does not take."""
+    """Raise InputError if keyword arguments have names that a function does not take."""
     unknown = [name for name in given if name not in names]
     if unknown:
         title = getattr(function, "__name__", "it")
-        raise InputError(f"{title} takes {', '.join(names)}, and no {', '.join(unknown)}")
+        raise InputError(f"{title} has no argument {', '.join(unknown)}; arguments are {', '.join(names)}")

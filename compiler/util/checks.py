@@ -1,4 +1,4 @@
-"""Checks of values that somebody else may have written: types, ranges, sizes. What is wrong raises ValueError."""
+"""Validation of untrusted JSON data: types, ranges and sizes; errors are ValueErrors."""
 
 import json
 import math
@@ -7,20 +7,20 @@ from typing import Any
 
 from hw.errors import InputError, shown
 
-#: What reading raises where there is no entry.
+#: Exceptions raised when an entry is damaged or missing.
 DAMAGE = (ValueError, TypeError, KeyError, InputError, OverflowError, RecursionError)
-#: Larger counts mean that something is wrong: cycles of centuries.
+#: Maximum of a count; larger values are certainly wrong.
 MOST_COUNT = 1 << 62
-#: Characters of a text, entries of a dict.
+#: Maximum number of characters of a text, and of entries of a list or dict.
 MOST_TEXT, MOST_ITEMS = 4096, 1 << 16
 _MOST_NUMBER = 1e30
 
 
 def parsed(data: bytes) -> dict[str, Any]:
-    """An object of JSON; numbers that JSON has not, such as NaN, are refused."""
+    """Parse a JSON object; ValueError for constants that are not JSON, such as NaN."""
 
     def refuse(word: str) -> Any:
-        raise ValueError(f"{word} is no number of JSON")
+        raise ValueError(f"{word} is not a JSON number")
 
     try:
         value = json.loads(data, parse_constant=refuse)
@@ -32,17 +32,17 @@ def parsed(data: bytes) -> dict[str, Any]:
 
 
 def written(values: Mapping[str, Any]) -> bytes:
-    """JSON of values, always the same for the same values. That there is no NaN in it is for who reads it to say."""
+    """Canonical JSON of values: equal values give equal bytes. NaN is rejected when it is read."""
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
 class Fields:
-    """The fields of an object, each of which must be as it is asked for.
+    """Typed access to the fields of a JSON object.
 
     Parameters
     ----------
     values : Any
-        The object.
+        The parsed object, which must be a dict.
     """
 
     def __init__(self, values: Any):
@@ -57,11 +57,11 @@ class Fields:
         return self.values[name]
 
     def count(self, name: str) -> int:
-        """A number of things."""
+        """A non-negative integer."""
         return _count(name, self.get(name))
 
     def integer(self, name: str) -> int:
-        """An integer that may be negative: a seed."""
+        """An integer that may be negative, such as a seed."""
         value = self.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MOST_COUNT:
             raise ValueError(f"{name} must be an integer up to {MOST_COUNT}")
@@ -100,14 +100,14 @@ class Fields:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Some texts."""
+        """A list of texts as a tuple."""
         value = self.sequence(name)
         if not all(isinstance(each, str) and len(each) <= MOST_TEXT for each in value):
             raise ValueError(f"{name} must be texts of at most {MOST_TEXT} characters")
         return tuple(value)
 
     def counts(self, name: str) -> dict[str, int]:
-        """Numbers of things by name."""
+        """Non-negative integers by name."""
         return {key: _count(f"{name} of {shown(key)}", each) for key, each in self._items(name)}
 
     def numbers(self, name: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Files in and out: whole or not at all, and errors that name the file."""
+"""Reading and atomic writing of files, with errors that name the file."""
 
 import errno
 import json
@@ -13,7 +13,7 @@ from hw.errors import InputError, WorkError
 
 SCHEMA_VERSION = 1
 
-#: What a user cannot mend by choosing another path: the device is full or broken.
+#: Errors that another path would not avoid: the device is full or broken.
 _DEVICE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
@@ -26,14 +26,14 @@ def read_input(path: Path) -> bytes:
 
 
 def _blame(path: Path, error: OSError) -> InputError | WorkError:
-    """The user's error behind an OSError: a bad path, or a device that failed."""
+    """Convert an OSError to an InputError (bad path) or a WorkError (device failure)."""
     kind = WorkError if error.errno in _DEVICE_ERRORS else InputError
     return kind(f"{path} cannot be written: {error.strerror}")
 
 
 @contextmanager
 def _device_errors(path: Path) -> Iterator[None]:
-    """Blame the path for a full or broken device; other errors of the block are its own."""
+    """Convert errors of a full or broken device; other errors of the block pass unchanged."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def _device_errors(path: Path) -> Iterator[None]:
 
 
 def check_output(path: Path) -> None:
-    """Refuse at once a path that could not be written when the work is done; errors as in `atomic_output`."""
+    """Check early that a path can be written later; errors as in `atomic_output`."""
     path = _writable(path)
     if not path.exists() or path.is_file():
         with _beside(path):
@@ -51,7 +51,7 @@ def check_output(path: Path) -> None:
 
 
 def _writable(path: Path) -> Path:
-    """The path behind links; InputError if it is a folder, no possible name, or a device that may not be written."""
+    """Resolve links; InputError if the path is a folder, an invalid name, or a device without write permission."""
     try:
         if path.is_dir():
             raise InputError(f"{path} cannot be written: it is a folder")
@@ -67,7 +67,7 @@ def _writable(path: Path) -> Path:
 
 
 def _beside(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder on the same disk."""
+    """Create a temporary folder on the same file system."""
     try:
         return tempfile.TemporaryDirectory(prefix=".mla-", dir=path.parent)
     except OSError as error:
@@ -76,7 +76,7 @@ def _beside(path: Path) -> tempfile.TemporaryDirectory[str]:
 
 @contextmanager
 def atomic_output(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`, which replaces it when the block ends without an error.
+    """Yield a temporary path on the same file system that replaces `path` when the block ends without an error.
 
     A device or a pipe cannot be replaced: there the block writes to the path itself.
 
@@ -109,9 +109,9 @@ def write_output(path: Path, data: bytes) -> None:
 
 
 def report(document: Mapping[str, Any], text: str, destination: str | None) -> None:
-    """Print a report for people, and as JSON where `--json` says.
+    """Print a report as text, and write it as JSON to the destination of `--json`.
 
-    With `-` standard output carries the JSON document alone.
+    If the destination is `-`, only the JSON document is printed.
     """
     if destination != "-":
         print(text)

@@ -9,12 +9,12 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Value]):
-    """Values by key. Threads may share it.
+    """Mapping that evicts the least recently used values; safe to share between threads.
 
     Parameters
     ----------
     most : int
-        What all values together may weigh; one that weighs more by itself is not kept.
+        Maximum total weight; a value that is heavier by itself is not stored.
     """
 
     def __init__(self, most: int):
@@ -26,7 +26,7 @@ class LruCache(Generic[Value]):
         return len(self._values)
 
     def get(self, key: Hashable) -> Value | None:
-        """The value of a key, which is the most recently used from now on; None if there is none."""
+        """Return the value of a key and mark it as most recently used; None if missing."""
         with self._lock:
             found = self._values.get(key)
             if found is None:
@@ -35,7 +35,7 @@ class LruCache(Generic[Value]):
             return found[0]
 
     def put(self, key: Hashable, value: Value, weight: int = 1) -> None:
-        """Keep a value in place of the one that the key has."""
+        """Store a value, replacing the key's previous one, and evict values beyond the limit."""
         with self._lock:
             before = self._values.pop(key, None)
             self.weight -= before[1] if before else 0

@@ -1,4 +1,4 @@
-"""Classes by name: those of this project, those that installed packages add, and those of the user's own modules."""
+"""Registry of plug-in classes: built in, from entry points, or from the user's modules."""
 
 import importlib
 import sys
@@ -16,23 +16,23 @@ _Result = TypeVar("_Result")
 
 
 class Registry(Mapping[str, type[T]]):
-    """Plug-ins of one kind by name. A class is imported when it is asked for, not before.
+    """Plug-ins of one kind by name; a class is imported on first use.
 
-    Iteration gives the names of this project in the order of registration, then those of entry points by name.
+    Iteration yields built-in names in the order of registration, then entry points sorted by name.
 
     Parameters
     ----------
     what : str
-        What the classes are, for error messages, such as "search method".
+        Kind of the classes for error messages, such as "search method".
     group : str
-        Group of entry points by which installed packages add names. A name of this project stays this project's.
+        Entry point group by which installed packages add classes; they cannot replace built-in names.
     base : str
         `module:Class` that every class must be a subclass of.
     guard : str
         `module:function` that takes a plug-in's class and a title for messages, and returns a subclass of it whose
         failures are InputErrors that begin with the title.
     classes : dict of str to str
-        `module:Class` of each class of this project, by name.
+        `module:Class` of each built-in class by name.
     """
 
     def __init__(self, what: str, group: str, base: str, guard: str, classes: Mapping[str, str]):
@@ -58,7 +58,7 @@ class Registry(Mapping[str, type[T]]):
         return self._of_package(name, found)
 
     def resolve(self, given: object) -> type[T]:
-        """The class that a user asked for.
+        """Find the class that a user named.
 
         Parameters
         ----------
@@ -68,7 +68,7 @@ class Registry(Mapping[str, type[T]]):
         Raises
         ------
         InputError
-            There is no such class, it cannot be imported, or it is no subclass of the right base.
+            There is no such class, it cannot be imported, or it is not a subclass of the base.
         """
         if isinstance(given, type):
             return self._guarded(given, f"{self.what} {given.__module__}:{given.__qualname__}")
@@ -106,21 +106,21 @@ class Registry(Mapping[str, type[T]]):
 
 
 def _passed(kind: Any, _title: str) -> Any:
-    """A class of this project, whose failures are defects and keep their traceback."""
+    """Return a built-in class unchanged: its failures are defects and keep their traceback."""
     return kind
 
 
 def blamed(work: Callable[[], _Result], title: str, doing: str) -> _Result:
-    """The result of a plug-in's code, whose failure is an InputError that names the plug-in.
+    """Run a plug-in's code; failures become InputErrors that name the plug-in.
 
     Parameters
     ----------
     work : callable
-        Calls the plug-in.
+        Function without arguments that calls the plug-in.
     title : str
-        Name of the plug-in, with which the message begins.
+        Name of the plug-in, at the start of the message.
     doing : str
-        The method that is called.
+        Name of the called method, for the message.
 
     Raises
     ------

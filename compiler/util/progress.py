@@ -1,6 +1,6 @@
-"""Progress of long work on standard error: a live line on a terminal, a plain line every ten seconds elsewhere.
+"""Progress display on standard error: a live line on a terminal, otherwise a plain line every ten seconds.
 
-All work that may take more than two seconds runs in `progress`. Work can be nested; the innermost is shown.
+All work that may take more than two seconds runs in `progress`. Tasks can be nested; the innermost is shown.
 """
 
 import sys
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
-#: Seconds after which work is shown on a terminal; seconds between plain lines elsewhere.
+#: Seconds until a task is shown on a terminal; seconds between plain lines elsewhere.
 DELAY, INTERVAL = 1.0, 10.0
-#: Seconds between two looks at the work under way.
+#: Seconds between updates of the display.
 _TICK = 0.25
-#: Share of the work that must be done before its pace says when it ends, and seconds it must have taken.
+#: Minimum finished share and elapsed seconds before the remaining time is estimated.
 _LEAST_SHARE, _LEAST_SECONDS = 0.01, 2.0
 _BAR = 24
 
 
 class ProgressTask:
-    """A piece of work under way; `progress` makes one.
+    """A running task; created by `progress`.
 
     Parameters
     ----------
     what : str
-        What is done, such as "tuning".
+        Activity, such as "tuning".
     total : int or None
-        How many items there are to do, if that is known.
+        Number of items to process, if known.
     unit : str
-        What the items are called, such as "trials".
+        Name of the items, such as "trials".
     seconds : float or None
-        About how many seconds it takes, for work without items.
+        Estimated duration in seconds, for tasks without items.
     """
 
     def __init__(self, what: str, total: int | None = None, unit: str = "", seconds: float | None = None):
@@ -52,22 +52,22 @@ class ProgressTask:
         Parameters
         ----------
         count : int
-            Items that were finished since the last call.
+            Number of items finished since the last call.
         note : str or None
-            Text shown after the figures from now on; None leaves it as it is.
+            Text shown after the figures from now on; None: unchanged.
         """
         self.done += count
         if note is not None:
             self.note = note
 
     def share(self, elapsed: float) -> float | None:
-        """Share of the work that is done after so many seconds, in 0..1; None if that is unknown."""
+        """Finished share of the task after `elapsed` seconds, in 0..1; None if unknown."""
         if self.total:
             return min(self.done / self.total, 1.0)
         return None if self.seconds is None else min(elapsed / self.seconds, 1.0)
 
     def left(self, elapsed: float) -> float | None:
-        """Seconds left after so many seconds; None if that is unknown."""
+        """Estimated remaining seconds after `elapsed` seconds; None if unknown."""
         if not self.total:
             return None if self.seconds is None or elapsed > self.seconds else self.seconds - elapsed
         share = self.done / self.total
@@ -75,7 +75,7 @@ class ProgressTask:
         return elapsed / share - elapsed if known else None
 
     def describe(self, elapsed: float) -> str:
-        """One line: what is done, how far it is, time elapsed and left."""
+        """One line of text: activity, finished items, elapsed and remaining time."""
         parts = [clock(elapsed)]
         if self.total or self.unit:
             count = f"{self.done} of {self.total}" if self.total else f"{self.done}"
@@ -87,7 +87,7 @@ class ProgressTask:
 
 
 class _Display:
-    """Shows the innermost of the tasks under way, from a thread of its own."""
+    """Displays the innermost running task from a background thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -145,7 +145,7 @@ _DISPLAY = _Display()
 def progress(
     what: str, total: int | None = None, unit: str = "", *, seconds: float | None = None
 ) -> Iterator[ProgressTask]:
-    """Show that work is under way until the block ends; parameters as in `Task`."""
+    """Display a task until the block ends; parameters as in `ProgressTask`."""
     task = ProgressTask(what, total, unit, seconds)
     _DISPLAY.enter(task)
     try:
@@ -156,7 +156,7 @@ def progress(
 
 @contextmanager
 def building(build: Build) -> Iterator[ProgressTask]:
-    """Monitor of `cosim.rtl`: say what is being built, that it is built once and for how long, then show progress."""
+    """Build monitor for `cosim.rtl`: announce a one-time build and its duration, and show progress."""
     say(f"building {build.what}: once, then it is cached; about {clock(build.seconds)} on two idle cores")
     with progress(f"building {build.what}", seconds=build.seconds) as task:
         yield task
@@ -164,12 +164,12 @@ def building(build: Build) -> Iterator[ProgressTask]:
 
 
 def say(text: str) -> None:
-    """Write a line about the work to standard error."""
+    """Write a status line to standard error."""
     print(f"mla: {text}", file=sys.stderr, flush=True)
 
 
 def clock(seconds: float) -> str:
-    """A duration for people: "8 s", "2 min 5 s", "1 h 3 min"."""
+    """Format a duration: "8 s", "2 min 5 s", "1 h 3 min"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -187,7 +187,7 @@ def _live() -> "Live":
 
 
 def _line(task: ProgressTask, elapsed: float, console: "Console") -> "RenderableType":
-    """A line of the terminal, no longer than that."""
+    """The progress line, truncated to the width of the terminal."""
     from rich.text import Text
 
     share, bar = task.share(elapsed), ""

@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text has the form `module:object`."""
+    """Return True if a text has the form `module:object`."""
     return _REFERENCE.fullmatch(text) is not None
 
 
@@ -45,7 +45,7 @@ def load_reference(reference: str, kind: str) -> Any:
     for part in path.split("."):
         if not hasattr(value, part):
             near = ", ".join(each for each in vars(module) if _own(module, each)) or "none"
-            raise InputError(f"{reference}: {name} has no {shown(path)[1:-1]}; its own {kind}: {near}")
+            raise InputError(f"{reference}: {name} has no {shown(path)[1:-1]}; its {kind}: {near}")
         value = getattr(value, part)
     return value
 

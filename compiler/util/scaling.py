@@ -1,4 +1,4 @@
-"""Scales as the FUSE pipeline wants them: multipliers, exponents, parameter images."""
+"""Encoding of scales for the FUSE pipeline: multipliers, exponents and parameter images."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True)
 class Affine:
-    """Meaning of a quantized number: scale * (q - zero_point)."""
+    """Affine quantization: real value = scale * (q - zero_point)."""
 
     scale: float
     zero_point: int = 0
@@ -37,14 +37,14 @@ def quantize_multiplier(scale: float) -> tuple[int, int]:
 
 
 def float32_ratio(a: float, b: float, y: float) -> float:
-    """Ratio a * b / y with each step in float32, as XNNPACK and onnxruntime make the scale of a sum of products."""
+    """Ratio a * b / y with each step in float32, as XNNPACK and onnxruntime compute output scales of products."""
     return float(np.float32(a) * np.float32(b) / np.float32(y))
 
 
 def double_ratio(op: str, dtype: str, a: ArrayLike, b: ArrayLike, y: float) -> NDArray[np.float64]:
-    """Ratio a * b / y of float32 scales in double precision, as LiteRT's reference kernels make it.
+    """Ratio a * b / y of float32 scales in double precision, as LiteRT's reference kernels compute it.
 
-    Products of uint8 `dtype`, but for dense layers, and those of two activations have that of the scales in float32.
+    For uint8 (except dense layers) and for products of two activations, a * b is rounded to float32.
     """
     single = op == "matmul" or (dtype == "uint8" and op != "dense")
     kind = np.float32 if single else np.float64
@@ -70,12 +70,12 @@ def float32_multiplier(scale: float) -> tuple[int, int]:
 
 
 def param_image(n: int, bias: ArrayLike, multipliers: ArrayLike, exponents: ArrayLike) -> NDArray[np.uint8]:
-    """Parameters of output channels as blocks of n lanes: 9 * n bytes each (bias, multiplier, exponent).
+    """Parameter image of output channels in blocks of n lanes, 9 * n bytes each (bias, multiplier, exponent).
 
     Parameters
     ----------
     n : int
-        Lanes.
+        Number of lanes per block.
     bias, multipliers : (channels,) int32
     exponents : (channels,) int8
         Padded with zeros to whole blocks.
@@ -99,7 +99,7 @@ def bias_image(n: int, bias: ArrayLike) -> NDArray[np.uint8]:
 
 
 def clip_operand(low: int, high: int) -> int:
-    """Clip range of int8 results as the library's programs take it."""
+    """Pack the clip range of int8 results as an operand of the library's programs."""
     for value in (low, high):
         if not -128 <= value <= 127:
             raise ValueError(f"clip range must be within -128..127, not {low}..{high}")
@@ -107,10 +107,10 @@ def clip_operand(low: int, high: int) -> int:
 
 
 def halves_word(low: int, high: int) -> int:
-    """Two signed 16-bit numbers as the zero point fields take them."""
+    """Pack two signed 16-bit numbers, as in the zero point fields."""
     return (low & 0xFFFF) | (high & 0xFFFF) << 16
 
 
 def bytes_word(*values: int) -> int:
-    """Signed bytes, lowest first, as the fields of exponents take them."""
+    """Pack signed bytes, lowest first, as in the exponent fields."""
     return sum((value & 0xFF) << 8 * position for position, value in enumerate(values))

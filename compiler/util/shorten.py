@@ -1,25 +1,25 @@
-"""Long names made to fit: the middle goes, since names that a converter numbers differ in their tails."""
+"""Shortening of long names by removing the middle, because generated names differ in their tails."""
 
 from collections.abc import Callable
 
 ELLIPSIS = "…"
-#: Share of the characters left that are the name's beginning.
+#: Share of the remaining characters taken from the start of the name.
 _HEAD = 0.6
 
 
 def shorten_middle(text: str, fits: Callable[[str], bool]) -> str:
-    """A text without its middle, as long as fits; itself if that does.
+    """Return the longest text that fits after removing characters from the middle; the text itself if it fits.
 
     Parameters
     ----------
     text : str
         The text, such as the name of a layer.
     fits : callable
-        Whether a text is short enough; of a shorter one it is true as well.
+        Predicate for short enough texts; must be monotonic in the length.
     """
     if fits(text):
         return text
-    low, high = 0, len(text) - 1  # characters kept: those of `low` fit
+    low, high = 0, len(text) - 1  # `low` characters are known to fit
     while low < high:
         kept = (low + high + 1) // 2
         low, high = (kept, high) if fits(_without_middle(text, kept)) else (low, kept - 1)

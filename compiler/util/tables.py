@@ -1,7 +1,7 @@
-"""Tables on the terminal and in files, drawn by `rich`.
+"""Text tables for terminals and files, rendered by `rich`.
 
-On a terminal a table fits its width: long cells of one column lose their middle. Elsewhere it is as wide as it is, in
-plain text. There are no colours where there is no terminal, or where NO_COLOR is set.
+On a terminal a table is fitted to the width by shortening the cells of one column. Elsewhere it is plain text of
+natural width. Colours are off outside a terminal and if NO_COLOR is set.
 """
 
 import io
@@ -14,7 +14,7 @@ from typing import IO
 
 from compiler.util.shorten import shorten_middle
 
-#: Cells of the column that shrinks keep at least so many characters.
+#: Minimum width of the shrinking column in characters.
 _LEAST = 12
 _GAP = 2
 _HEADING, _SUM = "bold", "bold"
@@ -27,11 +27,11 @@ class Column:
     Parameters
     ----------
     heading : str
-        What its cells are, above them.
+        Text above the cells.
     right : bool
-        Cells are aligned to the right, as figures are.
+        Align cells to the right, as for numbers.
     shrinks : bool
-        Cells lose their middle where the table is too wide for the terminal.
+        Shorten the cells if the table is too wide for the terminal.
     """
 
     heading: str
@@ -51,18 +51,18 @@ def format_table(
     total: bool = False,
     stream: IO[str] | None = None,
 ) -> str:
-    """The lines of a table, without a newline at the end.
+    """Format a table as text without a final newline.
 
     Parameters
     ----------
     columns : sequence of Column
-        From left to right.
+        The columns from left to right.
     rows : sequence of sequences of str
-        The cells of each row, as many as there are columns.
+        Cells of each row, one per column.
     total : bool
-        The last row is a sum of the others.
+        The last row is the total of the others and is emphasized.
     stream : file or None
-        Where the table is printed, which says its width and whether there are colours; None: standard output.
+        Destination, which determines width and colours; None: standard output.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -104,7 +104,7 @@ def format_table(
 
 
 def is_terminal(stream: IO[str]) -> bool:
-    """Whether a person reads what is written to a stream as it comes."""
+    """Return True if a stream is an interactive terminal."""
     try:
         return stream.isatty()
     except ValueError:  # closed

@@ -1,4 +1,4 @@
-"""Candidate sizes of tiles."""
+"""Candidate tile sizes and scratchpad placement of tiles."""
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -7,7 +7,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def cuts(total: int) -> list[int]:
-    """Sizes that cut `total` into equal pieces (the last may be smaller), largest first, some dozens."""
+    """Sizes that divide `total` into equal pieces (the last may be smaller), largest first; a few dozen."""
     sizes: list[int] = []
     pieces = 1
     while pieces <= total:
@@ -21,12 +21,12 @@ def cuts(total: int) -> list[int]:
 
 
 def place(sizes: list[int], bank: int, total: int) -> list[int]:
-    """Start addresses of scratchpad regions: each at a bank of its own if they fit so, else packed.
+    """Start addresses of scratchpad regions: bank-aligned if they fit that way, otherwise packed.
 
     Raises
     ------
     ValueError
-        They do not fit at all.
+        The regions do not fit even if packed.
     """
     for align in (bank, 1):
         starts, at = [], 0

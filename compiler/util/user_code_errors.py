@@ -1,4 +1,4 @@
-"""What code of a user's own, and PyTorch's exporters, raise, as one message that says where."""
+"""Errors of user code and of PyTorch's exporters as one-line messages with the location."""
 
 import logging
 import re
@@ -15,30 +15,30 @@ _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _OURS = Path(__file__).resolve().parents[1]
 _PYTHON = Path(sysconfig.get_paths()["stdlib"]).resolve()
-#: Frames in texts that PyTorch writes.
+#: Stack frames in messages of PyTorch.
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in ([\w<>.]+)')
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m|\[\d+m")
 _MOST = 400
-#: Packages that export, wherever they are installed.
+#: Exporter packages, whose frames are not the user's.
 _EXPORTERS = ("torch", "torchao", "onnxscript", "onnx_ir")
 
 
 def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], str] | None = None) -> _Result:
-    """The result of work that runs a user's code.
+    """Run user code; any failure becomes an InputError.
 
     Parameters
     ----------
     work : callable
-        What to do.
+        Function without arguments that runs the code.
     doing : str
-        How the message begins.
+        Start of the error message.
     right : callable or None
-        What would be right, from the error's text.
+        Function from the error's text to advice that is appended to the message.
 
     Raises
     ------
     InputError
-        The work failed, however it did; -v logs the traceback.
+        The code raised an exception; -v logs the traceback.
     """
     try:
         return work()
@@ -52,7 +52,7 @@ def guarded(work: Callable[[], _Result], doing: str, *, right: Callable[[str], s
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An error and what caused it, the root last."""
+    """An exception and its causes, the root cause last."""
     found: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in found:
@@ -66,7 +66,7 @@ def _all_text(error: BaseException) -> str:
 
 
 def _first(error: BaseException) -> str:
-    """The root's kind and first sentence on one line."""
+    """Type and first line of the root cause's message."""
     root = _chain(error)[-1]
     if isinstance(root, SyntaxError):
         return f"SyntaxError: {root.msg}"
@@ -78,7 +78,7 @@ def _first(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """The innermost line of the user's own code that is to be seen, as " (file, line 3, in forward)"."""
+    """Innermost visible line of user code, as " (file, line 3, in forward)"."""
     found: tuple[str, int, str] | None = None
     for each in reversed(_chain(error)):
         frames = [(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(each.__traceback__)]
@@ -93,7 +93,7 @@ def _where(error: BaseException) -> str:
 
 
 def _users(file: str) -> bool:
-    """Whether a file is neither of an installed package, nor of Python, nor of this compiler."""
+    """Return True if a file belongs neither to an installed package, nor to Python, nor to this compiler."""
     path = Path(file)
     if file.startswith("<") or "site-packages" in path.parts or "dist-packages" in path.parts:
         return False

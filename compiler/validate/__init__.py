@@ -1,4 +1,4 @@
-"""The static validator: what every program must pass before it may be loaded, whoever wrote it."""
+"""Static validator that every program must pass before it is loaded."""
 
 from compiler.validate.errors import KINDS, InstructionLocation, ValidationError
 from compiler.validate.explore import validate

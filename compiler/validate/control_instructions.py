@@ -1,4 +1,4 @@
-"""Instructions that decide where a program goes on."""
+"""Control-flow instructions of the symbolic sequencer."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,79 +12,85 @@ from hw.isa.micro_instruction import LOOP_IMM, MicroOp
 
 
 class ControlInstructions(Protocol):
-    """What these instructions need of the sequencer."""
+    """Interface of the sequencer that these instructions use."""
 
     config: MlaConfig
     pinned: Sequence[DecodedProgram]
 
-    def value(self, way: ExecutionPath, selector: int) -> Word:
-        """What a selector names."""
+    def value(self, path: ExecutionPath, selector: int) -> Word:
+        """Value of the register, operand or statistic that a selector names."""
         ...
 
-    def refuse(self, way: ExecutionPath, kind: str, reason: str) -> ValidationError:
-        """The refusal of the instruction that a way is at."""
+    def refuse(self, path: ExecutionPath, kind: str, reason: str) -> ValidationError:
+        """Validation error located at the current instruction of a path."""
         ...
 
 
-def _halt(sequencer: ControlInstructions, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-    way.timeline.end_call()
+def _halt(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    path.timeline.end_call()
 
 
-def _trap(sequencer: ControlInstructions, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-    raise sequencer.refuse(way, "trap", f"the program traps here with {imm & MASK:#x}")
+def _trap(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    raise sequencer.refuse(path, "trap", f"the program traps here with {imm & MASK:#x}")
 
 
-def _illegal(sequencer: ControlInstructions, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-    raise sequencer.refuse(way, "illegal", "this word is no instruction")
+def _illegal(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    raise sequencer.refuse(path, "illegal", "this word is not a valid instruction")
 
 
-def _loop(sequencer: ControlInstructions, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+def _loop(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
     packed = LOOP_IMM.unpack(imm & MASK)
-    end, trips = packed["end"], add(sequencer.value(way, a), packed["count"] & MASK)
-    if end <= way.pc + 1:
-        reason = f"a loop must end behind its first instruction {way.pc + 1}, not at {end}"
-        raise sequencer.refuse(way, "loop", reason)
+    end, trips = packed["end"], add(sequencer.value(path, a), packed["count"] & MASK)
+    if end <= path.pc + 1:
+        reason = f"a loop must end after its first instruction {path.pc + 1}, not at {end}"
+        raise sequencer.refuse(path, "loop", reason)
     if not isinstance(trips, int):
-        raise sequencer.refuse(way, "statistics", "how often a loop runs must not depend on the data")
+        raise sequencer.refuse(path, "statistics", "the trip count of a loop must not depend on the data")
     if signed(trips) <= 0:
-        way.fall_through(end)
+        path.fall_through(end)
         return
-    if len(way.loops) >= sequencer.config.loop_depth:
-        raise sequencer.refuse(way, "loop", f"at most {sequencer.config.loop_depth} loops may be open")
-    way.loops.append((way.pc + 1, end, signed(trips)))
-    way.fall_through(way.pc + 1)
+    if len(path.loops) >= sequencer.config.loop_depth:
+        raise sequencer.refuse(
+            path, "loop", f"loops may be nested at most {sequencer.config.loop_depth} deep"
+        )
+    path.loops.append((path.pc + 1, end, signed(trips)))
+    path.fall_through(path.pc + 1)
 
 
-def _break(sequencer: ControlInstructions, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-    if len(way.loops) <= way.loop_base:
-        raise sequencer.refuse(way, "loop", "break needs a loop opened since the last call")
-    way.loops.pop()
-    way.pc = imm & MASK
+def _break(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    if len(path.loops) <= path.loop_base:
+        raise sequencer.refuse(path, "loop", "break needs an enclosing loop in the same subroutine")
+    path.loops.pop()
+    path.pc = imm & MASK
 
 
-def _call(sequencer: ControlInstructions, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-    if len(way.frames) >= sequencer.config.call_depth:
-        raise sequencer.refuse(way, "call", f"at most {sequencer.config.call_depth} calls may be open")
-    way.frames.append((way.segment, way.pc + 1, len(way.loops)))
-    way.pc = imm & MASK
+def _call(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    if len(path.frames) >= sequencer.config.call_depth:
+        raise sequencer.refuse(
+            path, "call", f"calls may be nested at most {sequencer.config.call_depth} deep"
+        )
+    path.frames.append((path.segment, path.pc + 1, len(path.loops)))
+    path.pc = imm & MASK
 
 
-def _callp(sequencer: ControlInstructions, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+def _callp(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
     if d >= sequencer.config.segments:
-        reason = f"segments are 0..{sequencer.config.segments - 1}, not {d}"
-        raise sequencer.refuse(way, "illegal", reason)
+        reason = f"the segment must be in 0..{sequencer.config.segments - 1}, not {d}"
+        raise sequencer.refuse(path, "illegal", reason)
     if d >= len(sequencer.pinned):
-        raise sequencer.refuse(way, "segment", f"segment {d} is not pinned; {len(sequencer.pinned)} are")
-    _call(sequencer, way, d, a, b, imm)
-    way.segment = d
+        raise sequencer.refuse(
+            path, "segment", f"segment {d} holds no pinned program; {len(sequencer.pinned)} are pinned"
+        )
+    _call(sequencer, path, d, a, b, imm)
+    path.segment = d
 
 
-def _ret(sequencer: ControlInstructions, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-    if not way.frames:
-        raise sequencer.refuse(way, "call", "ret needs a call that it returns from")
-    way.segment, pc, loops = way.frames.pop()
-    del way.loops[loops:]
-    way.fall_through(pc)
+def _ret(sequencer: ControlInstructions, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+    if not path.frames:
+        raise sequencer.refuse(path, "call", "ret outside a subroutine: no call is active")
+    path.segment, pc, loops = path.frames.pop()
+    del path.loops[loops:]
+    path.fall_through(pc)
 
 
 FLOW: dict[MicroOp, Callable[[ControlInstructions, ExecutionPath, int, int, int, int], None]] = {

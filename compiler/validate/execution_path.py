@@ -1,4 +1,4 @@
-"""One way through the programs: the sequencer's state, and everything its commands have done so far."""
+"""One execution path: the sequencer's state and the effects of its commands so far."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,16 +17,16 @@ from hw.isa.enums import Unit
 from hw.isa.micro_instruction import REGISTERS, MicroOp
 from hw.isa.program import Program
 
-#: Segment of the program that a call runs; pinned programs have their numbers.
+#: Segment number of the call's own program; pinned programs are numbered from 0.
 OWN = -1
-#: Words of all programs whose decoded form is cached.
+#: Capacity of the cache of decoded programs, in instruction words.
 MAX_CACHED_WORDS = 1 << 20
-#: What a way takes in memory: by itself, and for each access.
+#: Estimated memory of a path: fixed part and part per recorded access.
 _WAY_BYTES, _ACCESS_BYTES = 1 << 13, 24
 
 
 class DecodedProgram(NamedTuple):
-    """A program, decoded: operation, d, a, b and imm of each word."""
+    """A decoded program: operation, d, a, b and imm of each word."""
 
     program: Program
     words: tuple[tuple[MicroOp, int, int, int, int], ...]
@@ -46,26 +46,26 @@ _decoded: LruCache[tuple[tuple[MicroOp, int, int, int, int], ...]] = LruCache(MA
 
 @dataclass
 class ExecutionPath:
-    """State after some instructions of some call.
+    """State of the sequencer and the units at one point of a path.
 
     Parameters
     ----------
     timeline : Timeline
-        Unit commands so far.
+        Unit commands issued so far.
     call : int
-        Index of the call that runs.
+        Index of the current call.
     choice : int
-        Which of the programs that it may run: those behind guards come first.
+        Index of the program that runs: the guarded alternatives first, then the call's own program.
     loops : list
-        Open loops: start, end, trips that remain.
+        Active loops: start, end, remaining trips.
     frames : list
-        Open calls: segment, pc to return to, loops open before.
+        Active subroutine calls: segment, return address, loops active before the call.
     steps : int
-        Instructions of this call.
+        Instructions executed in this call.
     work : list of int
-        Least cycles that this call's commands take in each unit.
+        Minimum cycles that this call's commands take in each unit.
     ends : dict
-        For each call that may be in flight, how many commands of each unit had been issued when it halted.
+        For each call that may be in flight, the number of commands of each unit issued when it halted.
     """
 
     timeline: HappensBefore
@@ -86,7 +86,7 @@ class ExecutionPath:
     ends: dict[int, Clock] = field(default_factory=dict)
 
     def begin(self, tag: int) -> None:
-        """Start the next call; the machine does so when the one that is so many before it is complete."""
+        """Start the next call; the hardware does so once the call MAX_IN_FLIGHT earlier has completed."""
         if self.call >= 0:
             issued = self.timeline.issued
             self.ends[self.call] = (issued[0], issued[1], issued[2], issued[3])
@@ -100,7 +100,7 @@ class ExecutionPath:
         self.work = [0] * len(Unit)
 
     def fork(self) -> "ExecutionPath":
-        """The same state, to go another way from here."""
+        """Copy the state so that another path can continue from here."""
         return ExecutionPath(
             self.timeline.copy(),
             self.written.copy() if self.written else None,
@@ -122,7 +122,7 @@ class ExecutionPath:
 
     @property
     def bytes(self) -> int:
-        """About how much memory this way takes by itself."""
+        """Estimated memory of this path in bytes."""
         return (
             _WAY_BYTES
             + _ACCESS_BYTES * self.timeline.accesses.total
@@ -131,11 +131,11 @@ class ExecutionPath:
 
     @property
     def loop_base(self) -> int:
-        """Loops that belong to callers."""
+        """Number of active loops that belong to callers."""
         return self.frames[-1][2] if self.frames else 0
 
     def fall_through(self, pc: int) -> None:
-        """Go on at `pc`, going round the loops of this frame that end there."""
+        """Continue at `pc`, or at the start of a loop of this frame that ends there and has trips left."""
         loops = self.loops
         while loops and loops[-1][1] == pc and len(loops) > self.loop_base:
             start, end, remaining = loops.pop()
@@ -146,9 +146,9 @@ class ExecutionPath:
         self.pc = pc
 
     def settle(self) -> tuple:
-        """Forget a past that no longer matters and return what does; only when the timeline is quiet.
+        """Drop the history that can no longer matter and return the rest; only when the timeline is quiet.
 
-        Two ways that agree in it, steps and work apart, go on alike.
+        Two paths with equal results, disregarding steps and work, continue identically.
         """
         tokens = self.timeline.new_epoch()
         self.ends = dict.fromkeys(self.ends, (0, 0, 0, 0))

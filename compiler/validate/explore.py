@@ -1,4 +1,4 @@
-"""The proof: every way through a stream of macro-instructions, followed to its end."""
+"""Exhaustive exploration of all execution paths of a stream of macro-instructions."""
 
 from collections.abc import Sequence
 
@@ -14,15 +14,15 @@ from hw.config import MlaConfig
 from hw.isa.micro_instruction import MicroOp
 from hw.isa.program import Program
 
-#: Instructions that a call may take unless the caller says otherwise.
+#: Default limit on the instructions of one call.
 LIMIT = 1 << 22
-#: Ways through the programs that are followed, and instructions on all of them but the first.
+#: Limits on the explored paths, and on the instructions of all paths but the first.
 MAX_WAYS = 4096
 MAX_WAY_INSTRUCTIONS = 1 << 22
-#: Bytes that the ways which are still to be followed may take, and states that are remembered to join ways.
+#: Limits on the bytes of paths still to be explored, and on the states remembered to merge paths.
 MAX_WAY_BYTES = 1 << 29
 MAX_STATES = 1 << 16
-_MEET = "ways that end in the same state meet again at a fence of all units"
+_MEET = "paths in the same state merge at a fence of all units"
 
 
 def validate(
@@ -34,34 +34,33 @@ def validate(
     limit: int = LIMIT,
     require_written: bool = False,
 ) -> ProofReport:
-    """Prove that a stream of macro-instructions can do no harm, whatever the data and the timing.
+    """Prove that a stream of macro-instructions is safe for all data and all timings.
 
-    That is: no instruction traps, everything ends, all accesses stay inside the memories and the windows, no two
-    accesses that conflict are without order (so results do not depend on timing), and all semaphores end at zero.
-    The stream begins on a machine whose semaphores are all zero and where no command is on its way.
+    Safe means: no instruction traps, every call terminates, all accesses stay inside the memories and the windows,
+    conflicting accesses are ordered (so results do not depend on timing), and all semaphores end at zero.
+    Initially all semaphores are zero and no command is in flight.
 
     Parameters
     ----------
     config : MlaConfig
-        The machine.
-    calls : sequence of Call
-        Macro-instructions, in the order of the ring. None may need a later one in order to finish.
+        Hardware configuration to validate for.
+    calls : sequence of MacroCall
+        Macro-instructions in submission order. None may depend on a later one to finish.
     windows : sequence of (first byte, last byte, permissions)
-        DRAM that programs may touch; bit 0 of the permissions is read, bit 1 write.
+        DRAM ranges that programs may access; permission bit 0 is read, bit 1 write.
     pinned : sequence of Program
-        Code that programs may call, by segment: the first is in segment 0, and so on.
+        Programs that other programs may call, in the order of their segments 0, 1, ...
     limit : int
-        Instructions that a call may take.
+        Maximum number of instructions that one call may execute.
     require_written : bool
-        Also refuse to read scratchpad, accumulator, slots or tables where nothing has been written since the stream
-        began.
+        Also reject reads of scratchpad, accumulator, slots or tables that the stream has not written before.
 
     Raises
     ------
     ValidationError
-        The stream is not safe, or cannot be shown to be; it names the instruction.
+        The stream is unsafe or cannot be proved safe; the error names the instruction.
     InputError
-        The arguments make no sense.
+        An argument is out of range.
     """
     checked = CallStream(config, calls, windows, pinned, limit)
     if not require_written and (report := proved(checked)):
@@ -70,12 +69,12 @@ def validate(
 
 
 def followed(stream: CallStream, *, require_written: bool = False) -> ProofReport:
-    """The proof without what is known of other streams; errors as in `validate`."""
+    """Prove a stream by exploring it, without the proof memo; errors as in `validate`."""
     return _Proof(stream, require_written).run()
 
 
 class _Proof:
-    """Follows every way. Where two ways meet in the same state, the second ends there."""
+    """Explores every path. Where a path reaches an explored state, it ends there."""
 
     def __init__(self, stream: CallStream, require_written: bool):
         self.stream = stream
@@ -92,91 +91,91 @@ class _Proof:
         self._states = 0
 
     def run(self) -> ProofReport:
-        """Follow all ways; ValidationError from the first that does harm."""
+        """Explore all paths; raises the ValidationError of the first unsafe one."""
         spent = 0
         while self._open:
-            way = self._open.pop()
-            self._open_bytes -= way.bytes
-            before = way.figures.instructions + way.steps
-            self._follow(way)
-            self.figures.join(way.figures)
-            spent += way.figures.instructions - before if before else 0
+            path = self._open.pop()
+            self._open_bytes -= path.bytes
+            before = path.figures.instructions + path.steps
+            self._follow(path)
+            self.figures.join(path.figures)
+            spent += path.figures.instructions - before if before else 0
             if spent > MAX_WAY_INSTRUCTIONS and self._open:
-                way = self._open.pop()
+                path = self._open.pop()
                 reason = (
-                    f"the ways that the data may choose take more than {MAX_WAY_INSTRUCTIONS} instructions"
+                    f"the paths that the data can select take more than {MAX_WAY_INSTRUCTIONS} instructions"
                 )
-                raise self._sequencer(way).refuse(way, "statistics", f"{reason}; {_MEET}")
+                raise self._sequencer(path).refuse(path, "statistics", f"{reason}; {_MEET}")
         return self.figures.report(len(self.stream.calls), self.ways)
 
-    def _follow(self, way: ExecutionPath) -> None:
-        """Follow a way to the end of the stream, or to where another one has been."""
-        if way.call < 0 and not self._next(way):
+    def _follow(self, path: ExecutionPath) -> None:
+        """Explore a path to the end of the stream, or to an explored state."""
+        if path.call < 0 and not self._next(path):
             return
         while True:
-            sequencer = self._sequencer(way)
-            op = sequencer.run(way)
+            sequencer = self._sequencer(path)
+            op = sequencer.run(path)
             if op is None:
-                self._fork(way, sequencer)
+                self._fork(path, sequencer)
                 continue
             if op is MicroOp.HALT:
-                way.figures.instructions += way.steps
-                if not self._next(way):
-                    way.timeline.end()
+                path.figures.instructions += path.steps
+                if not self._next(path):
+                    path.timeline.end()
                     return
-            if self.ways > 1 and way.timeline.quiet and self._been_here(way):
-                way.figures.instructions += way.steps
+            if self.ways > 1 and path.timeline.quiet and self._been_here(path):
+                path.figures.instructions += path.steps
                 return
 
-    def _next(self, way: ExecutionPath) -> bool:
-        """Go on with the next call; whether there is one."""
-        if way.call + 1 >= len(self.stream.calls):
+    def _next(self, path: ExecutionPath) -> bool:
+        """Start the next call; returns False if there is none."""
+        if path.call + 1 >= len(self.stream.calls):
             return False
-        way.begin(self.stream.calls[way.call + 1].tag)
-        self._choose(way)
+        path.begin(self.stream.calls[path.call + 1].tag)
+        self._choose(path)
         return True
 
-    def _choose(self, way: ExecutionPath) -> None:
-        """Go on with the program whose guard holds; both ways at a guard that the data decide."""
-        for number, variant in enumerate(self.stream.calls[way.call].instead):
-            way.choice = number
-            decision = self._sequencer(way).decide(way, variant.guard)
+    def _choose(self, path: ExecutionPath) -> None:
+        """Select the program whose guard holds; fork at a guard that depends on the data."""
+        for number, variant in enumerate(self.stream.calls[path.call].instead):
+            path.choice = number
+            decision = self._sequencer(path).decide(path, variant.guard)
             if decision is None:
-                self._open.append(self._other(way))
+                self._open.append(self._other(path))
             if decision:
                 return
-        way.choice = len(self.stream.calls[way.call].instead)
+        path.choice = len(self.stream.calls[path.call].instead)
 
-    def _sequencer(self, way: ExecutionPath) -> SymbolicSequencer:
-        return self.stream.sequencers[way.call][way.choice]
+    def _sequencer(self, path: ExecutionPath) -> SymbolicSequencer:
+        return self.stream.sequencers[path.call][path.choice]
 
-    def _fork(self, way: ExecutionPath, sequencer: SymbolicSequencer) -> None:
-        """Go both ways at a branch that the data decide."""
-        other = self._other(way)
+    def _fork(self, path: ExecutionPath, sequencer: SymbolicSequencer) -> None:
+        """Fork at a branch that depends on the data."""
+        other = self._other(path)
         sequencer.branch(other, True)
         other.steps += 1
         self._open.append(other)
-        sequencer.branch(way, False)
-        way.steps += 1
+        sequencer.branch(path, False)
+        path.steps += 1
 
-    def _other(self, way: ExecutionPath) -> ExecutionPath:
-        """One more way, the same so far."""
+    def _other(self, path: ExecutionPath) -> ExecutionPath:
+        """Add a path that is identical so far."""
         self.ways += 1
         if self.ways > MAX_WAYS:
-            reason = f"the data may choose among more than {MAX_WAYS} ways to here; {_MEET}"
-            raise self._sequencer(way).refuse(way, "statistics", reason)
-        other = way.fork()
+            reason = f"the data can select more than {MAX_WAYS} paths up to here; {_MEET}"
+            raise self._sequencer(path).refuse(path, "statistics", reason)
+        other = path.fork()
         self._open_bytes += other.bytes
         if self._open_bytes > MAX_WAY_BYTES:
             reason = (
-                f"the ways that the data may choose take more than {MAX_WAY_BYTES} bytes to follow; {_MEET}"
+                f"the paths that the data can select take more than {MAX_WAY_BYTES} bytes to explore; {_MEET}"
             )
-            raise self._sequencer(way).refuse(way, "statistics", reason)
+            raise self._sequencer(path).refuse(path, "statistics", reason)
         return other
 
-    def _been_here(self, way: ExecutionPath) -> bool:
-        """Whether a way that had no less time left has been in this state."""
-        state, spent = way.settle(), (way.steps, *way.work)
+    def _been_here(self, path: ExecutionPath) -> bool:
+        """Return True if a path with at least as much budget left has been in this state."""
+        state, spent = path.settle(), (path.steps, *path.work)
         before = self._seen.get(state, [])
         if any(all(a >= b for a, b in zip(other, spent, strict=True)) for other in before):
             return True

@@ -1,8 +1,8 @@
-"""What a command reads and writes, exactly: the regions of its streams.
+"""Exact memory footprint of a unit command: the regions that its streams read and write.
 
-The boxes that the hardware checks are rougher: here the tail blocks have their own shape, a stream of FUSE has its
-active lanes only, and the parts of a stream that are padding are left out. Rows that MATRIX reads keep all N bytes:
-their lanes show in the statistic `matrix_zeros` and in the columns that are not in use.
+The bounding boxes that the hardware checks are coarser: here tail blocks have their own shape, a FUSE stream covers
+only its active lanes, and padding is excluded. Rows that MATRIX reads cover all N bytes because every lane affects
+the statistic `matrix_zeros` and the unused columns.
 """
 
 from collections.abc import Iterator
@@ -16,22 +16,22 @@ from hw.isa.commands import FUSE_DIMS
 from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Requant, Space, Unit
 
 _SPACES = ("sp", "param", "table")
-#: Coordinates that are gathered one by one; a range of more counts as whole.
+#: Maximum number of coordinates enumerated one by one; a larger set is approximated by its range.
 _MAX_COORDINATES = 1 << 12
-#: Bytes of a parameter slot for each lane: bias, multiplier, exponent, and with the second pair.
+#: Bytes per lane of a parameter slot: bias, multiplier, exponent; with the second multiplier and exponent.
 _SLOT_PARTS = (9, 14)
 Dims = list[tuple[int, int]]
 
 
 def streams(config: MlaConfig, unit: Unit, c: CommandFields, *, used: bool = False) -> list[StridedRegion]:
-    """All regions of a legal command; with `used`, of activations only the lanes whose results count."""
+    """Return all regions of a legal command; with `used`, only those activation lanes that affect results."""
     if unit == Unit.MATRIX:
         return list(_matrix(config, c, used))
     return list((_load if unit == Unit.LOAD else _store if unit == Unit.STORE else _fuse)(config, c))
 
 
 def accumulates(unit: Unit, c: CommandFields) -> bool:
-    """Whether a MATRIX command also reads the accumulator rows it writes."""
+    """Return True if a MATRIX command also reads the accumulator rows that it writes."""
     return unit == Unit.MATRIX and bool(c.accumulate or c.shift8)
 
 
@@ -53,9 +53,9 @@ def _store(config: MlaConfig, c: CommandFields) -> Iterator[StridedRegion]:
 
 @lru_cache(maxsize=1 << 12)
 def coordinate_steps(start: int, steps: tuple[tuple[int, int], ...], limit: int) -> tuple[int, Dims] | None:
-    """First coordinate and dimensions of those that are not padding; None if all are.
+    """First coordinate and dimensions of the coordinates that are not padding; None if all are padding.
 
-    Where padding cuts an irregular set, the coordinates between its members are taken for members too.
+    An irregular set left by padding is over-approximated by the coordinates between its members.
     """
     low = start + sum(min(0, (count - 1) * stride) for count, stride in steps)
     high = start + sum(max(0, (count - 1) * stride) for count, stride in steps)
@@ -98,7 +98,7 @@ def _padded_blocks(
     block: tuple[int, int],
     runs: tuple[int, int],
 ) -> Iterator[StridedRegion]:
-    """The same with a dimension `block`, whose last step touches another number of addresses than those before."""
+    """Regions of a stream with a dimension `block` whose last step touches a different number of addresses."""
     count, stride = block
     if runs[0] == runs[1]:
         yield from _padded(space, c, *coordinates, [*others, block], runs[0])
@@ -185,7 +185,7 @@ def _walk(c: CommandFields, stream: str) -> Dims:
 
 
 def _results(c: CommandFields) -> tuple[int, Dims]:
-    """Base and dimensions of what is written: a reduced window gives one result, at its last step."""
+    """Base and dimensions of the results: a reduced window gives one result, at its last step."""
     base, dims = c.d_base, _walk(c, "d")
     if c.reduce != Reduce.NONE:
         base += sum((count - 1) * stride for count, stride in dims[:2])
@@ -206,7 +206,7 @@ def _operand_a(n: int, c: CommandFields) -> Iterator[StridedRegion]:
 
 
 def _lanes(n: int, c: CommandFields, stream: str, size: int, elements: int = 0) -> Iterator[StridedRegion]:
-    """A stream in the scratchpad: `elements` at each step, or if 0 the active lanes."""
+    """A scratchpad stream: `elements` per step, or the active lanes if 0."""
     write = stream == "d"
     base, dims = _results(c) if write else (getattr(c, f"{stream}_base"), _walk(c, stream))
     lanes, tail = c.lanes or n, c.lanes_tail or n

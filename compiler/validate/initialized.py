@@ -1,4 +1,4 @@
-"""Which bytes and rows have been written since the stream began."""
+"""Tracks the on-chip bytes and rows that a stream has written."""
 
 import hashlib
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from hw.isa.enums import Unit
 
 
 class InitializedMemory:
-    """A flag for each byte of scratchpad, slots and tables, and for each row of the accumulator.
+    """A written flag for each byte of scratchpad, slots and tables, and for each row of the accumulator.
 
     Parameters
     ----------
     config : MlaConfig
-        Sizes.
+        Hardware configuration, for the memory sizes.
     """
 
     def __init__(self, config: MlaConfig):
@@ -32,21 +32,21 @@ class InitializedMemory:
 
     @property
     def size(self) -> int:
-        """Bytes of all flags."""
+        """Memory of all flags in bytes."""
         return sum(flags.nbytes for flags in self._flags.values())
 
     def copy(self) -> "InitializedMemory":
-        """The same flags, to go another way from here."""
+        """Copy the flags so that another path can continue from here."""
         other = InitializedMemory(self._config)
         other._flags = {space: flags.copy() for space, flags in self._flags.items()}
         return other
 
     def digest(self) -> bytes:
-        """A name of the state."""
+        """SHA-256 digest of the flags."""
         return hashlib.sha256(b"".join(flags.tobytes() for flags in self._flags.values())).digest()
 
     def enter(self, unit: Unit, c: CommandFields) -> tuple[str, int] | None:
-        """Enter a command; returns the memory and first address it reads that was never written, or None."""
+        """Record a command; returns memory and first address that it reads before any write, or None."""
         regions = streams(self._config, unit, c, used=True)
         for item in regions:
             if item.space == "dram" or (item.write and not accumulates(unit, c)):

@@ -1,7 +1,7 @@
-"""A FUSE command that reads what it writes itself: which of its points see old values, and which might see new ones.
+"""Hazards within one FUSE command that reads memory it also writes.
 
 Points read in order and results are written in order, each after its own reads; but a later point may read before an
-earlier one has written. So a command may work in place, and may overwrite what earlier points have read, but no
+earlier one has written. So a command may work in location, and may overwrite what earlier points have read, but no
 point may read what an earlier point writes.
 """
 
@@ -13,15 +13,15 @@ from cosim.semantics.command_fields import CommandFields
 from cosim.semantics.fuse_points import PointBlock, points
 from hw.isa.enums import DTYPE_BYTES, BSource, Reduce, Requant
 
-#: Elements of a stream that are looked at one by one; a command of more is taken to read what it writes.
+#: Maximum number of elements checked one by one; a larger command is assumed to read its own results.
 MAX_ELEMENTS = 1 << 21
 #: Fields of a FUSE command that hold addresses in scratchpad or accumulator.
 _BASES = ("a_base", "b_base", "r_base", "d_base")
 
 
 def reads_own_results(n: int, c: CommandFields) -> bool:
-    """Whether a point of a FUSE command may read what an earlier one writes; sure only for commands of a sane size."""
-    # Where the command lies as a whole does not matter: tiles of one shape are looked at once.
+    """Return True if a point of a FUSE command may read an earlier point's result; conservative above MAX_ELEMENTS."""
+    # Only addresses relative to each other matter, so tiles of one shape share a cache entry.
     values = dict(vars(c))
     values |= {base: values[base] - c.d_base for base in _BASES}
     return _reads_own_results(n, tuple(values.items()))
@@ -61,7 +61,7 @@ def _order(block: PointBlock) -> np.ndarray:
 def _reads(
     n: int, c: CommandFields, block: PointBlock
 ) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
-    """Memory, address, bytes (0: a row) and number of the points that read, for each stream."""
+    """For each input stream: memory, address, bytes (0: a row) and index of each point that reads."""
     order, valid = _order(block), block.valid
     a = c.a_base + block.index["n"] * c.a_n + block.u * c.a_u + block.v * c.a_v
     a_size = DTYPE_BYTES[c.a_dtype] if c.a_src else 0
@@ -77,7 +77,7 @@ def _reads(
 
 
 def _touched(address: np.ndarray, length: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every address touched and the number of the point that does, in the points' order."""
+    """Every touched address with the index of the point that touches it, in the order of the points."""
     length = np.maximum(length, 1)
     offsets = np.arange(int(length.max()))
     taken = offsets < length[:, None]

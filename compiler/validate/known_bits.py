@@ -1,4 +1,4 @@
-"""32-bit words of which some bits are unknown, because statistics of the data enter them."""
+"""Known-bits abstract domain: 32-bit words with bits that depend on the data."""
 
 from dataclasses import dataclass
 
@@ -12,24 +12,24 @@ _SHIFTS = (MicroOp.SHL, MicroOp.SHR, MicroOp.SAR)
 
 @dataclass(frozen=True)
 class KnownBits:
-    """A word whose bits in `unknown` may be anything; those bits of `value` are 0."""
+    """A word whose bits in `unknown` may have any value; those bits of `value` are 0."""
 
     value: int
     unknown: int
 
 
-#: What a register holds: a known word, or one that is not known in full.
+#: Abstract value of a register: a known word or a partly known one.
 Word = int | KnownBits
 UNKNOWN = KnownBits(0, MASK)
 
 
 def parts(word: Word) -> tuple[int, int]:
-    """Value and unknown bits."""
+    """Split a word into its value and its mask of unknown bits."""
     return (word, 0) if isinstance(word, int) else (word.value, word.unknown)
 
 
 def word_of(value: int, unknown: int) -> Word:
-    """A word from its value and its unknown bits."""
+    """Make a word from its value and its mask of unknown bits."""
     unknown &= MASK
     return KnownBits(value & MASK & ~unknown, unknown) if unknown else value & MASK
 
@@ -73,7 +73,7 @@ def _shifted(op: MicroOp, value: int, unknown: int, count: int) -> Word:
 
 
 def taken(op: MicroOp, a: Word, b: Word) -> bool | None:
-    """Whether a branch is taken; None if that is unknown."""
+    """Return True if a branch is taken, False if not, None if unknown."""
     if isinstance(a, int) and isinstance(b, int):
         return bool(BRANCH[op](a, b))
     (va, ua), (vb, ub) = parts(a), parts(b)

@@ -1,4 +1,4 @@
-"""A stream that is to be proved: its calls, checked and decoded."""
+"""Input of the validator: macro-instructions, checked and decoded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class MacroCall:
     program : Program
         The micro-program it runs.
     operands : tuple of int or None
-        32-bit words, with or without sign; None: any.
+        32-bit words, signed or unsigned; None: any value.
     tag : int
-        Tag of its counters.
-    instead : tuple of Variant
-        The first of them whose guard holds runs in the program's place.
+        Tag under which its events are counted.
+    instead : tuple of GuardedProgram
+        Alternatives: the first whose guard holds runs instead of `program`.
     """
 
     program: Program
@@ -38,7 +38,7 @@ class MacroCall:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """Those that it may run, in the order in which the machine looks at them."""
+        """All programs that the call may run, in the order in which the hardware tests them."""
         return (*(variant.program for variant in self.instead), self.program)
 
 
@@ -56,11 +56,9 @@ class CallStream:
         if limit < 1:
             raise InputError(f"limit must be at least 1, not {shown(limit)}")
         if len(windows) > config.windows:
-            raise InputError(f"there are {config.windows} windows, not {len(windows)}")
+            raise InputError(f"there may be at most {config.windows} windows, not {len(windows)}")
         if len(pinned) > config.segments - bool(calls):
-            raise InputError(
-                f"there are {config.segments} segments, too few for {len(pinned)} pinned programs"
-            )
+            raise InputError(f"{len(pinned)} pinned programs do not fit {config.segments} segments")
         self.config, self.calls, self.limit = config, calls, limit
         self.windows = list(windows)
         taken = sum(len(program.words) for program in pinned)
@@ -68,7 +66,7 @@ class CallStream:
         for program in pinned:
             _check_words(program, InstructionLocation(0, program.name, -1))
         self.pinned = [code_of(program) for program in pinned]
-        #: For each call one for each program that it may run.
+        #: For each call, one sequencer per program that it may run.
         self.sequencers = [
             [self._sequencer(index, call, program, taken, codes) for program in call.programs]
             for index, call in enumerate(calls)
@@ -77,36 +75,36 @@ class CallStream:
     def _sequencer(
         self, index: int, call: MacroCall, program: Program, taken: int, codes: dict[int, DecodedProgram]
     ) -> SymbolicSequencer:
-        place = InstructionLocation(index, program.name, -1)
+        location = InstructionLocation(index, program.name, -1)
         if len(call.instead) >= self.config.candidates:
             reason = f"an opcode has at most {self.config.candidates} candidates, not {len(call.programs)}"
-            raise ValidationError("size", place, reason)
+            raise ValidationError("size", location, reason)
         most = self.config.wis_words - taken
         if not 1 <= len(program.words) <= most:
             reason = f"the program must have 1..{most} instructions, not {len(program.words)}"
-            raise ValidationError("size", place, reason)
+            raise ValidationError("size", location, reason)
         if len(call.operands) > MAX_OPERANDS:
             reason = f"a call has at most {MAX_OPERANDS} operands, not {len(call.operands)}"
-            raise ValidationError("operand", place, reason)
+            raise ValidationError("operand", location, reason)
         for number, value in enumerate(call.operands):
             if value is not None and not -(1 << 31) <= value < 1 << 32:
                 reason = f"operand {number} must fit 32 bits, not {shown(value)}"
-                raise ValidationError("operand", place, reason)
+                raise ValidationError("operand", location, reason)
         if not 0 <= call.tag < self.config.tags:
             reason = f"the tag must be in 0..{self.config.tags - 1}, not {shown(call.tag)}"
-            raise ValidationError("operand", place, reason)
+            raise ValidationError("operand", location, reason)
         if id(program) not in codes:
-            _check_words(program, place)
+            _check_words(program, location)
             codes[id(program)] = code_of(program)
         code = codes[id(program)]
         operands = tuple(UNKNOWN if value is None else int(value) & 0xFFFFFFFF for value in call.operands)
         return SymbolicSequencer(self.config, self.windows, code, self.pinned, operands, self.limit)
 
 
-def _check_words(program: Program, place: InstructionLocation) -> None:
+def _check_words(program: Program, location: InstructionLocation) -> None:
     if all(0 <= word < 1 << 64 for word in (min(program.words, default=0), max(program.words, default=0))):
         return
     for number, word in enumerate(program.words):
         if not 0 <= word < 1 << 64:
             reason = f"a word must be in 0..2**64-1, not {shown(word)}"
-            raise ValidationError("illegal", place._replace(instruction=number), reason)
+            raise ValidationError("illegal", location._replace(instruction=number), reason)

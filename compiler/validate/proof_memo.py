@@ -1,9 +1,9 @@
-"""Calls that have been proved before, wherever their memory lay: they need not be followed again.
+"""Memo of proved call sequences, independent of the addresses of their buffers.
 
-Where a call waits for all units before it does anything, what came before it cannot matter any more but for tokens that
-were left and for the line buffers. So a stream falls into runs of calls that are proved one by one, and once: what is
-kept of a run holds for all operands that lie apart from each other and inside the windows. What this does not show to
-be safe is followed step by step (`compiler.validate.check`), which says what is wrong with it, if anything is.
+A call that first waits for all units depends on earlier calls only through leftover semaphore tokens and the line
+buffers. A stream therefore splits into runs of calls that are proved separately and once: the proof of a run holds for
+all operands whose buffers are disjoint and inside the windows. A stream that this does not prove safe is explored step
+by step (`compiler.validate.explore`), which reports the error, if there is one.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from compiler.validate.unit_commands import CommandLine
 from cosim.semantics.command_checks import DramWindow
 from hw.config import MlaConfig
 
-#: Commands of traces, and runs that are kept.
-_MOST_COMMANDS, _MOST_RUNS = 1 << 16, 1 << 10
+#: Capacities of the caches of traces (in commands) and of proved runs.
+_MAX_COMMANDS, _MAX_RUNS = 1 << 16, 1 << 10
 _READ, _WRITE = 1, 2
 
 
 @dataclass(frozen=True, eq=False)
 class ProofMemo:
-    """What is known of a program: a number of its own, the operands it uses (None: follow it), how it begins."""
+    """Facts about a program: unique number, operands that it uses (None: must be explored), starts with a fence."""
 
     number: int
     code: DecodedProgram
@@ -37,7 +37,7 @@ class ProofMemo:
 
 
 def proved(stream: CallStream) -> ProofReport | None:
-    """The figures of a stream that is safe for certain; None if it has to be followed."""
+    """Report of a stream that the memo proves safe; None if it must be explored."""
     if stream.pinned or any(call.instead for call in stream.calls):
         return None
     memo = _memo(stream.config)
@@ -50,22 +50,22 @@ def proved(stream: CallStream) -> ProofReport | None:
         run = None if operands is None else memo.run(codes[start:stop], line)
         if run is None or operands is None or run.steps > stream.limit:
             return None
-        placed = _placed(run.figures, operands, stream.windows)
-        if placed is None:
+        relocated = _relocated(run.figures, operands, stream.windows)
+        if relocated is None:
             return None
-        figures.add(placed)
+        figures.add(relocated)
         line = run.line or line
     return figures.report(len(stream.calls), 1)
 
 
 def _runs(codes: Sequence[ProofMemo]) -> list[tuple[int, int]]:
-    """First call of each run, and the one behind its last."""
+    """Half-open range of calls of each run."""
     starts = [0, *(at for at, code in enumerate(codes) if at and code.fenced)]
     return list(zip(starts, [*starts[1:], len(codes)], strict=True)) if codes else []
 
 
 def _operands(codes: Sequence[ProofMemo], calls: Sequence[MacroCall]) -> tuple[int | None, ...] | None:
-    """The operands that all calls of a run have; None if they do not, or use others."""
+    """Operands common to all calls of a run; None if they differ or an operand in use is missing or unknown."""
     operands = calls[0].operands
     for code, call in zip(codes, calls, strict=True):
         if code.operands is None or call.operands != operands:
@@ -75,11 +75,11 @@ def _operands(codes: Sequence[ProofMemo], calls: Sequence[MacroCall]) -> tuple[i
     return operands
 
 
-def _placed(
+def _relocated(
     figures: ProofFigures, operands: Sequence[int | None], windows: Sequence[DramWindow]
 ) -> ProofFigures | None:
-    """The figures with addresses in place of distances from operands; None if one is not in a window, or two meet."""
-    placed = figures.copy()
+    """Replace offsets from operands by addresses; None if one is outside the windows or two buffers overlap."""
+    relocated = figures.copy()
     reach, stretches = dict[tuple[str, bool], tuple[int, int]](), []
     for (space, write), (low, high) in figures.reach.items():
         if space.startswith("dram"):
@@ -95,8 +95,8 @@ def _placed(
         for other in stretches[:number]:
             if (write or other[3]) and space != other[2] and low <= other[1] and other[0] <= high:
                 return None
-    placed.reach = reach
-    return placed
+    relocated.reach = reach
+    return relocated
 
 
 def _inside(windows: Sequence[DramWindow], low: int, high: int, permission: int) -> bool:
@@ -104,18 +104,18 @@ def _inside(windows: Sequence[DramWindow], low: int, high: int, permission: int)
 
 
 class _Memo:
-    """What is known of programs, calls and runs on one machine."""
+    """Memo of programs, traces and runs for one hardware configuration."""
 
     def __init__(self, config: MlaConfig):
         self.config = config
         self._numbers = count()
         self._programs: LruCache[ProofMemo] = LruCache(MAX_CACHED_WORDS)
-        # What cannot be had is known, too: (None,).
-        self._traces: LruCache[tuple[Trace | None]] = LruCache(_MOST_COMMANDS)
-        self._proved: LruCache[tuple[SequenceProof | None]] = LruCache(_MOST_RUNS)
+        # Failures are cached as (None,).
+        self._traces: LruCache[tuple[Trace | None]] = LruCache(_MAX_COMMANDS)
+        self._proved: LruCache[tuple[SequenceProof | None]] = LruCache(_MAX_RUNS)
 
     def program(self, code: DecodedProgram) -> ProofMemo:
-        """A program by its words."""
+        """Facts about a program, looked up by its words."""
         words = code.program.words
         known = self._programs.get(words)
         if known is None:
@@ -124,8 +124,8 @@ class _Memo:
         return known
 
     def run(self, codes: Sequence[ProofMemo], line: CommandLine | None) -> SequenceProof | None:
-        """Calls of programs one behind the other; None if they cannot be shown to do no harm."""
-        # Most calls do not look at what the line buffers held before.
+        """Proof of consecutive calls; None if they cannot be proved safe."""
+        # Most calls do not depend on the previous contents of the line buffers.
         numbers = tuple(code.number for code in codes)
         for before in dict.fromkeys((None, line)):
             found = self._proved.get((before, numbers))

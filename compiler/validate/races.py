@@ -1,4 +1,4 @@
-"""Conflicting accesses that nothing orders."""
+"""Data race detection: conflicting accesses that are unordered."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -10,36 +10,36 @@ from compiler.validate.errors import InstructionLocation
 from compiler.validate.strided_regions import StridedRegion, overlap, runs
 from hw.isa.enums import Unit
 
-#: How many commands of each unit are known to have retired.
+#: Vector clock: number of commands of each unit that are known to have retired.
 Clock = tuple[int, int, int, int]
 START: Clock = (0, 0, 0, 0)
 _UNITS = tuple(Unit)
-#: Accesses up to which one comparison after the other is faster than numpy.
+#: Number of accesses up to which a Python loop is faster than numpy.
 _FEW = 24
-#: Accesses that may be without order at a time.
+#: Maximum number of unordered accesses at a time.
 MAX_ACCESSES = 1 << 18
-#: Comparisons of accesses in a call, weighted by the addresses that they look at.
+#: Maximum weight of the comparisons in a call; a comparison is weighted by the runs that it examines.
 MAX_COMPARED = 1 << 31
-#: Weight of an exact comparison of two regions, besides their runs.
+#: Fixed weight of an exact comparison of two regions, in addition to their runs.
 _EXACT = 1 << 11
-#: Accesses above which those that every later command knows to have retired are dropped.
+#: Number of accesses above which retired ones are dropped.
 _CROWDED = 1 << 14
 
 
 class ComparisonLimitError(Exception):
-    """More comparisons than a call may take."""
+    """The comparisons of a call exceed `MAX_COMPARED`."""
 
 
 class Clash(NamedTuple):
-    """A conflicting access that nothing orders."""
+    """An earlier conflicting access that is unordered."""
 
     unit: Unit
-    place: InstructionLocation
+    location: InstructionLocation
     region: StridedRegion
 
 
 class Races(Protocol):
-    """Who is told of commands as they start."""
+    """Interface for recording commands as they start."""
 
     #: Weight of the comparisons made during this call.
     compared: int
@@ -51,40 +51,40 @@ class Races(Protocol):
 
     @property
     def crowded(self) -> bool:
-        """Whether it is time for `forget`."""
+        """True if `forget` should be called."""
         ...
 
     def clash(
         self, unit: Unit, known: Clock, regions: Sequence[StridedRegion]
     ) -> tuple[StridedRegion, Clash] | None:
-        """An access of a command that clashes with an earlier one, and that; `known` has retired for certain."""
+        """Return a racing access of a command and the earlier access; `known` has retired under any timing."""
         ...
 
     def enter(
-        self, unit: Unit, number: int, regions: Sequence[StridedRegion], place: InstructionLocation
+        self, unit: Unit, number: int, regions: Sequence[StridedRegion], location: InstructionLocation
     ) -> None:
-        """Enter the accesses of a command, which is so many of its unit's."""
+        """Record the accesses of command `number` of a unit."""
         ...
 
     def forget(self, known: Clock) -> "Races":
-        """A copy without what every later command knows to have retired."""
+        """Copy without the commands that have retired according to `known`."""
         ...
 
 
 class _Log:
-    """Accesses of one kind by one unit, in the order in which its commands start."""
+    """Accesses of one kind by one unit, in start order."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.regions: list[StridedRegion] = []
-        self.places: list[InstructionLocation] = []
+        self.locations: list[InstructionLocation] = []
         self._boxes = np.zeros((2, 0), np.int64)
         self._boxed = 0
 
-    def add(self, number: int, region: StridedRegion, place: InstructionLocation) -> None:
+    def add(self, number: int, region: StridedRegion, location: InstructionLocation) -> None:
         self.numbers.append(number)
         self.regions.append(region)
-        self.places.append(place)
+        self.locations.append(location)
 
     def clash(self, known: int, region: StridedRegion, allowed: int) -> tuple[int, int]:
         """Index of an access by command `known` or a later one that shares an address with `region`; -1 if none.
@@ -116,7 +116,7 @@ class _Log:
         return -1, weight
 
     def _extend(self) -> None:
-        """Bring the array of boxes up to date."""
+        """Append the bounding boxes of new regions to the array."""
         total = len(self.regions)
         if total > self._boxes.shape[1]:
             boxes = np.zeros((2, 2 * total), np.int64)
@@ -128,15 +128,19 @@ class _Log:
         self._boxed = total
 
     def forget(self, known: int) -> "_Log":
-        """A copy without the commands before `known`."""
+        """Copy without the commands before `known`."""
         first = bisect_left(self.numbers, known)
         log = _Log()
-        log.numbers, log.regions, log.places = self.numbers[first:], self.regions[first:], self.places[first:]
+        log.numbers, log.regions, log.locations = (
+            self.numbers[first:],
+            self.regions[first:],
+            self.locations[first:],
+        )
         return log
 
 
 class Accesses:
-    """All accesses that some later command might still race with."""
+    """All accesses that a later command may still race with."""
 
     def __init__(self, compared: int = 0) -> None:
         self._logs: dict[tuple[Unit, str, bool], _Log] = {}
@@ -148,18 +152,18 @@ class Accesses:
 
     @property
     def crowded(self) -> bool:
-        """Whether it is time for `forget`."""
+        """True if `forget` should be called."""
         return self.total > self._limit
 
     def clash(
         self, unit: Unit, known: Clock, regions: Sequence[StridedRegion]
     ) -> tuple[StridedRegion, Clash] | None:
-        """An access of a command that clashes with an earlier one, and that.
+        """Return a racing access of a command and the earlier access that it races with, or None.
 
         Parameters
         ----------
         known : Clock
-            What has certainly retired when the command starts.
+            Commands that have retired when the command starts, under any timing.
 
         Raises
         ------
@@ -168,8 +172,8 @@ class Accesses:
         """
         for region in regions:
             for other in _UNITS:
-                # Within a unit writes keep their order, and their place behind earlier reads; only a read may come too
-                # soon for an earlier write.
+                # Within a unit, writes stay in order and after earlier reads; only a read may run before an
+                # earlier write has finished.
                 if unit == other and region.write:
                     continue
                 for write in (True, False) if region.write else (True,):
@@ -179,19 +183,19 @@ class Accesses:
                     index, weight = log.clash(known[other], region, MAX_COMPARED - self.compared)
                     self.compared += weight
                     if index >= 0:
-                        return region, Clash(other, log.places[index], log.regions[index])
+                        return region, Clash(other, log.locations[index], log.regions[index])
         return None
 
     def enter(
-        self, unit: Unit, number: int, regions: Sequence[StridedRegion], place: InstructionLocation
+        self, unit: Unit, number: int, regions: Sequence[StridedRegion], location: InstructionLocation
     ) -> None:
-        """Enter the accesses of a command, which is so many of its unit's."""
+        """Record the accesses of command `number` of a unit."""
         for region in regions:
-            self._logs.setdefault((unit, region.space, region.write), _Log()).add(number, region, place)
+            self._logs.setdefault((unit, region.space, region.write), _Log()).add(number, region, location)
         self.total += len(regions)
 
     def forget(self, known: Clock) -> "Accesses":
-        """A copy without what every later command knows to have retired."""
+        """Copy without the commands that have retired according to `known`."""
         accesses = Accesses(self.compared)
         accesses._logs = {key: log.forget(known[key[0]]) for key, log in self._logs.items()}
         accesses.total = sum(len(log.numbers) for log in accesses._logs.values())

@@ -1,4 +1,4 @@
-"""What a proof found: figures of a stream of macro-instructions."""
+"""Report of a proved stream of macro-instructions."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,20 +9,20 @@ from hw.isa.enums import Unit
 
 @dataclass(frozen=True)
 class ProofReport:
-    """Figures of a stream that is safe; where the data decide the way, the greatest of all ways.
+    """Figures of a stream that is proved safe; the maximum over all paths where the data select one.
 
     Parameters
     ----------
     calls : int
-        Macro-instructions.
+        Number of macro-instructions.
     ways : int
-        Ways through the programs that the data may choose.
+        Number of execution paths that the data can select.
     instructions : int
-        Micro-instructions executed.
+        Number of micro-instructions executed.
     commands : dict
-        Unit commands, by unit.
+        Number of unit commands by unit name.
     peak_in_flight : int
-        Most commands of which the sequencer did not know, at some time, whether they had retired.
+        Maximum number of issued commands that the sequencer did not know to have retired.
     regions : dict
         For each memory the first and last address read and written, [low, high] or None.
     """
@@ -35,7 +35,7 @@ class ProofReport:
     regions: dict[str, dict[str, list[int] | None]]
 
     def to_json(self) -> dict[str, Any]:
-        """The figures as a document."""
+        """Return the report as a JSON-serializable dict."""
         return dict(vars(self))
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ def _counted(count: int, noun: str) -> str:
 
 @dataclass
 class ProofFigures:
-    """The figures of one way, while it is followed."""
+    """Figures of one path during exploration."""
 
     instructions: int = 0
     peak: int = 0
@@ -66,7 +66,7 @@ class ProofFigures:
     reach: dict[tuple[str, bool], tuple[int, int]] = field(default_factory=dict)
 
     def copy(self) -> "ProofFigures":
-        """The same figures, to go another way from here."""
+        """Copy the figures so that another path can continue from here."""
         return ProofFigures(self.instructions, self.peak, list(self.commands), dict(self.reach))
 
     def command(self, unit: Unit, regions: list[StridedRegion], in_flight: int) -> None:
@@ -79,14 +79,14 @@ class ProofFigures:
             self.reach[key] = min(low, item.low), max(high, item.high)
 
     def add(self, more: "ProofFigures") -> None:
-        """Count calls that come behind others."""
+        """Add the figures of subsequent calls."""
         instructions, commands = self.instructions, self.commands
         self.join(more)
         self.instructions = instructions + more.instructions
         self.commands = [a + b for a, b in zip(commands, more.commands, strict=True)]
 
     def join(self, other: "ProofFigures") -> None:
-        """Take the greater of each figure."""
+        """Take the maximum of each figure over two paths."""
         self.instructions = max(self.instructions, other.instructions)
         self.peak = max(self.peak, other.peak)
         self.commands = [max(pair) for pair in zip(self.commands, other.commands, strict=True)]
@@ -95,7 +95,7 @@ class ProofFigures:
             self.reach[key] = min(mine[0], low), max(mine[1], high)
 
     def report(self, calls: int, ways: int) -> ProofReport:
-        """The figures for people and tools."""
+        """Make the report of `calls` calls and `ways` paths."""
         regions: dict[str, dict[str, list[int] | None]] = {}
         for (space, write), span in sorted(self.reach.items()):
             regions.setdefault(space, {"read": None, "write": None})["write" if write else "read"] = list(
@@ -103,3 +103,7 @@ class ProofFigures:
             )
         commands = {unit.name.lower(): self.commands[unit] for unit in Unit}
         return ProofReport(calls, ways, self.instructions, commands, self.peak, regions)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

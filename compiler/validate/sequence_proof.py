@@ -1,4 +1,4 @@
-"""A run: calls one behind the other on a machine at rest, their commands put in order and all accesses compared."""
+"""Proof of a sequence of calls that starts with all units idle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ _NOWHERE = InstructionLocation(0, "", -1)
 
 @dataclass(frozen=True, eq=False)
 class SequenceProof:
-    """Calls that do no harm from a machine at rest on, and leave no token.
+    """A sequence of calls that is safe when all units are idle, and leaves all semaphores at 0.
 
     Parameters
     ----------
-    figures : Figures
-        Of all of them.
-    line : Line or None
-        What the line buffers hold behind them; None: what they held before.
+    figures : ProofFigures
+        Figures of the whole sequence.
+    line : CommandLine or None
+        Contents of the line buffers after the sequence; None: unchanged.
     steps : int
-        Instructions of the call that takes most.
+        Maximum number of instructions of one call.
     """
 
     figures: ProofFigures
@@ -41,7 +41,7 @@ class SequenceProof:
 
 
 class _Clocks:
-    """In place of accesses: what each command knows when it starts."""
+    """Records the vector clock of each command as it starts; races are checked later."""
 
     compared, total, crowded = 0, 0, False
 
@@ -51,21 +51,21 @@ class _Clocks:
     def clash(
         self, unit: Unit, known: Clock, regions: Sequence[StridedRegion]
     ) -> tuple[StridedRegion, Clash] | None:
-        """Write down what a command knows; whether it races is looked at later."""
+        """Record the clock of a command."""
         self.known[unit].append(known)
 
     def enter(
-        self, unit: Unit, number: int, regions: Sequence[StridedRegion], place: InstructionLocation
+        self, unit: Unit, number: int, regions: Sequence[StridedRegion], location: InstructionLocation
     ) -> None:
-        """What it touches is known from its trace."""
+        """Ignore the accesses: the traces have them."""
 
     def forget(self, known: Clock) -> "_Clocks":
-        """Nothing: there is one way."""
+        """Return the object itself: all clocks are needed."""
         return self
 
 
 def run_of(config: MlaConfig, traces: Sequence[Trace]) -> SequenceProof | None:
-    """Calls from a machine at rest on; None if they do harm, leave a token, or it is not certain that they do not."""
+    """Proof of a sequence of calls from idle units; None if it is unsafe, leaves a token, or cannot be decided."""
     clocks = _Clocks()
     timeline = HappensBefore(config.queue_depth, clocks)
     figures = ProofFigures()
@@ -93,7 +93,7 @@ def run_of(config: MlaConfig, traces: Sequence[Trace]) -> SequenceProof | None:
 
 
 def _ordered(timeline: HappensBefore, trace: Trace) -> int:
-    """Let a call's commands take their order; the most of them in flight."""
+    """Simulate the commands of a call; returns the maximum number in flight."""
     peak = 0
     for what, number, signal in trace.events:
         if what == WAIT:
@@ -107,7 +107,7 @@ def _ordered(timeline: HappensBefore, trace: Trace) -> int:
 
 
 def _joined(logs: Sequence[tuple[int, Log]]) -> Log:
-    """The logs of calls that come one behind the other, each with the commands of its unit before it."""
+    """Concatenate the logs of consecutive calls, each given with the number of earlier commands of its unit."""
     return Log(
         np.concatenate([log.numbers + before for before, log in logs]),
         np.concatenate([log.low for _, log in logs]),

@@ -1,4 +1,4 @@
-"""Regular sets of addresses: what a stream touches, and whether two streams touch the same."""
+"""Strided address sets and their intersection test."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,9 +10,9 @@ from compiler.util.lru_cache import LruCache
 
 #: Dimensions of a walk: (count, stride) with counts above 1 and growing strides above 0.
 Steps = tuple[tuple[int, int], ...]
-#: Runs that are looked at one by one; a walk of more of them counts as all between its first and last address.
+#: Maximum number of runs examined one by one; a larger walk is approximated by its address range.
 MAX_RUNS = 1 << 16
-#: Stretches that `intervals` caches, of all walks together.
+#: Capacity of the cache of `intervals`, in intervals.
 _MAX_CACHED = 1 << 22
 
 
@@ -22,15 +22,15 @@ class StridedRegion(NamedTuple):
     Parameters
     ----------
     space : str
-        sp, param, table, dram (bytes) or acc (rows).
+        Memory: sp, param, table, dram (addresses in bytes) or acc (in rows).
     low, high : int
-        First and last address.
+        First and last address touched.
     steps : Steps
         Dimensions with gaps; empty if every address from low to high is touched.
     run : int
-        Addresses touched without a gap at each step.
+        Contiguous addresses touched at each step.
     write : bool
-        Whether they are written.
+        True if the addresses are written, False if read.
     """
 
     space: str
@@ -71,7 +71,7 @@ def _stride(step: tuple[int, int]) -> int:
 
 
 def overlap(a: StridedRegion, b: StridedRegion) -> bool:
-    """Whether two regions of one memory share an address; walks of too many runs count as without gaps."""
+    """Return True if two regions of one memory share an address; conservative above MAX_RUNS runs."""
     if a.low > b.high or b.low > a.high:
         return False
     if not a.steps and not b.steps:
@@ -83,7 +83,7 @@ def overlap(a: StridedRegion, b: StridedRegion) -> bool:
 def _overlap(
     a_steps: Steps, a_run: int, a_last: int, b_steps: Steps, b_run: int, b_last: int, shift: int
 ) -> bool:
-    """Whether a walk from 0 and one from `shift` share an address."""
+    """Return True if a walk from 0 and one from `shift` share an address."""
     a, b = intervals(a_steps, a_run, a_last), intervals(b_steps, b_run, b_last)
     first = np.searchsorted(a[1], b[0] + shift, "right")
     inside = first < len(a[0])
@@ -91,7 +91,7 @@ def _overlap(
 
 
 def runs(item: StridedRegion) -> int:
-    """How many stretches of addresses `overlap` looks at, at most MAX_RUNS."""
+    """Number of contiguous runs that `overlap` examines, at most MAX_RUNS."""
     count = 1
     for steps, _ in item.steps:
         count *= steps
@@ -99,7 +99,7 @@ def runs(item: StridedRegion) -> int:
 
 
 def intervals(steps: Steps, run: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends (exclusive) of the stretches that a walk from 0 to `last` touches, sorted and apart."""
+    """Starts and ends (exclusive) of the disjoint intervals that a walk from 0 to `last` touches, sorted."""
     found = _intervals.get((steps, run, last))
     if found is None:
         found = _walked(steps, run, last)
@@ -118,7 +118,7 @@ def _walked(steps: Steps, run: int, last: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _merged(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Intervals sorted, those that touch or overlap made one."""
+    """Sort intervals and merge those that touch or overlap."""
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
     fresh = np.concatenate([[True], starts[1:] > ends[:-1]])

@@ -1,7 +1,7 @@
-"""What a program does whose way neither data nor timing decide, wherever the memory lies that its operands name.
+"""Address-independent traces of programs without data-dependent control flow.
 
-Such a program uses its operands for nothing but the addresses of LOAD and STORE, added to what it reckons itself. So
-one look at it is enough for all calls: what it touches in DRAM is known from each operand on.
+Such a program uses its operands only as base addresses of LOAD and STORE. One trace therefore holds for all calls: its
+DRAM accesses are recorded as offsets from each operand.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from hw.isa.commands import FIELD_INDEX_BITS, UNIT_FIELDS
 from hw.isa.enums import Unit
 from hw.isa.micro_instruction import MAX_OPERANDS, OPERAND_BASE, REGISTERS, MicroOp
 
-#: Commands of a trace at most: a program of more is followed each time.
+#: Maximum number of commands of a trace; a longer program is explored each time.
 MOST_COMMANDS = 1 << 14
-#: Instructions of such a program at most.
+#: Maximum number of instructions of a traced program.
 _LIMIT = 1 << 16
 _PLAIN = {
     MicroOp.SET,
@@ -48,25 +48,25 @@ _DRAM = {
     if item.name == "dram"
 }
 _ALL = (1 << len(Unit)) - 1
-#: Windows are looked at once it is known where the memory lies.
+#: DramWindow for tracing; the real windows are checked once the addresses are known.
 _ANYWHERE: DramWindow = (0, 1 << 40, 3)
 
-#: Accesses of one kind by one unit: unit, memory (that behind operand i is `dram<i>`), written or not.
+#: Kind of access: unit, memory (`dram<i>` for addresses relative to operand i), True for writes.
 Kind = tuple[Unit, str, bool]
 
 
 @dataclass(frozen=True, eq=False)
 class Log:
-    """Accesses of one kind, in the order of their commands.
+    """Accesses of one kind, in command order.
 
     Parameters
     ----------
     numbers : array of int
-        Their commands, counted by unit.
+        Command index of each access, counted per unit.
     low, high : array of int
-        First and last address of each.
-    regions : list of Region
-        All of each.
+        First and last address of each access.
+    regions : list of StridedRegion
+        Exact region of each access.
     """
 
     numbers: NDArray[np.int64]
@@ -77,20 +77,20 @@ class Log:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A call of such a program.
+    """Recorded call of a program.
 
     Parameters
     ----------
     events : list of (int, int, int)
-        Commands: unit, what they wait for, what they signal; else (`WAIT`, semaphore, 0) and (`FENCE`, units, 0).
+        Commands as (unit, wait mask, signal mask); else (`WAIT`, semaphore, 0) and (`FENCE`, unit mask, 0).
     logs : dict
-        What they touch.
-    figures : Figures
-        Without the commands in flight, which depend on what came before.
+        Accesses of all commands by kind.
+    figures : ProofFigures
+        Figures of the call; `peak` is 0 because it depends on earlier calls.
     steps : int
-        Instructions.
-    line : Line or None
-        What the line buffers hold behind it; None: what they held before.
+        Number of instructions executed.
+    line : CommandLine or None
+        Contents of the line buffers after the call; None: unchanged.
     """
 
     events: list[tuple[int, int, int]]
@@ -104,7 +104,7 @@ WAIT, FENCE = len(Unit), len(Unit) + 1
 
 
 def operands_of(code: DecodedProgram) -> frozenset[int] | None:
-    """The operands that a program uses; None if it may do what a trace does not show."""
+    """Indices of the operands that a program uses; None if the program cannot be traced."""
     used: set[int] = set()
     for op, d, a, b, _ in code.words:
         if op not in _PLAIN:
@@ -120,7 +120,7 @@ def operands_of(code: DecodedProgram) -> frozenset[int] | None:
 
 
 def begins_fenced(code: DecodedProgram) -> bool:
-    """Whether it waits for all units before anything else."""
+    """Return True if the first instruction waits for all units."""
     op, d, *_ = code.words[0]
     return op is MicroOp.FENCE and d & 15 == _ALL
 
@@ -128,26 +128,26 @@ def begins_fenced(code: DecodedProgram) -> bool:
 def follow(
     config: MlaConfig, code: DecodedProgram, operands: frozenset[int], line: CommandLine | None
 ) -> Trace | None:
-    """The trace of a call, `line` being in the line buffers; None if it does harm or is too long."""
+    """Trace a call, given the contents `line` of the line buffers; None if it is unsafe or too long."""
     tape = _Tape(config)
     follower = _Follower(config, code, operands)
-    way = ExecutionPath(tape, None, line=line)
-    way.begin(0)
+    path = ExecutionPath(tape, None, line=line)
+    path.begin(0)
     try:
-        while follower.run(way) is not MicroOp.HALT:
+        while follower.run(path) is not MicroOp.HALT:
             pass
     except (ValidationError, _TooLongError):
         return None
-    way.figures.peak = 0
-    return Trace(tape.events, tape.logs(), way.figures, way.steps, way.line)
+    path.figures.peak = 0
+    return Trace(tape.events, tape.logs(), path.figures, path.steps, path.line)
 
 
 class _TooLongError(Exception):
-    """More commands than a trace may have."""
+    """A trace exceeds `MOST_COMMANDS`."""
 
 
 class _Tape(HappensBefore):
-    """Writes down what the sequencer asks of the units; nothing is ordered yet."""
+    """Records commands, waits and fences without ordering them."""
 
     def __init__(self, config: MlaConfig):
         super().__init__(config.queue_depth)
@@ -155,9 +155,14 @@ class _Tape(HappensBefore):
         self._touched: dict[Kind, tuple[list[int], list[StridedRegion]]] = {}
 
     def issue(
-        self, unit: Unit, wait: int, signal: int, regions: Sequence[StridedRegion], place: InstructionLocation
+        self,
+        unit: Unit,
+        wait: int,
+        signal: int,
+        regions: Sequence[StridedRegion],
+        location: InstructionLocation,
     ) -> None:
-        """Write down a command."""
+        """Record a command."""
         if len(self.events) >= MOST_COMMANDS:
             raise _TooLongError
         self.events.append((unit, wait, signal))
@@ -167,16 +172,16 @@ class _Tape(HappensBefore):
             mine.append(item)
         self.issued[unit] += 1
 
-    def wait(self, number: int, place: InstructionLocation) -> None:
-        """Write down that the sequencer takes a token."""
+    def wait(self, number: int, location: InstructionLocation) -> None:
+        """Record that the sequencer consumes a token."""
         self.events.append((WAIT, number, 0))
 
-    def fence(self, mask: int, place: InstructionLocation) -> None:
-        """Write down that the sequencer waits for units."""
+    def fence(self, mask: int, location: InstructionLocation) -> None:
+        """Record that the sequencer waits for units."""
         self.events.append((FENCE, mask, 0))
 
     def logs(self) -> dict[Kind, Log]:
-        """What all commands touch."""
+        """Accesses of all commands by kind."""
         out = {}
         for kind, (numbers, regions) in self._touched.items():
             low = np.array([item.low for item in regions], np.int64)
@@ -186,15 +191,15 @@ class _Tape(HappensBefore):
 
 
 class _Follower(SymbolicSequencer):
-    """Executes a program whose operands are all 0, and keeps in mind which of them an address begins at."""
+    """Executes a program with all operands 0 and tracks the operand that each DRAM address is relative to."""
 
     def __init__(self, config: MlaConfig, code: DecodedProgram, operands: frozenset[int]):
         zeros = (0,) * (max(operands, default=-1) + 1)
         super().__init__(config, [_ANYWHERE], code, (), zeros, _LIMIT)
         self._spaces = dict.fromkeys(Unit, "dram")
 
-    def _set(self, way: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
-        super()._set(way, d, a, b, imm)
+    def _set(self, path: ExecutionPath, d: int, a: int, b: int, imm: int) -> None:
+        super()._set(path, d, a, b, imm)
         if d in _DRAM:
             operand = max(a, b) - OPERAND_BASE
             self._spaces[Unit(d >> FIELD_INDEX_BITS)] = f"dram{operand}" if operand >= 0 else "dram"
@@ -209,5 +214,5 @@ class _Follower(SymbolicSequencer):
 def _known(
     config: MlaConfig, unit: Unit, fields: tuple[int, ...]
 ) -> tuple[CommandFields, list[StridedRegion]]:
-    """What a command touches, in a memory without end."""
+    """Regions of a command, with unlimited DRAM."""
     return examine(config, [_ANYWHERE], unit, list(fields))

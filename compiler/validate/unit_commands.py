@@ -1,4 +1,4 @@
-"""Unit commands as the validator sees them: legal or not, what they touch, how long they take."""
+"""Legality, footprint and minimum duration of unit commands."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from hw.config import MlaConfig
 from hw.isa.commands import UNIT_FIELDS
 from hw.isa.enums import Trap, Unit
 
-#: Fields that only shape values: what they hold decides neither what a command touches nor whether it is legal.
+#: Fields that affect only values, neither the footprint nor the legality of a command.
 _VALUES = {
     Unit.FUSE: {
         "zp_ab",
@@ -42,20 +42,20 @@ _VALUES = {
         "post_hi",
     },
 }
-#: The same for parts of packed words.
+#: Subfields of packed words that affect only values.
 _VALUE_PARTS = {(Unit.LOAD, "word"): {"fill_value"}}
 
+#: Messages for illegal commands by the trap that they would cause.
 _RIGHT = {
-    Trap.BAD_COMMAND: "its fields contradict each other or the machine (docs/machine.md, BAD_COMMAND)",
+    Trap.BAD_COMMAND: "its fields contradict each other or the hardware configuration (docs/machine.md, BAD_COMMAND)",
     Trap.SP_BOUNDS: "it reaches scratchpad byte {address:#x}; the scratchpad is 0..{last:#x}",
-    Trap.ACC_BOUNDS: "it reaches accumulator row {address:#x}; there are rows 0..{last:#x}",
-    Trap.SLOT_BOUNDS: "it reaches {address:#x} in the parameter slots or tables, which is beyond them",
-    Trap.DRAM_WINDOW: "{access} DRAM {address:#x} is outside every {windows} window",
+    Trap.ACC_BOUNDS: "it reaches accumulator row {address:#x}; the rows are 0..{last:#x}",
+    Trap.SLOT_BOUNDS: "it reaches {address:#x}, beyond the end of the parameter slots or tables",
 }
 
 
 class BadCommandError(Exception):
-    """A command that must not be issued, with the kind of the refusal and the reason."""
+    """A command that must not be issued, with kind and reason of the error."""
 
     def __init__(self, kind: str, reason: str):
         super().__init__(reason)
@@ -64,19 +64,19 @@ class BadCommandError(Exception):
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What the line buffers hold after a depthwise command: pixels of rows of `width`."""
+    """Contents of the line buffers after a depthwise command: `pixels` pixels in rows of `width`."""
 
     width: int
     pixels: int
 
 
 def known_fields(unit: Unit, fields: list[Word]) -> list[int]:
-    """The fields as numbers, what only shapes values taken as 0 where unknown.
+    """Concrete fields of a command; unknown fields that affect only values become 0.
 
     Raises
     ------
     BadCommandError
-        Another field is not known.
+        A field that affects footprint or legality is unknown.
     """
     if KnownBits not in set(map(type, fields)):
         return list(fields)  # type: ignore[arg-type]
@@ -101,25 +101,23 @@ def known_fields(unit: Unit, fields: list[Word]) -> list[int]:
 def examine(
     config: MlaConfig, windows: list[DramWindow], unit: Unit, fields: list[int]
 ) -> tuple[CommandFields, list[StridedRegion]]:
-    """A command's fields by name, and all that it touches.
+    """Fields of a command by name, and its regions.
 
     Raises
     ------
     BadCommandError
-        The machine would trap on it, or its own points race.
+        The hardware would trap on it, or points of the command race with each other.
     """
     c = unpack_fields(unit, fields)
     found = check_command(config, windows, unit, c)
     if found:
-        raise _illegal(config, unit, *found)
+        raise _illegal(config, unit, c, *found)
     regions = streams(config, unit, c)
     if unit == Unit.FUSE:
         written = [item for item in regions if item.write]
         reading = any(_meet(item, written) for item in regions if not item.write)
         if reading and reads_own_results(config.n, c):
-            reason = (
-                "a point may read what an earlier one of the same command writes: two commands are needed"
-            )
+            reason = "a point may read the result of an earlier point of the same command: split it into two commands"
             raise BadCommandError("race", reason)
     return c, regions
 
@@ -128,20 +126,24 @@ def _meet(region: StridedRegion, others: list[StridedRegion]) -> bool:
     return any(region.space == other.space and overlap(region, other) for other in others)
 
 
-def _illegal(config: MlaConfig, unit: Unit, cause: Trap, address: int) -> BadCommandError:
-    last = {Trap.SP_BOUNDS: config.sp_bytes - 1, Trap.ACC_BOUNDS: config.acc_rows - 1}.get(cause, 0)
-    access, windows = ("write to", "writable") if unit == Unit.STORE else ("read of", "readable")
-    reason = _RIGHT[cause].format(address=address, last=last, access=access, windows=windows)
+def _illegal(config: MlaConfig, unit: Unit, c: CommandFields, cause: Trap, address: int) -> BadCommandError:
+    if cause is Trap.DRAM_WINDOW:
+        item = next(each for each in streams(config, unit, c) if each.space == "dram")
+        verb, allowed = ("write to", "writable") if item.write else ("read of", "readable")
+        reason = f"{verb} DRAM {item.low:#x}..{item.high:#x} is outside every {allowed} window"
+    else:
+        last = {Trap.SP_BOUNDS: config.sp_bytes - 1, Trap.ACC_BOUNDS: config.acc_rows - 1}.get(cause, 0)
+        reason = _RIGHT[cause].format(address=address, last=last)
     return BadCommandError(KIND_OF_TRAP[cause], reason)
 
 
 def follow_line(c: CommandFields, before: CommandLine | None) -> CommandLine:
-    """What the line buffers hold after a depthwise command.
+    """Contents of the line buffers after a depthwise command.
 
     Raises
     ------
     BadCommandError
-        It needs pixels that the command before has not left.
+        It needs pixels that the previous command has not left in the buffers.
     """
     if not c.keep:
         return CommandLine(c.x_count, c.dw_len)
@@ -152,13 +154,15 @@ def follow_line(c: CommandFields, before: CommandLine | None) -> CommandLine:
     needed = (c.groups - 1) * c.x_count + c.taps - 1 - c.dw_lead
     most = min(2 * c.x_count, before.pixels)
     if needed > most:
-        reason = f"keep=1 needs the last {needed} pixels of the command before, of which {most} are kept"
+        reason = (
+            f"keep=1 needs the last {needed} pixels of the previous command, but only {most} are buffered"
+        )
         raise BadCommandError("command", reason)
     return CommandLine(c.x_count, min(before.pixels + c.dw_len, 2 * c.x_count + c.dw_len))
 
 
 def work(config: MlaConfig, unit: Unit, c: CommandFields) -> int:
-    """Least cycles that a command takes."""
+    """Minimum number of cycles that a command takes."""
     if unit == Unit.MATRIX:
         if c.dw:
             return c.oc_count * c.dw_len

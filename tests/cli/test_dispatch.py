@@ -91,15 +91,23 @@ def test_bad_use(complains, tmp_path):
     path = tmp_path / "digits.mla"
     for batches, text in (
         ("2,1", "batches must ascend, not be 2, 1"),
-        ("1,2,3,4,5", "must be at most as many, not 5"),
+        ("1,2,3,4,5", "must be at most 4 sizes (an opcode has 4 candidate programs), not 5"),
         ("1,", "--batches: must be an integer in 1..4096, not ''"),
         ("0,1", "--batches: must be an integer in 1..4096, not '0'"),
     ):
         complains(2, text, "compile", MODEL, "-o", path, "--batches", batches)
     complains(
-        2, "batch, which must be left out, not 3", "run", MODEL, "--batches", "1,2", "--batch", "3", *N4
+        2,
+        "batch must be omitted if batches is given, not 3",
+        "run",
+        MODEL,
+        "--batches",
+        "1,2",
+        "--batch",
+        "3",
+        *N4,
     )
-    complains(2, "skip does not go with batches", "run", MODEL, "--batches", "1,2", "--skip", "x", *N4)
+    complains(2, "skip cannot be combined with batches", "run", MODEL, "--batches", "1,2", "--skip", "x", *N4)
     complains(2, "there is no tensor and no node 'nothing'", "run", MODEL, "--skip", "nothing", *N4)
     assert not path.exists()
 

@@ -59,7 +59,7 @@ def test_inputs_bound_to_constants(mla, complains, tmp_path: Path) -> None:
     for value in ("2.5", file):
         report = json.loads(mla("run", path, "--bind", f"b={value}", *target, "--json", "-").out)
         assert list(report["outputs"]) == ["y"]
-    complains(2, "no input is called 'c'", "run", path, "--bind", "c=1", *target)
+    complains(2, "there is no input 'c'", "run", path, "--bind", "c=1", *target)
     complains(2, "must be NAME=VALUE", "run", path, "--bind", "b", *target)
     complains(2, "VALUE must be a number", "run", path, "--bind", "b=much", *target)
     complains(2, "input 'b' is bound twice", "run", path, "--bind", "b=1", "--bind", "b=2", *target)

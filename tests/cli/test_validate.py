@@ -66,7 +66,7 @@ def test_a_refused_program_names_the_line(mla, program):
     result = mla("validate", source, *ARGUMENTS)
     assert (result.status, result.err) == (1, "")
     assert result.out.startswith(
-        f"refused: {source}:8: `issue store`: race: store reads sp 0x0..0xf and nothing"
+        f"refused: {source}:8: `issue store`: race: store reads sp 0x0..0xf without waiting for"
     )
     result = mla("validate", image, *ARGUMENTS)
     assert result.status == 1
@@ -109,7 +109,7 @@ def test_validate_options_change_the_proof(mla, program):
         (["--limit", "0"], "must be an integer of at least 1, not '0'"),
         (["--calls", "0"], "must be an integer in 1..65536, not '0'"),
         (["--target", "n5"], "target must be one of"),
-        (["--window", "0:1"] * 5, "there are 4 windows, not 5"),
+        (["--window", "0:1"] * 5, "there may be at most 4 windows, not 5"),
         (["--pinned", "absent.s"], "absent.s cannot be read"),
         (["--json", "absent/out"], "absent/out cannot be written"),
     ],

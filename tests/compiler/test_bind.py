@@ -72,7 +72,7 @@ def test_of_tflite(value: int | np.ndarray, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bind", "message"),
     [
-        ({"speed": np.array(1)}, "no input is called 'speed'; inputs are 'x', 'rate'"),
+        ({"speed": np.array(1)}, "there is no input 'speed'; inputs are 'x', 'rate'"),
         ({"rate": np.array(0.5)}, r"bound input 'rate' must be int64; \[0.5\] is not"),
         ({"x": np.zeros(3)}, r"bound input 'x' must be one number or of shape \[2, 8\], not \[3\]"),
     ],

@@ -230,9 +230,13 @@ def test_damaged_packages(tmp_path: Path) -> None:
     for before, after, message in (
         (b'"states": 1', b'"states": 9', "must have 12 operands and 10 outputs"),
         (b'"states": 1', b'"states": -1', "states must be an integer, not negative"),
-        (b'"op": "loop",\n    "attr', b'"op": "conv2d",\n    "attr', "'conv2d' is no control flow"),
-        (b'"scanned": [', b'"scan": [', "'loop' is no control flow, or not all of it"),
-        (b'"name": "x_t"', b'"name": "x_u"', "nothing makes 'x_t'"),
+        (
+            b'"op": "loop",\n    "attr',
+            b'"op": "conv2d",\n    "attr',
+            "'conv2d' is not a complete control-flow",
+        ),
+        (b'"scanned": [', b'"scan": [', "'loop' is not a complete control-flow operator"),
+        (b'"name": "x_t"', b'"name": "x_u"', "no stage computes 'x_t'"),
         (members["manifest.json"], deep, "RecursionError"),
     ):
         with zipfile.ZipFile(path, "w") as archive:

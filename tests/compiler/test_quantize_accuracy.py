@@ -168,8 +168,8 @@ def test_without_samples_random_ones_are_taken_and_said(tmp_path, caplog):
         ([numbers(1, 3, 12, 11)], r"must be float32\[1, 3, 12, 12\], not float32\[1, 3, 12, 11\]"),
         ([numbers(*IMAGE).astype(np.float64)], "not float64"),
         ([np.full(IMAGE, np.nan, np.float32)], "not NaN"),
-        ([np.full(IMAGE, np.inf, np.float32)], "must be finite numbers, but some are infinite"),
-        ([np.full(IMAGE, -np.inf, np.float32)], "must be finite numbers, but some are infinite"),
+        ([np.full(IMAGE, np.inf, np.float32)], "must be finite, but has infinite values"),
+        ([np.full(IMAGE, -np.inf, np.float32)], "must be finite, but has infinite values"),
     ],
 )
 def test_samples_that_do_not_fit_are_refused(tmp_path, given, text):
@@ -233,7 +233,7 @@ def test_what_stays_on_the_host_is_not_called_exact(tmp_path):
 
 def test_a_model_that_stays_float_is_not_called_quantized(tmp_path):
     report = _report_of(tmp_path, [node("Det", "x", "y")], {}, [numbers(4, 4)])
-    assert summary(report.document()) == ["nothing is quantized: no node has a form in 8 bits, 1 stay float"]
+    assert summary(report.document()) == ["nothing is quantized: no node can be quantized, 1 stay float"]
 
 
 def test_samples_that_overflow_are_what_is_said_to_be_wrong(tmp_path):

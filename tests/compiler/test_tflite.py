@@ -143,7 +143,7 @@ def test_networks(name: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", r"model\.tflite: is no TFLite file: bytes 4\.\.7 must be b'TFL3', not b''"),
+        (b"", r"model\.tflite: not a TFLite file: bytes 4\.\.7 must be b'TFL3', not b''"),
         (b"\x08\0\0\0ONNX", "not b'ONNX'"),
         (
             model(schema.BuiltinOperator.TOPK_V2, None, [Tensor((4,), 1.0, 0)], Tensor((4,), 1.0, 0)),
@@ -171,7 +171,7 @@ def test_files_that_are_not_tflite_are_refused(tmp_path: Path, data: bytes, mess
 def test_missing_files_and_kinds(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_model(tmp_path / "absent.tflite")
-    with pytest.raises(InputError, match=r"a model's name must end in \.tflite"):
+    with pytest.raises(InputError, match=r"a model must be a file ending in \.tflite"):
         read_model(tmp_path / "model.pb")
 
 

@@ -165,7 +165,7 @@ def test_place_of_pinned_code_and_of_words_without_lines():
     error = caught.value
     assert (error.program, error.instruction, error.line) == ("shared", 1, 2)
     assert str(error).startswith(
-        "call 0, program 'shared', instruction 1 (line 2): window: load: DRAM from 0x0 on"
+        "call 0, program 'shared', instruction 1 (line 2): window: load: read of DRAM 0x0.."
     )
     assert error.to_json()["kind"] == "window"
     assert (
@@ -174,3 +174,22 @@ def test_place_of_pinned_code_and_of_words_without_lines():
     with pytest.raises(ValidationError) as caught:
         validate(CONFIG, [MacroCall(Program("bare", assemble("add r1, 1\ntrap 2").words))], WINDOWS)
     assert (caught.value.instruction, caught.value.line) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            "set store.dram, 0x9000\nset store.len, 8\nissue store\nhalt",
+            "write to DRAM 0x9000..0x9007 is outside every writable window",
+        ),
+        (
+            "set load.dram, 0x20\nset load.len, 4\nissue load\nhalt",
+            "read of DRAM 0x20..0x23 is outside every readable window",
+        ),
+    ],
+)
+def test_window_errors_name_the_range(source: str, text: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        validate(CONFIG, [MacroCall(assemble(source))], [(0x9000, 0x9FFF, 1)])
+    assert caught.value.kind == "window" and caught.value.reason.endswith(text)

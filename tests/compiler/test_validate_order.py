@@ -84,7 +84,7 @@ def test_fuse_in_place():
     refused(
         walk.format(a=1, d=2, base=0) + "issue fuse ; <<\nhalt",
         "race",
-        text="an earlier one of the same command",
+        text="the result of an earlier point of the same command",
     )
     sp = "set fuse.src, a_src=sp\nset fuse.stage, d_dst=sp\nset fuse.lanes, 3\n"
     assert proof(sp + walk.format(a=3, d=3, base=0) + "issue fuse\nhalt")

@@ -86,7 +86,7 @@ def test_what_passes_does_not_depend_on_the_order(target):
                 check(case, library, some)
             except ValidationError as error:
                 refused[way] += 1
-                assert error.place.instruction >= 0
+                assert error.location.instruction >= 0
                 continue
             passed[way] += 1
             where = f"target={target} seed={seed} damage={index} ({way})"

@@ -111,7 +111,7 @@ def test_a_node_that_is_the_host_s_for_some_sizes_alone() -> None:
         output_pads=(),
     )
     with pytest.raises(
-        InputError, match=f"batches of 1 and 3: node 'make {y.name}' is the host's for one alone"
+        InputError, match=f"batches of 1 and 3: node 'make {y.name}' runs on the host in only one"
     ):
         compile(draft.graph.finish([y.name]), "n4", batches=(1, 3))
 
@@ -169,7 +169,7 @@ def test_the_proof_is_of_every_size(rng: np.random.Generator) -> None:
     [
         ((2, 1), "batches must ascend, not be 2, 1"),
         ((2, 2), "batches must ascend, not be 2, 2"),
-        ((1, 2, 3, 4, 5), "among 4 programs: batches must be at most as many, not 5"),
+        ((1, 2, 3, 4, 5), "batches must be at most 4 sizes (an opcode has 4 candidate programs), not 5"),
     ],
 )
 def test_sizes_that_the_machine_cannot_choose_among(batches: tuple[int, ...], text: str) -> None:

@@ -194,7 +194,7 @@ def test_the_proof_goes_both_ways(rng: np.random.Generator) -> None:
         ({"skip": "nothing"}, "skip: there is no tensor and no node 'nothing'"),
         ({"skip": "w"}, "depends on 'w' alone"),
         ({"skip": 3}, "skip must be the name of a tensor, or None, not 3"),
-        ({"skip": "x", "batches": (1, 2)}, "skip does not go with batches"),
+        ({"skip": "x", "batches": (1, 2)}, "skip cannot be combined with batches"),
     ],
 )
 def test_what_is_refused(rng: np.random.Generator, options: dict, text: str) -> None:
@@ -218,7 +218,7 @@ def test_a_tensor_of_other_numbers() -> None:
     draft = Draft(np.random.default_rng(0))
     x = draft.input((1, 8), dtype="int16")
     y = draft.node("requantize", [x], (1, 8), dtype="int16")
-    with pytest.raises(InputError, match=r"skip: 'x1' is of int16: it must be of int8 or uint8|no stage"):
+    with pytest.raises(InputError, match=r"skip: 'x1' must be int8 or uint8, not int16|no stage"):
         compile(draft.graph.finish([y.name]), "n4", skip="x1")
 
 

@@ -106,7 +106,7 @@ def test_limits_that_cannot_be() -> None:
     ):
         MemoryLimits(acc_bytes=100).within(N16)
     assert MemoryLimits(512, 2048).within(N16).sp_bytes == 512 and MemoryLimits(1 << 30).within(N16) == N16
-    with pytest.raises(InputError, match=r"it needs .* bytes of DRAM: the limit is 1,000"):
+    with pytest.raises(InputError, match=r"the network needs .* bytes of DRAM, but the limit is 1,000"):
         ModelCompiler(
             GRAPH, N16, CompileOptions(rounding="reference", limits=MemoryLimits(dram_bytes=1000))
         ).network()

@@ -119,7 +119,7 @@ def test_a_generator_hears_of_each_candidate(measurer: Measurer, made: Any) -> N
         ("value", "must be a subclass of compiler.tuning.search.method.SearchMethod, not 3"),
         ("Quiet", "must be a subclass of compiler.tuning.search.method.SearchMethod, not <class"),
         ("Lacks", "must define learn"),
-        ("Goood", "has no Goood; its own classes: Base, Good, "),
+        ("Goood", "has no Goood; its classes: Base, Good, "),
         ("NoBase", "search method {module}:NoBase: __init__ must call that of SearchMethod"),
         ("BadInit", "{module}:BadInit: __init__ failed: RuntimeError: no licence ({module}.py, line "),
         (

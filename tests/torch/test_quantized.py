@@ -87,5 +87,5 @@ def test_part_of_a_types_range() -> None:
 
 def test_scales_that_depend_on_data_are_refused() -> None:
     module, example = quantized("layer_norm", parts(is_dynamic=True))
-    with pytest.raises(InputError, match=r"cannot be written as ONNX.*choose_qparams"):
+    with pytest.raises(InputError, match=r"cannot be exported to ONNX.*choose_qparams"):
         read_model(module, example=example)

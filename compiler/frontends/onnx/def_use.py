@@ -1,4 +1,4 @@
-"""Who makes and who reads the values of an ONNX file, for those who look for patterns in it."""
+"""Def-use chains of an ONNX graph, for pattern matching."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,7 @@ _DEPTH = 6
 
 
 class DefUse:
-    """Who makes and who reads the values of a model.
+    """Producers and consumers of the values of a model.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What can be wrong with an ONNX file, said with the name of the node."""
+"""Errors in ONNX files, with the name of the node."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

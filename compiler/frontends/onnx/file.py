@@ -159,7 +159,7 @@ def _node(index: int, source: OnnxSource, opset: int, folder: Path | None) -> Fi
     op = node.op_type if known else f"{node.domain}.{node.op_type}"
     name = node.name or f"{op.lower()}_{index}"
     if not any(node.output):
-        raise InputError(f"node {shown(name)} makes nothing")
+        raise InputError(f"node {shown(name)} has no outputs")
     attributes = {a.name: _attribute(name, a, folder) for a in node.attribute}
     bodies = [
         _body(name, a, opset, source.versions, folder)

@@ -1,4 +1,4 @@
-"""ONNX nodes that become part of those before them: batch normalizations, sums with constants."""
+"""Fusion of ONNX batch normalizations and constant additions into preceding nodes."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Builds the graph of an ONNX file: operands in the order and type that an operator wants, and what it makes."""
+"""Graph builder for ONNX files: converts operands to the layout and type that an operator needs."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Nodes that are left to the host are tried once, so that what cannot be computed is known before anything runs."""
+"""Trial evaluation of host nodes, so that unsupported ones are reported at compile time."""
 
 import binascii
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Types of what a node of ONNX makes, as they follow from its inputs or as the model declares them."""
+"""Output types of ONNX nodes, inferred from their inputs or declared by the model."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -91,7 +91,7 @@ class GraphReader:
         if self.refused and missing:  # else nothing but branches that are never taken reads what they make
             raise UnsupportedNodesError(self.refused)
         if missing:
-            raise InputError(f"nothing makes the output {shown(missing[0])}")
+            raise InputError(f"no node computes the output {shown(missing[0])}")
         return with_outputs(emitter, model.outputs, values)
 
     def _prepared(self) -> OnnxModel:

@@ -1,4 +1,4 @@
-"""Functions that an ONNX file defines itself: put in place where they are used."""
+"""Inlining of the functions that an ONNX file defines."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
         return inliner.inline_local_functions(model)
     except (RuntimeError, ValueError, TypeError, onnx.checker.ValidationError) as error:
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"its functions cannot be put in place: {text[:200]}") from None
+        raise InputError(f"its functions cannot be inlined: {text[:200]}") from None
 
 
 def _check(model: onnx.ModelProto) -> None:

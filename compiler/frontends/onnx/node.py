@@ -1,4 +1,4 @@
-"""What an ONNX file holds, as plain data."""
+"""Contents of an ONNX file as plain data."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The last step from an ONNX file to a graph: outputs as the file declares them, and nothing that no output needs."""
+"""Final import step: outputs as the ONNX file declares them, without unused nodes."""
 
 import logging
 from dataclasses import replace

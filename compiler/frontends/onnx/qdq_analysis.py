@@ -1,4 +1,4 @@
-"""What quantizations in an ONNX file say about the integers and real numbers around them."""
+"""Analysis of QuantizeLinear and DequantizeLinear nodes in ONNX files."""
 
 import numpy as np
 from onnx import TensorProto

@@ -1,4 +1,4 @@
-"""What converts the nodes of a graph of an ONNX file, as conversions of nodes with subgraphs see it."""
+"""Interface of the ONNX importer for conversions of nodes with subgraphs."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -43,7 +43,7 @@ CONVERSIONS: dict[str, OnnxConversion] = {}
 
 
 def converts(*ops: str, inputs: tuple[int, int | None]) -> Callable[[Function], Function]:
-    """Enter a function as the conversion of operators that have so many inputs."""
+    """Register a function as the conversion of operators, with their numbers of inputs."""
 
     def enter(function: Function) -> Function:
         CONVERSIONS.update(dict.fromkeys(ops, OnnxConversion(function, *inputs)))

@@ -1,4 +1,4 @@
-"""Subgraphs of ONNX nodes: converted in place, or as graphs of their own whose inputs are given."""
+"""Conversion of subgraphs of ONNX nodes, inlined or as separate graphs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Contents of an ONNX file's tensors, which may lie in files beside it."""
+"""Contents of ONNX tensors, including external data."""
 
 import math
 import stat

@@ -1,4 +1,4 @@
-"""What stands for the values of an ONNX file while its graph is built.
+"""Representation of ONNX values during import.
 
 A value is known beforehand (`Fixed`) or flows at run time (`Flow`). The dimensions of a flowing value may lie in
 another order in the graph than in the file: transposing it costs nothing until something needs a certain order.

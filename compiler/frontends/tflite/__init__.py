@@ -1,4 +1,4 @@
-"""TFLite files, in parts: the file, a graph of it, and the conversion of its operators, one module for each family."""
+"""TFLite front end: file, graphs, and operator conversions with one module per family."""
 
 from compiler.frontends.tflite import (
     control,

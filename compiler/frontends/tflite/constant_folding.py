@@ -1,4 +1,4 @@
-"""What is known before anything runs: shapes, and what constants make of one another."""
+"""Constant operators of TFLite: shapes and arithmetic on constants."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -59,11 +59,11 @@ def known(c: TfliteConversion) -> Sequence[Tensor] | None:
     given = c.given(0)
     if not given or c.kind in _LATER or not all(tensor.constant for tensor in given):
         if c.kind not in CONVERTERS:
-            raise c.error(f"{c.kind} is supported of constants only")
+            raise c.error(f"{c.kind} is supported for constants only")
         return None
     most = max(_MOST, *(_GROWTH * tensor.elements for tensor in given))
     if any(output.elements > most for output in c.outputs):
-        raise c.error(f"makes more than {most:,} elements of constants")
+        raise c.error(f"its constant result has more than {most:,} elements")
     if c.kind in _CONSTANTS:
         return [_stored(c, _CONSTANTS[c.kind](c))]
     build = GraphBuilder(c.operator.name)

@@ -1,4 +1,4 @@
-"""TFLite's control flow, and the comparisons that decide about it."""
+"""TFLite control flow and comparisons."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Convolutions, dense layers and products of matrices."""
+"""TFLite convolutions, dense layers and matrix products."""
 
 from typing import Any
 
@@ -147,7 +147,7 @@ def _batch_matmul(c: TfliteConversion) -> None:
     options = c.options(tflite.BatchMatMulOptions)
     a, b = c.given(2)[:2]
     if min(len(a.shape), len(b.shape)) < 2:
-        raise c.error(f"{list(a.shape)} and {list(b.shape)} are no matrices")
+        raise c.error(f"{list(a.shape)} and {list(b.shape)} are not stacks of matrices")
     if options.AdjX():
         a = _turned(c, a, "first")
     weights = b.data is not None and b.dtype == "float32" and b.elements == b.shape[-1] * b.shape[-2]
@@ -159,7 +159,7 @@ def _batch_matmul(c: TfliteConversion) -> None:
     except ValueError:
         batch = None
     if batch is None or a.shape[-1] != k:
-        raise c.error(f"no product of {list(a.shape)} and {list(b.shape)}")
+        raise c.error(f"shapes {list(a.shape)} and {list(b.shape)} cannot be multiplied")
     c.expect((*batch, a.shape[-2], n))
     if weights and b.data is not None and len(b.shape) <= len(a.shape):
         matrix = b.data.reshape(b.shape[-2:])

@@ -1,4 +1,4 @@
-"""Sums, products, and functions of single numbers."""
+"""TFLite elementwise operators."""
 
 import base64
 import math
@@ -183,7 +183,7 @@ def _function(c: TfliteConversion) -> None:
     x = c.given(1)[0]
     c.expect(x.shape)
     if x.dtype != "float32":
-        raise c.error(f"is supported of float32 numbers only, not of {x.dtype}")
+        raise c.error(f"is supported for float32 only, not {x.dtype}")
     c.make("function", [x], operator=_FUNCTIONS[c.kind], model=_model(_FUNCTIONS[c.kind]))
 
 

@@ -1,4 +1,4 @@
-"""Operators that only the host has: ONNX's reference computes them, in real numbers where they are quantized."""
+"""TFLite operators that run on the host with ONNX's reference, in float if they are quantized."""
 
 import base64
 from collections.abc import Sequence

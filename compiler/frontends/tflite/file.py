@@ -27,7 +27,7 @@ def read_tflite(path: Path) -> Graph:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if data[4:8] != _IDENTIFIER:
-        raise InputError(f"{path}: is no TFLite file: bytes 4..7 must be {_IDENTIFIER!r}, not {data[4:8]!r}")
+        raise InputError(f"{path}: not a TFLite file: bytes 4..7 must be {_IDENTIFIER!r}, not {data[4:8]!r}")
     try:
         return _File(path.stem, data).graph(0)
     except InputError as error:

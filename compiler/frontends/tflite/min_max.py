@@ -1,4 +1,4 @@
-"""The greater and the lesser of two tensors: clipping, or a reduction of both of them laid side by side."""
+"""TFLite MINIMUM and MAXIMUM, as clipping or as a reduction of the stacked operands."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Padding: with a value, or with what is next to the edge."""
+"""TFLite padding with a constant value or by mirroring."""
 
 import tflite
 

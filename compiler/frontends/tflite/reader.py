@@ -1,4 +1,4 @@
-"""One graph of a TFLite file on its way."""
+"""Conversion of one graph of a TFLite file."""
 
 import math
 import struct
@@ -46,7 +46,7 @@ _ABSENT = -1
 
 
 class TfliteReader:
-    """One graph of a file on its way.
+    """Converts one graph of a file.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class TfliteReader:
             data = self._data(source, shape, dtype)
             if dtype == "float16":
                 if data is None:
-                    raise ValueError("float16 is supported of constants only")
+                    raise ValueError("float16 is supported for constants only")
                 dtype, data = "float32", data.astype(np.float32)
             return Tensor(name, shape, dtype, self._quantization(source), data)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""How TFLite's operators become nodes of the graph: by functions that are entered here, one for each kind.
+"""Registry of conversions of TFLite operators to nodes of the graph.
 
 Each takes a `Conversion`: the operator, what it reads (None where an optional input is absent) and what it makes, whose
 tensors carry shape, type and quantization but are not yet part of the graph.
@@ -188,7 +188,7 @@ CONVERTERS: dict[str, Converter] = {}
 
 
 def converts(*kinds: str) -> Callable[[Converter], Converter]:
-    """Enter a function as the converter of operators."""
+    """Register a function as the converter of operators."""
 
     def enter(function: Converter) -> Converter:
         CONVERTERS.update(dict.fromkeys(kinds, function))

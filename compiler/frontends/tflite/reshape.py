@@ -1,4 +1,4 @@
-"""Other shapes of the same elements, other orders of dimensions, tensors joined along an axis."""
+"""TFLite reshapes, transposes and concatenations."""
 
 import math
 

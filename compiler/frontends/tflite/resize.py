@@ -1,4 +1,4 @@
-"""Images of other sizes."""
+"""TFLite image resizing."""
 
 import numpy as np
 import tflite

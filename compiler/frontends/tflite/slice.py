@@ -1,4 +1,4 @@
-"""Parts of tensors: SLICE, SPLIT, STRIDED_SLICE and the like."""
+"""TFLite operators that take slices: SLICE, SPLIT, STRIDED_SLICE and others."""
 
 from dataclasses import dataclass, field
 

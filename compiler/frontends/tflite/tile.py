@@ -1,4 +1,4 @@
-"""Rows again and again, or the other way round."""
+"""TFLite TILE, BROADCAST_TO and REVERSE."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Where the elements of a resized image come from, in single precision as onnxruntime computes it."""
+"""Source coordinates of resized images, in single precision as in onnxruntime."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def resized(size: int, scale: float) -> int:
 
 
 def coordinates(mode: str, axis: ResizeAxis) -> Floats:
-    """The place of each output among the inputs, not limited to them.
+    """Source coordinate of each output, not clipped to the input.
 
     Raises
     ------
@@ -111,7 +111,7 @@ _ROUNDINGS: dict[str, Callable[[Floats, ResizeAxis], Floats]] = {
 
 
 def nearest(mode: str, rounding: str, axis: ResizeAxis) -> NDArray[np.int64]:
-    """Which input is the nearest to each output.
+    """Index of the input nearest to each output.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""GridSample: elements of an image, and between them, at the places that a second input says."""
+"""GridSample: interpolates an image at the coordinates given by a second input."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from hw.errors import InputError
 
 _F = np.float32
 Places = NDArray[np.float32]
-#: So many places are looked up at once: it takes some memory for each.
+#: Number of coordinates processed at once, which bounds the memory use.
 _PART = 1 << 16
 #: The constant of cubic interpolation.
 _A = _F(-0.75)
@@ -57,7 +57,7 @@ def _sampled(image: Array, grid: Places, mode: str, padding: str, corners: bool)
 
 
 def _place(normal: Places, size: int, corners: bool) -> Places:
-    """From -1..1 to places in the image."""
+    """Convert coordinates in -1..1 to pixel coordinates."""
     return (
         (normal + _F(1)) / _F(2) * _F(size - 1) if corners else ((normal + _F(1)) * _F(size) - _F(1)) / _F(2)
     )
@@ -108,7 +108,7 @@ def _cubic(distance: Places) -> Places:
 def _pixel(
     place: Places, size: int, end: tuple[np.float32, np.float32], padding: str
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The pixel at a whole place, and whether there is one."""
+    """The pixel at an integer coordinate, and whether it is inside the image."""
     inside = np.ones(place.shape, bool)
     if padding == "zeros":
         inside = (place >= 0) & (place <= size - 1)

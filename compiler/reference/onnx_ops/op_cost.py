@@ -1,4 +1,4 @@
-"""How much work a node is for the host, so that what would take for ever is known before it runs."""
+"""Cost estimates of host nodes, so that excessive ones are rejected before they run."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from compiler.reference.onnx_ops.windows import Windows, check_room, windows
 
 @computes("MaxPool")
 def _max_pool(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
-    """The greatest of each window and, as a second output, its place in the whole tensor."""
+    """MaxPool: the maximum of each window and, as second output, its flat index in the tensor."""
     (x,) = inputs
     each = windows(asked, x.shape[2:], asked.get("kernel_shape", ()))
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min

@@ -69,7 +69,7 @@ def _conv_transpose(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
 def _cut(
     asked: Asked, shape: Sequence[int], whole: Sequence[int], strides: Sequence[int], extra: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """How much of each dimension is cut off in front, and how much stays."""
+    """Number of elements cut off at the start of each dimension, and number that remain."""
     rank, auto = len(whole), asked.text("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
     wanted = asked.get("output_shape", None)
     if wanted is None and auto.startswith("SAME"):

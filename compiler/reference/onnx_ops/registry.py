@@ -1,4 +1,4 @@
-"""Which operators of ONNX the host computes itself, and how much work they are."""
+"""Registry of ONNX operators implemented for the host, with their cost estimates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,6 +61,6 @@ def computes(*ops: str, when: Callable[[Asked], bool] = lambda _: True) -> Calla
 
 
 def own(asked: Asked) -> Function | None:
-    """What computes a node here; None where ONNX's reference does."""
+    """The implementation of a node's operator; None if ONNX's reference is used."""
     function, when = _FUNCTIONS.get(asked.op, (None, None))
     return function if when is not None and when(asked) else None

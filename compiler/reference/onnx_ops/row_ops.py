@@ -54,7 +54,7 @@ def _global_lp(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
 
 @computes("LRN")
 def _local_response(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
-    """Each number by a power of the squares in the channels beside it."""
+    """LRN: divides each number by a power of the sum of squares over adjacent channels."""
     (x,) = inputs
     size = asked.get("size", 1)
     channel, count = np.arange(x.shape[1]), x.shape[1]

@@ -32,7 +32,7 @@ def _gather_elements(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
 
 @computes("Scatter")
 def _scatter(asked: Asked, inputs: list[Any]) -> Sequence[Array]:
-    """What became ScatterElements, which may also reduce."""
+    """Scatter and ScatterElements, with optional reduction."""
     x, places, updates = inputs
     axis = asked.get("axis", 0) % x.ndim
     made = x.copy()

@@ -16,7 +16,7 @@ _MOST = 1 << 27
 
 @dataclass(frozen=True)
 class Windows:
-    """How windows lie over the dimensions behind the first two.
+    """Window geometry over the spatial dimensions.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Windows:
     counts: tuple[int, ...]
 
     def offsets(self) -> Iterator[tuple[int, ...]]:
-        """The places in a window."""
+        """Offsets within a window."""
         return itertools.product(*(range(size) for size in self.kernel))
 
     def padded(self, x: Array, value: float | int) -> Array:
@@ -49,7 +49,7 @@ class Windows:
         return np.pad(x, widths, constant_values=value)
 
     def taken(self, padded: Array, offset: tuple[int, ...]) -> Array:
-        """The element at a place of all windows."""
+        """The element at one offset of all windows."""
         spans = tuple(
             slice(place * d, place * d + (count - 1) * stride + 1, stride)
             for place, d, count, stride in zip(offset, self.dilations, self.counts, self.strides, strict=True)
@@ -110,7 +110,7 @@ def windows(asked: Asked, sizes: Sequence[int], kernel: Sequence[int]) -> Window
 
 
 def _count(size: int, span: int, stride: int, before: int, after: int, ceil: bool) -> int:
-    """How many windows there are; where sizes are rounded up, none that begins in the padding behind."""
+    """Number of windows; with ceil rounding, windows that start in the trailing padding are excluded."""
     room = size + before + after - span
     if room < 0:
         raise InputError(f"a window of {span} does not fit {size} with its padding")

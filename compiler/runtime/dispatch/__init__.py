@@ -1,1 +1,1 @@
-"""Dynamic dispatch: programs that the machine itself chooses among, by guards (docs/dispatch.md)."""
+"""Dynamic dispatch: the hardware selects among programs by guards (docs/dispatch.md)."""

@@ -1,7 +1,7 @@
-"""One network with programs for several sizes of batches, of which the machine takes the smallest that will do.
+"""Networks with programs for several batch sizes, of which the hardware runs the smallest sufficient one.
 
-All have the inputs and outputs of the largest. Behind their addresses the macro-instruction has one more operand, how
-many samples count: the guards compare it with the sizes. The program of the largest has none.
+All programs use the inputs and outputs of the largest size. The macro-instruction has one more operand after their
+addresses, the number of valid samples, which the guards compare with the sizes. The largest size has no guard.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,26 +21,26 @@ from hw.isa.micro_instruction import MAX_OPERANDS
 
 
 def check_sizes(config: MlaConfig, batches: Sequence[int]) -> None:
-    """Refuse sizes of batches that the machine cannot choose among.
+    """Check that the hardware can select among batch sizes.
 
     Raises
     ------
     InputError
-        They do not ascend, or are more than an opcode has candidates.
+        The sizes are not ascending, or exceed the number of candidates of an opcode.
     """
     if list(batches) != sorted(set(batches)):
         raise InputError(f"batches must ascend, not be {', '.join(map(str, batches))}")
     if len(batches) > config.candidates:
         raise InputError(
-            f"the machine chooses among {config.candidates} programs: batches must be at most as many, not "
-            f"{len(batches)}"
+            f"batches must be at most {config.candidates} sizes (an opcode has {config.candidates} candidate "
+            f"programs), not {len(batches)}"
         )
 
 
 def with_sizes(
     options: CompileOptions, build: Callable[[CompileOptions], CompiledNetwork]
 ) -> CompiledNetwork:
-    """A network for the sizes in `options.batches`, which `check_sizes` has passed.
+    """Compile a network for the sizes in `options.batches`, which must have passed `check_sizes`.
 
     Parameters
     ----------
@@ -66,12 +66,12 @@ def with_sizes(
 
 
 def check_room(config: MlaConfig, stages: Sequence[Stage]) -> None:
-    """Refuse stages whose programs are not all in the instruction store at the same time.
+    """Check that the programs of all stages fit the instruction store together.
 
     Raises
     ------
     InputError
-        They are too long together, or too many.
+        The programs are too long in total, or too many.
     """
     parts = [part for stage in stages if stage.code for part in stage.code.parts]
     programs = [program for part in parts for program in part.programs]
@@ -84,20 +84,20 @@ def check_room(config: MlaConfig, stages: Sequence[Stage]) -> None:
 
 
 def _check_stages(networks: Sequence[CompiledNetwork]) -> None:
-    """Refuse networks that do not run the same nodes on the accelerator, with the same layers."""
+    """Check that networks for all sizes run the same nodes on the accelerator, with the same layers."""
     first, *others = networks
     for other in others:
         differ = {each.node for each in first.host} ^ {each.node for each in other.host}
         if differ:
             raise InputError(
-                f"batches of {first.batch} and {other.batch}: node {min(differ)!r} is the host's for one alone"
+                f"batches of {first.batch} and {other.batch}: node {min(differ)!r} runs on the host in only one"
             )
         if [code.tags for code in first.codes] != [code.tags for code in other.codes]:
             raise InputError(f"batches of {first.batch} and {other.batch} have different layers")
 
 
 def _stage(options: CompileOptions, stages: Sequence[Stage]) -> Stage:
-    """A stage for all sizes."""
+    """Combine the variants of a stage for all sizes."""
     largest, codes = stages[-1], [stage.code for stage in stages if stage.code]
     if not codes:
         return largest
@@ -108,7 +108,7 @@ def _stage(options: CompileOptions, stages: Sequence[Stage]) -> Stage:
 
 
 def _code(options: CompileOptions, codes: Sequence[StageExecutable], count: int) -> StageExecutable:
-    """Programs for fewer samples behind guards, that of the largest size without; constants of each of its own."""
+    """Combine programs: smaller sizes guarded, the largest as fallback; each size has its own constants."""
     sizes = options.batches
     memory = together(codes, start=options.offset)
     same = {number: (number, 0) for number in range(1, count)}

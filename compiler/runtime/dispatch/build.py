@@ -1,4 +1,4 @@
-"""Networks whose programs the machine chooses among, or plain ones, as the options say."""
+"""Builds networks with or without dynamic dispatch, depending on the options."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,21 +15,21 @@ def dispatched(
     build: Callable[[CompileOptions], CompiledNetwork],
     makings: Sequence[CommandStream],
 ) -> CompiledNetwork:
-    """The network of a model.
+    """Build the network of a model, with dynamic dispatch if the options ask for it.
 
     Parameters
     ----------
     options : Options
         How to compile.
     build : callable
-        Compiles the model without choices.
-    makings : sequence of Making
-        What `build` makes of stages on the accelerator is there when it is done.
+        Compiles the model without dynamic dispatch.
+    makings : sequence of CommandStream
+        List to which `build` appends the command streams of stages on the accelerator.
 
     Raises
     ------
     InputError
-        The model cannot be compiled so.
+        The model cannot be compiled with these options.
     """
     if options.batches:
         return with_sizes(options, build)

@@ -1,4 +1,4 @@
-"""Programs that find what they address somewhere else: at other operands, or elsewhere in the model's memory."""
+"""Relocation of programs to other operands or other offsets in the model's memory."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,16 +9,16 @@ from hw.isa.program import Program
 
 
 def rebased(program: Program, memory: Moved, moved: Mapping[int, tuple[int, int]]) -> Program:
-    """The program with addresses taken from elsewhere.
+    """Relocate the addresses of a program.
 
     Parameters
     ----------
     program : Program
-        What the compiler wrote: only `set` reads operands, each an address to which it adds a constant.
+        Program made by the compiler: only `set` reads operands, each an address to which it adds a constant.
     memory : Moved
-        Where the model's memory, operand 0, has gone.
+        Relocation of the model's memory, operand 0.
     moved : dict
-        For each of the other operands the one that takes its place, and bytes that are added.
+        For each other operand, the operand that replaces it and the byte offset that is added.
     """
     return replace(program, words=tuple(_word(word, memory, moved) for word in program.words))
 

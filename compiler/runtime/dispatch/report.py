@@ -1,4 +1,4 @@
-"""What ran, and its work, where the machine chooses among programs."""
+"""Executed layers and their work under dynamic dispatch."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from compiler.cost.roofline import Floor
 from compiler.runtime.compiled import CompiledNetwork
 from compiler.runtime.stages import LayerInfo, Stage
 
-#: For each stage on the accelerator how often each candidate of its last program was taken.
+#: For each stage on the accelerator, how often each candidate of its last program was selected.
 Taken = Sequence[Counter[int]]
 
 
 def work(network: CompiledNetwork, runs: Sequence[int], taken: Taken, samples: int) -> Floor:
-    """What a batch takes at least of which so many samples count.
+    """Minimum work of a batch with `samples` valid samples.
 
-    `runs` and `taken` are what it added to the session's.
+    `runs` and `taken` are the increments of the session's counts by this batch.
     """
     smaller = network.for_samples(samples)
     if smaller is not None:
@@ -28,7 +28,7 @@ def work(network: CompiledNetwork, runs: Sequence[int], taken: Taken, samples: i
 
 
 def layers(network: CompiledNetwork, runs: Sequence[int], taken: Taken) -> list[tuple[LayerInfo, int]]:
-    """Layers, and how often each ran."""
+    """Layers with the number of times each ran."""
     out: list[tuple[LayerInfo, int]] = []
     for stage, times, counts in zip(_coded(network), runs, taken, strict=True):
         fewer = sum(counts[i] for i in range(len(network.smaller))) if network.smaller else counts[0]
@@ -40,7 +40,7 @@ def layers(network: CompiledNetwork, runs: Sequence[int], taken: Taken) -> list[
 
 
 def variants(network: CompiledNetwork, taken: Taken) -> list[dict[str, Any]]:
-    """The programs that the machine chose among, and how often it took each."""
+    """Candidate programs, with the number of times each was selected."""
     out = []
     for stage, counts in zip(_coded(network), taken, strict=True):
         assert stage.code is not None

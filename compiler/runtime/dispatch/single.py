@@ -1,4 +1,4 @@
-"""A stage as one program, which one opcode can stand for."""
+"""Stages compiled as one program, so that one opcode represents a stage."""
 
 from dataclasses import replace
 
@@ -10,12 +10,12 @@ from hw.errors import InputError, shown
 
 
 def tensor_named(graph: Graph, name: str) -> str:
-    """The tensor of this name, or that a node of this name makes.
+    """Return the name of a tensor, given its name or the name of the node that computes it.
 
     Raises
     ------
     InputError
-        There is neither.
+        There is no tensor or node of this name.
     """
     if name in graph.nodes:
         return graph.nodes[name].outputs[0]
@@ -25,9 +25,9 @@ def tensor_named(graph: Graph, name: str) -> str:
 
 
 def single(schedule: Schedule, lowered: LoweredNetwork, skip: str | None) -> Schedule:
-    """The schedule with all layers in one program, and tags that do not depend on it.
+    """Merge all layers of a schedule into one program; each layer gets its own counter tag.
 
-    The layer that makes the tensor `skip` is not drained in parts: what follows is decided by what one command counts.
+    The last tile of the layer that computes `skip` is not split, because the guard reads one command's statistics.
     """
     last = {layer.name for layer in lowered.layers if layer.y == skip}
     layers = {
@@ -43,7 +43,7 @@ def single(schedule: Schedule, lowered: LoweredNetwork, skip: str | None) -> Sch
 
 
 def check_single(name: str, code: StageExecutable) -> None:
-    """Refuse code that had to be cut.
+    """Check that a stage has not been split into several programs.
 
     Raises
     ------

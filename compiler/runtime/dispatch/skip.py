@@ -1,4 +1,4 @@
-"""Skips the part of a network behind a tensor that has one value everywhere."""
+"""Skips the part of a network after an all-zero tensor."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ from hw.isa.program import Program
 
 
 def at_once(config: MlaConfig, making: CommandStream, tensor: Tensor) -> bool:
-    """Whether one command, the last of FUSE, writes every element of the tensor that a stage ends with, once."""
+    """Return True if the last FUSE command of a stage writes every element of its output tensor once."""
     layers = [number for number, layer in enumerate(making.lowered.layers) if layer.y == tensor.name]
     drains = [command for command in making.issued if command.unit == Unit.FUSE]
     if not drains or [c.layer for c in drains if c.layer in layers] != [drains[-1].layer]:
@@ -47,16 +47,16 @@ def at_once(config: MlaConfig, making: CommandStream, tensor: Tensor) -> bool:
 def with_skip(
     network: CompiledNetwork, name: str, makings: Sequence[CommandStream], start: int = 0
 ) -> CompiledNetwork:
-    """The network with a short program for the stage that begins with a tensor, for where all of that is zero.
+    """Add a short program to the stage that depends only on a tensor, for the case that the tensor is all zero.
 
     Parameters
     ----------
     network : Network
-        Whose stages are one program each; one of them takes nothing but the tensor.
+        Network whose stages are one program each; one stage has the tensor as its only input.
     name : str
-        The tensor, or the node that makes it. Zero is its zero point.
-    makings : sequence of Making
-        Of the stages on the accelerator, in order.
+        The tensor, or the node that computes it. Zero is the tensor's zero point.
+    makings : sequence of CommandStream
+        Command streams of the stages on the accelerator, in order.
     start : int
         Bytes at the start of the model's memory that belong to other code.
 
@@ -75,7 +75,7 @@ def with_skip(
     stage = stages[at]
     (tensor,) = stage.inputs
     if tensor.dtype not in ("int8", "uint8"):
-        raise InputError(f"skip: {name!r} is of {tensor.dtype}: it must be of int8 or uint8")
+        raise InputError(f"skip: {name!r} must be int8 or uint8, not {tensor.dtype}")
     zero = tensor.quantization.zero_point[0] if tensor.quantization else 0
     results = _results(network, stage, np.full(tensor.shape, zero, tensor.dtype))
     first = stages[at - 1] if at else None
@@ -92,7 +92,7 @@ def with_skip(
 
 
 def _results(network: CompiledNetwork, stage: Stage, zeros: NDArray) -> NDArray[np.uint8]:
-    """Bytes that the stage's own program makes of zeros, of all outputs."""
+    """Bytes of all outputs that the stage computes from zeros."""
     part = replace(network, inputs=stage.inputs, outputs=stage.outputs, stages=(stage,))
     made = part(zeros)
     arrays = [np.ascontiguousarray(made[tensor.name]) for tensor in stage.outputs]
@@ -100,7 +100,7 @@ def _results(network: CompiledNetwork, stage: Stage, zeros: NDArray) -> NDArray[
 
 
 def _alone(config: MlaConfig, stage: Stage, zero: int, results: NDArray[np.uint8], start: int) -> Stage:
-    """The stage behind a look at its input."""
+    """Put a probe of the input before the stage."""
     code = stage.code
     assert code is not None
     (tensor,) = stage.inputs
@@ -124,9 +124,9 @@ def _joined(
     *,
     seen: bool,
 ) -> Stage:
-    """Two stages, what passes from one to the other in the model's memory, and a look at it between them.
+    """Merge two stages with the tensor between them in the model's memory, and probe it in between.
 
-    The look is spared if FUSE has `seen` all of it when the first ends: then its greatest element tells.
+    The probe is omitted if the last FUSE command has `seen` the whole tensor: then its maximum decides.
     """
     a, b = first.code, second.code
     assert a is not None and b is not None
@@ -164,13 +164,13 @@ def _look(config: MlaConfig, tensor: Tensor, zero: int, middle: int, code: Stage
 
 
 def _until_drained(program: Program) -> Program:
-    """The program ends only when FUSE has done all it asked for: a guard may look at its statistics."""
+    """Make a program wait for FUSE at its end, so that a guard can read the statistics."""
     fence = encode(MicroOp.FENCE, d=1 << Unit.FUSE)
     return replace(program, words=(*program.words[:-1], fence, program.words[-1]))
 
 
 def _guarded(code: StageExecutable, outputs: Sequence[Tensor], guard: Guard, start: int) -> StageExecutable:
-    """The code with a short program in front of its last, which writes constants that begin at `start`."""
+    """Add a guarded alternative to the last program that only writes the constants at `start`."""
     *before, last = code.parts
     sizes = [(code.places[each.name], each.bytes) for each in outputs]
     short = constants(code.config, f"{last.program.name} of zeros", start, sizes, code.tags[-1])

@@ -1,4 +1,4 @@
-"""Two short programs: one that looks whether a tensor has one value everywhere, one that only writes constants."""
+"""Programs for skipping: a probe that counts the elements with a value, and one that writes constants."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ _REST = "fence load, matrix, fuse, store"
 
 
 def probe(config: MlaConfig, tensor: Tensor, value: int, place: tuple[int, int], tag: int) -> Program:
-    """A program that leaves in %fuse_zeros how many elements of a tensor in DRAM have a value.
+    """Program that counts in %fuse_zeros the elements of a tensor in DRAM that have a value.
 
-    It subtracts the value from each and writes the differences, one row over the other, to the scratchpad.
+    It subtracts the value from each element and overwrites one scratchpad row with the differences.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def probe(config: MlaConfig, tensor: Tensor, value: int, place: tuple[int, int],
     place : (int, int)
         Operand with an address in DRAM, and the bytes from there to the tensor.
     tag : int
-        What it is counted under.
+        Counter tag of the program.
 
     Raises
     ------
@@ -74,16 +74,16 @@ def constants(
     name : str
         Of the program.
     start : int
-        Where the constants are in the model's memory, one behind the other.
+        Offset of the consecutive constants in the model's memory in bytes.
     sizes : sequence of (int, int)
-        For each the operand with its address, and its bytes.
+        For each constant, the operand with its destination address, and its size in bytes.
     tag : int
-        What it is counted under.
+        Counter tag of the program.
 
     Raises
     ------
     InputError
-        They are too large for the scratchpad.
+        The constants do not fit the scratchpad together.
     """
     total = sum(size for _, size in sizes)
     if total > config.sp_bytes:

@@ -1,4 +1,4 @@
-"""One memory for several codes of a model: the constants of all first, then one place that all of them work in."""
+"""Shared memory layout of program variants: the constants of all, then one common work area."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ _ALIGN = 64
 
 @dataclass(frozen=True)
 class Moved:
-    """Where the memory of a code has gone.
+    """Relocation of one variant's memory.
 
     Parameters
     ----------
     constants : int
-        Bytes of it that hold constants.
+        Size of the variant's constants in bytes.
     fixed, passing : int
-        Where these are now, and where the rest is.
+        New offsets of the constants and of the work area.
     """
 
     constants: int
@@ -28,24 +28,24 @@ class Moved:
     passing: int
 
     def to(self, address: int) -> int:
-        """Where a byte is now."""
+        """New address of a byte."""
         return address + (self.fixed if address < self.constants else self.passing - align_up(self.constants))
 
 
 @dataclass(frozen=True, eq=False)
 class VariantMemory:
-    """The memory of several codes.
+    """Memory layout of several variants.
 
     Parameters
     ----------
     image : array of uint8
-        The constants of all.
+        Constants of all variants.
     size : int
-        Of all of it.
+        Total size in bytes.
     moved : list of Moved
-        Where that of each code has gone.
+        Relocation of each variant.
     more : int
-        Where further constants are.
+        Offset of the additional constants.
     """
 
     image: NDArray[np.uint8]
@@ -57,7 +57,7 @@ class VariantMemory:
 def together(
     codes: Sequence[StageExecutable], more: NDArray[np.uint8] | None = None, start: int = 0
 ) -> VariantMemory:
-    """Lay out the memory of codes of which one runs at a time, `more` constants, and `start` bytes for others."""
+    """Lay out variants of which one runs at a time, after `start` reserved bytes, with `more` constants."""
     at, fixed = align_up(start), []
     for code in codes:
         fixed.append(at)
@@ -75,5 +75,5 @@ def together(
 
 
 def align_up(size: int) -> int:
-    """The next place that something may begin at."""
+    """Round an offset up to the alignment."""
     return -(-size // _ALIGN) * _ALIGN

@@ -1,4 +1,4 @@
-"""Compiled networks from files, which nobody has to trust: what they hold is checked as far as a session needs it."""
+"""Reader of compiled network files, which are untrusted: everything that a session relies on is checked."""
 
 import json
 import zipfile
@@ -34,7 +34,7 @@ FORMAT, VERSION = "mla network", 4
 
 
 class PackageReader:
-    """One archive on its way to a network."""
+    """Reads a network from an archive."""
 
     def __init__(self, archive: zipfile.ZipFile):
         self.archive = archive
@@ -47,7 +47,7 @@ class PackageReader:
             raise ValueError(f"must be {FORMAT!r} version {VERSION}, not {head[0]!r} version {head[1]!r}")
 
     def network(self) -> CompiledNetwork:
-        """All of it; raises what damage raises."""
+        """Read the whole network; raises any of the exceptions in `writer._DAMAGE` if it is damaged."""
         m = self.manifest
         self.config = restored(MlaConfig, m["config"])
         inputs = self._tensors(m["inputs"])
@@ -75,14 +75,14 @@ class PackageReader:
         return HostNode(*texts, edge=typed(values["edge"], bool, "edge"))
 
     def _batch(self, value: Any) -> int:
-        """Samples at a time, which every input and output must hold."""
+        """Batch size, which must divide the first dimension of every input and output."""
         shapes = [each["shape"] for key in ("inputs", "outputs") for each in self.manifest[key]]
         if typed(value, int, "batch") < 1 or (value > 1 and any(not s or s[0] % value for s in shapes)):
             raise ValueError(f"a batch of {value} does not fit the inputs and outputs")
         return value
 
     def _smaller(self, values: list, batch: int) -> tuple[BatchVariant, ...]:
-        """What there is for fewer samples, ascending."""
+        """Variants for smaller batches, in ascending order."""
         made = tuple(
             BatchVariant(
                 typed(each["batch"], int, "batch"),
@@ -112,7 +112,7 @@ class PackageReader:
         return Tensor(name, shape, np.dtype(typed(values["dtype"], str, "dtype")).name, q, data)
 
     def _with_contents(self, folder: str, values: list) -> tuple[Tensor, ...]:
-        """Tensors of which some are constants."""
+        """Tensors, some of which are constants."""
         return tuple(
             self._constant(f"{folder}{number}.bin", each) if each["constant"] else self._tensor(each)
             for number, each in enumerate(values)
@@ -126,7 +126,7 @@ class PackageReader:
     def _stages(
         self, folder: str, values: list, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
     ) -> tuple[Stage, ...]:
-        """Stages of the network or of a subgraph, each of which has its inputs from those before."""
+        """Stages of the network or of a subgraph; inputs of a stage must come from earlier ones."""
         stages = tuple(self._stage(f"{folder}stage{i}", each) for i, each in enumerate(values))
         known = {tensor.name: tensor for tensor in inputs}
         for wanted, made in [*((stage.inputs, stage.outputs) for stage in stages), (outputs, ())]:
@@ -134,7 +134,7 @@ class PackageReader:
                 if tensor.name in known:
                     same(known[tensor.name], tensor)
                 elif not tensor.constant:
-                    raise ValueError(f"{folder}: nothing makes {tensor.name!r}")
+                    raise ValueError(f"{folder}: no stage computes {tensor.name!r}")
             known |= {tensor.name: tensor for tensor in made}
         return stages
 
@@ -146,7 +146,7 @@ class PackageReader:
             or len(values["bodies"]) != len(spec.bodies)
             or not spec.bodies
         ):
-            raise ValueError(f"{folder}: {op!r} is no control flow, or not all of it")
+            raise ValueError(f"{folder}: {op!r} is not a complete control-flow operator")
         for key, kind in spec.attributes.items():
             if not KINDS[kind][0](attributes[key]):
                 raise ValueError(f"{folder}: {key} must be {KINDS[kind][1]}")
@@ -187,27 +187,27 @@ class PackageReader:
         names = [tensor.name for tensor in (*inputs, *outputs)]
         places = {name: typed(code["places"][name], int, "place") for name in names}
         if not all(1 <= place <= len(names) for place in places.values()):
-            raise ValueError(f"{folder}: a place of an input or output is none")
+            raise ValueError(f"{folder}: the operand index of an input or output is out of range")
         infos = tuple(self._info(each) for each in code["infos"])
         floor, spared = (None if code[key] is None else self._floor(code[key]) for key in ("floor", "spared"))
         if len(parts[-1].instead) != (self.sizes or (spared is not None)):
             raise ValueError(
-                f"{folder}: {len(parts[-1].instead)} guards, which is not as many as there should be"
+                f"{folder}: {len(parts[-1].instead)} guards do not match the variants of the network"
             )
         made = StageExecutable(self.config, parts, tags, image, memory, places, self._peak(code.get("peak")))
         return Stage(inputs, outputs, code=made, infos=infos, floor=floor, spared=spared)
 
     def _peak(self, values: dict | None) -> Peak | None:
-        """Greatest use of the memories on the chip; files need not hold it."""
+        """Peak use of the on-chip memories, which is optional in files."""
         if values is None:
             return None
         sp, acc = (typed(values[key], int, f"peak of {key}") for key in ("sp", "acc"))
         if not (0 <= sp <= self.config.sp_bytes and 0 <= acc <= self.config.acc_bytes):
-            raise ValueError("peak is more than the machine has")
+            raise ValueError("peak exceeds the size of the memory")
         return Peak(sp, acc)
 
     def _part(self, member: str, layers: list, guards: list) -> ProgramPart:
-        """A program, and those behind guards."""
+        """A program with its guarded alternatives."""
         instead = tuple(
             GuardedProgram(
                 Guard(Compare(typed(each["compare"], int, "compare")), each["selector"], each["value"]),

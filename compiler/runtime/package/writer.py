@@ -1,4 +1,4 @@
-"""Compiled networks as files: an uncompressed ZIP archive of a JSON manifest, programs, memory images and constants."""
+"""Writer of compiled network files: uncompressed ZIP archives of a JSON manifest, programs, images and constants."""
 
 import io
 import json
@@ -21,7 +21,7 @@ from compiler.runtime.stages import Control, Origin, Stage
 from hw.errors import InputError
 
 SUFFIX = ".mla"
-#: What reading a damaged archive or manifest raises.
+#: Exceptions raised by reading a damaged archive or manifest.
 _DAMAGE = (
     zipfile.BadZipFile,
     KeyError,
@@ -38,7 +38,7 @@ _DAMAGE = (
 
 
 def to_bytes(network: CompiledNetwork, *, whole: bool = False) -> bytes:
-    """Contents of a file; if `whole`, with the graph that the network was compiled from."""
+    """Serialize a network; if `whole`, including the graph that it was compiled from."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
 
@@ -68,7 +68,7 @@ def to_bytes(network: CompiledNetwork, *, whole: bool = False) -> bytes:
 
 
 def read_package(path: Path) -> CompiledNetwork:
-    """The network of a compiled file.
+    """Read a network from a file.
 
     Raises
     ------
@@ -87,12 +87,12 @@ def read_package(path: Path) -> CompiledNetwork:
 
 
 def from_bytes(file: BinaryIO) -> CompiledNetwork:
-    """The network of a file's contents.
+    """Read a network from an open file.
 
     Raises
     ------
     InputError
-        They are damaged.
+        The contents are damaged.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -160,7 +160,7 @@ def _control(put: _Put, folder: str, control: Control) -> dict[str, Any]:
 
 
 def _with_contents(put: _Put, folder: str, tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Tensors of which some are constants."""
+    """Tensors, some of which are constants whose contents are written."""
     for number, tensor in enumerate(tensors):
         if tensor.data is not None:
             put(f"{folder}{number}.bin", _contents(tensor.data))

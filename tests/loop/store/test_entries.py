@@ -303,7 +303,7 @@ def test_values_that_cannot_be_kept_are_refused(database):
         database.put_profile(
             Profile(conditions=HardwareProfile(load_target("n4")), behaviour={"bus": math.nan})
         )
-    with pytest.raises(InputError, match="cannot keep this program: Infinity is no number of JSON"):
+    with pytest.raises(InputError, match="cannot keep this program: Infinity is not a JSON number"):
         database.put_best(replace(stored.entry(key()), cost=math.inf))
     for bad_result in (result(1, exact=False), result(1, floor=2)):
         with pytest.raises(

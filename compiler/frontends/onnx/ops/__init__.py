@@ -1,1 +1,1 @@
-"""ONNX operators: for each a conversion to nodes of the graph."""
+"""Conversions of ONNX operators to nodes of the graph."""

@@ -1,4 +1,4 @@
-"""ONNX operators that change a value's type, or nothing of it, and those that tell its shape."""
+"""ONNX casts, identities and shape queries."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""ONNX operators that keep numbers within limits."""
+"""ONNX clipping, minimum and maximum."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""ONNX convolutions and pooling: windows that slide over images."""
+"""ONNX convolutions, and the windows of convolutions and pooling."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""ONNX operators that work on each element by itself."""
+"""ONNX elementwise operators."""
 
 import math
 from collections.abc import Sequence

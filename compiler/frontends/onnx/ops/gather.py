@@ -1,4 +1,4 @@
-"""ONNX operators that take elements one by one along dimensions: gather, expand, tile, flips."""
+"""ONNX operators that gather elements along dimensions: gather, expand, tile, reverse."""
 
 from collections.abc import Sequence
 from typing import Any

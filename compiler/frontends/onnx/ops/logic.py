@@ -1,4 +1,4 @@
-"""ONNX operators that compare numbers, and those on what comes of it."""
+"""ONNX comparisons and logical operators."""
 
 from collections.abc import Sequence
 from typing import Any

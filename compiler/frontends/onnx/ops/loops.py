@@ -1,4 +1,4 @@
-"""ONNX's Loop and Scan: nodes of the graph, or unrolled where only that is possible and the count is known."""
+"""ONNX Loop and Scan, as loop nodes or unrolled if necessary and the trip count is known."""
 
 from collections.abc import Sequence
 from dataclasses import replace

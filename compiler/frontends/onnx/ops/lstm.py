@@ -1,4 +1,4 @@
-"""ONNX's LSTM as nodes, one step after the other."""
+"""ONNX LSTM, unrolled into nodes step by step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

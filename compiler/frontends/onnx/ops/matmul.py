@@ -1,4 +1,4 @@
-"""ONNX matrix products, normalizations and softmax: what works on the last dimensions."""
+"""ONNX matrix products, normalizations and softmax."""
 
 import math
 from collections.abc import Sequence

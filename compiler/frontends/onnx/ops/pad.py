@@ -1,4 +1,4 @@
-"""ONNX's padding: with a value, or with what is next to the edge."""
+"""ONNX padding with a constant value or with values near the edge."""
 
 from collections.abc import Sequence
 from typing import Any

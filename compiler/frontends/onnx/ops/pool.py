@@ -100,7 +100,7 @@ def _framed(
 def _global_pool(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequence[Value]:
     x = emitter.flow(inputs[0])
     if x.rank < 3:
-        raise InputError(f"pools over shape {list(x.shape)}, which is none of images")
+        raise InputError(f"pools over shape {list(x.shape)}, which has no spatial dimensions")
     op = "reduce_mean" if node.op == "GlobalAveragePool" else "reduce_max"
     return [_reduced(emitter, node, op, x, set(range(2, x.rank)), keep=True)]
 

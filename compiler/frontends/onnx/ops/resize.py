@@ -1,4 +1,4 @@
-"""ONNX's resizing by the nearest element."""
+"""ONNX nearest-neighbour resizing."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""ONNX operators that give the same elements another shape."""
+"""ONNX operators that change only the shape."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""ONNX operators that take parts of values or put values together."""
+"""ONNX slicing, splitting and concatenation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -120,7 +120,7 @@ def _gather(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
     if isinstance(where, ConstantValue):
         places = where.integers()
         if any(not -size <= place < size for place in places):
-            raise InputError(f"places {shown(places)} must be within {size}")
+            raise InputError(f"indices {shown(places)} must be within {size}")
         places = [place % size for place in places]
         if where.shape == () or (len(places) == 1 and len(where.shape) == 1):
             starts, sizes = [0] * x.rank, list(x.shape)
@@ -129,7 +129,7 @@ def _gather(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Seq
             return [renamed(one, name) if where.shape else without_ones(emitter, name, one, {axis})]
         where = ConstantValue(where.name, np.array(places, np.int32).reshape(where.shape))
     elif where.tensor.dtype not in ("int32", "int64"):
-        raise UnsupportedNodeError(f"places that are {where.tensor.dtype}")
+        raise UnsupportedNodeError(f"indices of type {where.tensor.dtype}")
     places = emitter.flow(where)
     operands = [emitter.in_order(v, plain(v.rank)).tensor for v in (x, places)]
     shape = x.shape[:axis] + places.shape + x.shape[axis + 1 :]
