@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from compiler.runtime.device import open_device
     from compiler.runtime.session import Session
     from compiler.schedule.schedule import Schedule
-    from compiler.tuning.api import tune
     from compiler.tuning.generators.generator import Generator
     from compiler.tuning.search.method import SearchMethod
+    from compiler.tuning_api import tune
 
 __version__ = "0.1.0"
 
@@ -50,7 +50,7 @@ _DEFINITIONS = {
     "Session": "compiler.runtime.session.Session",
     "compile": "compiler.api.compile",
     "open_device": "compiler.runtime.device.open_device",
-    "tune": "compiler.tuning.api.tune",
+    "tune": "compiler.tuning_api.tune",
 }
 
 

@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
     """Search and report."""
     from compiler.cli.compile import source_of
     from compiler.cli.run import head
-    from compiler.tuning.api import tune
     from compiler.tuning.search.tuner import why_not
     from compiler.tuning.space.constraints import Constraints
+    from compiler.tuning_api import tune
     from compiler.util.progress import progress, say
     from hw.config import load_target
     from hw.errors import InputError
