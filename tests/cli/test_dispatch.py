@@ -97,7 +97,15 @@ def test_bad_use(complains, tmp_path):
     ):
         complains(2, text, "compile", MODEL, "-o", path, "--batches", batches)
     complains(
-        2, "batch must be omitted if batches is given, not 3", "run", MODEL, "--batches", "1,2", "--batch", "3", *N4
+        2,
+        "batch must be omitted if batches is given, not 3",
+        "run",
+        MODEL,
+        "--batches",
+        "1,2",
+        "--batch",
+        "3",
+        *N4,
     )
     complains(2, "skip cannot be combined with batches", "run", MODEL, "--batches", "1,2", "--skip", "x", *N4)
     complains(2, "there is no tensor and no node 'nothing'", "run", MODEL, "--skip", "nothing", *N4)
