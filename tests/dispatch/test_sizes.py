@@ -169,7 +169,7 @@ def test_the_proof_is_of_every_size(rng: np.random.Generator) -> None:
     [
         ((2, 1), "batches must ascend, not be 2, 1"),
         ((2, 2), "batches must ascend, not be 2, 2"),
-        ((1, 2, 3, 4, 5), "batches must be at most 4 sizes (an opcode has 4 candidate programs), not 5"),
+        ((1, 2, 3, 4, 5), r"batches must be at most 4 sizes \(an opcode has 4 candidate programs\), not 5"),
     ],
 )
 def test_sizes_that_the_machine_cannot_choose_among(batches: tuple[int, ...], text: str) -> None:
