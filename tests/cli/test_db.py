@@ -54,8 +54,8 @@ def test_db_show_counts_trials_and_programs(mla, database):
 def test_out_and_in_again(mla, database, tmp_path):
     lines, other = tmp_path / "entries.jsonl", tmp_path / "other.db"
     assert mla("db", "export", lines, "--db", database).out == "4 entries written\n"
-    assert mla("db", "import", lines, "--db", other).out == "4 entries taken\n"
-    assert mla("db", "import", lines, "--db", other).out == "0 entries taken\n"
+    assert mla("db", "import", lines, "--db", other).out == "4 entries added\n"
+    assert mla("db", "import", lines, "--db", other).out == "0 entries added\n"
     result = mla(*TUNE, "--trials", "2", "--db", other)  # what somebody else measured is measured again
     assert result.status == 0 and "0 measurements came from the database" in result.out, result.err
 

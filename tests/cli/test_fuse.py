@@ -89,7 +89,7 @@ def test_bad_use(complains, mla, tmp_path):
         2, "the limit of the scratchpad must be at least 512 bytes, not 3", "fuse", MODEL, "--sp-limit", "3"
     )
     complains(2, "must be an integer in 1..", "fuse", MODEL, "--acc-limit", "none")
-    complains(2, "bytes of DRAM: the limit is 100", "fuse", MODEL, "--dram-limit", "100")
+    complains(2, "bytes of DRAM, but the limit is 100", "fuse", MODEL, "--dram-limit", "100")
     complains(2, "cannot be read", "fuse", tmp_path / "absent.tflite")
     mla("compile", MODEL, "-o", tmp_path / "x.mla")
     complains(
