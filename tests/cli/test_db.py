@@ -99,7 +99,7 @@ def test_reading_writes_nothing(mla, database, tmp_path, monkeypatch, action):
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) not in (folder, copy))
     result = mla("db", action, *(["--db", copy] if action == "show" else [tmp_path / "out", "--db", copy]))
     assert (result.status, result.err) == (0, "")
-    assert "3 trials" in result.out or "4 entries" in result.out
+    assert " trials, " in result.out or " entries written" in result.out
     assert list(folder.iterdir()) == [copy] and copy.stat().st_mtime_ns == before
     assert not (tmp_path / "none").exists()
 

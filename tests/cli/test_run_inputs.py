@@ -117,7 +117,7 @@ def test_colours_are_converted_and_that_is_said(mla, tmp_path):
     assert np.abs(found - rgb @ np.array([0.299, 0.587, 0.114])).max() <= 1  # ITU-R 601
     result = mla("run", DIGITS, "--device", "golden", "--input", tmp_path / "rgb.png", "--json", "-")
     (warning,) = json.loads(result.out)["warnings"]
-    assert warning == f"{tmp_path / 'rgb.png'}: converted to grayscale, which the model takes"
+    assert warning == f"{tmp_path / 'rgb.png'}: converted to grayscale, as the model expects"
     gray = image(tmp_path / "gray.png", (8, 8))
     found = one(tmp_path / "gray.png", Tensor("x", (8, 8, 3), "uint8"))
     np.testing.assert_array_equal(found, np.stack([gray] * 3, -1))
