@@ -12,7 +12,7 @@ outputs are meaningless. Batch norms have the statistics of seeded images.
   Transformers for Language Understanding", 2018, on 128 tokens
 * lstm: Hochreiter, Schmidhuber, "Long Short-Term Memory", 1997, with forget gates; 64 inputs, 128 units, 16 steps
 
-`python -m compiler.bench.published` prints where the files are; they are made once and kept in the cache.
+`python -m compiler.bench.architectures` prints where the files are; they are made once and kept in the cache.
 """
 
 import argparse

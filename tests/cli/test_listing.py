@@ -141,7 +141,7 @@ def test_binaries_name_the_last_target(mla, tmp_path):
     assert mla("asm", source, "-o", image).status == 0
     shown = mla("validate", image).out
     assert (
-        f"refused: {image}: instruction 3, 1 behind target 2 (line 5 of its disassembly), `issue store`"
+        f"refused: {image}: instruction 3, 1 after target 2 (line 5 of its disassembly), `issue store`"
         in shown
     )
     assert mla("validate", source).out.startswith(f"refused: {source}:6: `issue store`")

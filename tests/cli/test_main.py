@@ -22,11 +22,12 @@ from hw.errors import InputError, WorkError
 # Stands in for a verb that takes long while its output is half written.
 SLOW_VERB = """
 import sys, time
-from compiler.cli import doctor, main, output
+from compiler.cli import doctor, main
+from compiler.util import files
 from pathlib import Path
 
 def run(args):
-    with output.atomic_output(Path(sys.argv[1])) as path:
+    with files.atomic_output(Path(sys.argv[1])) as path:
         path.write_text("half")
         print("ready", flush=True)
         time.sleep(60)

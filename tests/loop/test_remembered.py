@@ -170,18 +170,18 @@ _SEARCH = """
 import sys
 from pathlib import Path
 from compiler.tuning.measure.measurer import Measurer
-from compiler.tuning_db.database import Database
+from compiler.tuning_db.database import TuningDatabase
 from tests.support.small_network import OPTIONS, two_convolutions
 from tests.loop.test_remembered import N4, SECRET, search
 
 if __name__ == "__main__":
-    with Database(Path(sys.argv[1]), secret=SECRET) as database:
+    with TuningDatabase(Path(sys.argv[1]), secret=SECRET) as database:
         with Measurer(two_convolutions(), N4, OPTIONS, int(sys.argv[2])) as measurer:
-            keep = Database.add_measurement
+            keep = TuningDatabase.add_measurement
             def told(self, *trials):
                 keep(self, *trials)
                 print("kept", flush=True)
-            Database.add_measurement = told
+            TuningDatabase.add_measurement = told
             search(database, measurer, seed=77, trials=1000)
 """
 

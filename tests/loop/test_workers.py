@@ -98,13 +98,13 @@ def test_a_killed_simulator_is_replaced(measurer: Measurer) -> None:
 
 _ENDLESS = """
 import sys
-from compiler.profile.hardware_profile import Conditions
+from compiler.profile.hardware_profile import HardwareProfile
 from compiler.tuning.measure.measurer import Measurer
 from hw.config import load_target
 from tests.support.small_network import OPTIONS, two_convolutions
 
 if __name__ == "__main__":
-    with Measurer(two_convolutions(), Conditions(load_target("n4")), OPTIONS, 2) as measurer:
+    with Measurer(two_convolutions(), HardwareProfile(load_target("n4")), OPTIONS, 2) as measurer:
         while True:
             measurer.measure([measurer.first.schedule] * 2)
             print(*(worker.process.pid for worker in measurer._workers._workers), flush=True)

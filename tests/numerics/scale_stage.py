@@ -10,7 +10,7 @@ from hw.fuse.scale import ScaleControl, ScaleLane
 class ScaleStage(wiring.Component):
     """One control and one lane.
 
-    Latency: hw.fuse.scale.LATENCY. Throughput: one value in each cycle.
+    Latency: that of `ScaleLane`. Throughput: one value in each cycle.
 
     Parameters
     ----------
