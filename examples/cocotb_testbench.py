@@ -23,7 +23,7 @@ from cocotbext.axi import AxiBus, AxiLiteBus, AxiLiteMaster, AxiRam
 from cosim.device import Device
 from cosim.driver import Driver
 from cosim.rtl.pin_runner import run_bench
-from cosim.rtl.source import chip_verilog
+from cosim.rtl.verilog_cache import chip_verilog
 from hw.config import load_target
 from hw.isa.assembler import assemble
 

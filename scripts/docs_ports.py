@@ -3,7 +3,7 @@
 from amaranth.lib.wiring import Flow
 
 from hw.bus.axi import BOUNDARY, ID_BITS, READ_MASTERS, WRITE_MASTERS, chunk_beats
-from hw.bus.axilite import LITE_ADDR_BITS
+from hw.bus.axi_lite import LITE_ADDR_BITS
 from hw.chip import Chip
 from hw.config import load_target
 

@@ -27,7 +27,7 @@ _MEDIA = frozenset((".png", ".wav"))
 
 def read_samples(
     tensors: Sequence[Tensor],
-    path: Path | None,
+    path: "Path | io.BytesIO | None",
     limit: int | None,
     seed: int,
     network: "CompiledNetwork | None" = None,

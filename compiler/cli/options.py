@@ -30,7 +30,7 @@ def add_renamed(parser: argparse.ArgumentParser, name: str, *, former_name: str,
         Further arguments of `add_argument`.
     """
     option = parser.add_argument(name, **settings)
-    hidden = {"dest": option.dest, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+    hidden: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     parser.add_argument(former_name, **settings | hidden)
 
 

@@ -104,7 +104,7 @@ def test_no_control_characters_without_a_terminal(capsys: pytest.CaptureFixture[
 
 def test_a_build_is_told_of_only_when_it_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLA_CACHE", str(tmp_path))
-    monkeypatch.setattr("hw.emit.emit_verilog", lambda config, path, **options: path.write_text("module"))
+    monkeypatch.setattr("hw.verilog.writer.emit_verilog", lambda config, path, **options: path.write_text("module"))
     told: list[str] = []
 
     def monitor(build: Build) -> AbstractContextManager[object]:
@@ -129,6 +129,6 @@ def test_the_verb_verilog_shows_progress(tmp_path: Path, monkeypatch: pytest.Mon
         under_way.extend(task.what for task in module._DISPLAY._tasks)
         path.write_text("module")
 
-    monkeypatch.setattr("hw.emit.emit_verilog", emit)
+    monkeypatch.setattr("hw.verilog.writer.emit_verilog", emit)
     assert main(["verilog", "-o", str(tmp_path / "chip.v"), "--target", "n8"]) == 0
     assert under_way == ["generating the Verilog of the 8x8 chip"] and not module._DISPLAY._tasks

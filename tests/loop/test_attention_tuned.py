@@ -18,7 +18,7 @@ from compiler.tuning_db.session import DatabaseSession
 from hw.config import load_target
 from hw.errors import WorkError
 from tests.compiler.test_attention import attention
-from tests.loop.conftest import OPTIONS
+from tests.support.small_network import OPTIONS
 
 
 @pytest.fixture(scope="module")

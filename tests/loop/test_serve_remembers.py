@@ -75,7 +75,7 @@ def test_a_search_goes_on_from_the_best_for_its_conditions(
         assert searcher.trial().schedule == near.schedule  # of the nearest other conditions
         assert searcher.trial().schedule not in (near.schedule, other.schedule)
         for latency, same in ((104, 100), (210, 200), (400, 400)):  # what is hardly different is the same
-            assert searcher._same(DramTiming(latency)).latency == same
+            assert searcher._match_known(DramTiming(latency)).latency == same
         assert [each.kind for each in searcher.begin(DramTiming(), other.schedule)] == ["served", "first"]
     finally:
         searcher.close()

@@ -70,11 +70,11 @@ def test_segment_commands_refuse_bad_ranges_and_states():
         assert await state(bench, 2) == FREE
         assert await command(bench, 2, 2) == NOT_OPEN
         assert await command(bench, 1, 4) == NOT_OPEN
-        await bench.put(246, words)
+        await bench.put_words(246, words)
         assert await bench.read("WIS_ADDRESS") == 256
         await bench.write("WIS_DATA_HI", 0)
         assert await bench.read("LOADER_ERROR") == RANGE
-        await bench.put(3, [0])
+        await bench.put_words(3, [0])
         assert await bench.read("LOADER_ERROR") == NOT_OPEN
         assert await bench.check(1, crc(words) ^ 1) == FAILED
         assert await bench.read("LOADER_ERROR") == CRC
@@ -82,7 +82,7 @@ def test_segment_commands_refuse_bad_ranges_and_states():
         assert await bench.check(1, crc(words)) == VALID
         assert await bench.read("LOADER_ERROR") == 0
         assert await command(bench, 1, 2) == NOT_OPEN
-        await bench.put(250, [5])
+        await bench.put_words(250, [5])
         assert await state(bench, 1) == OPEN
         assert await bench.check(1, crc(words)) == FAILED
         words[4] = 5
@@ -177,7 +177,7 @@ def test_busy_loader():
         await bench.begin()
         assert await bench.open(1, 120, 0) == 0
         assert await bench.open(2, 20, 130) == 0
-        await bench.put(130, words[:20])
+        await bench.put_words(130, words[:20])
         assert await load(bench, 1, words) == 0
         assert await command(bench, 1, 1) == IN_USE
         assert await command(bench, 1, 3) == IN_USE
@@ -185,12 +185,12 @@ def test_busy_loader():
         assert await load(bench, 2, words[:20], source=IMAGES + 0x1000) == IN_USE
         assert await bench.read("TRAP_COUNT") == 0
         assert await state(bench, 1) == OPEN
-        await bench.put(140, [7])
+        await bench.put_words(140, [7])
         await bench.until("SEG_STATUS", lambda status: status == CHECKING)
         await bench.write("IRQ_STATUS", 15)
-        await bench.put(131, [8])  # another segment's words do not disturb the check
+        await bench.put_words(131, [8])  # another segment's words do not disturb the check
         assert await bench.read("SEG_STATUS") == CHECKING
-        await bench.put(119, [words[119]])
+        await bench.put_words(119, [words[119]])
         assert await bench.read("SEG_STATUS") == OPEN
         assert await bench.read("STATUS") & 8 == 0
         assert await bench.read("IRQ_STATUS") == 4
@@ -209,7 +209,7 @@ def test_write_meets_the_end_of_a_check():
     async def host(bench: ControlTestbench) -> None:
         words = [halt(i) for i in range(12)]
         assert await bench.open(3, 12, 40) == 0
-        await bench.put(40, words)
+        await bench.put_words(40, words)
         for wait in range(26):
             await bench.write("SEG_CRC", crc(words))
             await bench.write("WIS_ADDRESS", 51)
@@ -250,7 +250,7 @@ def test_in_use():
             else:
                 assert await command(bench, *attempt) == IN_USE
             assert (await bench.trap_record())["address"] == address
-        await bench.put(1, [0])
+        await bench.put_words(1, [0])
         assert await bench.read("LOADER_ERROR") == IN_USE
         record = await bench.trap_record()
         assert record == {
@@ -265,7 +265,7 @@ def test_in_use():
         assert await bench.read("IRQ_STATUS") == 2 | 8
         assert bench.ctx.get(bench.dut.irq) == 1
         assert await bench.read("STATUS") & 6 == 4  # running, not trapped
-        await bench.put(2, [halt()])  # other segments may change
+        await bench.put_words(2, [halt()])  # other segments may change
         assert await state(bench, 2) == OPEN
         assert await bench.check(2, crc([halt()])) == VALID
         await bench.until("RING_TAIL", lambda tail: tail == 2)
@@ -297,7 +297,7 @@ def test_rebinding_under_load():
             base = segment * lengths
             assert await bench.open(segment, lengths, base) == 0
             if version % 2:
-                await bench.put(base, words)
+                await bench.put_words(base, words)
                 assert await bench.check(segment, crc(words)) & 7 == VALID
             else:
                 assert await load(bench, segment, words) == 0

@@ -176,7 +176,7 @@ class ControlTestbench(Testbench):
         await self.until("STATUS", lambda status: not status & 8)
         return await self.read("SEG_STATUS")
 
-    async def put(self, address: int, words: list[int]) -> None:
+    async def put_words(self, address: int, words: list[int]) -> None:
         """Write words into the instruction store."""
         await self.write("WIS_ADDRESS", address)
         for word in words:
@@ -188,7 +188,7 @@ class ControlTestbench(Testbench):
         if base is None:
             base, self.next_base = self.next_base, self.next_base + len(words)
         assert await self.open(segment, len(words), base) == 0
-        await self.put(base, words)
+        await self.put_words(base, words)
         assert await self.check(segment, crc(words)) & 7 == 3
 
     async def entry(

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from hw.layouts import SP_READ_LATENCY
+from hw.memory.ports import SP_READ_LATENCY
 from tests.block.dma.models import WriteSlave, store_command
-from tests.block.dma.test_store import Bench, small
+from tests.block.dma.test_store import StoreTestbench, small
 
 
 @pytest.mark.parametrize("pipelined", [False, True])
@@ -16,7 +16,7 @@ def test_blanked_beats_carry_no_bytes(n: int, pipelined: bool) -> None:
     config, rng = small(n, pipelined), random.Random(n)
     # A bus that takes requests at once and beats late: many beats are owed when the abort comes.
     slave = WriteSlave(n, bytearray(1 << 15), rng, latency=3)
-    bench = Bench(config, slave, rng)
+    bench = StoreTestbench(config, slave, rng)
 
     async def run(ctx) -> None:
         await bench.send(ctx, [store_command(dram=0, src=0, len=64 * n)])
@@ -41,7 +41,7 @@ def test_waiting_for_the_bus_begins_when_the_last_beat_is_sent(n: int, pipelined
     """A bus that is always ready is waited for only once all beats are sent and their answers are missing."""
     config, rng, latency = small(n, pipelined), random.Random(n), 30
     slave = WriteSlave(n, bytearray(1 << 15), rng, latency=latency)
-    bench = Bench(config, slave, rng)
+    bench = StoreTestbench(config, slave, rng)
 
     async def run(ctx) -> None:
         await bench.send(ctx, [store_command(dram=3, src=5, len=5 * n)])

@@ -257,7 +257,7 @@ def _prelu(emitter: OnnxGraphBuilder, node: FileNode, inputs: list[Any]) -> Sequ
 
 def _slope(x: DynamicValue, slope: ConstantValue) -> ConstantValue:
     """Old exports have one slope for each channel as a vector, which does not broadcast to images."""
-    channels = x.shape[1] if x.rank > 1 else None
+    channels = x.shape[1] if x.rank > 1 else 0
     if slope.shape != (channels,) or channels in (1, x.shape[-1]):
         return slope
     return slope.reshaped((channels, *(1,) * (x.rank - 2)))
