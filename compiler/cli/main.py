@@ -26,8 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 parser.print_help(sys.stderr)
                 return BAD_USAGE
             args = parser.parse_args(given)
-            level = logging.INFO if args.verbose else logging.WARNING
-            logging.basicConfig(stream=sys.stderr, level=level, format="%(message)s")
+            root = logging.getLogger()
+            # Not basicConfig: the handler that records warnings for reports is there already.
+            if not any(isinstance(handler, logging.StreamHandler) for handler in root.handlers):
+                root.addHandler(logging.StreamHandler(sys.stderr))
+                root.setLevel(logging.INFO if args.verbose else logging.WARNING)
             return run_to_status(f"mla {args.verb}", lambda: args.run(args))
 
         return run_to_status("mla", parse_and_run)

@@ -43,7 +43,7 @@ def page(
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("compiler", "profile"), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("compiler", "visualize"), autoescape=True, undefined=StrictUndefined
     )
     total, longest = document["cycles"], max((layer["cycles"] for layer in document["layers"]), default=1)
     name = PurePath(document["model"]).name
