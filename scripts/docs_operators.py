@@ -58,11 +58,11 @@ def _names(names: list[str]) -> str:
 def _where(op: str) -> str:
     """Units that execute an operator if all its tensors are quantized to supported types."""
     if OPS[op].bodies:
-        return "the host decides; what is in the subgraphs runs where it does elsewhere"
+        return "the host evaluates the condition; nodes in subgraphs run as elsewhere"
     if op in TABLE_OPS:
-        return "FUSE: a table, alone or in a drain"
+        return "FUSE: lookup table, separately or in an epilogue"
     if op in IN_PLACE:
-        return "in place, else LOAD, STORE and FUSE"
+        return "a view without a copy, or LOAD, STORE and FUSE"
     if op in MOVING:
         return "LOAD, STORE and FUSE"
     if op in ANCHORS:
