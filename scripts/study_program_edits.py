@@ -12,11 +12,12 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from compiler.ir.identity import stored
 from compiler.llm.data.held_out import is_held_out
 from compiler.llm.generate.bandit import CandidateKind
 from compiler.llm.generate.lm_generator import LmGenerator
@@ -262,7 +263,7 @@ def _summary(trial: Trial) -> dict[str, Any]:
     for entry in trial.result.layers:
         for cause, count in entry.where.items():
             where[cause] = where.get(cause, 0) + count
-    return {"cycles": trial.result.cycles, "where": where, "schedule": asdict(trial.schedule)}
+    return {"cycles": trial.result.cycles, "where": where, "schedule": stored(trial.schedule)}
 
 
 def schedules_of(measurer: Measurer, memory: FileMemory, trials: int, seed: int) -> tuple[list[Trial], int]:
