@@ -347,7 +347,7 @@ def test_code_that_no_machine_could_have_is_refused():
         ("programs", {}, "a list"),
         ("programs", [1 << 40], "cut short"),
         ("layers", [], "programs are missing"),
-        ("layers", [[9]], "a layer that"),
+        ("layers", [[9]], "a program refers to a missing layer"),
         ("layers", [3], "must be a list"),
         ("tags", [99], "out of range"),
         ("tags", [], "a program refers to a missing layer"),
@@ -356,8 +356,8 @@ def test_code_that_no_machine_could_have_is_refused():
         ("image", -1, "image must be"),
         ("memory", 1, "out of range"),
         ("memory", 1 << 32, "out of range"),
-        ("places", {"x": 0}, "a place of"),
-        ("places", {"x": 48}, "a place of"),
+        ("places", {"x": 0}, "invalid operand index"),
+        ("places", {"x": 48}, "invalid operand index"),
         ("places", 5, "places must be an object"),
     ]
     for name, value, why in bad:
