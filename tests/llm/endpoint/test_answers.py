@@ -86,7 +86,7 @@ def test_programs_are_found(task: GeneratorTask, answers: AnswerGrammar) -> None
         ('{"layers": {"FIRST": {"rows": 1e3}}}', "rows must be an integer, not 1000.0"),
         ('{"layers": {"FIRST": {"rows": true}}}', "rows must be an integer, not True"),
         ('{"layers": {"FIRST": {"speed": 9}}}', "must have fields among"),
-        ('{"layers": {"FIRST": {"own_counter_tag": false}}}', "counted must not be changed"),
+        ('{"layers": {"FIRST": {"own_counter_tag": false}}}', "own_counter_tag must not be changed"),
         ('{"layers": {"FIRST": {}}}', "nothing in it is other than now"),
         ('{"layers": {}}', "nothing in it is other than now"),
         ('{"candidates": [3]}', "a proposal must be a JSON object, not 3"),

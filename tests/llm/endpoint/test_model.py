@@ -101,13 +101,13 @@ def test_good_schedule_then_good_program(measurer: Measurer, baseline: Measureme
         (NOTHING, "there is neither a JSON object with layers nor a program in it"),
         (said("```asm\n.na", finish="length"), "the answer was too long and is cut off: write less"),
         (schedule(rows=0), "rows must be at least 1, not 0"),
-        (schedule(planes=2), "it cannot be compiled: "),
+        (schedule(stream_channel_blocks=2), "it cannot be compiled: "),
         (schedule(y_buffers=3), "it is not measured: what is made of it was measured before"),
         (rewritten("halt", "stop"), r"it cannot be compiled: .*line \d+: 'stop' is not an instruction"),
         (rewritten("issue load, signal(matrix:0)", "issue load"), "the validator refuses it: .*deadlock"),
         (rewritten("set load.len, 2304", "set load.len, 1048575"), "the validator refuses it: .*bounds"),
         (rewritten("set fuse.clip_hi, 127", "set fuse.clip_hi, 5"), "its outputs are wrong"),
-        (schedule(ramp=False), r"1,\d{3} cycles, no better than 1,372\. "),
+        (schedule(split_first_tile=False), r"1,\d{3} cycles, no better than 1,372\. "),
     ],
 )
 def test_what_is_refused_is_told(measurer: Measurer, answer, words: str) -> None:
@@ -126,7 +126,7 @@ def test_what_is_refused_is_told(measurer: Measurer, answer, words: str) -> None
 
 
 def test_examples_of_a_task_come_back(measurer: Measurer) -> None:
-    with ChatServer(schedule(ramp=False), schedule(**BETTER), NOTHING) as server:
+    with ChatServer(schedule(split_first_tile=False), schedule(**BETTER), NOTHING) as server:
         searched(measurer, server, 3)
     again = server.asked[2].body["messages"]
     assert len(again) == 2 and re.search(r'"rows": 4.*: 1,\d{3} cycles', again[1]["content"])
@@ -193,7 +193,7 @@ def test_requests_as_asked_for(measurer: Measurer) -> None:
 
 def test_candidates_that_are_still_measured(measurer: Measurer, baseline: Measurement) -> None:
     """Several machines ask for several candidates before they tell of any."""
-    with ChatServer(schedule(ramp=False), NOTHING) as server:
+    with ChatServer(schedule(split_first_tile=False), NOTHING) as server:
         author = EndpointModel(Endpoint(server.url, MODEL, AMPLE, patience=SOON))
         layers = tuple(measurer.first.schedule.layers)
         task = GeneratorTask(

@@ -77,9 +77,9 @@ def test_what_is_forbidden(task: GeneratorTask) -> None:
     system, user = texts(replace(task, constraints=forbidden), 28_000)
     assert (
         "```asm" not in system + user
-        and "These fields must not be changed: band, columns, depth, rows" in system
+        and "These fields must not be changed: columns, depth, rows, rows_per_load" in system
     )
-    assert '"\\"band\\""' not in system and '"\\"order\\""' in system
+    assert '"\\"rows_per_load\\""' not in system and '"\\"order\\""' in system
 
 
 def test_the_page_is_cut_to_what_is_used() -> None:

@@ -154,7 +154,7 @@ def test_damaged_files_are_never_hits(tmp_path, seed):
 
 
 def test_many_entries_go_through_in_parts(tmp_path, database, monkeypatch):
-    monkeypatch.setattr(export, "_AT_ONCE", 3)
+    monkeypatch.setattr(export, "_BATCH_SIZE", 3)
     rng = random.Random(4)
     base = stored.trial(rng, key(), good=True)
     database.add_measurement(*(replace(base, when=float(n + 1)) for n in range(10)))
