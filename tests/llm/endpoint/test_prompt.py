@@ -77,7 +77,7 @@ def test_what_is_forbidden(task: GeneratorTask) -> None:
     system, user = texts(replace(task, constraints=forbidden), 28_000)
     assert (
         "```asm" not in system + user
-        and "These fields must not be changed: columns, depth, rows, rows_per_load" in system
+        and "These fields must not be changed: columns, depth, param_blocks, rows, rows_per_load" in system
     )
     assert '"\\"rows_per_load\\""' not in system and '"\\"order\\""' in system
 
